@@ -146,6 +146,7 @@ class _Executable:
         self.schedules = family.schedules
         self.word_sums = family.word_sums
         self.known = family.known
+        self.is_row_a_query = family.is_row_a_query
         self.is_for_gpu = target.has_workgroups
         # sorted by what no parameter can change, those that differ in extents alone are neighbours
         stages = zip(stages_of(function.block, function.results), self.plans, strict=True)
@@ -352,6 +353,8 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     if a.known != b.known:
         known = [", ".join(f"{n} of {print_attr(dims)}" for n, dims in e.known) for e in (a, b)]
         return Difference(f"kernels of {own[0]} must know their depth", *known)
+    if a.is_row_a_query != b.is_row_a_query:
+        return Difference("on a GPU few queries have several rows of lanes each", *texts)
     if a.schedules != b.schedules:
         first, second = (", ".join(map(_plan_text, e.schedules)) for e in (a, b))
         return Difference("they run by other schedules", f"plan {first}", f"plan {second}")

@@ -59,8 +59,8 @@ STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
 # a stream's
 DYNAMIC_ATTENTION_COST, DYNAMIC_FEW_QUERIES_COST, FEW_QUERIES = 0.01, 1.0, 64
 DYNAMIC_SORT_COST, SORT_STEPS = 0.04, 16
-# the same on a GPU, where keys beyond the last are asked for one by one, and scatters go in pieces
-GPU_DYNAMIC_COSTS = {"attention": 0.1, "recurrence": 0.1, "scatter": 0.15, "sort": 0.0}
+# the same on a GPU, where scatters go in pieces
+GPU_DYNAMIC_COSTS = {"attention": 0.04, "recurrence": 0.1, "scatter": 0.15, "sort": 0.0}
 
 
 Tile = tuple[int, int]

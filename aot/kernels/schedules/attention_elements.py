@@ -14,6 +14,7 @@ import numpy as np
 from aot.analysis.renaming import permutation_of
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import dims, expr
+from aot.ir.bounds import bounds_of
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Param, Var
 from aot.ir.graph import Function, Op, Value
@@ -54,6 +55,7 @@ class Elements(ABC):
         self.depth = self._number(depth, "queries")
         self.width = self._number(self.call.operand(V).dims[-1], "values")
         self.wide = op.result.type.dtype.accumulator
+        self.known = bounds_of(function.assumptions)
         self.keys = self.tile_keys()
         self.multiple: Dim | None = self.keys
         self.axes = [Axis(Var(f"b{n}"), extent) for n, extent in enumerate(lead) if extent != 1]

@@ -39,9 +39,11 @@ class OnGpu(Elements):
         nest, rows = self.nest, self.plan.rows
         self.peers = nest.lanes // rows
         some = 1 if self.queries == 0 else self.queries  # workgroups are only where queries are
-        self.splits = dims.maximum(dims.floor_divide(rows, some), 1)
+        low, _ = dims.bounds(self.queries, self.known)
+        has_many = low is not None and 2 * low > rows
+        self.splits = 1 if has_many else dims.maximum(dims.floor_divide(rows, some), 1)
         self.is_whole = dims.modulo(dims.multiply(self.queries, self.splits), rows) == 0
-        is_known = isinstance(self.splits, int) and self.is_whole
+        is_known = self.splits == 1 or (isinstance(self.splits, int) and self.is_whole)
         self.multiple = dims.multiply(self.keys, self.splits) if is_known else None
         self._take_scratch()
         block = Axis(nest.builder.var("block"), dims.ceil_divide(self.queries, rows))

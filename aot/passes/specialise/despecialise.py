@@ -55,6 +55,7 @@ from aot.passes.specialise.slots import (
     SMALL,
     Groups,
     Slot,
+    assume_queries,
     family_of,
     groups_of,
     have_common_groups,
@@ -123,7 +124,7 @@ def despecialise(
     for number, part in enumerate(parts):
         if len(part.members) > 1:
             name = f"shared{number}"
-            _merge(module, part, name)
+            _merge(module, part, name, target)
             kept[name] = part.bytes
     names = _renumber(module)
     return CodeEstimate(
@@ -519,7 +520,7 @@ class _Parts:
                         yield kept
 
 
-def _merge(module: Module, part: _Part, name: str) -> None:
+def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
     """One executable in the place of all; dispatches say what its parameters are."""
     members = part.members
     first = members[0]
@@ -532,6 +533,8 @@ def _merge(module: Module, part: _Part, name: str) -> None:
         replace(stage, rows=rows, columns=columns)
         for stage, (rows, columns) in zip(first.function.schedule, part.tiles, strict=True)
     )
+    if target.has_workgroups:
+        assume_queries(made, [m.function for m in members], part.tiles[0][0])
     for number, member in enumerate(members):
         for op in member.calls:
             own = _given(member.function, op)

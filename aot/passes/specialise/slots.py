@@ -18,8 +18,18 @@ from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
-from aot.ir.dims import Dim, DimExpr, floor_divide, modulo, multiply, product, substitute, symbol
-from aot.ir.graph import Attr, Block, Function, Op, Value
+from aot.ir.dims import (
+    Dim,
+    DimExpr,
+    floor_divide,
+    maximum,
+    modulo,
+    multiply,
+    product,
+    substitute,
+    symbol,
+)
+from aot.ir.graph import Assumption, Attr, Block, Function, Op, Value
 from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule
@@ -163,6 +173,7 @@ class Family(NamedTuple):
             are.
         known: the extents that kernels written by hand must know: depths of attentions, units of
             recurrent layers.
+        is_row_a_query: on a GPU, of each attention.
     """
 
     key: Hashable
@@ -170,6 +181,7 @@ class Family(NamedTuple):
     schedules: tuple[tuple[Schedule, bool], ...]
     word_sums: tuple[tuple[Dim, ...], ...]
     known: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+    is_row_a_query: tuple[bool, ...] = ()
 
 
 def family_of(
@@ -184,9 +196,42 @@ def family_of(
     is_tiled = all(schedule in _TILED or window for schedule, window in schedules)
     key, slots = slots_of(function, loose=1 if is_tiled else 0)
     classes = tuple(b if has_classes else b == CONSTANTS for b in function.bindings)
+    rows = next((p.rows for p in plans if p.schedule is Schedule.ATTENTION), 0)
+    attentions = [op for op in function.block if op.record.kind is Kind.ATTENTION]
     return Family(
-        (key, classes), classes, schedules, _word_sums(function), _known_extents(function)
+        (key, classes),
+        classes,
+        schedules,
+        _word_sums(function),
+        _known_extents(function),
+        tuple(is_row_a_query(op, rows) for op in attentions) if has_classes else (),
     ), slots
+
+
+def is_row_a_query(op: Op, rows: int) -> bool:
+    """Whether each query of an attention has one of the `rows` of a workgroup on a GPU, and not
+    several, of which each has some of the keys."""
+    queries = _queries(op)
+    return isinstance(queries, int) and 2 * queries > rows
+
+
+def _queries(op: Op) -> Dim:
+    (asked, *_) = op.operands
+    assert asked is not None
+    return asked.type.dims[-2]
+
+
+def assume_queries(made: Function, members: Sequence[Function], rows: int) -> None:
+    """Says in the one executable how many queries an attention has at least in `members`, so that
+    its kernel knows that each has one of `rows`."""
+    for number, op in enumerate(made.block):
+        if op.record.kind is Kind.ATTENTION:
+            own = [list(f.block)[number] for f in members]
+            queries = _queries(op)
+            if isinstance(queries, DimExpr) and all(is_row_a_query(o, rows) for o in own):
+                least = rows // 2 + 1
+                text = f"queries must be at least {least}"
+                made.assumptions[Assumption(maximum(queries, least), queries, text)] = None
 
 
 # By kind: operands, and the dim of each whose extent is a number in its kernel.
