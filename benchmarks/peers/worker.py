@@ -97,7 +97,21 @@ def load_mnn(artifact: str, inputs: Tensors, threads: int) -> tuple[Run, Fetch]:
     return run, fetch
 
 
-LOADERS = {"ncnn": load_ncnn, "ncnn_vk": partial(load_ncnn, vulkan=True), "mnn": load_mnn}
+def load_ort(artifact: str, inputs: Tensors, threads: int) -> tuple[Run, Fetch]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(artifact, options, ["CPUExecutionProvider"])
+    return lambda: session.run(None, inputs), lambda found: {str(i): x for i, x in enumerate(found)}
+
+
+LOADERS = {
+    "ncnn": load_ncnn,
+    "ncnn_vk": partial(load_ncnn, vulkan=True),
+    "mnn": load_mnn,
+    "ort": load_ort,
+}
 
 
 def steady_ms(run: Run, warmup: int, runs: int, min_ms: float) -> list[float]:
