@@ -12,7 +12,10 @@ from tests.support.models import MODELS, feeds, model_path
 pytestmark = [pytest.mark.models, pytest.mark.slow]
 
 # one of each fit of bytes; the first here, the others in the sweep
-TARGETS = ("x86-64-v3", "x86-64-v4", "aarch64-generic", "armv7-neon", "riscv64-v", "wasm32")
+TARGETS = (
+    *("x86-64-v3", "x86-64-v4", "x86-64-v2", "aarch64-generic", "armv7-neon", "riscv64-v"),
+    *("wasm32", "riscv64", "thumbv7em"),
+)
 # Their layers are like those of others that stay: convolutions of one family.
 ALIKE = (
     *("densenet121_rw", "resnet50_rw", "yolov8n_320"),
@@ -32,7 +35,10 @@ def variant(name: str, target: str, **options: Any) -> dict[str, Any]:
 
 # Its depthwise kernels and 1x1 convolutions of 58 and 116 channels take more as one than is
 # estimated, where stores of less than a vector are written out lane by lane.
-LARGER = {("shufflenet_rw", "aarch64-generic"), ("shufflenet_rw", "armv7-neon")}
+LARGER = {
+    ("shufflenet_rw", target)
+    for target in ("aarch64-generic", "armv7-neon", "x86-64-v2", "thumbv7em")
+}
 
 
 @pytest.mark.parametrize(

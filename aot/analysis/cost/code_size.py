@@ -32,7 +32,7 @@ _OTHERS = {
 }
 _USUAL = "x86_64/32"
 # the fits by which what sharing saves of every reference model is known to a quarter
-_SURE = frozenset({"x86_64/32", "aarch64/16", "riscv64/16", "wasm32/16"})
+_SURE = frozenset({"x86_64/32", "x86_64/16", "aarch64/16", "riscv64/16", "wasm32/16"})
 _MOST_STEPS = 64  # powers of two beyond it decide nothing
 # elementwise ops around a sum from which on they are written once a tile, in loops
 _LONG_PRODUCTS, _LONG_WINDOW = 5, 3
