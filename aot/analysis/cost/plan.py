@@ -157,6 +157,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         *sizes,
         row_bytes=0 if is_dotted else row_bytes,
         by_lane=target.multiplies_by_lane and not is_unpacked,
+        together=not is_dotted and _has_rows_together(contraction, target),
         unpacked=is_unpacked,
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
         grouped=is_in_rows,
@@ -165,6 +166,17 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         most=_most_rows(contraction, target, is_dotted=is_dotted),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
+
+
+def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:
+    """Whether the scalars of rows are neighbours in the memory of the left side, for a target that
+    multiplies by lanes of what it loads."""
+    if not target.multiplies_by_lane or not contraction.accumulator.is_float:
+        return False
+    strides = {window.axis: window.stride for window in contraction.windows}
+    along = contraction.row_axis
+    is_alike = contraction.left.dtype is contraction.accumulator
+    return is_alike and strides.get(along, 1) == 1 and _innermost(contraction.left.type) == along
 
 
 def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
@@ -456,6 +468,7 @@ def _tile(
     row_bytes: int = 0,
     grouped: bool = False,
     by_lane: bool = False,
+    together: bool = False,
     unpacked: bool = False,
     in_pairs: bool = False,
     hides: bool = False,
@@ -472,6 +485,7 @@ def _tile(
         row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
         grouped: whether weights are those of groups, which lie in rows.
         by_lane: whether rows' scalars are lanes of vectors.
+        together: whether those of neighbouring rows are loaded as one.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         in_pairs: whether products of bytes are summed in 16 bits first.
         hides: whether a sum waits for the one before it, so that few leave multipliers idle.
@@ -489,7 +503,13 @@ def _tile(
         if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
         for rows in range(1, most + 1):
-            row_vectors = rows if by_lane else 0
+            if (
+                together
+                and rows % lanes
+                and not (isinstance(rows_total, int) and rows_total < lanes)
+            ):
+                continue
+            row_vectors = -(-rows // lanes) if together else rows if by_lane else 0
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
             if in_pairs:
                 held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)

@@ -62,17 +62,25 @@ Build = Callable[[Shape, Expr], list[Stmt]]
 
 
 def over_rows(
-    nest: Nest, extent: Dim, first: Expr, shape: Shape, height: int, build: Build
+    nest: Nest,
+    extent: Dim,
+    first: Expr,
+    shape: Shape,
+    height: int,
+    build: Build,
+    *,
+    is_split: bool = False,
 ) -> list[Stmt]:
     """All rows, from `first` on, that one tile of `shape.rows` has.
 
-    Where only the device knows how many there are, such tiles have all theirs, and what is left
-    is done by those of `height`; 0 stands for none.
+    Where only the device knows how many there are, or it `is_split`, such tiles have all theirs,
+    and what is left is done by those of `height`; 0 stands for none.
     """
     rows = shape.rows
     if dims.modulo(extent, rows) == 0:
         return build(replace(shape, has_all_rows=True), first)
-    if isinstance(extent, int) or nest.is_gpu or not height:
+    is_known = isinstance(extent, int) and not is_split
+    if is_known or nest.is_gpu or not height:
         return build(replace(shape, has_all_rows=False), first)
     whole = build(replace(shape, has_all_rows=True), first)
     # a lower tile may start anywhere that a higher one does

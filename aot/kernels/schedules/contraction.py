@@ -15,6 +15,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
+from aot.kernels.lower.borders import without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
@@ -30,6 +31,7 @@ from aot.kernels.schedules.dots import (
 from aot.kernels.schedules.dots_gpu import sum_words
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
+from aot.kernels.schedules.row_vectors import are_neighbours
 from aot.ops.blocked import PANEL, Blocks
 
 
@@ -310,4 +312,14 @@ class _Tiles:
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
-        return over_rows(self.nest, extent, first, shape, height, build)
+        is_split = self._has_rows_together and self.staged is None
+        return over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
+
+    @property
+    def _has_rows_together(self) -> bool:
+        """Whether the scalars of neighbouring rows are loaded a vector at a time."""
+        roles, nest = self.roles, self.nest
+        if roles.rows is None or self.rows % nest.lanes != 0:
+            return False
+        free = expr.transform(roles.left, without_guard)
+        return are_neighbours(nest, free, roles.rows.var, roles.reduce.dtype)

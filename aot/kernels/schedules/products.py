@@ -16,7 +16,7 @@ from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
-from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
+from aot.kernels.schedules.row_vectors import are_neighbours, by_lanes, by_rows, holds_row_vectors
 from aot.kernels.schedules.sum_order import (
     HALF_TERMS,
     asks_by_tap,
@@ -309,8 +309,16 @@ class Placed:
                 lambda u, lane: self._right({**here, **self.values}, u, lane),
             )
 
+        def together(here: Values) -> list[Stmt]:
+            if not self._has_rows_together(left):
+                return step(here)
+            rows, dtype = self.shape.rows, self.acc.dtype
+            return by_rows(
+                self.nest, rows, dtype, lambda r: scalar(r, here), lambda of_row: step(here, of_row)
+            )
+
         if inner is None:
-            return step(indices)
+            return together(indices)
 
         def at(k: Expr) -> Values:
             return {**indices, inner.var: expr.add(start, k)}
@@ -323,15 +331,24 @@ class Placed:
                 lambda r, k: scalar(r, at(k)),
                 lambda k, of_row: step(at(k), of_row),
             )
-        together = self._steps_together(inner)
-        whole = dims.floor_divide(inner.extent, together)
+        steps = self._steps_together(inner)
+        if self._has_rows_together(left) and dims.modulo(inner.extent, 2) == 0:
+            steps = 2  # what a loop costs beside its products is a sixth
+        whole = dims.floor_divide(inner.extent, steps)
         return self.nest.serial(
             whole,
             lambda k: self.nest.unrolled(
-                together, lambda j: step(at(expr.add(expr.mul(k, expr.index(together)), j))), "j"
+                steps, lambda j: together(at(expr.add(expr.mul(k, expr.index(steps)), j))), "j"
             ),
             "k",
         )
+
+    def _has_rows_together(self, left: Expr) -> bool:
+        """Whether the scalars of neighbouring rows are loaded a vector at a time: all are there."""
+        rows, shape = self.roles.rows, self.shape
+        if rows is None or not shape.has_all_rows or shape.rows % self.nest.lanes != 0:
+            return False
+        return are_neighbours(self.nest, left, rows.var, self.acc.dtype)
 
     def _has_row_vectors(self, inner: Axis, left: Expr) -> bool:
         """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector

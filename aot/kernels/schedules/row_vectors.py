@@ -1,7 +1,7 @@
 """Outer products of a register tile whose rows' scalars are lanes of vectors.
 
-For targets that multiply by a lane: the scalars of a row are loaded a vector at a time. Owns no
-tile and no sums.
+For targets that multiply by a lane: the scalars of a row, or those of neighbouring rows, are loaded
+a vector at a time. Owns no tile and no sums.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Load
+from aot.ir.expr import Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt, Store
 from aot.kernels.lower.nest import Nest
@@ -18,6 +18,48 @@ from aot.kernels.lower.nest import Nest
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
     """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
     return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
+
+
+def are_neighbours(nest: Nest, left: Expr, rows: Var, dtype: DType) -> bool:
+    """Whether the scalars of rows lie side by side, without a guard that asks which row it is, and
+    are multiplied as they are by lanes of vectors."""
+    if not nest.target.multiplies_by_lane or not isinstance(left, Load):
+        return False
+    if left.guard is not None and rows in expr.free_vars(left.guard):
+        return False
+    is_alike = left.dtype is dtype in (DType.F32, DType.F16)
+    return is_alike and expr.coefficient(left.indices[0], rows) == 1
+
+
+def by_rows(
+    nest: Nest,
+    rows: int,
+    dtype: DType,
+    left: Callable[[Expr], Expr],
+    step: Callable[[Callable[[Expr], Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """An outer product for which the scalars of neighbouring rows are loaded a vector at a time.
+
+    Args:
+        rows: a multiple of the lanes.
+        left: the scalar of a row; side by side along the rows.
+        step: the product, given the scalar of each row.
+    """
+    lanes = nest.lanes
+    size = expr.index(lanes)
+    held = nest.builder.scratch("rows_together", dtype, (rows // lanes, lanes))
+
+    def load(g: Expr) -> list[Stmt]:
+        first = expr.mul(g, size)
+        return [
+            nest.spread(lanes, lambda lane: [Store(held, (g, lane), left(expr.add(first, lane)))])
+        ]
+
+    def of_row(r: Expr) -> Expr:
+        at = expr.binary("floordiv", r, size), expr.binary("floormod", r, size)
+        return Load(held, at, dtype)
+
+    return nest.unrolled(rows // lanes, load, "g") + step(of_row)
 
 
 def by_lanes(

@@ -111,9 +111,10 @@ def test_border_takes_no_registers(target: str, channels: int, outputs: int, str
     code = emit_assembly(lower(function, targets.load(target)), target_of(target))
     instruction = "fmla" if target.startswith("aarch64") else "vfmadd231ps"
     loops = innermost_loops(code)
-    most = max(sum(instruction in line for line in x) for x in loops)
-    tiles = [x for x in loops if sum(instruction in line for line in x) == most]
-    assert len(tiles) > 1
+    counts = [sum(instruction in line for line in x) for x in loops]
+    # a tile inside the border may do two steps in a turn
+    assert sum(2 * count >= max(counts) for count in counts) > 1
+    tiles = [x for x, count in zip(loops, counts, strict=True) if count == max(counts)]
     spilled = re.compile(r"\(%rsp\).*mm\d|mm\d.*\(%rsp\)|\bq\d+,.*\bsp\b")
     assert not [line for line in min(tiles, key=len) if spilled.search(line)]
 
