@@ -52,6 +52,8 @@ MOST_ROWS = 14
 MOST_HALF_ROWS = 12
 # rows below which sums are not added up side by side
 LEAST_SUMS = 4
+# columns beyond which vectors of them, of fewer lanes, are better than vectors of terms
+MOST_SUMMED = 4
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
@@ -223,7 +225,11 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:
     if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
         return False
     columns, channels = contraction.n, contraction.channels
-    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
+    if (
+        contraction.groups != 1
+        or not isinstance(columns, int)
+        or columns > min(lanes // 2, MOST_SUMMED)
+    ):
         return False
     if not isinstance(channels, int) or channels < lanes or contraction.right.batch:
         return False

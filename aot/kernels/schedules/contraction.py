@@ -174,10 +174,16 @@ class _Tiles:
         self.rows = 1 if extent is None else plan.rows
         if isinstance(extent, int) and not nest.is_gpu:
             self.rows = min(self.rows, extent)
+        dotted = DotAxes.of(nest, roles, panel, max_weight)
         self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
         self.chunks = plan.columns // self.width
+        across = roles.columns.extent
+        if isinstance(across, int) and dotted is None and not nest.is_gpu:
+            # vectors are no wider than the columns need
+            narrow = 1 << max(across - 1, 1).bit_length()
+            if narrow < self.width:
+                self.width, self.chunks = narrow, 1
         self.columns = self.chunks * self.width
-        dotted = DotAxes.of(nest, roles, panel, max_weight)
         self.staged = None if dotted is None else StagedRows(nest, roles, dotted, self.rows)
 
     def build(self) -> tuple[Stmt, ...]:
@@ -298,7 +304,7 @@ class _Tiles:
     def _rows(
         self, values: Values, first: Expr, start: Expr, chunks: int, *, has_all: bool
     ) -> list[Stmt]:
-        """Tiles of all rows from `first` on that one of the plan's height has."""
+        """Tiles of all rows from `first` on that one tile of the plan's height has."""
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
             make = GpuTile if self.nest.is_gpu else Tile

@@ -8,6 +8,8 @@ import pytest
 from aot.analysis.stages import schedule_of
 from aot.builder import Builder
 from aot.ir.schedule import Schedule
+from aot.kernels.ir.nodes import For, LoopKind, walk
+from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets
@@ -88,3 +90,18 @@ def test_where_lanes_go_along_the_sum() -> None:
     ):
         assert schedule(other) is not Schedule.INNER
     assert schedule(of(CASES[0], PLANES), "vulkan-1.1") is Schedule.CONTRACTION
+
+
+@pytest.mark.parametrize(("columns", "width"), [(5, 8), (8, 8), (9, 16), (16, 16)])
+def test_vectors_are_no_wider_than_columns(columns: int, width: int) -> None:
+    case = of(Conv((24, columns, 8, 8)), LAST)
+    kernel = lower(case.function(), targets.load("x86-64-v4"))
+    loops = [x for x in walk(kernel.body) if isinstance(x, For) and x.kind is LoopKind.VECTOR]
+    assert {loop.extent for loop in loops} == {width}
+
+
+@pytest.mark.parametrize("columns", [2, 3, 5, 8])
+def test_narrow_vectors(columns: int) -> None:
+    for target in NATIVE:
+        for sizes in ((24, columns, 3, 7), (40, columns, 1, 2)):
+            of(Conv(sizes, end="residual"), LAST).check(target, on_cpu(target))
