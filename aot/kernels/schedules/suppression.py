@@ -101,7 +101,7 @@ class _Suppression:
             *self.nest.serial(
                 dims.ceil_divide(self.extent, BLOCK), lambda _: self.take_block(most), "block"
             ),
-            self.lines.store(COUNTS, row, self.position(self.read(self.taken))),
+            *self.given(COUNTS, row, self.position(self.read(self.taken))),
             *self.nest.serial(self.limit, self.clear, "i"),
             *self.nest.serial(
                 dims.multiply(dims.ceil_divide(self.limit, ROOM), ROOM), self.clear_kept, "i"
@@ -118,6 +118,12 @@ class _Suppression:
 
     def set(self, scratch: Scratch, value: Expr) -> Store:
         return Store(scratch, (_ZERO,), value)
+
+    def given(self, number: int, indices: Sequence[Expr], value: Expr) -> list[Store]:
+        """What stores an element of a result, unless nothing reads that."""
+        if self.lines.results[number] is None:
+            return []
+        return [self.lines.store(number, indices, value)]
 
     def position(self, value: Expr) -> Expr:
         return expr.cast(value, self.lines.op.results[COUNTS].type.dtype)
@@ -312,7 +318,7 @@ class _Suppression:
         stmts += self.compare(box)
         taken = let(self.lines, self.read(self.taken), stmts, "count")
         chosen: list[Stmt] = [
-            self.lines.store(CHOSEN, [*self.rowed, taken], self.position(best)),
+            *self.given(CHOSEN, [*self.rowed, taken], self.position(best)),
             *(
                 self.lines.store(KEPT, [*self.rowed, expr.index(d), taken], side)
                 for d, side in enumerate(box)
@@ -402,7 +408,8 @@ class _Suppression:
         """Zeros behind what is chosen."""
         is_behind = expr.binary("le", self.read(self.taken), i)
         zero = expr.const(0, self.lines.op.results[CHOSEN].type.dtype)
-        return [If(is_behind, (self.lines.store(CHOSEN, [*self.rowed, i], zero),))]
+        stores = self.given(CHOSEN, [*self.rowed, i], zero)
+        return [If(is_behind, tuple(stores))] if stores else []
 
     def clear_kept(self, i: Expr) -> list[Stmt]:
         is_behind = expr.binary("le", self.read(self.taken), i)
