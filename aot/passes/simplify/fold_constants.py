@@ -39,6 +39,8 @@ from aot.passes.bind import settle_assumptions
 GROWTH_BYTES = {"speed": 16 << 20, "balanced": 4 << 20, "size": 64 << 10}
 # Repeating values are read more cheaply through the index map of what repeats them.
 REPEAT_BYTES = 4 << 10
+# Loads widen elements; a few, which inner loops read ever again, are stored wide.
+WIDENED_BYTES = 1 << 10
 # Sources that are distinguished; a sum of ten thousand constants must not list them at every step.
 MAX_SOURCES = 64
 # More is not computed at compile time at all, unless it only moves what is stored already.
@@ -205,8 +207,11 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
     if found.array.nbytes <= source_bytes:
         return True
     limit = growth_bytes
-    if _repeats(found.array) or _widens_half(_definer(value)):
+    if _repeats(found.array):
         limit = REPEAT_BYTES
+    elif _widens_half(_definer(value)):
+        # what several ops read would be widened by a dispatch of its own
+        limit = WIDENED_BYTES if len(value.users) == 1 else REPEAT_BYTES
     return found.array.nbytes <= limit
 
 

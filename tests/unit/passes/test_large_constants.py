@@ -34,6 +34,24 @@ def test_large_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(packed.op.attrs["value"].logical, weight.T)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("count", "users", "is_wide"),
+    [(256, 1, True), (257, 1, False), (257, 2, True), (1024, 2, True), (1025, 2, False)],
+)
+def test_halves_that_loads_widen_are_stored_as_they_are(
+    count: int, users: int, is_wide: bool
+) -> None:
+    """But for a few, and for those that a dispatch would widen, as several ops read them."""
+    half = np.random.default_rng(1).normal(size=count).astype(np.float16)
+    b = Builder()
+    x, wide = b.input("x", f"f32[{count}]"), b.op("cast", half, to=DType.F32)
+    for number, op in enumerate(("add", "mul")[:users]):
+        b.output(f"y{number}", b.op(op, x, wide))
+    function = b.function()
+    fold_constants.fold(function, 1 << 20)
+    assert ("cast" in [op.name for op in function.block]) is not is_wide
+
+
 def test_panels_by_their_definition() -> None:
     """Whatever dim is split and in whatever order: split, padded, and then ordered."""
     rng = np.random.default_rng(2)
