@@ -117,6 +117,26 @@ def _join_constants(record: OpRecord) -> Rewrite:
     return rewrite
 
 
+def _scale_line(op: Op, rewriter: Rewriter) -> Value | None:
+    """What a line that is shifted and scaled again becomes: a normalisation whose scale and shift
+    are ops of their own."""
+    shifted, scale = sole(op.operands[0], elementwise.ADD), op.operands[1]
+    scaled = None if shifted is None else sole(shifted.operands[0], elementwise.MUL)
+    if shifted is None or scaled is None or scale is None or not will_fold(scale):
+        return None
+    (x, slope), start = scaled.operands, shifted.operands[1]
+    if not will_fold(slope) or not will_fold(start) or will_fold(x):
+        return None
+    if scaled.result.type.dims != op.result.type.dims:
+        return None
+    slopes = emit(op, rewriter, elementwise.MUL, slope, scale)
+    line = make(op, rewriter, elementwise.MUL, x, slopes)
+    if line is None:
+        return None
+    starts = emit(op, rewriter, elementwise.MUL, start, scale)
+    return make(op, rewriter, elementwise.ADD, line, starts)
+
+
 def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
     """Where neither the divisors nor their inverses are zero, infinite or denormal."""
     x, divisor = op.operands
@@ -238,6 +258,7 @@ RULES: tuple[Rule, ...] = (
     *algebra_shuffles.RULES,
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
     Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
+    Rule(elementwise.MUL, "(x * a + b) * c -> x * (a * c) + b * c", _scale_line),
 )
 
 _RULE_SET = RuleSet("algebra", RULES)
