@@ -180,7 +180,7 @@ def _operands(rewriter: Rewriter, function: Function, run: Sized, number: int) -
     return made
 
 
-_DEFAULTS: dict[str, Attr] = {"capacity": 0, "axis": 0, "length": 0}
+_DEFAULTS: dict[str, Attr] = {a.name: a.default for a in STATE.attributes if not a.is_required}
 
 
 def _data(value: Value, type: TensorType) -> ConstantData:
