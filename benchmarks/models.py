@@ -4,11 +4,13 @@
     python benchmarks/models.py --write    writes docs/use/models.md as well
 
 Every model is compiled twice at the shapes of its first run, with and without despecialising, one
-after the other, so that seconds compare; all else in the table is the same on any machine.
+after the other, so that seconds compare, which are of processor time; all else in the table is the
+same on any machine.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import model_table
@@ -24,18 +26,18 @@ Written by `python benchmarks/models.py --write`: each of the models that
 
 * *dispatches*: launches and copies of one inference
 * *equal*, *despecialised*, *emitted*: executables after merging equal ones, after making
-  parameters of extents, and after merging equal code; in brackets the most that
-  *despecialised* may be, where a model has such a mark
+  parameters of extents, and after merging equal code; in brackets a goal for *despecialised*,
+  which kernels miss that would take more code as one
 * *IREE*: executables and KiB of code that IREE 3.13 makes of the same file, where it was tried
 * *code*: KiB of machine code without and with despecialising
-* *seconds*: of the whole compile, likewise; on a machine that does other work as well
+* *seconds*: of processor time of the whole compile in one process, likewise
 * *arena*: bytes that intermediate values take, over the most that are live at once
 
 | model | ops | dispatches | equal | despecialised | emitted | IREE | code | seconds | arena |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
-# the most executables that a model may have
+# how many executables a model should have at most
 MOST = {
     "resnet50_rw": 12,
     "squeezenet_rw": 10,
@@ -61,32 +63,33 @@ IREE: dict[str, tuple[int, int | None]] = {
 }
 
 
-def compiled(name: str, *, despecialise: bool) -> dict[str, Any]:
-    """The statistics of one compile."""
+def compiled(name: str, *, despecialise: bool) -> tuple[dict[str, Any], float]:
+    """The statistics of one compile, and its seconds of processor time."""
     import model_zoo
 
     import aot
 
     feeds = model_zoo.feeds(name, 1)
     shapes = {key: array.shape for key, array in feeds.items()}
+    start = time.process_time()
     module = aot.compile(
         model_zoo.fetch(name),
         targets=[TARGET],
         input_shapes=shapes,
         disable=() if despecialise else ("despecialise",),
         cache=False,
+        jobs=1,
     )
     section: dict[str, Any] = module.stats["variants"][0]
-    return section
+    return section, time.process_time() - start
 
 
 def row(name: str) -> str:
     """A model's line of the table."""
-    alone, shared = (compiled(name, despecialise=on) for on in (False, True))
+    (alone, without), (shared, with_it) = (compiled(name, despecialise=on) for on in (False, True))
     levels = shared["executables"]
     kept = [levels[level]["kept"] for level in ("structural", "despecialised", "emitted")]
     code = [s["code_bytes"] / 1024 for s in (alone, shared)]
-    seconds = [sum(s["seconds"].values()) for s in (alone, shared)]
     bound = shared["arena_lower_bound_bytes"]
     arena = f"{shared['arena_bytes'] / bound:.3f}" if bound else "-"
     equal, despecialised, emitted = kept
@@ -101,7 +104,7 @@ def row(name: str) -> str:
         emitted,
         "-" if theirs is None else f"{theirs}" if size is None else f"{theirs}, {size}",
         f"{code[0]:.0f} -> {code[1]:.0f}",
-        f"{seconds[0]:.1f} -> {seconds[1]:.1f}",
+        f"{without:.1f} -> {with_it:.1f}",
         arena,
     ]
     return f"| {' | '.join(map(str, cells))} |"
