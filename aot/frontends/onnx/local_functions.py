@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import inliner
 
-from aot.errors import CompileError
+from aot.errors import CompileError, UnsupportedError
 from aot.frontends.onnx.graphs import subgraphs
+from aot.frontends.onnx.schema import find_schema
 
 MAX_NODES = 1_000_000  # a hundred times the largest models' count
 
@@ -26,6 +27,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         CompileError: functions have one name, call each other in a circle, or make more than
             MAX_NODES nodes.
+        UnsupportedError: an op means something else in a function's opset than in the model's.
     """
     if not proto.functions:
         return proto
@@ -38,14 +40,59 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     sizes = _sizes({key: Counter(_calls(f.node)) for key, f in functions.items()})
     if sum(sizes.get(key, 1) for key in _calls(proto.graph.node)) > MAX_NODES:
         raise CompileError(f"the model's functions make more than {MAX_NODES} nodes")
+    aligned = _of_one_opset(proto)
     try:
-        return inliner.inline_local_functions(proto)
+        return inliner.inline_local_functions(aligned)
     except Exception as error:  # the inliner raises plain C++ exceptions
         raise CompileError(f"its functions can't be inlined: {error}") from None
 
 
+def _of_one_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, its functions of its own opsets where these mean the same: the inliner leaves
+    functions of other ones where they are.
+
+    Raises:
+        UnsupportedError: some do not mean the same.
+    """
+    versions = {_domain(o.domain): o.version for o in proto.opset_import}
+    own = (o for function in proto.functions for o in function.opset_import)
+    if all(versions.get(_domain(o.domain), o.version) == o.version for o in own):
+        return proto
+    found, changed = onnx.ModelProto(), list[str]()
+    found.CopyFrom(proto)
+    for function in found.functions:
+        for opset in function.opset_import:
+            domain = _domain(opset.domain)
+            wanted = versions.get(domain, opset.version)
+            ops = {op for d, op, _ in _calls(function.node) if d == domain}
+            others = [op for op in sorted(ops) if _changes(op, domain, opset.version, wanted)]
+            if others:
+                name = _text_of(_key(function.domain, function.name, function.overload))
+                changed.append(
+                    f"function {name} is of opset {opset.version} and the model of {wanted}, where "
+                    f"{', '.join(others)} means something else; convert the function"
+                )
+            opset.version = wanted
+    if changed:
+        raise UnsupportedError("not supported:", changed)
+    return found
+
+
+def _changes(op: str, domain: str, one: int, other: int) -> bool:
+    """Whether an op has another definition in another version of its domain."""
+    if one == other:
+        return False
+    schemas = [find_schema(domain, op, version) for version in (one, other)]
+    first, second = (None if schema is None else schema.since_version for schema in schemas)
+    return first != second
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
 def _key(domain: str, name: str, overload: str) -> _Key:
-    return ("" if domain == "ai.onnx" else domain, name, overload)
+    return (_domain(domain), name, overload)
 
 
 def _text_of(key: _Key) -> str:

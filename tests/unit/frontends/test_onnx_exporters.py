@@ -398,6 +398,30 @@ def test_overloads_of_a_function() -> None:
     assert_same(our_run(import_onnx(model).main, {"x": X}), [np.maximum(-X, 0)])
 
 
+def _of_another_opset(op: str, **attrs: Any) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 17)]
+    body = [make("Relu", ["a"], ["r"]), make(op, ["r"], ["b"], **attrs)]
+    model = graph_model(
+        [make("F", ["x"], ["y"], domain="own")], [tensor_info("x", [2, 3])], ["y"], opset=18
+    )
+    model.functions.append(helper.make_function("own", "F", ["a"], ["b"], body, opsets))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    return model
+
+
+def test_a_function_of_another_opset_whose_ops_mean_the_same() -> None:
+    compare(_of_another_opset("Softmax", axis=1), {"x": X})
+
+
+def test_a_function_of_another_opset_whose_ops_changed_is_refused() -> None:
+    with pytest.raises(aot.UnsupportedError) as error:
+        import_onnx(_of_another_opset("ReduceMax", axes=[1]))
+    assert error.value.items == (
+        "function own.F is of opset 17 and the model of 18, where ReduceMax means something else; "
+        "convert the function",
+    )
+
+
 # types that are no tensors
 
 
