@@ -162,17 +162,36 @@ def _kept_loops(
     kernel: Kernel, accesses: dict[Scratch, list[tuple[Expr, ...]]], sums: dict[For, SumLoop]
 ) -> Iterator[For]:
     """Loops that a schedule made so that a shader stays short: those around sums, of which it wrote
-    out as many as are worth it, and those that PRIVATE scratch is there for.
+    out as many as are worth it, those that PRIVATE scratch is there for, and those that store in a
+    branch of a branch, such as the levels of a heap.
 
-    Drivers that unroll them all the same take a third longer to compile it, and run it no faster.
+    Drivers that unroll them all the same take a third longer to compile it, and run it no faster;
+    a heap takes eight times as long to compile then, and twice to run.
     """
     private = [i for s, a in accesses.items() if s.space is Space.PRIVATE for i in a]
     wanted = {v for indices in private for index in indices for v in free_vars(index)}
     for stmt in walk(kernel.body):
         if isinstance(stmt, For) and (
-            stmt.var in wanted or any(inner in sums for inner in _loops_in(stmt.body))
+            stmt.var in wanted
+            or any(inner in sums for inner in _loops_in(stmt.body))
+            or _branches_to_store(stmt.body) > 1
         ):
             yield stmt
+
+
+def _branches_to_store(body: tuple[Stmt, ...]) -> int:
+    """The most branches, one in another, that a store to memory stands in."""
+    most = -1
+    for stmt in body:
+        match stmt:
+            case Store() if isinstance(stmt.target, Buffer):
+                most = max(most, 0)
+            case If():
+                inner = _branches_to_store((*stmt.then, *stmt.otherwise))
+                most = max(most, inner + 1 if inner >= 0 else -1)
+            case For():
+                most = max(most, _branches_to_store(stmt.body))
+    return most
 
 
 def _loops_in(body: tuple[Stmt, ...]) -> Iterator[For]:
