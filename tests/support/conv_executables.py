@@ -28,6 +28,7 @@ class Conv:
     left, result: layouts.
     end: what is done with the result: "", "residual" or "sigmoid".
     opened: which of the sizes are parameters, by letter: C, O, H, W.
+    members: filters of each channel, which is by itself, instead of all outputs.
     """
 
     sizes: tuple[int, int, int, int]
@@ -39,6 +40,7 @@ class Conv:
     weights: str = PACKED
     end: str = ""
     opened: str = ""
+    members: int = 0
 
     def function(self) -> Function:
         known = dict(zip("COHW", self.sizes, strict=True))
@@ -48,6 +50,9 @@ class Conv:
             f"{self.stride} * {n} + {ends}" if isinstance(n, str) else self.stride * n + ends
             for n in (h, w)
         )
+        inner, groups = (1, c) if self.members else (c, 1)
+        if self.members:
+            o = f"{self.members} * {c}" if isinstance(c, str) else self.members * c
         result = f"f32[2, {o}, {h}, {w}]{self.result}"
         steps = {
             "": "return(%1)",
@@ -56,7 +61,7 @@ class Conv:
         }
         inputs = [
             f"%x: f32[2, {c}, {height}, {width}]{self.left}",
-            f"%w: f32[{o}, {c}, {self.kernel}, {self.kernel}]{self.weights}",
+            f"%w: f32[{o}, {inner}, {self.kernel}, {self.kernel}]{self.weights}",
             f"%b: f32[{o}]",
             *([f"%r: {result}"] if self.end == "residual" else []),
         ]
@@ -66,7 +71,7 @@ class Conv:
         text = f"""
         executable @e0{parameters}({", ".join(inputs)}) -> ("r0") bindings {bindings} {{
           %1 = conv(%x, %w, %b) {{
-            strides = [{s}, {s}], dilations = [1, 1], pads = [{p}, {p}, {p}, {p}], group = 1
+            strides = [{s}, {s}], dilations = [1, 1], pads = [{p}, {p}, {p}, {p}], group = {groups}
           }} : {result}
           {steps[self.end]}
         }}

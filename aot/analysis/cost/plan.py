@@ -319,6 +319,12 @@ def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, la
     right = contraction.right
     has_columns_last = memory_order(contraction.result)[-1] == contraction.column
     layout = _columns_last(right) if has_columns_last else None
+    members = contraction.n
+    if layout is not None and isinstance(members, int) and members > 1:
+        # lanes go along groups, whose members have a loop
+        (column,) = right.own
+        order = (*right.batch, *right.taps, right.summed, right.type.rank, column)
+        layout = Layout(((column, members),), order)
     flops = _flops(contraction)
     return Plan(Schedule.REDUCTION, lanes, rows, columns, right.operand, layout, flops)
 

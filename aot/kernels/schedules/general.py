@@ -33,7 +33,7 @@ from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.padded import find_padded, schedule_padded
-from aot.kernels.schedules.windows import find_window, schedule_window
+from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
 
 # workgroups that are worth a GPU's while
 MIN_WORKGROUPS = 8
@@ -149,10 +149,16 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
-    padded = None if free else find_padded(nest, output, reduces)
-    made = None if padded is None else schedule_padded(nest, output, padded)
-    if made is not None:
-        return made
+    apart = None if free or nest.is_gpu else members_apart(output)
+    if apart is not None:
+        window = find_window(nest, apart[0], _reduced(apart[0])[0], step=apart[1])
+        if window is not None:
+            return schedule_window(nest, apart[0], window, plan)
+    for planes in () if free else (output, *_by_planes(nest, output)):
+        padded = find_padded(nest, planes, reduces)
+        made = None if padded is None else schedule_padded(nest, planes, padded)
+        if made is not None:
+            return made
     inner = output.axes[-1].var if output.axes else None
     depends = [r for r in reduces if inner is not None and inner in expr.free_vars(r)]
     if not _fills_lanes(nest, output, reduces, free):
@@ -163,6 +169,17 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     if is_short or (depends and (is_narrow or _prefers_output_lanes(depends, inner))):
         return _lanes_over_results(nest, output, reduces, free)
     return _lanes_over_reduction(nest, output, reduces, free)
+
+
+def _by_planes(nest: Nest, output: Output) -> tuple[Output, ...]:
+    """The output with its last axis around the two before it, for windows that slide over planes
+    and whose results are stored channels last; nothing where a line of a plane fills no vector."""
+    if len(output.axes) < 3:
+        return ()
+    *outer, down, along, last = output.axes
+    if not isinstance(along.extent, int) or along.extent < nest.lanes:
+        return ()
+    return (replace(output, axes=(*outer, last, down, along)),)
 
 
 def schedule_shared_reduction(nest: Nest, output: Output) -> tuple[Stmt, ...]:

@@ -8,7 +8,7 @@ CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
@@ -19,7 +19,15 @@ from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, with_guard, without_guard
-from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identity
+from aot.kernels.lower.nest import (
+    Axis,
+    Nest,
+    Output,
+    collapse,
+    combine,
+    identity,
+    split_axis,
+)
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
 
 Values = dict[Var, Expr]
@@ -43,15 +51,21 @@ class Window:
     lane: Axis
 
 
-def find_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Window | None:
-    """The window that `output` is, or None where lanes along its last axis would gather."""
+def find_window(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], *, step: int = 1
+) -> Window | None:
+    """The window that `output` is, or None where lanes along its last axis would gather.
+
+    Args:
+        step: how far apart results of neighbouring lanes are.
+    """
     if nest.is_gpu or len(reduces) != 1 or not output.axes:
         return None
     (reduce,) = reduces
     lane = output.axes[-1]
     loads = expr.loads(reduce.body)
     steps = [expr.coefficient(load.indices[0], lane.var) for load in loads]
-    if expr.coefficient(output.address, lane.var) != 1 or 1 not in steps:
+    if expr.coefficient(output.address, lane.var) != step or 1 not in steps:
         return None
     if not all(step in (0, 1) for step in steps):
         return None
@@ -61,6 +75,24 @@ def find_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Window
     axes = tuple(Axis(v, n) for v, n in reduce.axes)
     rows = output.axes[-2] if len(output.axes) > 1 else None
     return Window(reduce, axes, output.axes[:-2], rows, lane)
+
+
+def members_apart(output: Output) -> tuple[Output, int] | None:
+    """The output of groups, each of several members that read one channel, with lanes along groups
+    and a loop over members around the rows; and how many members there are. None where its last
+    axis has no such groups."""
+    if len(output.axes) < 2:
+        return None
+    last = output.axes[-1]
+    for e in (node for value in output.values for node in expr.nodes(value)):
+        if not isinstance(e, Binary) or e.op != "floordiv" or e.a is not last.var:
+            continue
+        size = expr.dim_of(e.b)
+        if isinstance(size, int) and dims.modulo(last.extent, size) == 0:
+            parted = split_axis(output, len(output.axes) - 1, size)
+            *outer, row, group, member = parted.axes
+            return replace(parted, axes=(*outer, member, row, group)), size
+    return None
 
 
 def schedule_window(

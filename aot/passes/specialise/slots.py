@@ -366,8 +366,8 @@ def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, li
     """The dim of each slot of the one executable, and what each parameter is in each member.
 
     What is equal in all stays a number, what differs alike is one parameter, and a product of
-    others is that product. A count that divides another number alike in all is a part of that, and
-    of what one number of groups divides in all that is known.
+    others is that product. A count that divides another number alike in all is a part of that, or
+    that several of the count, and of what one number of groups divides in all that is known.
     """
     columns = [tuple(slot.value for slot in column) for column in zip(*slots, strict=True)]
     counts = [c for c, slot in zip(columns, slots[0], strict=True) if slot.is_count]
@@ -443,6 +443,8 @@ def _parameter(
     if isinstance(first, int) and all(value == first for value in column):
         return first
     made = _product_of(column, known)
+    if made is None:
+        made = _several_of_a_count(column, known, counts)
     if made is not None:
         return made
     factor = 1
@@ -453,6 +455,20 @@ def _parameter(
     name = f"d{len(values)}"
     values[name] = [v // factor for v in column]
     return multiply(symbol(name), factor)
+
+
+def _several_of_a_count(
+    column: tuple[Dim, ...],
+    known: Mapping[tuple[Dim, ...], Dim],
+    counts: Sequence[tuple[Dim, ...]],
+) -> Dim | None:
+    """The column as a number times a count that is known already, in every member: the filters of
+    channels by themselves, each of which has several."""
+    for count in counts:
+        dim, ratio = known.get(count), _ratio(column, count)
+        if isinstance(dim, DimExpr) and ratio:
+            return multiply(dim, ratio)
+    return None
 
 
 def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> int:

@@ -353,6 +353,15 @@ def test_kernels_know_where_a_group_ends(
     assert "scratch acc: f32[8]" not in to_text(lower(made, TARGET))
 
 
+def test_kernels_know_how_many_filters_a_channel_has() -> None:
+    """So that lanes go along the channels, which else would be gathered."""
+    module = module_of(*(depthwise(channels, 2) for channels in (48, 96, 192)))
+    despecialise(module, TARGET, 10.0)
+    (made,) = module.executables
+    assert made.results[0].type.dims[1] == parse("32*d0")
+    assert next(iter(made.block)).attrs["group"] == parse("16*d0")
+
+
 def test_a_stride_is_a_product_where_it_is_one_in_all() -> None:
     parts = [
         conv(width=w, layout=f"{{order=0:2:3:1 strides=1:1:{w * s}:{s}}}")
