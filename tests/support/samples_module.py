@@ -69,12 +69,13 @@ def samples_module(most: int = 1) -> Module:
     for entry, cases in entries(most).items():
         b = Builder(entry, module)
         for case in cases:
-            _add(b, *case)
+            add_sample(b, *case)
         b.function()
     return module
 
 
-def _add(b: Builder, name: str, number: int) -> None:
+def add_sample(b: Builder, name: str, number: int, only: int | None = None) -> None:
+    """Adds a sample to a graph, whose outputs are all of its results, or one."""
     sample = REGISTRY[name].samples[number]
     rng = np.random.RandomState(7)
     begin = label(name, number)
@@ -88,7 +89,8 @@ def _add(b: Builder, name: str, number: int) -> None:
             operands.append(b.input(f"{begin}_x{position}", type))
     made = b.op(name, *operands, **dict(sample.attrs))
     for position, value in enumerate(made if isinstance(made, tuple) else (made,)):
-        b.output(f"{begin}_y{position}", value)
+        if only in (None, position):
+            b.output(f"{begin}_y{position}", value)
 
 
 # Passes that may change several samples that share nothing but an entry point.
