@@ -8,13 +8,14 @@
 WORK is the folder of peers/setup.sh and peers/prepare.py. ONNX Runtime, ncnn and MNN are their
 wheels for AArch64 in an emulated Python, one thread, the files that peers/ converts; this
 compiler's module runs in a static `aot-run`. The emulated CPU has the instructions of the target
-and no others. An inference is half of what a process with three takes more than one with one.
+and no others. An inference is what a process takes more that makes one more.
 Counts say nothing of caches, nor how many instructions a core begins at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import subprocess
@@ -40,6 +41,7 @@ EMULATOR = "qemu-aarch64"
 CPUS = {"aarch64-generic": "cortex-a72", "aarch64-linux-dotprod": "cortex-a76"}
 PARTS = {"cortex-a72": (0xD08, ""), "cortex-a76": (0xD0B, " atomics fphp asimdhp asimdrdm asimddp")}
 MOST_ERROR = 0.2  # more is another model; quantised ones differ by steps
+RUNS = (1, 2, 3, 4, 5)
 PACKAGES = ("numpy==2.4.6", "onnxruntime==1.31.1", "ncnn==1.0.20261020", "MNN==3.6.1")
 PYTHON = "3.11"  # of the Debian packages below
 DEBS = (
@@ -150,11 +152,23 @@ def count_peer(emulated: Emulated, cpu: str, peer: Peer, model: Model) -> int:
         worker += ["--input", f"{tensor['name']}={model.input_path(i)}"]
     with tempfile.TemporaryDirectory() as out:
         worker += ["--output", out, "--warmup", "1", "--runs"]
-        one, three = (emulated.count(cpu, [*worker, runs]) for runs in ("1", "3"))
+        counts = [emulated.count(cpu, [*worker, runs]) for runs in map(str, RUNS)]
         error = relative_error(model, Path(out))
     if error > MOST_ERROR:
         raise PeerError(f"its outputs are off by {error:.2g} of the largest")
-    return (three - one) // 2
+    return slope(RUNS, counts)
+
+
+def slope(runs: Sequence[int], counts: Sequence[int]) -> int:
+    """What a run adds. The start of some processes takes many instructions more than that of
+    others: the slope that most pairs of processes agree on, within a percent.
+
+    >>> slope((1, 2, 3, 4, 5), (110, 120, 630, 140, 650))
+    10
+    """
+    points = list(zip(runs, counts, strict=True))
+    slopes = sorted((d - b) / (c - a) for (a, b), (c, d) in itertools.combinations(points, 2))
+    return round(max(slopes, key=lambda s: sum(abs(s - t) <= 0.01 * abs(s) for t in slopes)))
 
 
 def count_ours(model: Model, target: str) -> int:
