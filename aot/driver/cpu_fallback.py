@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from aot.analysis.control import control_ops
@@ -127,11 +128,12 @@ class CpuFallback:
         where others' don't; None where all are alike. It joins the module."""
         assert self.target.gpu is not None
         most, name = self._most_iterations(function, iterations), function.name
-        is_long = [count > self.target.gpu.max_lane_iterations for count in most]
+        is_long = [n > self.target.gpu.max_lane_iterations for n in most]
         if all(is_long) or not any(is_long):
             return None
         made = clone_function(function)
-        made.name = f"e{len(self.module.executables)}"
+        names = (f"e{n}" for n in count(len(self.module.executables)))
+        made.name = next(n for n in names if n not in self.module.functions)
         self.module.add(made)
         for (op, _, _), is_its in zip(self._dims[name], is_long, strict=True):
             if is_its:
