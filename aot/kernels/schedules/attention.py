@@ -66,6 +66,7 @@ class _OnCpu(Elements):
         return columns * max(1, -(-min(most, KEYS_AT_ONCE) // columns))
 
     def build(self) -> tuple[Stmt, ...]:
+        self._stage_fewer_keys()
         nest, rows = self.nest, self.plan.rows
         block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
         rest = self._rest()
@@ -89,6 +90,23 @@ class _OnCpu(Elements):
 
         return nest.grid([*self.axes, block], one, 1 << 30)
 
+    def _stage_fewer_keys(self) -> None:
+        """Without vectors a tile has fewer keys where those that are staged, and their values,
+        would take what the target's scratch is beside a query."""
+        each = self.depth * self._stages_keys() + self.width * self._stages_values()
+        columns, left = self.plan.columns, self.nest.target.scratch_bytes // 2
+        while self.nest.lanes == 1 and self.keys > columns and 4 * self.keys * each > left:
+            self.keys = columns * (self.keys // columns // 2)
+            self.multiple = self.keys
+
+    def _stages_keys(self) -> bool:
+        """Keys in f16 are widened as vectors, once for all queries, and not as scalars."""
+        return self.has_whole_keys() and not self.has_plain_keys()
+
+    def _stages_values(self) -> bool:
+        is_plain = self.has_whole_values() and self.has_plain_values()
+        return self.width % self.nest.lanes != 0 or not is_plain
+
     def _rest(self) -> int:
         """How many queries at most are taken one by one: where a block has no more, or 0."""
         if not self.has_whole_keys() or self.plan.rows == 1:
@@ -109,15 +127,11 @@ class _OnCpu(Elements):
         self.largest, self.total, self.shrink = (
             self.scratch(name, rows) for name in ("largest", "total", "shrink")
         )
-        # keys in f16 are widened as vectors, once for all queries, and not as scalars
-        stages_keys = self.has_whole_keys() and not self.has_plain_keys()
-        stages_values = self.padded != self.width or not self.has_whole_values()
-        stages_values = stages_values or not self.has_plain_values()
         self.staged_keys: Scratch | None = None
         self.staged: Scratch | None = None
-        if stages_keys:
+        if self._stages_keys():
             self.staged_keys = self.scratch("tile_keys", self.keys, self.depth)
-        if stages_values:
+        if self._stages_values():
             self.staged = self.scratch("values", self.keys, self.padded)
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:

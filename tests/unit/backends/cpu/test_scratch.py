@@ -17,6 +17,7 @@ from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
 from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support.kernel_terms import F32, f32, grid, load, serial, store
 
 TRAITS = Traits.of(targets.load("x86-64-v3"))
@@ -88,20 +89,44 @@ def test_attentions_of_any_size_have_scratch(depth: int, target: str) -> None:
     """Within the target's bound, or of the fewest queries at a time; and registers within the bound
     of its stack, where the mix of a deep value once was not."""
     machine = targets.load(target)
+    lanes = machine.vector_bytes // 4
+    # some vectors of queries, or one query without vectors, and one that is alone
+    block = (1 if lanes == 1 else 4 * lanes) + 1
+    least = block * 4 * (2 * depth + KEYS_AT_ONCE + 16)
     for queries, keys in product((1, 3, 64, "Q"), (1, 77, "K")):
-        text = (
-            f"func @main(%q: f32[1, 2, {queries}, {depth}], %k: f32[1, 2, {keys}, {depth}], "
-            f'%v: f32[1, 2, {keys}, {depth}]) -> ("y") {{\n'
-            f"  %y = attention(%q, %k, %v) {{scale = 0.5}} : f32[1, 2, {queries}, {depth}]\n"
-            "  return(%y)\n}\n"
-        )
-        module = import_text(text)
-        run_passes(module, (FUSE, TIE_OPERANDS, OUTLINE), PassContext(target=machine))
-        (function,) = module.executables
-        kernel = lower(function, machine)
-        bytes = plan_scratch(kernel, Traits.of(machine)).bytes
-        lanes = machine.vector_bytes // 4
-        # some vectors of queries, or one query without vectors, and one that is alone
-        block = (1 if lanes == 1 else 4 * lanes) + 1
-        least = block * 4 * (2 * depth + KEYS_AT_ONCE + 16)
+        bytes = attention_scratch(machine, depth, queries, keys)
         assert bytes <= max(machine.scratch_bytes, least), (queries, keys)
+
+
+@pytest.mark.parametrize("target", ["thumbv7em", "thumbv7em-m7"])
+@pytest.mark.parametrize("depth", [8, 64, 128, 256])
+def test_keys_and_values_that_are_staged_have_scratch(depth: int, target: str) -> None:
+    """Values that lie by columns and keys in f16: fewer of them at a time, as few as a tile of
+    registers has."""
+    machine = targets.load(target)
+    least = 4 * (2 * 8 * depth + 2 * 3 * depth + 256)
+    for queries, keys in product((1, 3, 64, "Q"), (1, 77, "K")):
+        bytes = attention_scratch(machine, depth, queries, keys, is_staged=True)
+        assert bytes <= max(1.25 * machine.scratch_bytes, least), (queries, keys)
+
+
+def attention_scratch(
+    machine: Target, depth: int, queries: int | str, keys: int | str, *, is_staged: bool = False
+) -> int:
+    """Bytes of scratch of an attention's kernel."""
+    key, value = ("f16", f"{depth}, {keys}") if is_staged else ("f32", f"{keys}, {depth}")
+    text = (
+        f"func @main(%q: f32[1, 2, {queries}, {depth}], %k: {key}[1, 2, {keys}, {depth}], "
+        f'%v: f32[1, 2, {value}]) -> ("y") {{\n'
+    )
+    if is_staged:
+        text += (
+            f"  %kw = cast(%k) {{to = f32}} : f32[1, 2, {keys}, {depth}]\n"
+            f"  %vt = transpose(%v) {{perm = [0, 1, 3, 2]}} : f32[1, 2, {keys}, {depth}]\n"
+        )
+    names = "%q, %kw, %vt" if is_staged else "%q, %k, %v"
+    text += f"  %y = attention({names}) {{scale = 0.5}} : f32[1, 2, {queries}, {depth}]\n"
+    module = import_text(text + "  return(%y)\n}\n")
+    run_passes(module, (FUSE, TIE_OPERANDS, OUTLINE), PassContext(target=machine))
+    (function,) = module.executables
+    return plan_scratch(lower(function, machine), Traits.of(machine)).bytes
