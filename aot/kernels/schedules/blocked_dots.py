@@ -32,7 +32,7 @@ from aot.target.model import Target
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
 MANY_ROWS, STRIPS = 32, 4  # of so many rows, a workgroup does the columns of so many
-UNROLLED_WORDS = 4  # words of a block whose products are written out
+UNROLLED_WORDS = 4  # words of a block whose products are written out; of one instruction, 8
 _ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
 
 
@@ -313,7 +313,9 @@ class DotBlocks(Placed):
         words = -(-terms // blocks.per_word)
         word = expr.mul(block, expr.index(blocks.words_per_block))
         if self.pairs is None:
-            loop = nest.unrolled if words <= UNROLLED_WORDS else nest.serial
+            is_short = self.form.staged is I8 and blocks.per_word == DOT_GROUP
+            most = UNROLLED_WORDS * (2 if is_short else 1)
+            loop = nest.unrolled if words <= most else nest.serial
             stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
             return stmts + self._join(block)
         together = min(UNROLLED_WORDS, _words_in_pairs(blocks))
