@@ -13,9 +13,10 @@ from typing import Any
 
 from aot.ir.graph import Function, Module, Op, Value, is_kept
 from aot.ir.rewriter import Rewriter
-from aot.ops import elementwise, movement, selection
+from aot.ops import contraction, elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import canonicalize_scatters
+from aot.passes.simplify.canonicalize_pads import pad_inside
 from aot.passes.simplify.rewriting import (
     Rewrite,
     Rule,
@@ -227,6 +228,7 @@ RULES: tuple[Rule, ...] = (
     Rule(movement.BROADCAST_TO, "broadcast_to(broadcast_to(x)) -> broadcast_to(x)", _skip_inner),
     Rule(movement.SLICE, "x[0:n:1] -> x", _same_type_slice),
     Rule(movement.PAD, "pad(x) by nothing -> x", _without_padding),
+    Rule(contraction.CONV, "conv(pad(x)) -> conv(x) with these pads", pad_inside),
     Rule(selection.CONCAT, "concat(x) -> x", _only_part),
     Rule(
         selection.CONCAT, "concat(x, ..., y, ...) -> concat(concat(x, ...), ...)", _split_open_parts
