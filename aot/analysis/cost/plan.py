@@ -52,6 +52,8 @@ MOST_ROWS = 14
 MOST_HALF_ROWS = 12
 # rows below which sums are not added up side by side
 LEAST_SUMS = 4
+# vectors of a tile of a pool whose windows skip neighbours
+POOLED_VECTORS = 4
 # columns beyond which vectors of them, of fewer lanes, are better than vectors of terms
 MOST_SUMMED = 4
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
@@ -382,14 +384,20 @@ def _columns_last(right: Factor) -> Layout:
 def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     """Rows and columns of a tile whose lanes go along the result's innermost dim.
 
-    Eight sums side by side hide an addition's latency; rows past the end are wasted.
+    Eight sums side by side hide an addition's latency; rows past the end are wasted. Where nothing
+    but neighbours is read, which lie apart, a tile has several lines of each: these come from
+    memory in order.
     """
     extents = wide_extents(call)
     if len(extents) < 2:
         return 1, 4 * lanes
-    rows = extents[-2]
+    rows, columns = extents[-2:]
     if not isinstance(rows, int) or rows == 0:
         return 4, lanes
+    is_apart = "strides" in call.attrs and call.dims("strides")[-1] != 1
+    is_pool = call.contraction is None and is_apart and not target.has_workgroups
+    if is_pool and isinstance(columns, int) and columns >= POOLED_VECTORS * lanes and rows > 1:
+        return 2, POOLED_VECTORS * lanes
     most = min(8, target.vector_registers // 2) if not target.has_workgroups else 4
     best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
     return best, lanes * max(1, 4 // best)
