@@ -445,24 +445,6 @@ def _row_of_stores(nest: Nest, axis: Axis, store: Callable[[Values], Sequence[St
             lambda o: [nest.spread(width, lambda lane: strided(o, lane))],
             "o",
         )
-    if isinstance(axis.extent, int):
-        while width > 1 and width > axis.extent:
-            width //= 2
-    full = dims.floor_divide(axis.extent, width)
-    out: list[Stmt] = []
-    if width > 1:
-        out += nest.serial(
-            full,
-            lambda o: [
-                nest.spread(
-                    width,
-                    lambda lane: store({axis.var: expr.add(expr.mul(o, expr.index(width)), lane)}),
-                )
-            ],
-            "o",
-        )
-    else:
-        full = 0
-    start = expr.index(dims.multiply(full, width))
-    tail = dims.add(axis.extent, dims.multiply(dims.multiply(full, width), -1))
-    return out + nest.serial(tail, lambda t: store({axis.var: expr.add(start, t)}), "t")
+    return row_of_vectors(
+        nest, expr.index(0), axis.extent, width, lambda at, *_: store({axis.var: at})
+    )
