@@ -178,7 +178,7 @@ class _Tiles:
         self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
         self.chunks = plan.columns // self.width
         across = roles.columns.extent
-        if isinstance(across, int) and dotted is None and not nest.is_gpu:
+        if isinstance(across, int) and not nest.is_gpu:
             # vectors are no wider than the columns need
             narrow = 1 << max(across - 1, 1).bit_length()
             if narrow < self.width:

@@ -1,4 +1,4 @@
-"""Contractions of fewer columns than lanes: lanes go along the sum."""
+"""Contractions of fewer columns than lanes: lanes go along the sum, or vectors are narrower."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 from aot.analysis.stages import schedule_of
 from aot.builder import Builder
 from aot.ir.schedule import Schedule
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, LoopKind, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
+from tests.support import dot_products
 from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
@@ -98,6 +100,24 @@ def test_vectors_are_no_wider_than_columns(columns: int, width: int) -> None:
     kernel = lower(case.function(), targets.load("x86-64-v4"))
     loops = [x for x in walk(kernel.body) if isinstance(x, For) and x.kind is LoopKind.VECTOR]
     assert {loop.extent for loop in loops} == {width}
+
+
+@pytest.mark.parametrize(("columns", "width"), [(3, 4), (8, 8), (9, 16)])
+def test_vectors_of_dot_products_are_no_wider(columns: int, width: int) -> None:
+    target = targets.load("x86-64-v4-vnni")
+    function, _ = dot_products.made(dot_products.conv(DType.U8, 16, columns), target)
+    loops = [x for x in walk(lower(function, target).body) if isinstance(x, For)]
+    sums = [x for x in loops if x.kind is LoopKind.VECTOR and "Dot(" in repr(x.body)]
+    assert {loop.extent for loop in sums} == {width}
+
+
+@pytest.mark.parametrize("how", ["extremes", "random"])
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_narrow_vectors_of_dot_products(columns: int, how: str) -> None:
+    for name in NATIVE:
+        target = targets.load(name)
+        case = dot_products.conv(DType.U8, 20, columns)
+        dot_products.check(case, how, target, on_cpu(name))
 
 
 @pytest.mark.parametrize("columns", [2, 3, 5, 8])
