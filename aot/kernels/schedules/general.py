@@ -35,6 +35,9 @@ from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
 
+# bytes between neighbouring results beyond which planes that share their lines miss the cache, as
+# these are in few of its sets
+FAR_RESULTS = 768
 # workgroups that are worth a GPU's while
 MIN_WORKGROUPS = 8
 
@@ -173,11 +176,18 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
 
 def _by_planes(nest: Nest, output: Output) -> tuple[Output, ...]:
     """The output with its last axis around the two before it, for windows that slide over planes
-    and whose results are stored channels last; nothing where a line of a plane fills no vector."""
+    and whose results are stored channels last; nothing where a line of a plane fills no vector, or
+    where a cache has lost the lines that planes share before the next plane."""
     if len(output.axes) < 3:
         return ()
     *outer, down, along, last = output.axes
     if not isinstance(along.extent, int) or along.extent < nest.lanes:
+        return ()
+    step = expr.coefficient(output.address, along.var)
+    if not isinstance(step, int) or not isinstance(down.extent, int):
+        return ()
+    step *= output.values[0].dtype.bytes
+    if step > FAR_RESULTS or step * along.extent * down.extent > nest.target.l2_bytes:
         return ()
     return (replace(output, axes=(*outer, last, down, along)),)
 

@@ -63,3 +63,17 @@ def test_planes_that_are_stored_channels_last(kernel: int) -> None:
                 of(1, size, kernel, stride, left=PLANES, end="residual").check(
                     target, on_cpu(target)
                 )
+
+
+@pytest.mark.parametrize(
+    ("size", "is_by_planes"),
+    [
+        ((64, 56, 56), True),
+        ((128, 28, 28), True),
+        ((256, 16, 16), False),  # neighbours along a line lie in few sets of a cache
+        ((64, 112, 112), False),  # the second cache does not hold the lines that planes share
+    ],
+)
+def test_where_stores_run_by_planes(size: tuple[int, int, int], is_by_planes: bool) -> None:
+    kernel = lower(of(1, size, 3, 1, left=PLANES).function(), targets.load("x86-64-v4"))
+    assert any(s.name == "rows" for s in kernel.scratch) == is_by_planes
