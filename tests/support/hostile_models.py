@@ -487,31 +487,19 @@ def two_functions_of_one_name(folder: Path) -> Path:
 
 @kind(
     r"not supported in this model \(3\):\n"
-    r"  input 'z': element type string is not supported\n"
+    r"  input 'z': element type complex64 is not supported\n"
     r"  ImageDecoder \(node 'a'\): .*\n"
-    r"  TfIdfVectorizer \(node 'b'\): .*"
+    r"  RegexFullMatch \(node 'b'\): .*"
 )
 def all_that_is_unsupported_at_once(folder: Path) -> Path:
     infos = [
-        tensor_info("z", [2], TensorProto.STRING),
+        tensor_info("z", [2], TensorProto.COMPLEX64),
         tensor_info("x", [5], TensorProto.UINT8),
-        tensor_info("k", [5], TensorProto.INT32),
+        tensor_info("k", [5], TensorProto.STRING),
     ]
     nodes = [
         make("ImageDecoder", ["x"], ["y"], name="a"),
-        make(
-            "TfIdfVectorizer",
-            ["k"],
-            ["v"],
-            name="b",
-            max_gram_length=1,
-            max_skip_count=0,
-            min_gram_length=1,
-            mode="TF",
-            ngram_counts=[0],
-            ngram_indexes=[0],
-            pool_strings=["a"],
-        ),
+        make("RegexFullMatch", ["k"], ["v"], name="b", pattern="a+"),
         make("Identity", ["z"], ["w"], name="c"),
     ]
     return saved(graph_model(nodes, infos, ["y", "v", "w"], opset=20), folder)
