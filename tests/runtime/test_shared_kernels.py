@@ -98,6 +98,19 @@ def test_four_lengths_have_one_kernel(name: str) -> None:
         np.testing.assert_allclose(found[key], array, rtol=2e-6, atol=2e-6)
 
 
+def check_on_a_gpu(
+    shared: aot.CompiledModule, apart: aot.CompiledModule, driver: str, folder: Path
+) -> None:
+    """A driver gives for `shared` what the CPU does for `apart`."""
+    with aot.load(apart) as program:
+        arrays = given(program)
+        expected = program(arrays)
+    with running_on(driver, folder), aot.load(shared, "vulkan") as program:
+        found = program(arrays)
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, rtol=3e-6, atol=3e-6)
+
+
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("name", GRAPHS)
@@ -107,13 +120,7 @@ def test_four_lengths_have_one_pipeline_on_a_gpu(name: str, driver: str, tmp_pat
     parts = 1 if name in ("attention", "scan") else 2
     assert len(shared.image.variants[0].executables) == parts
     apart = aot.compile(GRAPHS[name](LENGTHS), targets=[TARGET], disable=["despecialise"])
-    with aot.load(apart) as program:
-        arrays = given(program)
-        expected = program(arrays)
-    with running_on(driver, tmp_path), aot.load(shared, "vulkan") as program:
-        found = program(arrays)
-    for key, array in expected.items():
-        np.testing.assert_allclose(found[key], array, rtol=3e-6, atol=3e-6)
+    check_on_a_gpu(shared, apart, driver, tmp_path)
 
 
 def few_and_many_queries(lengths: Sequence[int]) -> Module:
@@ -131,13 +138,8 @@ def few_and_many_queries(lengths: Sequence[int]) -> Module:
 def test_attentions_of_few_and_of_many_queries_on_a_gpu(driver: str, tmp_path: Path) -> None:
     shared = aot.compile(few_and_many_queries(LENGTHS), targets=["vulkan-1.1"], optimize="size")
     assert len(shared.image.variants[0].executables) == 2
-    with aot.load(aot.compile(few_and_many_queries(LENGTHS), targets=[TARGET])) as program:
-        arrays = given(program)
-        expected = program(arrays)
-    with running_on(driver, tmp_path), aot.load(shared, "vulkan") as program:
-        found = program(arrays)
-    for key, array in expected.items():
-        np.testing.assert_allclose(found[key], array, rtol=3e-6, atol=3e-6)
+    apart = aot.compile(few_and_many_queries(LENGTHS), targets=[TARGET])
+    check_on_a_gpu(shared, apart, driver, tmp_path)
 
 
 @pytest.mark.vulkan
