@@ -13,41 +13,34 @@
 #define SPIN_NS 200000u
 // Looks between two questions for the time.
 #define LOOKS 32u
-// In place of the next chunk's number: no job is open.
-#define CLOSED UINT32_MAX
-#define MOST_CHUNKS ((uint64_t)1 << 30)
+// Chunks of a job are numbered in half a word.
+#define MOST_CHUNKS ((uint64_t)UINT16_MAX)
 // What one thread writes lies apart from what others read: two cache lines, as some fetch pairs.
 #define APART 128
 
-typedef struct aot_job_t {
-  bool is_known;
-  uint32_t generation;
+// A thread's part of the open job, in one word: the job's generation in the high half, then the
+// first chunk that is left and the one after the last.  A thread takes its own chunks from the
+// front, and then others' from the back: neighbouring chunks, in jobs one after the other, are
+// mostly done by the same thread, whose cache has what it wrote.
+// Who swaps the word for one with a chunk less owns that chunk, and may read the job's fields: they
+// change only after all of its chunks are done.  No word with chunks left comes back before 2^32
+// jobs.
+typedef struct aot_worker_t {
+  _Atomic uint64_t part;
+  aot_workers_t *workers;
+  uint32_t number;
+  aot_os_thread_t thread;  // not of the caller, the first one
+  uint8_t apart[APART];
+} aot_worker_t;
+
+struct aot_workers_t {
+  // the open job
   aot_work_t work;
   void *context;
   uint64_t count;
   uint64_t chunk;
-  uint32_t chunks;
   aot_fp_state_t fp_state;
-} aot_job_t;
-
-typedef struct aot_worker_t {
-  aot_workers_t *workers;
-  uint32_t number;
-  aot_os_thread_t thread;
-} aot_worker_t;
-
-// A job is handed out by one word: its generation in the high half, the next chunk in the low one.
-// No value of it comes back before 2^32 jobs.  Who swaps it for its successor owns the
-// chunk, and has read the job's fields right: they change only while the word says CLOSED, so a
-// swap that succeeds came before.
-struct aot_workers_t {
-  _Atomic uint64_t state;
-  _Atomic(aot_work_t) work;
-  _Atomic(void *) context;
-  _Atomic uint64_t count;
-  _Atomic uint64_t chunk;
-  _Atomic uint32_t chunks;
-  _Atomic uint64_t fp_state;
+  _Atomic uint32_t opened;  // its generation
   uint8_t apart_0[APART];
   _Atomic uint32_t finished;  // chunks of the job that others than the caller have done
   uint8_t apart_1[APART];
@@ -62,9 +55,11 @@ struct aot_workers_t {
   aot_os_gate_t done;  // of the caller
   int64_t process;
   uint32_t generation;
-  uint32_t worker_count;  // those that were started
+  uint32_t threads;
+  uint32_t started;  // workers, the caller not counted
   uint32_t spin_ns;
   size_t bytes;
+  uint8_t apart_3[APART];
   aot_worker_t workers[];
 };
 
@@ -78,48 +73,54 @@ static void pause_briefly(void) {
 #endif
 }
 
-// Takes the next chunk of the open job; `job` is what this thread knows of it.
-static bool claim(aot_workers_t *w, aot_job_t *job, uint32_t *out_chunk) {
-  uint64_t state = atomic_load_explicit(&w->state, memory_order_acquire);
-  for (;;) {
-    const uint32_t next = (uint32_t)state;
-    const uint32_t generation = (uint32_t)(state >> 32);
-    if (next == CLOSED) return false;
-    if (!job->is_known || job->generation != generation) {
-      job->is_known = true;
-      job->generation = generation;
-      job->work = atomic_load_explicit(&w->work, memory_order_relaxed);
-      job->context = atomic_load_explicit(&w->context, memory_order_relaxed);
-      job->count = atomic_load_explicit(&w->count, memory_order_relaxed);
-      job->chunk = atomic_load_explicit(&w->chunk, memory_order_relaxed);
-      job->chunks = atomic_load_explicit(&w->chunks, memory_order_relaxed);
-      job->fp_state = atomic_load_explicit(&w->fp_state, memory_order_relaxed);
-    }
-    if (next >= job->chunks) return false;
-    if (atomic_compare_exchange_weak_explicit(&w->state, &state, state + 1, memory_order_acq_rel,
-                                              memory_order_acquire)) {
-      *out_chunk = next;
+static uint32_t begin_of(uint64_t part) {
+  return (uint32_t)part >> 16;
+}
+
+static uint32_t end_of(uint64_t part) {
+  return (uint32_t)part & UINT16_MAX;
+}
+
+// Takes a chunk of `from`'s part of the open job.
+static bool claim(aot_workers_t *w, uint32_t self, uint32_t from, uint32_t *out_chunk) {
+  _Atomic uint64_t *place = &w->workers[from].part;
+  uint64_t part = atomic_load_explicit(place, memory_order_acquire);
+  while (begin_of(part) < end_of(part)) {
+    const bool is_own = from == self;
+    *out_chunk = is_own ? begin_of(part) : end_of(part) - 1;
+    if (atomic_compare_exchange_weak_explicit(place, &part, is_own ? part + (1u << 16) : part - 1,
+                                              memory_order_acq_rel, memory_order_acquire)) {
       return true;
     }
   }
+  return false;
 }
 
-static void do_chunk(const aot_job_t *job, uint32_t worker, uint32_t chunk) {
-  const uint64_t begin = chunk * job->chunk;
-  const uint64_t left = job->count - begin;
-  job->work(job->context, worker, begin, begin + (left < job->chunk ? left : job->chunk));
+// Does a chunk of `self`'s own part, or, when there is none left, of the next one that has any.
+// False if nobody's has.
+static bool do_chunk(aot_workers_t *w, uint32_t self) {
+  uint32_t chunk = 0;
+  uint32_t from = self;
+  while (!claim(w, self, from, &chunk)) {
+    from = from + 1 < w->threads ? from + 1 : 0;
+    if (from == self) return false;
+  }
+  // The same rounding as on the caller's thread, so that the bits are the same.
+  if (self > 0) aot_fp_state_set(w->fp_state);
+  const uint64_t begin = chunk * w->chunk;
+  const uint64_t left = w->count - begin;
+  w->work(w->context, self, begin, begin + (left < w->chunk ? left : w->chunk));
+  return true;
 }
 
-static bool has_job(aot_workers_t *w) {
-  return (uint32_t)atomic_load(&w->state) != CLOSED;
-}
-
-// Sleeps until there is a job, an alarm or the end.  Sequentially consistent on both sides: who
-// opens a job sees the sleeper, or the sleeper sees the job.
-static void sleep_until_called(aot_workers_t *w, uint32_t *alarms) {
+// Sleeps until a job is opened after that of generation `emptied`, an alarm or the end.
+// Sequentially consistent on both sides: who opens a job sees the sleeper, or the sleeper sees the
+// job.
+static void sleep_until_called(aot_workers_t *w, uint32_t emptied, uint32_t *alarms) {
   aot_os_gate_lock(&w->gate);
   (void)atomic_fetch_add(&w->sleepers, 1);
-  while (!atomic_load(&w->is_stopping) && !has_job(w) && atomic_load(&w->alarms) == *alarms) {
+  while (!atomic_load(&w->is_stopping) && atomic_load(&w->opened) == emptied &&
+         atomic_load(&w->alarms) == *alarms) {
     aot_os_gate_wait(&w->gate);
   }
   (void)atomic_fetch_sub(&w->sleepers, 1);
@@ -130,15 +131,12 @@ static void sleep_until_called(aot_workers_t *w, uint32_t *alarms) {
 static void run_worker(void *argument) {
   const aot_worker_t *self = argument;
   aot_workers_t *w = self->workers;
-  aot_job_t job = {.is_known = false};
   uint32_t alarms = 0;
+  uint32_t emptied = 0;     // the last job that was looked at and had no chunks left
   uint64_t idle_since = 0;  // 0: not idle
   for (uint32_t looks = 1; !atomic_load_explicit(&w->is_stopping, memory_order_relaxed); ++looks) {
-    uint32_t chunk = 0;
-    if (claim(w, &job, &chunk)) {
-      // The same rounding as on the caller's thread, so that the bits are the same.
-      aot_fp_state_set(job.fp_state);
-      do_chunk(&job, self->number, chunk);
+    const uint32_t opened = atomic_load_explicit(&w->opened, memory_order_acquire);
+    if (opened != emptied && do_chunk(w, self->number)) {
       (void)atomic_fetch_add(&w->finished, 1);
       if (atomic_load(&w->caller_sleeps)) {
         aot_os_gate_lock(&w->done);
@@ -148,13 +146,13 @@ static void run_worker(void *argument) {
       idle_since = 0;
       continue;
     }
+    emptied = opened;
     pause_briefly();
     if (w->spin_ns > 0 && looks % LOOKS != 0) continue;
     const uint64_t now = aot_os_now_ns();
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < w->spin_ns) continue;
-    sleep_until_called(w, &alarms);
-    job.is_known = false;  // generations may have gone around meanwhile
+    sleep_until_called(w, emptied, &alarms);
     idle_since = 0;
   }
 }
@@ -197,21 +195,26 @@ aot_own_part_t aot_workers_share(aot_workers_t *workers, aot_work_t work, void *
   if (chunk == 0) chunk = 1;
   if (count / chunk >= MOST_CHUNKS) chunk = count / MOST_CHUNKS + 1;
   const uint32_t chunks = (uint32_t)(count / chunk + (count % chunk != 0));
-  atomic_store_explicit(&w->work, work, memory_order_relaxed);
-  atomic_store_explicit(&w->context, context, memory_order_relaxed);
-  atomic_store_explicit(&w->count, count, memory_order_relaxed);
-  atomic_store_explicit(&w->chunk, chunk, memory_order_relaxed);
-  atomic_store_explicit(&w->chunks, chunks, memory_order_relaxed);
-  atomic_store_explicit(&w->fp_state, aot_fp_state_get(), memory_order_relaxed);
+  w->work = work;
+  w->context = context;
+  w->count = count;
+  w->chunk = chunk;
+  w->fp_state = aot_fp_state_get();
   atomic_store_explicit(&w->finished, 0, memory_order_relaxed);
   ++w->generation;
-  atomic_store(&w->state, (uint64_t)w->generation << 32);
+  // Equal parts, the caller's first.
+  uint64_t begin = 0;
+  for (uint32_t i = 0; i < w->threads; ++i) {
+    const uint64_t end = begin + (chunks - begin + w->threads - i - 1) / (w->threads - i);
+    atomic_store_explicit(&w->workers[i].part, (uint64_t)w->generation << 32 | begin << 16 | end,
+                          memory_order_release);
+    begin = end;
+  }
+  atomic_store(&w->opened, w->generation);  // after all parts: who sees it sees them
   if (wakes) wake_sleepers(w);
-  aot_job_t job = {.is_known = false};
   uint32_t own = 0;
-  for (uint32_t next = 0; claim(w, &job, &next); ++own)
-    do_chunk(&job, 0, next);
-  atomic_store(&w->state, (uint64_t)w->generation << 32 | CLOSED);
+  while (do_chunk(w, 0))
+    ++own;
   const aot_own_part_t part = {own, aot_os_now_ns()};
   wait_for_others(w, chunks - own);
   return part;
@@ -219,7 +222,7 @@ aot_own_part_t aot_workers_share(aot_workers_t *workers, aot_work_t work, void *
 
 static aot_status_t start(aot_workers_t *w, uint32_t count, aot_error_t *error) {
   for (uint32_t i = 0; i < count; ++i) {
-    aot_worker_t *worker = &w->workers[i];
+    aot_worker_t *worker = &w->workers[i + 1];
     worker->workers = w;
     worker->number = i + 1;
     aot_error_t detail = {AOT_OK, ""};
@@ -228,7 +231,7 @@ static aot_status_t start(aot_workers_t *w, uint32_t count, aot_error_t *error) 
       return aot_fail(error, status, "thread %u of %u: %s", (unsigned)i + 2, (unsigned)count + 1,
                       detail.message);
     }
-    w->worker_count = i + 1;
+    w->started = i + 1;
   }
   return AOT_OK;
 }
@@ -243,17 +246,17 @@ static aot_status_t create_gates(aot_workers_t *w, aot_error_t *error) {
 aot_status_t aot_workers_create(const aot_allocator_t *allocator, uint32_t threads,
                                 aot_error_t *error, aot_workers_t **out_workers) {
   *out_workers = NULL;
-  const size_t bytes = sizeof(aot_workers_t) + (threads - 1) * sizeof(aot_worker_t);
+  const size_t bytes = sizeof(aot_workers_t) + threads * sizeof(aot_worker_t);
   void *memory = NULL;
   AOT_TRY(aot_allocate(allocator, bytes, "threads", error, &memory));
   memset(memory, 0, bytes);
   aot_workers_t *w = memory;
   w->allocator = *allocator;
   w->bytes = bytes;
+  w->threads = threads;
   w->process = aot_os_process();
   // Who spins on a CPU that another thread of the job needs only keeps it from working.
   w->spin_ns = threads <= aot_os_cpu_count() ? SPIN_NS : 0;
-  atomic_init(&w->state, CLOSED);
   aot_status_t status = create_gates(w, error);
   if (status != AOT_OK) {
     aot_release(allocator, w, bytes);
@@ -274,7 +277,7 @@ void aot_workers_destroy(aot_workers_t *workers) {
   if (aot_workers_are_alive(workers)) {
     atomic_store(&workers->is_stopping, true);
     wake_sleepers(workers);
-    for (uint32_t i = 0; i < workers->worker_count; ++i)
+    for (uint32_t i = 1; i <= workers->started; ++i)
       aot_os_thread_join(&workers->workers[i].thread);
     aot_os_gate_destroy(&workers->gate);
     aot_os_gate_destroy(&workers->done);
