@@ -24,6 +24,9 @@ from aot.target.model import Target
 DISPATCH = 2000
 # of a contraction's left side, where neighbours along the sum aren't neighbours in memory
 FAR_SCALARS = 0.1
+# of a tap of a depthwise window: where lanes gather, as either its operand or its result has its
+# channels side by side; and where both are planes, whose lines are full vectors
+GATHERED_TAP, PLANE_TAP = 0.4, 0.06
 
 
 class LayoutCosts:
@@ -74,7 +77,7 @@ class LayoutCosts:
         if self.call.record is CONCAT:
             return self._joined(type, result)
         if self.contraction is not None:
-            return self._contracted(self.contraction, number, type)
+            return self._contracted(self.contraction, number, type, result)
         if kind is Kind.ELEMENTWISE:
             return self._elementwise(type, result)
         return self._computed(number, type, result)
@@ -102,9 +105,13 @@ class LayoutCosts:
         """A part of a concat: nothing where it can be made in its place."""
         return 0.0 if lie_alike(type, result) else copy_cost(type, self.target)
 
-    def _contracted(self, contraction: ContractionDims, number: int, type: TensorType) -> float:
+    def _contracted(
+        self, contraction: ContractionDims, number: int, type: TensorType, result: TensorType
+    ) -> float:
         left, right, count = contraction.left, contraction.right, _count(type.dims)
         if number == left.operand:
+            if contraction.is_depthwise and contraction.windows and not self.target.has_workgroups:
+                return self._depthwise(contraction, type, result)
             if innermost(type) == left.summed:
                 return 0.0
             if not self.target.has_workgroups and sums_words(contraction):
@@ -116,6 +123,21 @@ class LayoutCosts:
             return 0.0
         # lanes gather it once a tile of rows
         return count * max(1.0, _count([left.type.dims[left.own[-1]]]) / 8)
+
+    def _depthwise(
+        self, contraction: ContractionDims, type: TensorType, result: TensorType
+    ) -> float:
+        """A window of each channel by itself: lanes go along channels, or along lines of planes."""
+        reads_channels = innermost(type) == contraction.left.summed
+        if reads_channels and innermost(result) == contraction.column:
+            return 0.0
+        taps = _count([window.kernel for window in contraction.windows])
+        count = _count(result.dims) * taps
+        if reads_channels or innermost(result) == contraction.column:
+            return GATHERED_TAP * count
+        lanes = lanes_of_type(self.target, type)
+        line = _count([result.dims[contraction.row_axis]])
+        return PLANE_TAP * count * max(1.0, lanes / line)
 
     def _elementwise(self, type: TensorType, result: TensorType) -> float:
         lanes = lanes_of_type(self.target, type)

@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping
 
+from aot.analysis.accesses import accesses_of
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import block_of, control_ops
 from aot.analysis.cost.layout_costs import LayoutCosts, copy_cost
 from aot.analysis.cost.min_cut import Labelling
-from aot.analysis.memory.views import canonical, map_of, view_type
+from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.ir.builtin import CONSTANT, PENDING
 from aot.ir.compare import attrs_key
 from aot.ir.graph import Function, Module, Op, Value
-from aot.ir.record import Kind, call_of
+from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 from aot.ops.selection import CONCAT
@@ -81,16 +82,33 @@ def channels_last(function: Function, now: Types) -> Types:
         if not _may_choose(op):
             continue
         for value in op.results:
-            rank = value.type.rank
             if value.type.layout is not None or _is_memory(value, db):
                 continue
-            type = _seen_type(op, found) or _followed_type(op, found)
-            if type is None and rank > 2:
-                layout = Layout(order=(0, *range(2, rank), 1))
-                type = TensorType(value.type.dtype, value.type.dims, layout)
+            type = _seen_type(op, found) or _followed_type(op, found) or _last(op, value)
             if type is not None:
                 _propose(found, value, type, now)
     return found
+
+
+def _is_normalisation(op: Op) -> bool:
+    """Whether reductions serve all elements along a dim, which has the same extent in the result:
+    where that has its neighbours is the operand's affair."""
+    operand = op.operands[0] if op.operands else None
+    if op.record.kind is not Kind.REDUCTION or operand is None or len(op.results) != 1:
+        return False
+    rank = op.result.type.rank
+    return operand.type.dims == op.result.type.dims and any(
+        len(r.dims) < rank for accesses in accesses_of(op) for r in accesses.reductions
+    )
+
+
+def _last(op: Op, value: Value) -> TensorType | None:
+    """The type of a result with dim 1 innermost; None where another dim has the channels: a
+    product's columns are its channels."""
+    type, contraction = value.type, contraction_of(op)
+    if type.rank <= 2 or (contraction is not None and not contraction.windows):
+        return None
+    return TensorType(type.dtype, type.dims, Layout(order=(0, *range(2, type.rank), 1)))
 
 
 def as_seen(function: Function, now: Types) -> Types:
@@ -129,18 +147,21 @@ def _propose(found: Types, value: Value, type: TensorType, now: Types) -> None:
 
 
 def _seen_type(op: Op, types: Types) -> TensorType | None:
-    """The type of a view of what the op reads."""
+    """The type of a view of what the op reads; of one with gaps its order alone, as memory with
+    gaps is for the passes that place views."""
     map, source = map_of(op), op.operands[0] if op.operands else None
     if map is None or source is None:
         return None
     seen = view_type(map, types.get(source, source.type))
-    # memory with gaps is for the passes that place views
-    return None if seen is None or (seen.layout and seen.layout.strides) else seen
+    if seen is None or seen.layout is None or not seen.layout.strides:
+        return seen
+    return TensorType(seen.dtype, seen.dims, Layout(order=memory_order(seen)))
 
 
 def _followed_type(op: Op, types: Types) -> TensorType | None:
-    """The type of an elementwise result with the layout of the first operand of its dims."""
-    if op.record.kind is not Kind.ELEMENTWISE:
+    """The type of an elementwise result, or a normalisation's, with the layout of the first operand
+    of its dims."""
+    if op.record.kind is not Kind.ELEMENTWISE and not _is_normalisation(op):
         return None
     for value in _full_operands(op):
         type = types.get(value, value.type)

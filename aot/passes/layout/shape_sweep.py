@@ -17,7 +17,7 @@ from aot.ir.builtin import CONSTANT, PENDING, pending_map
 from aot.ir.graph import Assumption, Attr, Function, Op, Value, is_kept
 from aot.ir.index_map import IndexMap
 from aot.ir.mapped_operand import IDENTITY, MappedOperand, Propagated
-from aot.ir.record import Call, Kind, call_of
+from aot.ir.record import Call, Kind, call_of, contraction_of
 from aot.ir.types import Layout, TensorType
 from aot.ops.layout_rules import cost, permutation
 from aot.ops.movement import COPY
@@ -201,7 +201,7 @@ class Sweep:
         if record.index_map is not None:
             assert operands[0] is not None
             free = _free_view(op, operands[0].type)
-            if free is not None:
+            if free is not None and not _parts_columns(op.result, free):
                 types = (free,)
             elif record.kind is Kind.VIEW and types[0].layout is None:
                 return STAYS  # its operand's maker may write dense memory as well
@@ -460,6 +460,18 @@ def _free_view(op: Op, operand: TensorType) -> TensorType | None:
     assert map is not None
     found = view_type(map, operand)
     return None if found is None or (found.layout and found.layout.strides) else found
+
+
+def _parts_columns(value: Value, type: TensorType) -> bool:
+    """Whether a product would gather columns that lie side by side, if `value` lay as `type`."""
+    for user, number in value.uses:
+        contraction = contraction_of(user)
+        if contraction is None or contraction.windows or contraction.right.operand != number:
+            continue
+        own = contraction.right.own
+        if memory_order(value.type)[-1:] == own and memory_order(type)[-1:] != own:
+            return True
+    return False
 
 
 def _taken_over(op: Op, sources: Sequence[TensorType | None], result: TensorType) -> TensorType:

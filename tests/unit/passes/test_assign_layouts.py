@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.cost.layout_costs import LayoutCosts, copy_cost
-from aot.analysis.memory.views import canonical
+from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.ir.builder import Builder
 from aot.ir.builtin import CONSTANT, PENDING
 from aot.ir.clone import clone_function
@@ -26,13 +26,13 @@ TARGET = targets.load("x86-64-v3")
 Types = dict[Value, TensorType]
 
 
-def conv(b: Builder, x: Any, filters: int, kernel: int = 3) -> Any:
-    weights = np.ones((filters, x.type.dims[1], kernel, kernel), np.float32)
+def conv(b: Builder, x: Any, filters: int, kernel: int = 3, group: int = 1) -> Any:
+    weights = np.ones((filters, x.type.dims[1] // group, kernel, kernel), np.float32)
     attrs: dict[str, Any] = {
         "strides": (1, 1),
         "dilations": (1, 1),
         "pads": (kernel // 2,) * 4,
-        "group": 1,
+        "group": group,
     }
     return b.op("conv", x, b.constant(weights), **attrs)
 
@@ -75,6 +75,50 @@ def graph(name: str) -> Function:
     )
     b.output("y", GRAPHS[name](b, x))
     return b.function()
+
+
+def product_of(b: Builder, x: Any, columns: int) -> Any:
+    return b.op("matmul", x, b.constant(np.ones((x.type.dims[-1], columns), np.float32)))
+
+
+def tokens(b: Builder, x: Any) -> Any:
+    """A window between products of tokens, as in transformers that mix neighbours."""
+    wide = b.op("transpose", b.op("relu", product_of(b, x, 24)), perm=(0, 2, 1))
+    y = conv(b, b.op("reshape", wide, shape=(1, 24, 12, 12)), 24, group=24)
+    lines = b.op("transpose", b.op("reshape", y, shape=(1, 24, 144)), perm=(0, 2, 1))
+    return product_of(b, b.op("relu", lines), 8)
+
+
+def normed(b: Builder, x: Any) -> Any:
+    """A normalisation of channels between windows."""
+    last = b.op("transpose", conv(b, x, 24), perm=(0, 2, 3, 1))
+    scales = [b.constant(np.ones(24, np.float32)) for _ in range(2)]
+    normal = b.op("layer_norm", last, *scales, axis=3, epsilon=1e-5)
+    return conv(b, b.op("transpose", normal, perm=(0, 3, 1, 2)), 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "dims"), [(tokens, (1, 144, 8)), (normed, (1, 8, 12, 12))], ids=["tokens", "normed"]
+)
+def test_channels_are_neighbours_throughout(make: Any, dims: tuple[int, ...]) -> None:
+    """Nothing is stored or read across channels, though transposes name them otherwise."""
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, dims))
+    b.output("y", make(b, x))
+    function = b.function()
+    types = assigned(function)
+    for op in function.block:
+        if (
+            op.name in ("matmul", "layer_norm", "conv", "relu")
+            and op.result not in function.results
+        ):
+            inner = memory_order(types[op.result])[-1]
+            assert inner == (1 if op.name == "conv" else op.result.type.rank - 1), op
+        if op.name in ("transpose", "reshape"):
+            source = op.operands[0]
+            assert source is not None
+            wanted = view_type(map_of(op), types[source])  # type: ignore[arg-type]
+            assert wanted is not None and canonical(wanted) == canonical(types[op.result]), op
 
 
 def channels_last(type: TensorType) -> TensorType:
