@@ -38,7 +38,7 @@ PAGE = ROOT / "docs" / "internals" / "inner-loops.md"
 TURNS = 200
 CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
 # the instructions that multiply
-_PRODUCTS = re.compile(r"^\s*(?:\{vex\}\s+)?(sdot|sudot|usdot|udot|vpdpbusd|vpmaddwd)\s")
+_PRODUCTS = re.compile(r"^\s*(?:\{vex\}\s+)?(sdot|sudot|usdot|udot|u?s?mmla|vpdpbusd|vpmaddwd)\s")
 _CORES = {
     "aarch64-linux-dotprod": ("cortex-a55", "neoverse-n1", "neoverse-v2"),
     "aarch64-linux-i8mm": ("neoverse-v2",),
@@ -135,7 +135,8 @@ def independent(loop: Sequence[str], arch: str) -> list[str]:
     """As many products as a loop has, each on a register of its own."""
     name = next(m.group(1) for m in map(_PRODUCTS.match, loop) if m is not None)
     if arch == "aarch64":
-        return [f"\t{name}\tv{n % 28}.4s, v30.16b, v31.4b[0]" for n in range(_count(loop))]
+        last = "v31.16b" if name.endswith("mmla") else "v31.4b[0]"
+        return [f"\t{name}\tv{n % 28}.4s, v30.16b, {last}" for n in range(_count(loop))]
     width = "zmm" if any("zmm" in line for line in loop) else "ymm"
     vex = "{vex} " if name == "vpdpbusd" and width == "ymm" else ""
     return [f"\t{vex}{name}\t%{width}15, %{width}14, %{width}{n % 14}" for n in range(_count(loop))]

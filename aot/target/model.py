@@ -172,6 +172,12 @@ class Target:
             return self.has("ssse3") and not self.sums_bytes(left, right)
         return pair == {DType.I8} and self.has("neon") and not self.has("dotprod")
 
+    def multiplies_matrices(self, left: DType, right: DType) -> bool:
+        """Whether an instruction multiplies two rows of 8 `left` by two columns of `right`, and
+        adds the products to sums in i32."""
+        is_pair = left.bits == right.bits == 8 and (left is right or left is DType.U8)
+        return is_pair and self.arch == "aarch64" and self.has("i8mm")
+
     @property
     def sums_scalar_pairs(self) -> bool:
         """Whether one instruction without vectors adds the products of two pairs of 16 bits."""

@@ -77,6 +77,9 @@ BLOCKED_ROWS, BLOCKED_VECTORS = 4, 2
 PAIR_PRODUCTS, PAIR_ROW_COST, PAIR_COLUMNS_COST, PAIR_REGISTERS = 3.0, 3.25, 2.5, 3
 # keys of an attention's tile on a CPU: its scores stay in the nearest cache beside keys and values
 KEYS_AT_ONCE = 64
+# instructions beside products of matrices: those that bring a vector of columns' words in order, a
+# load, as a share of a product, and a turn of the loop; registers beside sums and columns
+MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 0.6, 2.0, 3
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
 
@@ -164,6 +167,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         together=not is_dotted and _has_rows_together(contraction, target),
         unpacked=is_unpacked,
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
+        in_matrices=is_dotted and multiplies_matrices(contraction, target),
         grouped=is_in_rows,
         hides=not is_dotted,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
@@ -442,6 +446,12 @@ def sums_in_pairs(contraction: ContractionDims, target: Target) -> bool:
     return is_bytes and target.has("neon") and not target.has("dotprod")
 
 
+def multiplies_matrices(contraction: ContractionDims, target: Target) -> bool:
+    """Whether two rows are multiplied by two columns at once, for words of packed weights."""
+    left, right = contraction.left.dtype, contraction.right.dtype
+    return contraction.tile_extents[0] != 1 and target.multiplies_matrices(left, right)
+
+
 def _dot_dtype(contraction: ContractionDims, target: Target) -> DType:
     left, right = contraction.left.dtype, contraction.right.dtype
     return target.dot_dtype(left, right, is_narrow=contraction.has_narrow_products)
@@ -491,6 +501,7 @@ def _tile(
     together: bool = False,
     unpacked: bool = False,
     in_pairs: bool = False,
+    in_matrices: bool = False,
     hides: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
@@ -508,6 +519,7 @@ def _tile(
         together: whether those of neighbouring rows are loaded as one.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         in_pairs: whether products of bytes are summed in 16 bits first.
+        in_matrices: whether two rows and two columns are multiplied at once.
         hides: whether a sum waits for the one before it, so that few leave multipliers idle.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
@@ -531,12 +543,16 @@ def _tile(
                 continue
             row_vectors = -(-rows // lanes) if together else rows if by_lane else 0
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
+            if in_matrices:
+                held = 2 * vectors + MATRIX_REGISTERS - 1
             if in_pairs:
                 held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)
             if rows * vectors + held + (3 if grouped else 1) > target.vector_registers:
                 break
-            if isinstance(rows_total, int) and rows > rows_total:
+            if isinstance(rows_total, int) and rows > rows_total + in_matrices:
                 break
+            if in_matrices and rows % 2:
+                continue
             used = _used(rows_total, rows) * _used(columns_total, columns)
             reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
             busy = min(1.0, reuse / loads)
@@ -546,6 +562,10 @@ def _tile(
                 products = PAIR_PRODUCTS * rows * vectors
                 around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors
                 busy = products / (products + around)
+            if in_matrices:
+                loaded = MATRIX_LOAD_COST * (2 * vectors + rows / 2)
+                around = MATRIX_COLUMN_COST * vectors + loaded + MATRIX_TURN_COST
+                busy = rows * vectors / (rows * vectors + around)
             if unpacked and grouped:
                 busy = rows / (rows + GROUPED_UNPACK_COST)
             elif unpacked:

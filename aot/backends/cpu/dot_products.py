@@ -14,6 +14,8 @@ from aot.ir.types import DType
 
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
 Part = Callable[[Value, Value, Value], Value]
+# products of matrices of bytes
+_MATRICES = {(I8X4, I8X4): "smmla", (U8X4, I8X4): "usmmla", (U8X4, U8X4): "ummla"}
 # lanes, the feature, and what sums pairs of products of bytes, and of 16 bits, on x86
 _PAIRS = (
     (16, "avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
@@ -80,6 +82,18 @@ def dot_of_pairs(
         halves.append(total)
     low = asm.op("and", halves[0], integer(0xFFFF, c.type))
     return asm.op("or", low, asm.op("shl", halves[1], integer(16, c.type)))
+
+
+def matrix_dot(asm: Assembler, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]) -> Value:
+    """`c`, of two rows by two columns, plus the products of 8 bytes of each row and each column."""
+    return asm.call(f"llvm.aarch64.neon.{_MATRICES[dtypes]}", c.type, [c, a, b], "v4i32.v16i8")
+
+
+def column_pairs(asm: Assembler, low: Value, high: Value) -> list[Value]:
+    """Two columns side by side, twice, of the first and the last 4 bytes of 8 of four columns."""
+    first, second = (asm.bitcast_to(x, Type("i32", 4)) for x in (low, high))
+    orders = (0, 4, 1, 5), (2, 6, 3, 7)
+    return [asm.bitcast_to(asm.shuffle(first, second, order), low.type) for order in orders]
 
 
 def _sums_of_bytes(asm: Assembler, name: str, codes: Value, numbers: Value) -> Value:

@@ -539,6 +539,18 @@ class Memory:
         distance = self.asm.op("mul", address.step, self.lanes.constant(lane * size))
         return self.asm.offset(address.pointer, distance)
 
+    def line(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], type_: Type) -> Value:
+        """A vector of what follows an element, which is there."""
+        pointer = self.address(memory, indices).pointer
+        metadata = self.metadata(memory, is_load=True)
+        return self.asm.load(type_, pointer, self.traits.bytes_of(memory.dtype), metadata)
+
+    def store_line(self, memory: Scratch, indices: tuple[Expr, ...], value: Value) -> None:
+        """Writes a vector over an element and those that follow it."""
+        pointer = self.address(memory, indices).pointer
+        metadata = self.metadata(memory, is_load=False)
+        self.asm.store(value, pointer, self.traits.bytes_of(memory.dtype), metadata)
+
     def prefetch(self, memory: Buffer, index: Expr) -> None:
         """Hints that the element at `index` will be loaded; no target faults where none is."""
         pointer = self.address(memory, (index,)).pointer

@@ -14,7 +14,18 @@ from math import prod
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir.expr import Expr, Load, children
-from aot.kernels.ir.nodes import For, If, Kernel, Let, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import (
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    MatrixDot,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+)
 from aot.target.model import Target
 
 ALIGNMENT = 64
@@ -164,6 +175,8 @@ def _scratches_of(stmt: Stmt) -> set[Scratch]:
             found, roots = set(), [stmt.value]
         case If():
             found, roots = set(), [stmt.condition]
+        case MatrixDot():
+            found, roots = {stmt.sums}, [stmt.rows, *stmt.columns]
         case _:
             return set()
     return found | {e.source for e in loads(roots) if isinstance(e.source, Scratch)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.backends.cpu import dot_products
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 from aot.backends.cpu.expressions import Expressions
 from aot.backends.cpu.lanes import Affine, Lanes
@@ -20,7 +21,7 @@ from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.assumed_extents import ITERATIONS
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Expr, Load, children
+from aot.ir.expr import Binary, Cast, Expr, Load, children, index
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
     Barrier,
@@ -29,6 +30,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixDot,
     Prefetch,
     Scratch,
     Space,
@@ -83,6 +85,8 @@ class KernelEmitter:
                     self.scopes.open(is_region=False)
                     self.memory.prefetch(stmt.source, stmt.index)
                     self.scopes.close()
+                case MatrixDot():
+                    self.matrix_dot(stmt)
                 case Barrier():
                     pass  # lanes run to the end of each LANE loop before anything after it
 
@@ -117,6 +121,20 @@ class KernelEmitter:
             self.for_copies(missing, write)
         else:
             write()
+        self.scopes.close()
+
+    def matrix_dot(self, stmt: MatrixDot) -> None:
+        self.scopes.open(is_region=False)
+        rows, *columns = (
+            self.memory.line(load.source, load.indices, Type("i8", 16))
+            for load in (stmt.rows, *stmt.columns)
+        )
+        dtypes = stmt.rows.dtype, stmt.columns[0].dtype
+        for pair, right in enumerate(dot_products.column_pairs(self.asm, *columns)):
+            at = (*stmt.line, index(4 * pair))
+            total = self.memory.line(stmt.sums, at, Type("i32", 4))
+            total = dot_products.matrix_dot(self.asm, rows, right, total, dtypes)
+            self.memory.store_line(stmt.sums, at, total)
         self.scopes.close()
 
     def missing_lanes(self, target: object) -> list[int]:
@@ -449,6 +467,9 @@ def _roots(stmt: Stmt) -> list[Expr]:
             return [stmt.value]
         case If():
             return [stmt.condition]
+        case MatrixDot():
+            at = (*stmt.line, index(0))
+            return [stmt.rows, *stmt.columns, Load(stmt.sums, at, stmt.sums.dtype)]
     return []
 
 

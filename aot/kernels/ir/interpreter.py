@@ -28,6 +28,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixDot,
     Prefetch,
     Scratch,
     Stmt,
@@ -111,6 +112,7 @@ class _Run:
         self.races = RaceChecker(kernel) if check_races else None
         self.memory.races = self.races
         self._programs: dict[object, _Program] = {}
+        self._meanings: dict[MatrixDot, tuple[Store, ...]] = {}
         self._extents: dict[Dim, int] = {}
         self._stored_scratch: dict[For, frozenset[Scratch]] = {}
 
@@ -155,9 +157,17 @@ class _Run:
                     batch.values[stmt.result] = self.combined(stmt, batch)
                 case Prefetch():
                     pass
+                case MatrixDot():
+                    self.body(self.meaning(stmt), batch)
                 case Barrier():
                     if self.races:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)
+
+    def meaning(self, stmt: MatrixDot) -> tuple[Store, ...]:
+        """What such a statement does, in the same nodes each time."""
+        if stmt not in self._meanings:
+            self._meanings[stmt] = stmt.meaning()
+        return self._meanings[stmt]
 
     def combined(self, stmt: Combine, batch: Batch) -> Array:
         """What the lanes of each workgroup have together, lane by lane."""

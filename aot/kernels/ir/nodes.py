@@ -7,12 +7,13 @@ which loops, never with which instructions: a backend decides how a VECTOR or LA
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Union
 
+from aot.ir import expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Param, Var
+from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
 
 
@@ -180,9 +181,51 @@ class Prefetch:
     index: Expr
 
 
+@dataclass(frozen=True, eq=False)
+class MatrixDot:
+    """Adds products of words of two rows by those of four columns to their sums: to element
+    `4 * p + 2 * i + j` of a line of these the products of row i and column `2 * p + j`.
+
+    Stands where a Prefetch may; on targets that multiply matrices of these bytes.
+
+    Attributes:
+        sums: REGISTER scratch of i32, whose lines have 8 elements.
+        line: the indices of one of them.
+        rows: the first of four words of a source that follow each other: two of each row.
+        columns: of each half of the terms, the first of four words that follow each other: one of
+            each column.
+    """
+
+    sums: Scratch
+    line: tuple[Expr, ...]
+    rows: Load
+    columns: tuple[Load, Load]
+
+    def meaning(self) -> tuple[Store, ...]:
+        """What it does, a sum at a time."""
+        stores: list[Store] = []
+        for number in range(8):
+            pair, row, column = number // 4, number // 2 % 2, number % 2
+            at = (*self.line, expr.index(number))
+            total: Expr = Load(self.sums, at, self.sums.dtype)
+            for half, words in enumerate(self.columns):
+                left = _word_after(self.rows, 2 * row + half)
+                total = Dot(left, _word_after(words, 2 * pair + column), total)
+            stores.append(Store(self.sums, at, total))
+        return tuple(stores)
+
+
+def _word_after(first: Load, number: int) -> Load:
+    """The word that lies so many behind another."""
+    *outer, last = first.indices
+    step = first.dtype.parts // first.source.dtype.parts
+    last = expr.add(last, expr.index(step * number))
+    return replace(first, indices=(*outer, last))
+
+
 COMBINE_OPS = frozenset({"add", "mul", "max", "min"})
 
-Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch]
+Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch, MatrixDot]
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixDot,
     Prefetch,
     Scratch,
     Stmt,
@@ -124,6 +125,11 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
             case Prefetch():
                 texts = _expressions([stmt.index], indent, lines)
                 lines.append(f"{indent}prefetch {_access(stmt.source, texts)}")
+            case MatrixDot():
+                loads = [stmt.rows, *stmt.columns]
+                *at, rows, low, high = _expressions([*stmt.line, *loads], indent, lines)
+                line = _access(stmt.sums, [*at, ":"])
+                lines.append(f"{indent}{line} += matrix_dot({rows}, {low}, {high})")
             case Barrier():
                 lines.append(f"{indent}barrier{' buffers' if stmt.orders_buffers else ''}")
 

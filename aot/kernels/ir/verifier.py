@@ -44,6 +44,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixDot,
     Prefetch,
     Scratch,
     Space,
@@ -195,6 +196,8 @@ class _Verifier:
                     self.body(stmt.otherwise)
                 case Prefetch():
                     self.prefetch(stmt)
+                case MatrixDot():
+                    self.matrix_dot(stmt)
                 case Barrier():
                     self.barrier()
                 case Combine():
@@ -266,8 +269,22 @@ class _Verifier:
     def prefetch(self, stmt: Prefetch) -> None:
         self.expect(stmt.index, DType.INDEX, f"the index of a prefetch of {stmt.source.name}")
         self._source(stmt.source, (stmt.index,))
+        self._outside_vectors(f"prefetch of {stmt.source.name}")
+
+    def _outside_vectors(self, what: str) -> None:
         if any(loop.kind in (LoopKind.VECTOR, LoopKind.LANE) for loop in self.loops):
-            raise self.fail(f"prefetch of {stmt.source.name} inside a vector or lane loop")
+            raise self.fail(f"{what} inside a vector or lane loop")
+
+    def matrix_dot(self, stmt: MatrixDot) -> None:
+        sums = stmt.sums
+        if sums.space is not Space.REGISTER or sums.dtype is not DType.I32 or sums.shape[-1] != 8:
+            raise self.fail(f"{sums.name} has no lines of 8 sums in registers")
+        loads = stmt.rows, *stmt.columns
+        if any(load.guard is not None or load.dtype.parts != 4 for load in loads):
+            raise self.fail(f"matrix products into {sums.name} of what are no words of 4 parts")
+        self._outside_vectors(f"matrix products into {sums.name}")
+        for store in stmt.meaning():
+            self.store(store)
 
     def store(self, stmt: Store) -> None:
         target = stmt.target

@@ -29,6 +29,7 @@ from aot.kernels.schedules.dots import (
     StagedRows,
 )
 from aot.kernels.schedules.dots_gpu import sum_words
+from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours
@@ -184,7 +185,12 @@ class _Tiles:
             if narrow < self.width:
                 self.width, self.chunks = narrow, 1
         self.columns = self.chunks * self.width
-        self.staged = None if dotted is None else StagedRows(nest, roles, dotted, self.rows)
+        self.staged: StagedRows | None = None
+        if dotted is not None and has_matrices(nest, roles, dotted, self.rows, self.width):
+            self.rows = even(self.rows)
+            self.staged = StagedPairs(nest, roles, dotted, self.rows)
+        elif dotted is not None:
+            self.staged = StagedRows(nest, roles, dotted, self.rows)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -250,7 +256,8 @@ class _Tiles:
         if self.staged is None:
             return 1
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
-        together = max(TILES_TOGETHER, COLUMNS_TOGETHER // self.columns)
+        columns = COLUMNS_TOGETHER * (2 if isinstance(self.staged, StagedPairs) else 1)
+        together = max(TILES_TOGETHER, columns // self.columns)
         if not isinstance(tiles, int):
             return together
         return -(-tiles // -(-tiles // together))  # as many in each workgroup
@@ -312,6 +319,8 @@ class _Tiles:
             if self.staged is None:
                 return tile.build(values, first, start)
             row = expr.index(0) if first is base else expr.sub(first, base)
+            if isinstance(self.staged, StagedPairs):
+                return MatrixTile(tile, self.staged, row, values, first, start).build()
             return DotTile(tile, self.staged, row, values, first, start).build()
 
         base = first

@@ -258,7 +258,7 @@ class StagedRows:
     def _taps(self, taps: list[Axis], here: Values, r: Expr, at: Expr) -> list[Stmt]:
         """What the row has for all of `taps`, from place `at` on, counted in taps."""
         if not taps:
-            return self._channels(here, r, expr.mul(at, expr.index(self.axes.width)))
+            return self._channels(here, r, self._start(at))
         axis, *others = taps
         begin = expr.mul(at, expr.index(axis.extent))
 
@@ -270,8 +270,8 @@ class StagedRows:
         if run is None:
             return each
         count = _number(axis) * _number(self.axes.grouped)
-        start = expr.mul(begin, expr.index(self.axes.width))
-        whole = self._copies(run, count, {**here, axis.var: expr.index(0)}, r, start)
+        origin = {**here, axis.var: expr.index(0)}
+        whole = self._copies(run, count, origin, r, self._start(begin))
         ends = [expr.index(0), expr.index(_number(axis) - 1)]
         guard = self._narrow_load().guard
         if guard is None:
@@ -279,6 +279,10 @@ class StagedRows:
         is_there = expr.all_of(expr.substitute(guard, {**here, axis.var: k}) for k in ends)
         assert is_there is not None
         return [If(is_there, tuple(whole), tuple(each))]
+
+    def _start(self, tap: Expr) -> Expr:
+        """Where a tap begins in a row."""
+        return expr.mul(tap, expr.index(self.axes.width))
 
     def _narrow_load(self) -> Load:
         assert isinstance(self.axes.narrow, Load)

@@ -133,7 +133,7 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("x86-64-v3+avxvnni", "uneven", r"\bvpdpbusd\b.*%ymm"),
         ("aarch64-linux-dotprod", "pointwise", r"\bsdot\b"),
         ("aarch64-linux-dotprod", "groups-strided", r"\bsdot\b"),
-        ("aarch64-linux-dotprod+i8mm", "uneven", r"\bsudot\b"),
+        ("aarch64-linux-dotprod+i8mm", "row", r"\bsudot\b"),
         ("x86-64-v2", "narrow", r"\bpmaddubsw\b"),
         ("x86-64-v3", "narrow", r"\bvpmaddubsw\b.*%ymm"),
         ("x86-64-v4", "narrow-rows", r"\bvpmaddubsw\b.*%zmm"),
@@ -183,7 +183,7 @@ def test_the_kernel_interpreter_sees_products_that_are_not_narrow() -> None:
     ("target", "name", "dot"),
     [
         ("aarch64-linux-dotprod", "pointwise", "sdot"),
-        ("aarch64-linux-dotprod+i8mm", "uneven", "sudot"),
+        ("aarch64-linux-dotprod+i8mm", "row", "sudot"),
     ],
 )
 def test_dot_products_take_lanes_of_the_rows(target: str, name: str, dot: str) -> None:

@@ -34,6 +34,7 @@ from aot.kernels.ir.nodes import (
     Kernel,
     KernelBuilder,
     LoopKind,
+    MatrixDot,
     Prefetch,
     Scratch,
     Space,
@@ -89,6 +90,14 @@ class Site:
 
     def put(self, value: Expr, at: Expr | int = 0, guard: Expr | None = None) -> Stmt:
         return store(self.y, ix(at), value=value, guard=guard)
+
+
+def matrices(k: Site, line: int, dtype: DType = DType.I8X4) -> MatrixDot:
+    """Products into lines of so many sums, of words of bytes or of others."""
+    sums = k.b.scratch("r", I32, (line,))
+    bytes_ = k.b.scratch("bytes", dtype.part, (64,))
+    words = Load(bytes_, (ix(0),), dtype)
+    return MatrixDot(sums, (), words, (words, words))
 
 
 Rule = Callable[[Site], tuple[Stmt, ...]]
@@ -225,6 +234,15 @@ BROKEN: list[tuple[str, Rule]] = [
     (
         "the index of a prefetch of x is f32, expected index",
         lambda k: (Prefetch(k.x, ONE),),
+    ),
+    (
+        "matrix products into r inside a vector or lane loop in vector loop i",
+        lambda k: (vector(LOOP, 8, [matrices(k, 8)]),),
+    ),
+    ("r has no lines of 8 sums in registers", lambda k: (matrices(k, 4),)),
+    (
+        "matrix products into r of what are no words of 4 parts",
+        lambda k: (matrices(k, 8, DType.I16X2),),
     ),
     (
         "barrier inside a parallel loop in serial loop j",
