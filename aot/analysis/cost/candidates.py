@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import GPU_COLUMNS, Plan, wide_extents
+from aot.analysis.cost.plan import Plan, gpu_columns, gpu_sums, wide_extents
 from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of, stages_of
@@ -242,15 +242,16 @@ def _window_tiles(made: Plan, target: Target, rows: Dim) -> Iterator[Tile]:
 
 
 def _workgroup_tiles(made: Plan, target: Target, rows: Dim, columns: Dim) -> Iterator[Tile]:
-    """A workgroup's lanes in any rectangle, with a few rows and 8 columns for each lane."""
-    most = max(1, target.vector_registers // 2 // GPU_COLUMNS)
+    """A workgroup's lanes in any rectangle, with a few rows and columns for each lane."""
+    own = gpu_columns(target)
+    most = max(1, gpu_sums(target) // own)
     each_rows = [n for n in (1, 2, 4, 8) if n <= most]
     across = 1
     while across <= made.lanes:
         along = made.lanes // across
-        too_wide = isinstance(columns, int) and across > 1 and across * GPU_COLUMNS >= 2 * columns
+        too_wide = isinstance(columns, int) and across > 1 and across * own >= 2 * columns
         for each in each_rows:
             too_high = isinstance(rows, int) and along * each >= 2 * rows and along * each > 1
             if not too_wide and not too_high:
-                yield along * each, across * GPU_COLUMNS
+                yield along * each, across * own
         across *= 2

@@ -18,8 +18,10 @@ from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule
 from aot.ir.types import DType, Layout, TensorType
 from aot.target.model import GpuGeometry, Target
 
-# How many columns of a contraction a lane of a GPU has; they lie together.
-GPU_COLUMNS = 8
+# How many columns of a contraction a lane of a GPU has, which lie together: fewer where it has few
+# sums, so that a load of them serves more rows.
+GPU_COLUMNS, FEW_GPU_COLUMNS = 8, 4
+MANY_GPU_SUMS = 64
 
 
 @dataclass(frozen=True)
@@ -525,7 +527,7 @@ def _tile(
         most: rows beyond which there are none.
     """
     if target.has_workgroups:
-        return _gpu_tile(target.vector_registers // 2, lanes, rows_total, columns_total)
+        return _gpu_tile(target, lanes, rows_total, columns_total)
     most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
@@ -577,30 +579,41 @@ def _tile(
     return best
 
 
-def _gpu_tile(sums: int, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
-    """Rows and columns of a workgroup: as near to a square as the extents let it be, up to `sums`
-    elements a lane."""
+def _gpu_tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
+    """Rows and columns of a workgroup: as near to a square as the extents let it be, up to as many
+    elements a lane as there are sums."""
+    own = gpu_columns(target)
 
     def wanted(total: Dim, each: int) -> int:
         return _power_above(-(-total // each)) if isinstance(total, int) else lanes
 
-    each = max(1, sums // GPU_COLUMNS)
-    rows, columns = wanted(rows_total, each), wanted(columns_total, GPU_COLUMNS)
+    each = max(1, gpu_sums(target) // own)
+    rows, columns = wanted(rows_total, each), wanted(columns_total, own)
     across = min(columns, max(1, lanes // 8))
     along = min(rows, lanes // across)
     across = min(columns, lanes // along)
     if isinstance(rows_total, int):
         each = max(1, min(each, rows_total))
-    return along * each, across * GPU_COLUMNS
+    return along * each, across * own
 
 
 def _power_above(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-def gpu_lanes(lanes: int, rows: int, columns: int) -> tuple[int, int]:
+def gpu_sums(target: Target) -> int:
+    """How many sums of a contraction a lane of a GPU has at most."""
+    return target.vector_registers // 2
+
+
+def gpu_columns(target: Target) -> int:
+    """How many columns of them."""
+    return GPU_COLUMNS if gpu_sums(target) >= MANY_GPU_SUMS else FEW_GPU_COLUMNS
+
+
+def gpu_lanes(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
     """How a workgroup's lanes stand along rows and columns of its tile."""
-    across = max(1, columns // GPU_COLUMNS)
+    across = max(1, columns // gpu_columns(target))
     along = max(1, min(lanes // across, rows))
     while rows % along:
         along -= 1

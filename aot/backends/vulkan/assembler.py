@@ -206,8 +206,7 @@ class Assembler:
     def builtin(self, builtin: BuiltIn) -> int:
         """The input variable that holds `builtin`: three u32, or a single one of subgroups."""
         if builtin not in self._builtins:
-            is_scalar = builtin in (BuiltIn.NUM_SUBGROUPS, BuiltIn.SUBGROUP_ID)
-            type = self.u32 if is_scalar else self.vector(self.u32, 3)
+            type = self.u32 if builtin.is_scalar else self.vector(self.u32, 3)
             made = self.variable(StorageClass.INPUT, type)
             self.decorate(made, Decoration.BUILT_IN, builtin)
             self._builtins[builtin] = made

@@ -17,6 +17,7 @@ from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.parameters import Parameters
+from aot.backends.vulkan.peers import Peers, peers_of
 from aot.backends.vulkan.placement import Placement, place, shared_bytes
 from aot.backends.vulkan.requirements import features_of
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
@@ -117,6 +118,9 @@ class _Emitter:
             kernel.name, self.values, self.memory, has_dot_product=has_dot_product
         )
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
+        # what reads texels is for drivers whose loads cost more than shuffles
+        shared = peers_of(kernel, placement.unrolled) if reads_texels else {}
+        self.peers = Peers(shared, self.values, self.body)
         self.is_looping = False  # inside a loop that goes round
 
     def compile(self) -> Shader:
@@ -257,11 +261,31 @@ class _Emitter:
                 assert isinstance(loop.extent, int)
                 if self.vectors.emit(loop):
                     return
+                if loop in self.peers.loops:
+                    self.shared_loop(loop, self.peers.loops[loop])
+                    return
                 for number in range(loop.extent):
                     self.expressions.environment[loop.var] = Linear((), number)
                     self.statements(loop.body)
             case _:
                 self.structured_loop(loop)
+
+    def shared_loop(self, loop: For, count: int) -> None:
+        """An unrolled loop whose first statement is a Let that `count` peers share: each computes
+        it for an iteration of its own."""
+        let, environment = loop.body[0], self.expressions.environment
+        assert isinstance(let, Let) and isinstance(loop.extent, int)
+        held: list[int] = []
+        for first in range(0, loop.extent, count):
+            self.expressions.start_statement()
+            environment[loop.var] = self.peers.own(first, count, loop.extent)
+            held.append(self.expressions.scalar(let.value))
+        type = self.asm.u32 if let.var.dtype.is_packed else self.asm.f32
+        for number in range(loop.extent):
+            environment[loop.var] = Linear((), number)
+            place = number % count
+            environment[let.var] = self.peers.take(held[number // count], type, place, count)
+            self.statements(loop.body[1:])
 
     def spread(self, loop: For) -> None:
         """A loop whose iterations are invocations: the variable is a builtin's component."""

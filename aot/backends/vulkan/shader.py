@@ -15,7 +15,8 @@ The dispatch ABI, which the C driver follows, is written down here.
   dispatch doesn't write: a driver takes the one or the other for all shaders of a variant.
   Those hold the same bytes as the storage buffers, from the same start. That of class c is at
   binding `texel_binding(c, count)`; its elements are `count` words as u32: four
-  (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long.
+  (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long. One that
+  declares GroupNonUniformShuffle needs subgroups of a multiple of eight lanes.
 - The grid is `Kernel.grid`. More than GRID_ROW workgroups along x are dispatched as GRID_ROW along
   x and as many rows along z as it takes: the shader adds `z * GRID_ROW` to x and returns where
   that is too much. Kernels that use z themselves must keep x within GRID_ROW.

@@ -109,6 +109,8 @@ class Op(IntEnum):
     BRANCH_CONDITIONAL = 250
     RETURN = 253
     GROUP_NON_UNIFORM_ELECT = 333
+    GROUP_NON_UNIFORM_BROADCAST = 337
+    GROUP_NON_UNIFORM_SHUFFLE = 345
     GROUP_NON_UNIFORM_I_ADD = 349
     GROUP_NON_UNIFORM_F_ADD = 350
     GROUP_NON_UNIFORM_I_MUL = 351
@@ -146,6 +148,8 @@ class Capability(IntEnum):
     SAMPLED_BUFFER = 46
     GROUP_NON_UNIFORM = 61
     GROUP_NON_UNIFORM_ARITHMETIC = 63
+    GROUP_NON_UNIFORM_BALLOT = 64
+    GROUP_NON_UNIFORM_SHUFFLE = 65
     STORAGE_BUFFER_16BIT_ACCESS = 4433
     STORAGE_BUFFER_8BIT_ACCESS = 4448
     DOT_PRODUCT_INPUT_4X8BIT_PACKED = 6018
@@ -184,6 +188,12 @@ class BuiltIn(IntEnum):
     LOCAL_INVOCATION_ID = 27
     NUM_SUBGROUPS = 38
     SUBGROUP_ID = 40
+    SUBGROUP_LOCAL_INVOCATION_ID = 41
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it is one u32, as those of subgroups are, instead of three."""
+        return self.value >= BuiltIn.NUM_SUBGROUPS
 
 
 class Scope(IntEnum):

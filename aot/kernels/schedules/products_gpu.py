@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from aot.analysis.cost.plan import GPU_COLUMNS, gpu_lanes
+from aot.analysis.cost.plan import gpu_columns, gpu_lanes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Buffer, If, Space, Stmt, Store
@@ -32,14 +32,17 @@ class GpuTile(Tile):
         shape: Shape,
         scratch: ReusedScratch,
     ) -> None:
-        self.along_rows, self.along_columns = gpu_lanes(nest.lanes, shape.rows, shape.width)
-        columns = GPU_COLUMNS if panel % GPU_COLUMNS == 0 else 1
+        self.along_rows, self.along_columns = gpu_lanes(
+            nest.target, nest.lanes, shape.rows, shape.width
+        )
+        own = gpu_columns(nest.target)
+        columns = own if panel % own == 0 else 1
         if shape.width != self.along_columns * columns:  # one each
             self.along_columns, columns = shape.width, 1
-        own = replace(
+        part = replace(
             shape, rows=shape.rows // self.along_rows, chunks=columns, width=self.along_columns
         )
-        super().__init__(nest, output, roles, panel, own, scratch)
+        super().__init__(nest, output, roles, panel, part, scratch)
 
     @property
     def lanes(self) -> int:

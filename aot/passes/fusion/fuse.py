@@ -392,7 +392,9 @@ def _widens_often(user: Op, number: int, producer: Group, target: Target | None)
     if not any(accesses.is_widened for op in producer.ops for accesses in accesses_of(op)):
         return False
     made = plan(call, target)
-    along = gpu_lanes(made.lanes, made.rows, made.columns)[0] if target.has_workgroups else 1
+    along = (
+        gpu_lanes(target, made.lanes, made.rows, made.columns)[0] if target.has_workgroups else 1
+    )
     return ceil_divide(contraction.tile_extents[0], made.rows // along) != 1
 
 

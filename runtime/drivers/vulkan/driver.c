@@ -205,7 +205,8 @@ static void vulkan_get_info(const aot_device_t *device, aot_program_info_t *info
   for (uint32_t i = 0; i < device->pipelines.count; ++i) {
     const uint32_t executable = device->pipelines.pipelines[i].executable;
     info->code_bytes +=
-        aot_vk_shader_of(&device->gpu, &device->variant->executables[executable])->length;
+        aot_vk_shader_of(&device->gpu, device->module, &device->variant->executables[executable])
+            ->length;
   }
 }
 
@@ -552,7 +553,7 @@ bool aot_vulkan_get_pipeline(const aot_program_t *program, size_t index,
   const aot_executable_t *executable = &device->variant->executables[pipeline->executable];
   *out_pipeline = (aot_vulkan_pipeline_t){
       .executable = executable->name,
-      .words = (uint32_t)(aot_vk_shader_of(&device->gpu, executable)->length / 4),
+      .words = (uint32_t)(aot_vk_shader_of(&device->gpu, device->module, executable)->length / 4),
       .create_ns = pipeline->create_ns};
   return true;
 }

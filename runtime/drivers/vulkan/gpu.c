@@ -136,9 +136,28 @@ static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *varian
   return AOT_OK;
 }
 
-const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_executable_t *executable) {
-  const bool is_texel = gpu->reads_texels && executable->texel_spirv.length > 0;
-  return is_texel ? &executable->texel_spirv : &executable->spirv;
+// What begins a shader: five words of header, then its capabilities, an instruction of two words
+// each.
+#define SPIRV_HEADER_WORDS 5u
+#define SPIRV_CAPABILITY (2u << 16 | 17u)
+#define SPIRV_SHUFFLE 65u  // GroupNonUniformShuffle
+
+static bool needs_peers(const aot_module_t *module, const aot_segment_t *spirv) {
+  const uint32_t *words = (const uint32_t *)(const void *)(module->data + spirv->offset);
+  const size_t count = (size_t)spirv->length / sizeof *words;
+  if ((uintptr_t)words % sizeof *words != 0) return false;
+  for (size_t i = SPIRV_HEADER_WORDS; i + 1 < count && words[i] == SPIRV_CAPABILITY; i += 2) {
+    if (words[i + 1] == SPIRV_SHUFFLE) return true;
+  }
+  return false;
+}
+
+const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_module_t *module,
+                                      const aot_executable_t *executable) {
+  const aot_segment_t *texel = &executable->texel_spirv;
+  const bool is_texel =
+      gpu->reads_texels && texel->length > 0 && (gpu->has_peers || !needs_peers(module, texel));
+  return is_texel ? texel : &executable->spirv;
 }
 
 static bool has_texels(const aot_variant_t *variant) {
@@ -161,6 +180,17 @@ static bool wants_texels(const VkPhysicalDeviceProperties *properties,
   const uint32_t most_words = limits->maxStorageBufferRange / 4;
   return strncmp(properties->deviceName, "llvmpipe", 8) == 0 &&
          limits->maxTexelBufferElements >= most_words;
+}
+
+static bool has_peers(const aot_vk_gpu_t *gpu) {
+  VkPhysicalDeviceSubgroupProperties subgroup = {
+      .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
+  VkPhysicalDeviceProperties2 more = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                      .pNext = &subgroup};
+  gpu->vk.vkGetPhysicalDeviceProperties2(gpu->physical, &more);
+  return (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0 &&
+         (subgroup.supportedOperations & VK_SUBGROUP_FEATURE_SHUFFLE_BIT) != 0 &&
+         subgroup.subgroupSize != 0 && subgroup.subgroupSize % AOT_VK_PEERS == 0;
 }
 
 static aot_status_t create_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
@@ -196,6 +226,7 @@ aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
   const char *wanted = options->device;
   if (wanted == NULL) wanted = aot_vk_environment("AOT_VULKAN_DEVICE");
   AOT_TRY(choose_device(gpu, variant, wanted, any, error));
+  gpu->has_peers = has_peers(gpu);
   gpu->reads_texels = has_texels(variant) && wants_texels(&gpu->properties, options);
   return create_device(gpu, variant, error);
 }

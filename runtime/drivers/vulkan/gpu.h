@@ -7,6 +7,10 @@
 #include "loader.h"
 #include "module.h"
 
+// Shaders that read texels may share what they load in groups of so many lanes: a subgroup must
+// have that many, or a multiple.
+#define AOT_VK_PEERS 8u
+
 typedef struct aot_vk_gpu_t {
   aot_vk_functions_t vk;
   VkInstance instance;
@@ -16,6 +20,7 @@ typedef struct aot_vk_gpu_t {
   uint32_t queue_family;
   uint32_t timestamp_bits;  // 0: the queue has none
   bool reads_texels;        // shaders read the buffers of classes as texels too
+  bool has_peers;           // lanes can give each other values, in groups of AOT_VK_PEERS
   VkPhysicalDeviceProperties properties;
   VkPhysicalDeviceMemoryProperties memory;
 } aot_vk_gpu_t;
@@ -33,8 +38,10 @@ aot_status_t aot_vk_check_variant(const aot_vk_functions_t *vk, VkPhysicalDevice
                                   const VkPhysicalDeviceProperties *properties,
                                   const aot_variant_t *variant, aot_error_t *error);
 
-// The shader of an executable that the device runs.
-const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_executable_t *executable);
+// The shader of an executable that the device runs: one that reads texels where that is wanted, and
+// the lanes of the device can share what it loads if it does so.
+const aot_segment_t *aot_vk_shader_of(const aot_vk_gpu_t *gpu, const aot_module_t *module,
+                                      const aot_executable_t *executable);
 
 // What a device is made with so that the variant's features are there.
 typedef struct aot_vk_features_t {

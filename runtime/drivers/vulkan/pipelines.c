@@ -84,15 +84,15 @@ static aot_status_t check_executable(const aot_vk_gpu_t *gpu, const aot_executab
 }
 
 // Executables with the same words share a pipeline: the file holds equal words once.
-static void find_unique(const aot_vk_gpu_t *gpu, const aot_variant_t *variant,
-                        aot_vk_pipelines_t *pipelines) {
+static void find_unique(const aot_vk_gpu_t *gpu, const aot_module_t *module,
+                        const aot_variant_t *variant, aot_vk_pipelines_t *pipelines) {
   for (uint32_t i = 0; i < variant->executable_count; ++i) {
-    const aot_segment_t *spirv = aot_vk_shader_of(gpu, &variant->executables[i]);
+    const aot_segment_t *spirv = aot_vk_shader_of(gpu, module, &variant->executables[i]);
     uint32_t at = 0;
     if (pipelines->of_executable[i] == UNUSED) continue;
     for (; at < pipelines->count; ++at) {
       const uint32_t first = pipelines->pipelines[at].executable;
-      const aot_segment_t *other = aot_vk_shader_of(gpu, &variant->executables[first]);
+      const aot_segment_t *other = aot_vk_shader_of(gpu, module, &variant->executables[first]);
       if (other->offset == spirv->offset && other->length == spirv->length) break;
     }
     if (at == pipelines->count) pipelines->pipelines[pipelines->count++].executable = i;
@@ -162,7 +162,7 @@ static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *
                                    const aot_vk_pipelines_t *pipelines, work_t *work) {
   for (uint32_t i = 0; i < pipelines->count; ++i) {
     const aot_executable_t *executable = &variant->executables[pipelines->pipelines[i].executable];
-    const aot_segment_t *spirv = aot_vk_shader_of(gpu, executable);
+    const aot_segment_t *spirv = aot_vk_shader_of(gpu, module, executable);
     AOT_TRY(aot_module_verify_segment(module, spirv, "shader", executable->name, error));
     const uint8_t *words = module->data + spirv->offset;
     if (spirv->length == 0 || spirv->length % 4 != 0 || (uintptr_t)words % 4 != 0) {
@@ -251,7 +251,7 @@ aot_status_t aot_vk_pipelines_open(const aot_vk_gpu_t *gpu, const aot_module_t *
     if (pipelines->of_executable[i] == UNUSED) continue;
     AOT_TRY(check_executable(gpu, &variant->executables[i], error));
   }
-  find_unique(gpu, variant, pipelines);
+  find_unique(gpu, module, variant, pipelines);
   AOT_TRY(create_layout(gpu, variant, set_layout, error, pipelines));
   return create_all(gpu, module, variant, options, cache, allocator, error, pipelines);
 }
