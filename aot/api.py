@@ -157,6 +157,8 @@ def compile(
             them, or runs of a loop that only a condition ends (1,000,000); a run that would exceed
             it ends with an error that names the node.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
+            speed also stores filters as Winograd's algorithm transforms them, for up to 16 MiB
+            more, where that pays.
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.
         arithmetic: "fp32" or "fp16": what convolutions and matrix products of float32 are computed

@@ -420,6 +420,13 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
                 f"    {storage['constants']} constants and {storage['activations']} activations in "
                 f"{storage['type']}, {storage['constant_bytes_saved']:,} bytes of constants saved"
             )
+        winograd = variant.get("winograd", {})
+        if winograd.get("transformed"):
+            lines.append(
+                f"    {winograd['transformed']} of {winograd['convolutions']} convolutions by "
+                f"Winograd's algorithm have transformed filters, of {winograd['more_bytes']:,} "
+                "bytes more"
+            )
         if "arithmetic" in variant:
             total = variant["arithmetic"]["multiply_adds"]
             share = variant["arithmetic"]["multiply_adds_in_f16"] / max(1, total)

@@ -38,6 +38,7 @@ from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
 from aot.passes.fusion.remarks import FusionRemarks
+from aot.passes.layout.choose_algorithms import CHOOSE_ALGORITHMS
 from aot.passes.layout.eager_shapes import follow_eagerly
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
@@ -254,6 +255,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})
     arithmetic = context.statistics.get(NARROW_ARITHMETIC.name, {})
+    winograd = context.statistics.get(CHOOSE_ALGORITHMS.name, {})
     quantised = multiply_adds_of(context)
     return {
         "target": context.target.name,
@@ -264,6 +266,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
         "pending": context.statistics.get(RESOLVE_SHAPES.name, {}),
         "storage": {"type": "fp16" if context.options.stores_half else "fp32", **storage},
         **({"arithmetic": arithmetic} if arithmetic else {}),
+        **({"winograd": winograd} if winograd.get("convolutions") else {}),
         **({"multiply_adds": quantised} if quantised else {}),
     }
 

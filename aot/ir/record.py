@@ -309,7 +309,8 @@ class OpRecord:
             result types.
         sums_in: the dtype in which a contraction sums and of its result, where that is not the
             operands' own.
-        flops: arithmetic operations of a call of an op without `compute`; None: there are none.
+        flops: arithmetic operations of a call, of an op without `compute` or one that says its
+            meaning by more of them than it stands for; None: there are none, or those of `compute`.
         kind: see Kind.
         view_of: operand whose bytes the result is, for Kind.VIEW.
         index_map: which element of the only operand each element of the result is, as steps;

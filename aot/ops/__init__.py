@@ -27,6 +27,7 @@ from aot.ops import (
     structure,
     suppression,
     tables,
+    winograd,
 )
 
 __all__ = [
@@ -58,4 +59,5 @@ __all__ = [
     "structure",
     "suppression",
     "tables",
+    "winograd",
 ]

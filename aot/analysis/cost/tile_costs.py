@@ -112,6 +112,7 @@ class KernelModel(NamedTuple):
         is_unpacked: whether each step unpacks weights to 16 bits.
         is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
         cache_bytes: the second level of cache, which Winograd's blocks fit.
+        is_stored: whether filters are stored as Winograd's algorithm transforms them.
     """
 
     form: str
@@ -123,6 +124,7 @@ class KernelModel(NamedTuple):
     is_unpacked: bool = False
     is_blocked: bool = False
     cache_bytes: int = 0
+    is_stored: bool = False
 
     @property
     def unpacking(self) -> int:
@@ -154,6 +156,7 @@ class KernelModel(NamedTuple):
             contraction is not None and unpacks_weights(contraction, target),
             is_blocked=contraction is not None and contraction.right.scales is not None,
             cache_bytes=target.l2_bytes if made.schedule is Schedule.WINOGRAD else 0,
+            is_stored=call is not None and winograd.has_transformed_filters(call),
         )
 
 
@@ -176,7 +179,9 @@ def call_cost(call: Call, target: Target) -> float:
     """What an op costs in a kernel of its own, in vector operations."""
     made = plan(call, target)
     loops, dynamic = loops_of(call, made, {})
-    return cost(KernelModel.of(made, target), loops, (made.rows, made.columns), dynamic)
+    kernel = KernelModel.of(made, target)
+    kernel = kernel._replace(is_stored=winograd.has_transformed_filters(call))
+    return cost(kernel, loops, (made.rows, made.columns), dynamic)
 
 
 def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
@@ -227,7 +232,10 @@ def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -
     if kernel.form == "winograd":
         extra = DYNAMIC_WINOGRAD_COST if any(dynamic) else 0.0
         sizes = loops.rows, loops.columns, loops.terms
-        return winograd.cost(sizes, kernel.lanes, tile, kernel.cache_bytes) * (1 + extra)
+        made = winograd.cost(
+            sizes, kernel.lanes, tile, kernel.cache_bytes, is_stored=kernel.is_stored
+        )
+        return made * (1 + extra)
     if kernel.form == "window":
         return _window(kernel, loops, tile, dynamic)
     elements = loops.rows * loops.columns * loops.outer * max(1, loops.terms)

@@ -16,6 +16,7 @@ from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
 from aot.ir.record import Call
 from aot.ir.types import DType
+from aot.ops.winograd import CONV_WINOGRAD
 from aot.target.model import Target
 
 OUTPUTS, INPUTS = 4, 6  # along a side of a tile
@@ -26,11 +27,20 @@ CHANNELS = 16  # that are transformed at a time
 # a share of the second level of cache: transforms of filters serve all of its tiles, and those of
 # tiles all of its filters
 MOST_TILES, MOST_FILTERS, LEAST_FILTERS = 36, 64, 16
+# tiles that make transformed filters worth their way from the last level of cache, with all
+# channels of these, and with a piece of them
+LEAST_TILES, FEW_TILES = 8, 12
 SHARE = 2 / 3
 # what transforms cost, in vector operations: of a filter, of an input tile, and of an output tile
 # with its epilogue; counted in the code that comes out, of filters by the time of small images,
 # where it is most of all
 FILTER, INPUT, OUTPUT = 220, 310, 300
+# what a vector of filters that are stored transformed costs instead for each block of tiles: little
+# where the block's products take as long as its way from the last level of cache, or from memory,
+# which is so many of them for each lane; what is missing of that elsewhere
+READ_COST, PRODUCTS_A_LANE = 0.5, 2.7
+# workgroups that a convolution should have at least
+LEAST_WORKGROUPS = 2
 # sums that must be under way for an addition's latency not to show
 LEAST_SUMS = 6
 # what a load costs beside a multiply-add of a register tile, where the two overlap
@@ -43,8 +53,12 @@ SCALAR_COST, VECTOR_COST = 0.2, 0.3
 def fits(call: Call, target: Target) -> bool:
     """Whether it can do `call` on `target` at all: a 3x3 convolution of floats, stride 1, that
     reads and stores channels side by side, and whose record leaves the choice."""
+    return "algorithm" in call.attrs and _has_form(call, target)
+
+
+def _has_form(call: Call, target: Target) -> bool:
     contraction = call.contraction
-    if contraction is None or "algorithm" not in call.attrs or target.has_workgroups:
+    if contraction is None or target.has_workgroups:
         return False
     left, right, result = contraction.left, contraction.right, contraction.result
     return (
@@ -60,7 +74,14 @@ def fits(call: Call, target: Target) -> bool:
 
 def is_wanted(call: Call, target: Target) -> bool:
     """Whether `call` is to be done so, and can be."""
+    if has_transformed_filters(call):
+        return _has_form(call, target)
     return call.attrs.get("algorithm") == "winograd" and fits(call, target)
+
+
+def has_transformed_filters(call: Call) -> bool:
+    """Whether the filters of `call` are given as the algorithm multiplies by them."""
+    return call.record is CONV_WINOGRAD
 
 
 def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int, int]:
@@ -82,6 +103,42 @@ def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int
     if isinstance(filters, int):
         across = min(across, -(-filters // columns))
     return rows * max(1, tiles // rows), across
+
+
+def stored_block_of(
+    tile: tuple[int, int], channels: Dim, filters: Dim, cache_bytes: int
+) -> tuple[int, int, int]:
+    """As `block_of`, and how many channels are multiplied at a time, where filters are stored
+    transformed: all of them, so that no sums are kept between pieces, if the inputs of some tiles
+    leave room for that; else as many as they do.
+    """
+    (rows, columns), room = tile, int(SHARE * cache_bytes) // (POINTS * DType.F32.bytes)
+    tiles, across = block_of(tile, filters, cache_bytes)
+    if not isinstance(channels, int):
+        return tiles, across, CHANNELS
+    whole = min(MOST_TILES, room // (channels + columns) - 1) // rows * rows
+    if whole >= LEAST_TILES:
+        return whole, across, channels
+    tiles = min(tiles, max(1, FEW_TILES // rows) * rows)
+    most = room // (tiles + 1) - across * columns
+    fitting = (n for n in range(most // 4 * 4, CHANNELS, -4) if channels % n == 0)
+    return tiles, across, next(fitting, CHANNELS)
+
+
+def together(across: int, blocks: Dim, filters: Dim, columns: int) -> int:
+    """How many register tiles along the filters a workgroup has where it transforms all channels of
+    its inputs once: all of them, but for what keeps a second thread busy.
+
+    Args:
+        across: what it has elsewhere.
+        blocks: of tiles of outputs.
+        filters: those of the convolution.
+        columns: filters of a register tile.
+    """
+    if not isinstance(blocks, int) or not isinstance(filters, int):
+        return across
+    parts = max(1, LEAST_WORKGROUPS // blocks)
+    return max(across, -(-filters // (columns * parts)))
 
 
 def extents(call: Call) -> tuple[Dim, Dim, Dim]:
@@ -115,27 +172,50 @@ def best_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     fitting = [tile for tile in found if tile[1] < sizes[1] + target.panel]
     if not fitting:
         return 1, max(lanes, target.panel)
-    return min(fitting, key=lambda tile: (cost(sizes, lanes, tile, target.l2_bytes), tile))
+    is_stored, cache_bytes = has_transformed_filters(call), target.l2_bytes
+
+    def cost_of(tile: tuple[int, int]) -> float:
+        return cost(sizes, lanes, tile, cache_bytes, is_stored=is_stored)
+
+    return min(fitting, key=lambda tile: (cost_of(tile), tile))
 
 
-def cost(sizes: tuple[int, ...], lanes: int, tile: tuple[int, int], cache_bytes: int) -> float:
+def cost(
+    sizes: tuple[int, ...],
+    lanes: int,
+    tile: tuple[int, int],
+    cache_bytes: int,
+    *,
+    is_stored: bool = False,
+) -> float:
     """Vector operations of a run.
 
     Args:
         sizes: tiles, filters and channels, as `extents` has them.
         cache_bytes: of the second level.
+        is_stored: whether filters are stored transformed.
     """
     (tiles, filters, channels), (rows, columns) = sizes, tile
     vectors = max(1, columns // lanes)
     block, wide = block_of(tile, filters, cache_bytes)
-    pieces, across = -(-channels // CHANNELS), -(-filters // columns)
+    piece = CHANNELS
+    if is_stored:
+        block, wide, piece = stored_block_of(tile, channels, filters, cache_bytes)
+    pieces, across = -(-channels // piece), -(-filters // columns)
+    blocks = -(-tiles // block)
+    if pieces == 1:
+        wide = together(wide, blocks, filters, columns)
     whole, rest = divmod(tiles, block)
     groups = whole * (block // rows) + -(-rest // rows)
     loads = SCALAR_COST * rows + VECTOR_COST * vectors
-    products = CHANNELS * (product_cost(rows, vectors) + loads) + 3 * rows * vectors
+    products = piece * (product_cost(rows, vectors) + loads) + 3 * rows * vectors
+    each_filter = float(FILTER * blocks)
+    if is_stored:
+        waits = max(0.0, PRODUCTS_A_LANE * lanes - min(tiles, block))
+        each_filter = (READ_COST + waits) * POINTS * blocks
     return (
-        pieces * CHANNELS * across * vectors * -(-tiles // block) * FILTER
-        + pieces * max(1, CHANNELS // lanes) * tiles * -(-across // wide) * INPUT
+        pieces * piece * across * vectors * each_filter
+        + pieces * max(1, piece // lanes) * tiles * -(-across // wide) * INPUT
         + pieces * POINTS * groups * across * products
         + tiles * across * vectors * OUTPUT
     )

@@ -3,8 +3,9 @@
 Owns the loops on a CPU. A workgroup does some tiles of 4 by 4 outputs and some columns: piece by
 piece of the channels it transforms inputs and filters into scratch and adds up 36 products of
 matrices, then transforms the sums and stores them. Filters are transformed where they are used, so
-that they are stored once, as they are for other convolutions; what is transformed of inputs serves
-all of a workgroup's columns, register tile by register tile of them.
+that they are stored once, as they are for other convolutions, or are stored transformed (op
+`conv_winograd`); what is transformed of inputs serves all of a workgroup's columns, register tile
+by register tile of them. Where all channels are one piece, no sums are kept between pieces.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
 +-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
@@ -18,14 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aot.analysis.cost.winograd import CHANNELS, INPUTS, OUTPUTS, POINTS, block_of
+from aot.analysis.cost.winograd import (
+    CHANNELS,
+    INPUTS,
+    OUTPUTS,
+    POINTS,
+    block_of,
+    stored_block_of,
+    together,
+)
 from aot.errors import InternalError
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Fma, Load, Var
+from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
 from aot.kernels.schedules.products import ContractionAxes
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
@@ -101,6 +111,13 @@ def _fma(factor: float, x: Expr, y: Expr) -> Expr:
     return Fma(expr.const(factor, x.dtype), x, y, x.dtype)
 
 
+def _unscaled(left: Expr) -> Expr:
+    """The element of an input that a product with a transformed filter's has a multiple of."""
+    if not isinstance(left, Binary) or left.op != "mul":
+        raise InternalError("inputs of transformed filters are no products with their points'")
+    return left.b
+
+
 @dataclass(frozen=True)
 class _Tile:
     """Where a tile's outputs begin, and what else is known there."""
@@ -121,23 +138,45 @@ class _Winograd:
         self.chunks = plan.columns // self.width
         self.columns = plan.columns
         tile, cache_bytes = (plan.rows, plan.columns), nest.target.l2_bytes
-        self.tiles, self.wide = block_of(tile, roles.columns.extent, cache_bytes)
         (self.channel, self.channels), *self.taps = roles.reduce.axes
+        # whether filters are stored transformed
+        self.is_stored = self.taps[0][1] == INPUTS
+        self.left = _unscaled(roles.left) if self.is_stored else roles.left
+        # how many channels are multiplied at a time, and transformed, a vector after the other
+        filters = roles.columns.extent
+        if self.is_stored:
+            found = stored_block_of(tile, self.channels, filters, cache_bytes)
+            self.tiles, self.wide, self.piece = found
+        else:
+            self.tiles, self.wide = block_of(tile, filters, cache_bytes)
+            self.piece = CHANNELS
+        self.padded = -(-self.piece // min(nest.lanes, self.piece)) * min(nest.lanes, self.piece)
+        # whether a copy of what is done to each output would be most of the code
+        self.is_long = is_long(output.values, roles.reduce)
+        # whether sums are complete when they are stored first, and are finished at once
+        self.is_whole = self.channels == self.piece
         spatial = {a.var.name: a for a in output.axes}
         self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
         self.outer = [
             a for a in roles.outer if a is not self.rows_axis and a is not self.columns_axis
         ]
+        self.across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
+        self.down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
+        self.count = dims.product([*(a.extent for a in self.outer), self.down, self.across])
+        self.blocks = dims.ceil_divide(self.count, self.tiles)
+        if self.is_whole:
+            self.wide = together(self.wide, self.blocks, filters, self.columns)
         b = nest.builder
         lanes = self.lanes = nest.lanes
         # what is transformed a vector at a time, so that registers hold it
         self.vector = min(lanes, self.width)
         # one more than there are: points would be powers of two apart, in the same sets of a cache
-        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, CHANNELS)
-        self.filters = self._scratch("filters", POINTS, CHANNELS + 1, self.chunks, self.width)
-        self.sums = self._scratch(
-            "sums", self.wide, POINTS, self.tiles + 1, self.chunks, self.width
-        )
+        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, self.padded)
+        self.filters: Scratch | None = None
+        if not self.is_stored:
+            self.filters = self._scratch("filters", POINTS, self.piece + 1, self.chunks, self.width)
+        kept = 1 if self.is_whole else self.wide
+        self.sums = self._scratch("sums", kept, POINTS, self.tiles + 1, self.chunks, self.width)
         self.half = self._scratch("half", INPUTS, INPUTS, lanes)
         self.acc = b.scratch("acc", self.dtype, (self.rows, self.chunks, self.width))
 
@@ -148,25 +187,29 @@ class _Winograd:
         nest = self.nest
         block = self.columns * self.wide
         column_blocks = dims.ceil_divide(self.roles.columns.extent, block)
-        across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
-        down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
-        count = dims.product([*(a.extent for a in self.outer), down, across])
-        self.down, self.across, self.count = down, across, count
         nt, mt = nest.builder.var("nt"), nest.builder.var("mt")
         body: list[Stmt] = []
         first = nest.let(expr.mul(mt, expr.index(self.tiles)), body, "first")
         column = nest.let(expr.mul(nt, expr.index(block)), body, "column")
-        body += self._zero()
-        body += nest.serial(
-            dims.ceil_divide(self.channels, CHANNELS),
-            lambda n: self._piece(expr.mul(n, expr.index(CHANNELS)), first, column),
-            "c",
-        )
-        body += self._each_column_tile(
-            column,
-            lambda w: nest.serial(self.tiles, lambda r: self._finish(r, w, first, column), "r"),
-        )
-        rows = For(mt, dims.ceil_divide(count, self.tiles), LoopKind.WORKGROUP, tuple(body), axis=0)
+        zero = expr.index(0)
+
+        def finish(w: Expr, kept: Expr) -> list[Stmt]:
+            return nest.serial(self.tiles, lambda r: self._finish(r, w, kept, first, column), "r")
+
+        if self.is_whole:
+            body += self._transform(zero, first)
+            body += self._each_column_tile(
+                column, lambda w: self._multiply(w, zero, zero, first, column) + finish(w, zero)
+            )
+        else:
+            body += self._zero()
+            body += nest.serial(
+                dims.ceil_divide(self.channels, self.piece),
+                lambda n: self._piece(expr.mul(n, expr.index(self.piece)), first, column),
+                "c",
+            )
+            body += self._each_column_tile(column, lambda w: finish(w, w))
+        rows = For(mt, self.blocks, LoopKind.WORKGROUP, tuple(body), axis=0)
         return (For(nt, column_blocks, LoopKind.WORKGROUP, (rows,), axis=1),)
 
     def _spread(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
@@ -221,25 +264,53 @@ class _Winograd:
 
     def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
         """Products over the channels from `start` on."""
+        return self._transform(start, first) + self._each_column_tile(
+            column, lambda w: self._multiply(w, w, start, first, column)
+        )
+
+    def _transform(self, start: Expr, first: Expr) -> list[Stmt]:
+        """Transforms a piece of the inputs of all tiles."""
         nest = self.nest
-        stmts = self._each_group(
+        return self._each_group(
             first,
             lambda begin: nest.serial(
                 self.rows, lambda r: self._transform_inputs(expr.add(begin, r), first, start), "r"
             ),
         )
 
-        def multiply(w: Expr) -> list[Stmt]:
-            transformed = nest.serial(
-                CHANNELS, lambda c: self._transform_filters(c, w, start, column), "k"
-            )
-            return transformed + nest.serial(
-                POINTS,
-                lambda p: self._each_group(first, lambda begin: self._add_products(p, w, begin)),
-                "p",
+    def _multiply(self, w: Expr, kept: Expr, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        """Products of a piece by column tile `w`, whose sums are at `kept`."""
+        nest, stmts = self.nest, []
+        if not self.is_stored:
+            stmts += nest.serial(
+                self.piece, lambda c: self._transform_filters(c, w, start, column), "k"
             )
 
-        return stmts + self._each_column_tile(column, multiply)
+        def point(p: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+            weight = self._weights(p, w, start, column, body)
+            return body + self._each_group(
+                first, lambda begin: self._add_products(p, kept, begin, weight)
+            )
+
+        return stmts + nest.serial(POINTS, point, "p")
+
+    def _weights(
+        self, p: Expr, w: Expr, start: Expr, column: Expr, into: list[Stmt]
+    ) -> Callable[[Expr, Expr, Expr], Expr]:
+        """Gives a transformed filter's element at point p by channel of a piece, chunk and lane."""
+        if self.filters is not None:
+            filters = self.filters
+            return lambda k, u, lane: Load(filters, (p, k, u, lane), self.dtype)
+        nest, size = self.nest, expr.index(INPUTS)
+        a = nest.let(expr.binary("floordiv", p, size), into, "a")
+        b = nest.let(expr.binary("floormod", p, size), into, "b")
+
+        def weight(k: Expr, u: Expr, lane: Expr) -> Expr:
+            begin = self._column_of(column, w, u)
+            return self._filter(begin, lane, expr.add(start, k), a, b)
+
+        return weight
 
     # inputs
 
@@ -258,7 +329,7 @@ class _Winograd:
         return _Tile(y, x, values)
 
     def _transform_inputs(self, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
-        nest, lanes = self.nest, min(self.lanes, CHANNELS)
+        nest, lanes = self.nest, min(self.lanes, self.piece)
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
 
@@ -305,7 +376,7 @@ class _Winograd:
 
             return nest.serial(INPUTS, column, "b") + nest.serial(INPUTS, row, "a")
 
-        return stmts + nest.serial(CHANNELS // lanes, channels, "q")
+        return stmts + nest.serial(self.padded // lanes, channels, "q")
 
     def _input(self, tile: _Tile, a: Expr, b: Expr, channel: Expr) -> Expr:
         """The element of the left side that tap 0 of output (a, b) of a tile reads."""
@@ -320,7 +391,7 @@ class _Winograd:
             self.channel: channel,
             **{v: zero for v, _ in self.taps},
         }
-        return self._only(expr.substitute(self.roles.left, values), channel)
+        return self._only(expr.substitute(self.left, values), channel, self.padded)
 
     def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
         """`at`, but no further than the last output's last tap reads."""
@@ -328,16 +399,17 @@ class _Winograd:
             return at
         return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
 
-    def _only(self, e: Expr, channel: Expr) -> Expr:
-        """`e` where there is such a channel, else 0."""
-        if dims.modulo(self.channels, CHANNELS) == 0:
+    def _only(self, e: Expr, channel: Expr, size: int) -> Expr:
+        """`e` where there is such a channel, as in all groups of `size` but the last; else 0."""
+        if dims.modulo(self.channels, size) == 0:
             return e
         return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
 
     # filters
 
     def _transform_filters(self, c: Expr, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
-        nest = self.nest
+        nest, filters = self.nest, self.filters
+        assert filters is not None
 
         def vector(u: Expr, v: Expr) -> list[Stmt]:
             begin = expr.add(self._column_of(column, w, u), v)
@@ -349,10 +421,8 @@ class _Winograd:
                 def name(e: Expr) -> Expr:
                     return nest.let(e, body, "g")
 
-                g = [
-                    [name(self._filter(begin, lane, channel, i, j)) for j in range(3)]
-                    for i in range(3)
-                ]
+                taps = [expr.index(i) for i in range(3)]
+                g = [[name(self._filter(begin, lane, channel, i, j)) for j in taps] for i in taps]
                 columns = [
                     [name(e) for e in _filter_line(name, [g[i][j] for i in range(3)])]
                     for j in range(3)
@@ -361,7 +431,7 @@ class _Winograd:
                 for a in range(INPUTS):
                     line = _filter_line(name, [columns[j][a] for j in range(3)])
                     body += [
-                        Store(self.filters, (expr.index(INPUTS * a + b), *place), value)
+                        Store(filters, (expr.index(INPUTS * a + b), *place), value)
                         for b, value in enumerate(line)
                     ]
                 return body
@@ -375,14 +445,15 @@ class _Winograd:
         tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
         return expr.add(tile, expr.mul(u, expr.index(self.width)))
 
-    def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: int, j: int) -> Expr:
-        """A tap of filter `begin + lane`; where there is none, 0 or what pads the last panel."""
+    def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: Expr, j: Expr) -> Expr:
+        """What is stored of filter `begin + lane` at (i, j), a tap or a point; where there is no
+        such filter, 0 or what pads the last panel."""
         columns, panel = self.roles.columns, expr.index(self.panel)
         at = expr.add(begin, lane)
         values = {
             self.channel: channel,
-            self.taps[0][0]: expr.index(i),
-            self.taps[1][0]: expr.index(j),
+            self.taps[0][0]: i,
+            self.taps[1][0]: j,
             columns.var: at,
         }
         last = expr.index(dims.floor_divide(dims.add(columns.extent, -1), self.panel))
@@ -392,11 +463,13 @@ class _Winograd:
         found = self.roles.weight_at(self.panel, number, within, values)
         if not self.roles.is_packed and dims.modulo(columns.extent, self.columns) != 0:
             found = masked(found, expr.binary("lt", at, expr.index(columns.extent)))
-        return self._only(found, channel)
+        return self._only(found, channel, self.piece)
 
     # products
 
-    def _add_products(self, p: Expr, w: Expr, first: Expr) -> list[Stmt]:
+    def _add_products(
+        self, p: Expr, kept: Expr, first: Expr, weight: Callable[[Expr, Expr, Expr], Expr]
+    ) -> list[Stmt]:
         """Adds up point p's products of a register tile that begins at tile `first`."""
         nest, acc, dtype = self.nest, self.acc, self.dtype
 
@@ -404,7 +477,7 @@ class _Winograd:
             return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
 
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
-            return (w, p, expr.add(first, r), u, lane)
+            return (kept, p, expr.add(first, r), u, lane)
 
         def left(r: Expr, k: Expr) -> Expr:
             return Load(self.inputs, (p, expr.add(first, r), k), dtype)
@@ -415,22 +488,24 @@ class _Winograd:
                 scalar = nest.let(left(r, k) if of_row is None else of_row(r), stmts, "a")
 
                 def one(r: Expr, u: Expr, lane: Expr) -> Stmt:
-                    weight = Load(self.filters, (p, k, u, lane), dtype)
                     old = Load(acc, (r, u, lane), dtype)
-                    return Store(acc, (r, u, lane), Fma(scalar, weight, old, dtype))
+                    return Store(acc, (r, u, lane), Fma(scalar, weight(k, u, lane), old, dtype))
 
                 return stmts + self._each_chunk(r, one)
 
             return nest.unrolled(self.rows, row, "r")
 
         def total(*at: Expr) -> Expr:
-            return expr.add(Load(self.sums, sums_at(*at), dtype), Load(acc, at, dtype))
+            more = Load(acc, at, dtype)
+            if self.is_whole:
+                return more
+            return expr.add(Load(self.sums, sums_at(*at), dtype), more)
 
         stmts = each(lambda *at: Store(acc, at, expr.const(0, dtype)))
         if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
-            stmts += by_lanes(nest, (self.rows, CHANNELS), dtype, left, step)
+            stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step)
         else:
-            stmts += nest.serial(CHANNELS, step, "k")
+            stmts += nest.serial(self.piece, step, "k")
         return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
 
     def _each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
@@ -442,7 +517,7 @@ class _Winograd:
 
     # outputs
 
-    def _finish(self, r: Expr, w: Expr, first: Expr, column: Expr) -> list[Stmt]:
+    def _finish(self, r: Expr, w: Expr, kept: Expr, first: Expr, column: Expr) -> list[Stmt]:
         nest = self.nest
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
@@ -456,7 +531,9 @@ class _Winograd:
                     points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
                     loaded = [
                         nest.let(
-                            Load(self.sums, (w, p, r, u, expr.add(v, lane)), self.dtype), body, "m"
+                            Load(self.sums, (kept, p, r, u, expr.add(v, lane)), self.dtype),
+                            body,
+                            "m",
                         )
                         for p in points
                     ]
@@ -481,7 +558,8 @@ class _Winograd:
                         for x, value in enumerate(line)
                     ]
 
-                stored = nest.serial(OUTPUTS, lambda x: self._store(tile, y, x, begin), "x")
+                each = nest.serial if self.is_long else nest.unrolled
+                stored = each(OUTPUTS, lambda x: self._store(tile, y, x, begin), "x")
                 return self._if_there(
                     expr.add(tile.y, y),
                     self.rows_axis.extent,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import lanes_of, plan
 from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
+from aot.cli.text import compile_summary
 from aot.frontends.text import import_text
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
@@ -20,6 +22,7 @@ from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
 from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
+from aot.ops.winograd import CONV_WINOGRAD, transformed
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
@@ -33,8 +36,9 @@ CPUS = tuple(name for name in targets.names() if targets.load(name).is_cpu)
 LAST = "{order=0:2:3:1}"
 
 
-def conv_text(x: tuple[Any, ...], filters: int, pads: str) -> str:
-    """A convolution of channels-last tensors with weights that are an input."""
+def conv_text(x: tuple[Any, ...], filters: int, pads: str, *, is_stored: bool = False) -> str:
+    """A convolution of channels-last tensors with weights that are an input, transformed ones where
+    it `is_stored`."""
     n, channels, height, width = x
     top, left, bottom, right = (int(p) for p in pads.split(","))
     rows, columns = (
@@ -44,31 +48,39 @@ def conv_text(x: tuple[Any, ...], filters: int, pads: str) -> str:
     out = f"f32[{n}, {filters}, {rows}, {columns}]{LAST}"
     operands = (
         f"%x: f32[{n}, {channels}, {height}, {width}]{LAST}",
-        f"%w: f32[{filters}, {channels}, 3, 3]",
+        f"%w: f32[{filters}, {channels}, {'6, 6' if is_stored else '3, 3'}]",
         f"%b: f32[{filters}]",
     )
     attrs = f'strides = [1, 1], dilations = [1, 1], pads = [{pads}], algorithm = "winograd"'
+    op = "conv"
+    if is_stored:
+        op, attrs = "conv_winograd", f"pads = [{pads}]"
     return f"""
 func @main({", ".join(operands)}) -> ("y") {{
-  %0 = conv(%x, %w, %b) {{{attrs}}} : {out}
+  %0 = {op}(%x, %w, %b) {{{attrs}}} : {out}
   %1 = relu(%0) : {out}
   return(%1)
 }}
 """
 
 
-def conv_function(x: tuple[Any, ...], filters: int, pads: str = "1,1,1,1") -> Function:
-    return import_text(conv_text(x, filters, pads)).main
+def conv_function(
+    x: tuple[Any, ...], filters: int, pads: str = "1,1,1,1", *, is_stored: bool = False
+) -> Function:
+    return import_text(conv_text(x, filters, pads, is_stored=is_stored)).main
 
 
 def inputs_of(function: Function, **symbols: int) -> list[Any]:
     rng = np.random.default_rng(3)
-    return [
-        rng.standard_normal(
-            [d if isinstance(d, int) else symbols[str(d)] for d in v.type.dims]
-        ).astype(np.float32)
-        for v in function.inputs
-    ]
+
+    def elements(type: TensorType) -> Any:
+        extents = [d if isinstance(d, int) else symbols[str(d)] for d in type.dims]
+        if extents[2:] == [6, 6]:
+            filters = rng.standard_normal((*extents[:2], 3, 3)).astype(np.float32)
+            return transformed(filters)
+        return rng.standard_normal(extents).astype(np.float32)
+
+    return [elements(v.type) for v in function.inputs]
 
 
 CASES = [
@@ -77,6 +89,9 @@ CASES = [
     ((1, 18, 7, 5), 33, "0,0,0,0"),
     ((1, 3, 10, 4), 20, "2,0,1,1"),
     ((3, 20, 3, 17), 40, "0,1,2,0"),
+    # more channels than transformed inputs of are kept at a time
+    ((1, 272, 4, 5), 16, "1,1,1,1"),
+    ((1, 331, 4, 9), 16, "1,1,1,1"),
 ]
 
 
@@ -85,25 +100,30 @@ def native(target: str) -> Engine:
 
 
 @pytest.mark.parametrize("target", native_targets())
+@pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize(("x", "filters", "pads"), CASES)
-def test_computes_the_convolution(x: tuple[int, ...], filters: int, pads: str, target: str) -> None:
-    function = conv_function(x, filters, pads)
+def test_computes_the_convolution(
+    x: tuple[int, ...], filters: int, pads: str, is_stored: bool, target: str
+) -> None:
+    function = conv_function(x, filters, pads, is_stored=is_stored)
     made = plan(call_of(function.block.first), target_of(target))  # type: ignore[arg-type]
     assert made.schedule is Schedule.WINOGRAD
     check(function, inputs_of(function), target, 1, tolerance=1e-5, engine=native(target))
 
 
 @pytest.mark.parametrize("target", native_targets())
-def test_computes_it_for_dims_that_are_open(target: str) -> None:
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_computes_it_for_dims_that_are_open(is_stored: bool, target: str) -> None:
     for height, width in ((4, 4), (9, 6), (2, 13)):
-        function = conv_function((1, 6, "H", "W"), 9)
+        function = conv_function((1, 6, "H", "W"), 9, is_stored=is_stored)
         inputs = inputs_of(function, H=height, W=width)
         check(function, inputs, target, 1, tolerance=1e-5, engine=native(target))
 
 
 @pytest.mark.qemu
+@pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("name", ["aarch64-generic", "armv7-neon", "riscv64-v"])
-def test_computes_it_elsewhere(name: str) -> None:
+def test_computes_it_elsewhere(name: str, is_stored: bool) -> None:
     target = target_of(name)
     require_runner(target.arch)
 
@@ -112,7 +132,7 @@ def test_computes_it_elsewhere(name: str) -> None:
         run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
         store_results(job, buffers)
 
-    function = conv_function((1, 18, 7, 5), 33, "1,0,1,1")
+    function = conv_function((1, 18, 7, 5), 33, "1,0,1,1", is_stored=is_stored)
     check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=engine)
 
 
@@ -225,7 +245,114 @@ def test_rounding_is_hardly_more_than_that_of_direct_sums(channels: int, more: f
     x = np.random.default_rng(5).standard_normal((1, channels, 16, 16)).astype(np.float32)
     (exact,) = run(graph_of(channels, 32, 16, "f64").main, [x.astype(np.float64)])
     errors = {}
-    for is_winograd in (True, False):
-        with aot.load(block(channels, 32, 16, winograd=is_winograd)[0]) as program:
-            errors[is_winograd] = np.sqrt(np.square(program({"x": x})["y"] - exact).mean())
-    assert errors[True] <= more * errors[False]
+    graph = graph_of(channels, 32, 16)
+    for way in ({"winograd": False}, {}, {"optimize": "speed"}):
+        with aot.load(aot.compile(graph, targets=["host"], **way)) as program:  # type: ignore[arg-type]
+            errors[str(way)] = np.sqrt(np.square(program({"x": x})["y"] - exact).mean())
+    direct, *others = errors.values()
+    assert max(others) <= more * direct
+
+
+# ---- filters that are stored transformed ----
+
+
+def test_transformed_filters_mean_what_filters_do() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(n).astype(np.float32) for n in ((1, 5, 9, 8), (7, 5, 3, 3)))
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 0, 2, 1)}
+
+    def computed(op: str, filters: Any, **attrs: Any) -> Any:
+        b = Builder()
+        b.output("y", b.op(op, b.constant(x), b.constant(filters), **attrs))
+        return run(b.function(), [])[0]
+
+    want = computed("conv", w, **attrs, group=1)
+    found = computed("conv_winograd", transformed(w), pads=attrs["pads"])
+    assert np.abs(found - want).max() <= 1e-6 * np.abs(want).max()
+
+
+def convolutions(
+    sizes: Sequence[tuple[int, int, int]],
+    target: str = "aarch64-generic",
+    *,
+    is_shared: bool = False,
+    **options: Any,
+) -> tuple[list[str], dict[str, int]]:
+    """What the passes make of 3x3 convolutions of (channels, filters, image), and their counts."""
+    b, rng = Builder(), np.random.default_rng(0)
+    for number, (channels, filters, size) in enumerate(sizes):
+        x = b.input(f"x{number}", f"f32[1, {channels}, {size}, {size}]")
+        square = rng.standard_normal((channels, channels, 1, 1)).astype(np.float32)
+        attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "group": 1}
+        w = b.constant(rng.standard_normal((filters, channels, 3, 3)).astype(np.float32))
+        y = b.op("relu", b.op("conv", x, b.constant(square), pads=(0, 0, 0, 0), **attrs))
+        y = b.op("relu", b.op("conv", y, w, pads=(1, 1, 1, 1), **attrs))
+        last = rng.standard_normal((channels, filters, 1, 1)).astype(np.float32)
+        b.output(f"y{number}", b.op("conv", y, b.constant(last), pads=(0, 0, 0, 0), **attrs))
+        if is_shared:
+            b.output(f"w{number}", b.op("mul", w, b.input(f"s{number}", "f32[1, 1, 1, 1]")))
+    module = Module([b.function()])
+    context = PassContext(CompileOptions(**options), targets.load(target))
+    names = [step.name for step in TARGET_PASSES]
+    steps = TARGET_PASSES[: names.index("choose-algorithms") + 1]
+    run_passes(module, (*MODEL_PASSES, *steps), context)
+    found = [
+        str(op.attrs.get("algorithm", "stored"))
+        for op in module.main.walk()
+        if op.record in (CONV, CONV_WINOGRAD) and op.operands[1].type.dims[-1] != 1  # type: ignore[union-attr]
+    ]
+    return found, context.statistics.get("choose-algorithms", {})
+
+
+def test_filters_are_stored_transformed_for_speed_only() -> None:
+    sizes = [(64, 64, 20)]
+    assert convolutions(sizes)[0] == ["winograd"]
+    assert convolutions(sizes, optimize="size")[0] == ["winograd"]
+    found, counts = convolutions(sizes, optimize="speed")
+    assert found == ["stored"]
+    more = 64 * 64 * (36 - 9) * 4
+    assert counts == {"convolutions": 1, "transformed": 1, "more_bytes": more}
+    assert convolutions(sizes, optimize="speed", winograd=False)[0] == ["direct"]
+    assert convolutions(sizes, optimize="speed", storage="fp16")[0] == ["winograd"]
+
+
+def test_filters_that_others_read_are_not_stored_twice() -> None:
+    found, counts = convolutions([(64, 64, 20)], optimize="speed", is_shared=True)
+    assert found == ["winograd"]
+    assert counts["more_bytes"] == 0
+
+
+def test_transformed_filters_have_a_budget() -> None:
+    """16 MiB: those that gain most for their bytes come first."""
+    sizes = [(384, 384, 12), (384, 384, 12), (64, 64, 48)]
+    found, counts = convolutions(sizes, optimize="speed")
+    assert found == ["stored", "winograd", "stored"]
+    assert counts["more_bytes"] == (384 * 384 + 64 * 64) * 27 * 4 <= 16 << 20
+
+
+def test_wide_vectors_do_not_wait_for_transformed_filters() -> None:
+    """An image of few tiles has fewer products than it takes to read four times the bytes."""
+    assert convolutions([(64, 256, 13)], "aarch64-generic", optimize="speed")[0] == ["stored"]
+    assert convolutions([(64, 256, 13)], "x86-64-v4", optimize="speed")[0] == ["winograd"]
+    assert convolutions([(64, 64, 56)], "x86-64-v4", optimize="speed")[0] == ["stored"]
+
+
+def test_a_model_with_stored_filters_agrees_with_the_graph() -> None:
+    graph = graph_of(64, 48, 48)
+    module = aot.compile(graph_of(64, 48, 48), targets=["host"], optimize="speed")
+    (variant,) = module.stats["variants"]
+    assert variant["winograd"] == {
+        "convolutions": 1,
+        "transformed": 1,
+        "more_bytes": 64 * 48 * 27 * 4,
+    }
+    summary = compile_summary(module.stats, "model.aotm", 1, 1.0)
+    assert (
+        "1 of 1 convolutions by Winograd's algorithm have transformed filters, of 331,776 bytes "
+        "more" in summary
+    )
+    x = np.random.default_rng(1).standard_normal((1, 64, 48, 48)).astype(np.float32)
+    (want,) = run(graph.main, [x])
+    with aot.load(module) as program:
+        found = program({"x": x})["y"]
+    assert np.abs(found - want).max() <= 1e-5 * np.abs(want).max()
