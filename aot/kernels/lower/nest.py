@@ -130,7 +130,18 @@ def collapse(
     axes left and what to substitute for the variables that went: i -> 0, j -> the merged one.
     """
     roots = list(values)
-    addresses = [address, *(load.indices[0] for root in roots for load in expr.loads(root))]
+
+    def hidden(e: Expr) -> Expr | None:
+        if not isinstance(e, Load):
+            return None
+        return replace(e, indices=(expr.index(0),) * len(e.indices), guard=None, other=None)
+
+    # what is loaded to be an address, as of a table's entry, has an address that is asked itself
+    memo: dict[Expr, Expr] = {}
+    addresses = [
+        expr.transform(e, hidden, memo)
+        for e in (address, *(load.indices[0] for root in roots for load in expr.loads(root)))
+    ]
     used_as_value = set[Var]()
     for root in roots:
         used_as_value |= _value_vars(root)
@@ -203,6 +214,7 @@ def _value_vars(e: Expr) -> set[Var]:
             found.add(node)
         elif isinstance(node, Load):
             stack.extend(x for x in (node.guard, node.other) if x is not None)
+            stack.extend(load for x in node.indices for load in expr.loads(x))
         else:
             stack.extend(expr.children(node))
     return found

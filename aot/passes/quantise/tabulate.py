@@ -12,7 +12,7 @@ Never: makes tables for a GPU, or of a chain that is as cheap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import Array, DType
+from aot.ir.types import Array, DType, Layout
 from aot.ops.quantization import QUANTIZE
 from aot.ops.tables import ENTRIES, TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
@@ -34,8 +34,8 @@ from aot.target.model import Target
 
 NAME = "tabulate"
 # instructions that a lookup takes for each element: to take a lane out, to load, to put it back;
-# and for a vector where instructions look one up
-COST_OF_LOOKUP, COST_OF_VECTOR = 3, 6
+# and for a vector of f32 where instructions look up four of them at once
+COST_OF_LOOKUP, COST_OF_VECTOR = 3, 3
 _OPERATIONS = (expr.Unary, expr.Binary, expr.Fma, expr.Select, expr.Cast)
 _BYTES = (DType.U8, DType.I8)
 
@@ -147,7 +147,10 @@ def _cost_of_lookup(target: Target) -> int:
 
 
 def _lie_alike(a: Value, b: Value) -> bool:
-    return a.type.dims == b.type.dims and a.type.layout == b.type.layout
+    """Whether elements follow each other alike; those of a part of a concat have others between."""
+    layouts = (v.type.layout or Layout() for v in (a, b))
+    first, second = (replace(layout, strides=()) for layout in layouts)
+    return a.type.dims == b.type.dims and first == second
 
 
 def _cost(op: Op) -> int:

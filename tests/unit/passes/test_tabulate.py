@@ -106,6 +106,14 @@ def test_what_is_cheap_is_computed() -> None:
     check(build, ["dequantize", "quantize"])
 
 
+def test_another_scale_is_a_table_where_instructions_look_vectors_up() -> None:
+    def build() -> Module:
+        q = Quantised()
+        return q.done(q.bytes(q.floats(q.x)))
+
+    check(build, ["table_lookup"], "x86-64-v4-vnni")
+
+
 def test_cheap_ops_are_a_table_where_instructions_look_vectors_up() -> None:
     def build() -> Module:
         q = Quantised()
