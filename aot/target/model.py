@@ -189,6 +189,12 @@ class Target:
         return self.has("avx512vbmi")
 
     @property
+    def packs_bytes(self) -> bool:
+        """Whether few instructions saturate four registers of i32 and pack them to one of bytes."""
+        feature = {64: "avx512bw", 32: "avx2", 16: "sse4.1"}.get(self.vector_bytes)
+        return self.arch == "x86_64" and feature is not None and self.has(feature)
+
+    @property
     def sums_codes(self) -> bool:
         """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
         return any(map(self.has, ("ssse3", "avx2", "dotprod", "neon"))) or self.sums_bytes(

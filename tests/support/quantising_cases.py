@@ -13,8 +13,8 @@ from tests.support.kernel_terms import add, ix, load, mul, serial, store, vector
 F32, I32 = DType.F32, DType.I32
 
 
-def quantising(dtype: DType, zero: int, lanes: int) -> Case:
-    """round(x) + zero as `dtype`, and that minus `zero` as f32."""
+def quantising(dtype: DType, zero: int, lanes: int, *, is_centred: bool = True) -> Case:
+    """round(x) + zero as `dtype`, and that minus `zero` as f32 where it `is_centred` too."""
     info = np.iinfo(dtype.numpy)
     near = np.array([info.min, info.max, 0], np.float32) - np.float32(zero)
     steps = np.array([-1.5, -1.0, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1.0, 1.5], np.float32)
@@ -28,26 +28,28 @@ def quantising(dtype: DType, zero: int, lanes: int) -> Case:
         x = b.buffer("x", F32, BufferClass.INPUTS, count, (1,))
         taken = b.buffer("zero", dtype, BufferClass.CONSTANTS, (1,), (1,))
         y = b.buffer("y", dtype, BufferClass.OUTPUTS, count, (1,), is_written=True)
-        z = b.buffer("z", F32, BufferClass.OUTPUTS, count, (1,), is_written=True)
         group, v = b.var("group"), b.var("v")
         i = add(mul(group, lanes), v)
         rounded = add(unary("round", load(x, i)), cast(load(taken, ix(0)), F32))
         made = cast(rounded, dtype)
-        centred = sub(cast(made, I32), cast(load(taken, ix(0)), I32))
-        body = [store(y, i, value=made), store(z, i, value=cast(centred, F32))]
+        body = [store(y, i, value=made)]
+        if is_centred:
+            z = b.buffer("z", F32, BufferClass.OUTPUTS, count, (1,), is_written=True)
+            centred = sub(cast(made, I32), cast(load(taken, ix(0)), I32))
+            body.append(store(z, i, value=cast(centred, F32)))
         return b.build((serial(group, len(numbers) // lanes, [vector(v, lanes, body)]),))
 
-    return Case(
-        f"quantising-{dtype}-{zero}-{lanes}",
-        make,
-        {
-            "x": numbers,
-            "zero": np.array([zero], dtype.numpy),
-            "y": np.zeros(len(numbers), dtype.numpy),
-            "z": np.ones(len(numbers), np.float32),
-        },
-        computes=(F32,),
-    )
+    memory = {
+        "x": numbers,
+        "zero": np.array([zero], dtype.numpy),
+        "y": np.zeros(len(numbers), dtype.numpy),
+    }
+    name = f"quantising-{dtype}-{zero}-{lanes}"
+    if is_centred:
+        memory["z"] = np.ones(len(numbers), np.float32)
+    else:
+        name += "-bytes"
+    return Case(name, make, memory, computes=(F32,))
 
 
 QUANTISING = tuple(
@@ -59,5 +61,15 @@ QUANTISING = tuple(
         (DType.I8, 127, 8),
         (DType.U16, 40000, 4),
         (DType.I16, -32768, 16),
+    )
+) + tuple(
+    # registers that are packed together, of 64, 32 and 16 bytes, and what is left of them
+    quantising(dtype, zero, lanes, is_centred=False)
+    for dtype, zero, lanes in (
+        (DType.U8, 0, 64),
+        (DType.U8, 117, 64),
+        (DType.I8, -5, 64),
+        (DType.I8, 127, 32),
+        (DType.U8, 255, 48),
     )
 )

@@ -265,7 +265,7 @@ class Expressions:
             return None
         zero = zeros[0] if zeros else None
         assert zero is None or isinstance(zero, Value)
-        return made(self.asm, found, self.lanes.vector(number), zero)
+        return made(self.asm, self.traits, found, self.lanes.vector(number), zero)
 
     def _stepped(self, a: Affine, type_: Type) -> Value:
         """`base + step * lane` in a narrower integer type."""

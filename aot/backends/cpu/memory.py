@@ -299,7 +299,7 @@ class Memory:
         A word of packed elements may begin at any element."""
         if guard is not None and guard.number == 0:
             return self.zero(dtype) if other is None else other
-        if guard is None and self._is_table(memory, indices):
+        if guard is None and self.is_table(memory, indices):
             (index,) = indices
             assert isinstance(index, Cast)
             numbers = self.evaluate(index.a)
@@ -329,7 +329,7 @@ class Memory:
             return self.lanes.per_lane(lambda i: self.asm.extract(result, i))
         return result
 
-    def _is_table(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
+    def is_table(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
         """Whether a number of 8 bits says which byte of a whole table is meant, and vectors of such
         bytes are looked up at once: lanes that are off may read it too."""
         if not self.traits.target.looks_up_bytes or not isinstance(memory, Buffer):

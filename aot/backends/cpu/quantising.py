@@ -2,6 +2,7 @@
 
 Owns two forms of quantised numbers, `cast(round(x) + zero)`, and that minus `zero` as f32. Both
 saturate before they round: bounds and zero point are integers, so that this changes no result.
+Several registers of them that become one of bytes saturate as they are packed.
 Whoever evaluates expressions asks for them; what it has evaluated for the casts is left unused.
 """
 
@@ -10,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aot.backends.cpu.assembler import Assembler, Value, integer, real
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer, real
+from aot.backends.cpu.traits import Traits
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Unary
 from aot.ir.types import DType
 
 F32, I32 = DType.F32, DType.I32
 _NARROW = (DType.U8, DType.I8, DType.U16, DType.I16)
+# registers of i32 that are packed to one of bytes
+PACKED = 4
+# by a register's bytes: what rounds to i32, the set that packs, the last part of its names
+_PACKING = {
+    64: ("avx512.mask.cvtps2dq.512", "avx512", ".512"),
+    32: ("avx.cvt.ps2dq.256", "avx2", ""),
+    16: ("sse2.cvtps2dq", "sse2", ".128"),
+}
 
 
 @dataclass(frozen=True)
@@ -87,8 +97,19 @@ def _is_same(a: Expr | None, b: Expr | None) -> bool:
     return len(a.indices) == len(b.indices) and all(map(_is_same, a.indices, b.indices))
 
 
-def quantise(asm: Assembler, q: Quantised, number: Value, zero: Value | None) -> Value:
+def packs(traits: Traits, dtype: DType) -> bool:
+    """Whether `PACKED` registers of numbers become one of `dtype` by few instructions."""
+    return traits.target.packs_bytes and dtype in (DType.U8, DType.I8)
+
+
+def quantise(
+    asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
+) -> Value:
     """The numbers of 8 or 16 bits."""
+    registers = 4 * number.type.lanes / traits.target.vector_bytes
+    is_uniform = zero is None or not zero.type.lanes
+    if packs(traits, q.dtype) and registers in (2, PACKED) and is_uniform:
+        return _packed(asm, traits, q, number, zero)
     whole = _rounded(asm, q, number, zero)
     if zero is not None:
         whole = asm.op("add", whole, asm.splat(_wide(asm, q, zero), number.type.lanes))
@@ -97,7 +118,61 @@ def quantise(asm: Assembler, q: Quantised, number: Value, zero: Value | None) ->
     return asm.cast("trunc", whole, f"i{q.dtype.bits}")
 
 
-def quantise_centred(asm: Assembler, q: Quantised, number: Value, zero: Value | None) -> Value:
+def _packed(
+    asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
+) -> Value:
+    """Two or four registers of numbers as bytes.
+
+    What is too great for i32 is cut before it is rounded; what is too small rounds to the least
+    i32. Packing saturates to 16 bits, to which the zero point is added, and then to 8.
+    """
+    size = traits.target.vector_bytes
+    lanes = size // 4
+    rounding, family, suffix = _PACKING[size]
+    taken = None if zero is None else _wide(asm, q, zero)
+    top = real(float(q.bounds[1]), Type("float"))
+    if taken is not None:
+        top = asm.op("fsub", top, asm.cast("sitofp", taken, "float"))
+    most = asm.splat(top, lanes)
+    wholes = []
+    for start in range(0, number.type.lanes, lanes):
+        part = asm.shuffle(number, number, range(start, start + lanes))
+        # NaN stays, and rounds to the least i32
+        part = asm.select(asm.fcmp("olt", most, part), most, part)
+        type_ = Type("i32", lanes)
+        operands = [part]
+        if size == 64:
+            all_lanes, mode = integer(-1, Type("i16")), integer(4, Type("i32"))
+            operands += [integer(0, type_), all_lanes, mode]
+        whole = asm.call(f"llvm.x86.{rounding}", type_, operands)
+        if q.bounds[0]:
+            none = integer(0, type_)
+            if taken is not None:
+                none = asm.op("sub", none, asm.splat(taken, lanes))
+            whole = asm.select(asm.fcmp("uno", part, part), none, whole)
+        wholes.append(whole)
+    pairs = []
+    for low, high in zip(wholes[::2], wholes[1::2], strict=True):
+        words = asm.call(f"llvm.x86.{family}.packssdw{suffix}", Type("i16", size // 2), [low, high])
+        if taken is not None:
+            short = asm.splat(asm.cast("trunc", taken, "i16"), size // 2)
+            words = asm.call("llvm.sadd.sat", words.type, [words, short], words.type.mangled)
+        pairs.append(words)
+    name = "packsswb" if q.dtype.is_signed else "packuswb"
+    bytes_ = asm.call(f"llvm.x86.{family}.{name}{suffix}", Type("i8", size), [pairs[0], pairs[-1]])
+    # each quarter of a register has a word of each of the four
+    quarters = size // 16
+    order = [4 * quarter + n for n in range(PACKED) for quarter in range(quarters)]
+    words = asm.bitcast_to(bytes_, Type("i32", lanes))
+    bytes_ = asm.bitcast_to(asm.shuffle(words, words, order), bytes_.type)
+    if number.type.lanes == size:
+        return bytes_
+    return asm.shuffle(bytes_, bytes_, range(number.type.lanes))
+
+
+def quantise_centred(
+    asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
+) -> Value:
     """The numbers without their zero point, as f32."""
     whole = _rounded(asm, q, number, zero)
     if q.bounds[0]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.backends.cpu import dot_products
+from aot.backends.cpu import dot_products, quantising
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 from aot.backends.cpu.expressions import Expressions
 from aot.backends.cpu.lanes import Affine, Lanes
@@ -373,8 +373,28 @@ class KernelEmitter:
             )
             register = self.traits.target.vector_bytes // _widest_bytes(stmt.body)
             extent = _constant_extent(stmt)
+            if extent > register and self.packs(stmt.body):
+                packed = min(quantising.PACKED * register, 1 << extent.bit_length() - 1)
+                register = packed if packed > register else register
             self._widths[stmt] = extent if has_loop else min(extent, max(2, register))
         return self._widths[stmt]
+
+    def packs(self, body: tuple[Stmt, ...]) -> bool:
+        """Whether all that is stored are quantised numbers, or bytes looked up by such, which go
+        into a whole register of bytes at a time."""
+
+        def is_packed(e: Expr) -> bool:
+            if isinstance(e, Load) and self.memory.is_table(e.source, e.indices):
+                (index,) = e.indices
+                return isinstance(index, Cast) and is_packed(index.a)
+            return (
+                isinstance(e, Cast)
+                and quantising.packs(self.traits, e.dtype)
+                and quantising.quantised(e) is not None
+            )
+
+        stored = [s for s in walk(body) if isinstance(s, Store)]
+        return bool(stored) and all(is_packed(s.value) for s in stored)
 
     def pieces(self, stmt: For, extent: int, is_spread: bool) -> None:
         """The loop in vectors that the machine has, and a narrower one for what is left."""

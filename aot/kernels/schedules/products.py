@@ -33,6 +33,7 @@ MOST_UNROLLED = 4
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
 
+_BYTES = (DType.U8, DType.I8)
 Values = dict[Var, Expr]
 
 
@@ -571,15 +572,30 @@ class Placed:
                 return nest.unrolled(
                     shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r"
                 )
-            tile = memory = self.scratch.get("tile", acc.dtype, acc.shape)
-            stored = self._each_row(
-                lambda r, u, lane: Store(memory, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
-            )
+            vectors = (1, shape.columns) if self._packs_bytes else acc.shape[1:]
+            tile = memory = self.scratch.get("tile", acc.dtype, (shape.rows, *vectors))
+
+            def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+                total = Load(acc, (r, u, lane), acc.dtype)
+                if self._packs_bytes:
+                    u, lane = expr.index(0), expr.add(expr.mul(u, expr.index(shape.width)), lane)
+                return Store(memory, (r, u, lane), total)
+
+            stored = self._each_row(store)
         loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
         by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
         if loop is nest.serial or not self._has_rows_side_by_side():
             return stored + by_row
         return stored + self._finish_blocks(tile, by_row)
+
+    @property
+    def _packs_bytes(self) -> bool:
+        """Whether all vectors of a row are finished as one, whose bytes are packed together."""
+        output, nest = self.output, self.nest
+        buffers = (output.buffer, *(buffer for buffer, _ in output.others))
+        across = expr.coefficient(output.address, self.roles.columns.var)
+        is_wanted = nest.target.packs_bytes and not nest.is_gpu and self.pieces is None
+        return is_wanted and across == 1 and all(b.dtype in _BYTES for b in buffers)
 
     def _has_rows_side_by_side(self) -> bool:
         """Whether rows are neighbours in the result's memory, and columns are not."""
@@ -642,8 +658,9 @@ class Placed:
         is_there: bool = False,
     ) -> list[Stmt]:
         """Epilogue and store of one row, where the row is there; or all is, as `is_there` says."""
-        roles, shape = self.roles, self.shape
+        roles, shape, nest = self.roles, self.shape, self.nest
         here = self._at(r, is_clamped=False)
+        is_whole = self._packs_bytes and source is not self.acc
 
         def chunk(u: Expr) -> list[Stmt]:
             def lanes(lane: Expr) -> list[Stmt]:
@@ -652,9 +669,9 @@ class Placed:
                     return stores
                 return [If(self._is_stored(u, lane), tuple(stores))]
 
-            return self._each_lane(lanes)
+            return [nest.spread(shape.columns, lanes)] if is_whole else self._each_lane(lanes)
 
-        stmts = loop(shape.chunks, chunk)
+        stmts = loop(1 if is_whole else shape.chunks, chunk)
         rows = roles.rows
         if rows is None or shape.has_all_rows or is_there:
             return stmts

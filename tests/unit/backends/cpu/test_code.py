@@ -146,6 +146,17 @@ def test_numbers_are_rounded_as_they_become_integers() -> None:
     assert code.count("vmaxps") == code.count("vminps") == 1
 
 
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
+def test_quantised_numbers_fill_a_register_of_bytes(target: str) -> None:
+    """One addition a vector of words, one permutation and one store: no byte by itself."""
+    lanes = target_of(target).vector_bytes
+    case = quantising(DType.U8, 7, lanes, is_centred=False)
+    code = emit_assembly(case.make(), target_of(target))
+    found = [len(re.findall(name, code)) for name in ("packssdw", "packuswb", "paddsw")]
+    assert found == [2, 1, 2]
+    assert not re.search("pmovdb|pmovusdb|pextr|pinsr|maxps", code)
+
+
 # Where kernels run, by test_kernels.py and test_qemu.py beside this and by test_wasm_kernels.py,
 # they are linked too: all of them, but for what these leave out.
 _RUN = {*native_targets(), *EMULATED_TARGETS, "wasm32"} - {"riscv64-v"}
