@@ -7,7 +7,8 @@ Never: recomputes a value in two regions, makes a region that the schedules can'
     with what the target can.
 
 A region grows from a root in two steps. Epilogues: elementwise users with the root's dims are
-taken as long as the region can end in a single value. Producers: regions that only rename or
+taken as long as the region can end in a single value; a last one that only widens is left to a
+single region that reads it. Producers: regions that only rename or
 cheaply compute elements, and that only this region uses, move into its loads. What a reduction's
 passes would each compute moves there where that costs less than storing it
 (aot/analysis/cost/recompute.py).
@@ -35,6 +36,7 @@ from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST, MUL
+from aot.ops.quantization import DEQUANTIZE
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
@@ -113,6 +115,10 @@ def _fuse_block(
         for member in group.ops:
             groups[member] = group
         ordered.append(group)
+    if shares:
+        ordered += [
+            part for group in ordered for part in _widening(group, groups, position, target)
+        ]
     for group in ordered:
         if shares and not group.is_removed:
             _take_producers(group, groups, position, target)
@@ -265,6 +271,34 @@ def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) ->
     group.ops.append(user)
     group.result = user.result
     group.until = min(group.until, order.sinks_until(user))
+
+
+def _widening(
+    group: Group, groups: dict[Op, Group], position: dict[Op, int], target: Target | None
+) -> list[Group]:
+    """Leaves what only widens a group's numbers to the one group that reads them, which thus reads
+    fewer bytes and takes it in as a producer; gives it as a group of its own."""
+    if group.result is None or len(group.ops) == 1:
+        return []
+    last = group.result.op
+    narrow = None if last is None else last.operands[0]
+    if last is None or last.record not in (DEQUANTIZE, CAST) or narrow is None:
+        return []
+    is_narrower = narrow.type.dtype.bytes < last.result.type.dtype.bytes
+    if not is_narrower or narrow.op not in group.ops or len(narrow.uses) != 1:
+        return []
+    users = {groups.get(user) for user in last.result.users}
+    (user, *others) = users or {None}
+    if user is None or others or user is group:
+        return []
+    part = Group([last], last.result, last, group.until, group.why_on_cpu)
+    end = max(map(position.__getitem__, user.ops))
+    if _obstacle(part, last.result, user, end, target) is not None:
+        return []
+    group.ops.remove(last)
+    group.result = narrow
+    groups[last] = part
+    return [part]
 
 
 def _take_producers(
