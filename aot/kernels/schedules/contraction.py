@@ -24,6 +24,7 @@ from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, w
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
+    Ahead,
     DotAxes,
     DotTile,
     StagedRows,
@@ -34,6 +35,9 @@ from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours
 from aot.ops.blocked import PANEL, Blocks
+
+# bytes of weights, and passes over them, below which no others are asked for meanwhile
+LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
 
 
 def sum_of_products(output: Output) -> tuple[Reduce, Expr, Expr] | None:
@@ -191,6 +195,7 @@ class _Tiles:
             self.staged = StagedPairs(nest, roles, dotted, self.rows)
         elif dotted is not None:
             self.staged = StagedRows(nest, roles, dotted, self.rows)
+        self.ahead: Ahead | None = None
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -204,7 +209,10 @@ class _Tiles:
         )
 
         tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
-        near = tiles if roles.rows is None else self._near(tiles, row_tile.extent)
+        in_weight = expr.free_vars(roles.weight)
+        passes = dims.product([a.extent for a in axes if a.var not in in_weight])
+        near = self._near(tiles, passes)
+        self._ask_ahead(near, passes, tuple(a for a in axes if a.extent != 1))
         along, block = nest.builder.var("nt"), nest.builder.var("nb")
 
         def body(values: Values) -> list[Stmt]:
@@ -231,18 +239,41 @@ class _Tiles:
             stmts = (For(block, blocks, LoopKind.WORKGROUP, stmts, axis=2),)
         return stmts
 
-    def _near(self, tiles: Dim, row_tiles: Dim) -> Dim:
-        """How many tiles of columns all rows pass before the next ones: as many as half of the
-        second-level cache holds weights of, so that these come from memory once."""
-        cache = self.nest.target.l2_bytes // 2
+    def _near(self, tiles: Dim, passes: Dim) -> Dim:
+        """How many tiles of columns all rows, which are `passes`, come to before the next ones: as
+        many as half of the second-level cache holds weights of, so that these come from memory
+        once."""
+        # beside the next ones, where tiles ask for these
+        cache = self.nest.target.l2_bytes // (4 if self._asks else 2)
         sums = dims.product([n for _, n in self.roles.reduce.axes])
-        if self.nest.is_gpu or row_tiles == 1:
+        if self.nest.is_gpu or passes == 1:
             return tiles
         if not isinstance(tiles, int) or not isinstance(sums, int):
             return tiles
         weights = sums * self.columns * self.together * self.roles.weight.dtype.bytes
         blocks = -(-tiles // max(1, cache // weights))
         return -(-tiles // blocks)
+
+    def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
+        """Has tiles of dot products ask for the weights behind those of the tiles that all rows
+        come to: the next of them, and at the end what the next kernel reads, which is stored
+        there."""
+        staged, in_weight = self.staged, expr.free_vars(self.roles.weight)
+        if staged is None or not self._asks or any(a.var in in_weight for a in axes):
+            return
+        if not isinstance(passes, int) or not isinstance(near, int) or passes < LEAST_PASSES:
+            return
+        distance = near * self.together * self.columns * staged.axes.size
+        if distance >= LEAST_AHEAD:
+            self.ahead = Ahead(distance, passes, axes)
+
+    @property
+    def _asks(self) -> bool:
+        """Whether tiles may ask for weights while they multiply by others."""
+        staged = self.staged
+        if type(staged) is not StagedRows or self.nest.lanes == 1 or not self.roles.is_packed:
+            return False
+        return not staged.has_row_vectors(self.rows, self.columns)
 
     def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
         """The columns of what one workgroup does."""
@@ -321,7 +352,7 @@ class _Tiles:
             row = expr.index(0) if first is base else expr.sub(first, base)
             if isinstance(self.staged, StagedPairs):
                 return MatrixTile(tile, self.staged, row, values, first, start).build()
-            return DotTile(tile, self.staged, row, values, first, start).build()
+            return DotTile(tile, self.staged, row, values, first, start, self.ahead).build()
 
         base = first
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent

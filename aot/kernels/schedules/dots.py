@@ -18,7 +18,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import conditions_of, masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
@@ -35,6 +35,8 @@ from aot.kernels.schedules.sum_order import by_weight_step
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
+# groups after which a tile asks for some lines of weights, and bytes of a line
+ASKING, LINE = 32, 64
 # the word of four bytes
 WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
 # the ones that take a shift less first: LLVM adds what is computed in fewer steps first
@@ -336,26 +338,60 @@ class StagedRows:
         )
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """Weights that tiles ask for while they multiply by others, so that these are in the
+    second-level cache when their turn comes: each pass over the weights asks for a part of them.
+
+    Attributes:
+        distance: bytes from a tile's weights to those that are asked for.
+        passes: how often all rows come by a tile's columns.
+        axes: the axes along which they do, outermost first.
+    """
+
+    distance: int
+    passes: int
+    axes: tuple[Axis, ...]
+
+    def number(self, values: Values) -> Expr:
+        """Which pass it is."""
+        number = expr.index(0)
+        for axis in self.axes:
+            number = expr.add(expr.mul(number, expr.index(axis.extent)), values[axis.var])
+        return number
+
+
 class DotTile(Placed):
     """A register tile of dot products at its place.
 
     Attributes:
         staged: its rows.
         row: the first of them in scratch.
+        ahead: the weights that it asks for, if any.
     """
 
     def __init__(
-        self, tile: Tile, staged: StagedRows, row: Expr, values: Values, first: Expr, start: Expr
+        self,
+        tile: Tile,
+        staged: StagedRows,
+        row: Expr,
+        values: Values,
+        first: Expr,
+        start: Expr,
+        ahead: Ahead | None = None,
     ) -> None:
         super().__init__(tile, values, first, start)
         self.staged = staged
         self.row = row
+        self.ahead = ahead
 
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""
         nest, staged = self.nest, self.staged
         groups = staged.axes.size // DOT_GROUP
         if not staged.has_row_vectors(self.shape.rows, self.shape.columns):
+            if self.ahead is not None and groups >= ASKING:
+                return self._sum_asking(self.ahead, groups)
             return nest.serial(groups, self._group, "g")
 
         def step(g: Expr, of_row: Callable[[Expr], Expr]) -> list[Stmt]:
@@ -368,6 +404,30 @@ class DotTile(Placed):
             WORDS[staged.axes.staged],
             lambda r, g: staged.word(expr.add(self.row, r), g, 0),
             step,
+        )
+
+    def _sum_asking(self, ahead: Ahead, groups: int) -> list[Stmt]:
+        """The loop in pieces, before each of which some lines of weights are asked for."""
+        nest = self.nest
+        zero, pieces = expr.index(0), groups // ASKING
+        (here,) = self._word(zero, zero, zero).indices
+        lines = self.shape.columns * DOT_GROUP * groups // LINE
+        each = -(-lines // (ahead.passes * pieces))
+        first = expr.mul(ahead.number(self.values), expr.index(pieces))
+
+        def piece(n: Expr) -> list[Stmt]:
+            line = expr.mul(expr.add(first, n), expr.index(each * LINE))
+            at = expr.add(expr.add(here, line), expr.index(ahead.distance))
+            stmts: list[Stmt] = [
+                Prefetch(self.roles.weight.source, expr.add(at, expr.index(k * LINE)))
+                for k in range(each)
+            ]
+            begin = expr.mul(n, expr.index(ASKING))
+            return stmts + nest.serial(ASKING, lambda g: self._group(expr.add(begin, g)), "g")
+
+        done = expr.index(pieces * ASKING)
+        return nest.serial(pieces, piece, "p") + nest.serial(
+            groups % ASKING, lambda g: self._group(expr.add(done, g)), "g"
         )
 
     def _group(self, g: Expr) -> list[Stmt]:
@@ -453,7 +513,7 @@ class DotTile(Placed):
             shape.chunks, lambda u: nest.unrolled(shape.width, lambda lane: column(u, lane), "l")
         )
 
-    def _word(self, group: Expr, u: Expr, lane: Expr) -> Expr:
+    def _word(self, group: Expr, u: Expr, lane: Expr) -> Load:
         """The word of weights of a group, for lane `lane` of chunk `u`."""
         columns, weight, axes = self.roles.columns, self.roles.weight, self.staged.axes
         zero = expr.index(0)
