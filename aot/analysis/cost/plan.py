@@ -84,6 +84,9 @@ KEYS_AT_ONCE = 64
 MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 0.6, 2.0, 3
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
+# the share of the second level of cache that weights of a tile's columns may take to stay there
+# beside rows; and rows that multiply them as fast as they come from beyond it
+CACHED_SHARE, FAR_ROWS = 0.75, 5
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -174,6 +177,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         hides=not is_dotted,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_most_rows(contraction, target, is_dotted=is_dotted),
+        passed=_passed(contraction),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -507,6 +511,7 @@ def _tile(
     hides: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
+    passed: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
 
@@ -525,6 +530,7 @@ def _tile(
         hides: whether a sum waits for the one before it, so that few leave multipliers idle.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
+        passed: how many rows all tiles of some columns pass, and the bytes of a column's weights.
     """
     if target.has_workgroups:
         return _gpu_tile(target, lanes, rows_total, columns_total)
@@ -560,6 +566,8 @@ def _tile(
             busy = min(1.0, reuse / loads)
             if hides:
                 busy = min(busy, rows * vectors / SUMS)
+            if rows < passed[0] and are_far(columns * passed[1], target.l2_bytes):
+                busy = min(busy, rows / FAR_ROWS)
             if in_pairs:
                 products = PAIR_PRODUCTS * rows * vectors
                 around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors
@@ -577,6 +585,21 @@ def _tile(
             if score > best_score:
                 best, best_score = (rows, columns), score
     return best
+
+
+def are_far(weight_bytes: int, cache_bytes: int) -> bool:
+    """Whether the weights of a tile's columns come from beyond the second level of cache each time
+    that rows pass them."""
+    return weight_bytes > cache_bytes * CACHED_SHARE
+
+
+def _passed(contraction: ContractionDims) -> tuple[int, int]:
+    """The rows that pass all columns, and the bytes of a column's weights, where these are known;
+    of the windows of groups none counts, as their sums are short."""
+    m, k = contraction.m, contraction.k
+    if not isinstance(m, int) or not isinstance(k, int) or contraction.groups != 1:
+        return 0, 0
+    return m, k * contraction.right.dtype.bytes
 
 
 def _gpu_tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:

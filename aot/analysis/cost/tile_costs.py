@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import (
+    FAR_ROWS,
     UNPACK_COST,
     UNPACK_REGISTERS,
     Plan,
+    are_far,
     plan,
     rest_chunks,
     tail_rows,
@@ -29,9 +31,11 @@ from aot.analysis.cost.plan import (
 )
 from aot.ir import dims
 from aot.ir.assumed_extents import TILE
+from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim, DimExpr, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import Schedule
+from aot.ir.types import DType
 from aot.target.model import Target
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
@@ -52,6 +56,7 @@ DYNAMIC_WINDOW_COST = 30.0
 DYNAMIC_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
 DYNAMIC_WINOGRAD_COST = 0.04
+WEIGHT_BYTES = 4  # of floats, whose place in the caches counts
 # a vector of memory that is read in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
@@ -111,7 +116,8 @@ class KernelModel(NamedTuple):
         is_padded: whether the ends of a line of rows are at a border.
         is_unpacked: whether each step unpacks weights to 16 bits.
         is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
-        cache_bytes: the second level of cache, which Winograd's blocks fit.
+        cache_bytes: the second level of cache, which Winograd's blocks fit, and which holds weights
+            of floats from tile to tile; 0 where that doesn't count.
         is_stored: whether filters are stored as Winograd's algorithm transforms them.
     """
 
@@ -155,9 +161,17 @@ class KernelModel(NamedTuple):
             contraction is not None and contraction.is_padded,
             contraction is not None and unpacks_weights(contraction, target),
             is_blocked=contraction is not None and contraction.right.scales is not None,
-            cache_bytes=target.l2_bytes if made.schedule is Schedule.WINOGRAD else 0,
+            cache_bytes=target.l2_bytes if _is_cached(made, contraction) else 0,
             is_stored=call is not None and winograd.has_transformed_filters(call),
         )
+
+
+def _is_cached(made: Plan, contraction: ContractionDims | None) -> bool:
+    """Whether what the second level of cache holds counts for the cost of a plan's kernel."""
+    if made.schedule is Schedule.WINOGRAD or contraction is None:
+        return made.schedule is Schedule.WINOGRAD
+    is_float = contraction.right.dtype is DType.F32 and contraction.groups == 1
+    return made.schedule is Schedule.CONTRACTION and is_float
 
 
 def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, DynamicLoops]:
@@ -259,13 +273,18 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
     chunk = min(tile[1], kernel.panel) if is_cpu and dynamic.columns else tile[1]
     at_borders = 2 if is_cpu and kernel.is_padded else 0
     total = 0.0
+    passing = -(-loops.rows // tile[0]) * loops.outer
     for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
         lower = tail_rows(tile[0], columns, kernel.lanes) if is_cpu and dynamic.rows else 0
         vectors = max(1.0, columns / kernel.lanes)
         left = at_borders
+        weights = loops.terms * columns * WEIGHT_BYTES
+        is_far = passing > 1 and kernel.cache_bytes > 0 and are_far(weights, kernel.cache_bytes)
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)
+            if is_far:
+                step = max(step, FAR_ROWS * vectors)
             if kernel.is_unpacked:
                 step += UNPACK_COST * vectors
             rest = STORE_COST * sums + TILE_COST

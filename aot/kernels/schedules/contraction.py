@@ -248,10 +248,11 @@ class _Tiles:
         sums = dims.product([n for _, n in self.roles.reduce.axes])
         if self.nest.is_gpu or passes == 1:
             return tiles
-        if not isinstance(tiles, int) or not isinstance(sums, int):
-            return tiles
-        weights = sums * self.columns * self.together * self.roles.weight.dtype.bytes
-        blocks = -(-tiles // max(1, cache // weights))
+        each = self.columns * self.together * self.roles.weight.dtype.bytes
+        fitting = dims.maximum(1, dims.floor_divide(cache, dims.multiply(sums, each)))
+        if not isinstance(tiles, int) or not isinstance(fitting, int):
+            return dims.minimum(tiles, fitting)
+        blocks = -(-tiles // fitting)
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:

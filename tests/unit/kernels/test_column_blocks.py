@@ -37,6 +37,15 @@ func @main(%x: f32[1, 8, SIZE], %w: f32[90, 8, WINDOW]) -> ("y") {
 """
 
 
+SHARED = """
+func @main(%x: f32[7, 48], %v: f32[96, 112], %w: f32[48, 96]) -> ("y") {
+  %1 = matmul(%x, %w) : f32[7, 96]
+  %2 = matmul(%1, %v) : f32[7, 112]
+  return(%2)
+}
+"""
+
+
 @pytest.fixture(params=[1024, 16384])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """One whose second-level cache holds no tile of weights, or a few."""
@@ -71,6 +80,23 @@ def test_batches_have_weights_of_their_own(target: str) -> None:
         for n in (1, 17):
             x = numbers(n, 2, n, 24)
             np.testing.assert_array_equal(program({"x": x})["y"], x @ w)
+
+
+def test_extents_that_are_parameters(target: str) -> None:
+    """One kernel for two products; how many columns rows pass at a time the program says."""
+    v, w = numbers(5, 96, 112), numbers(6, 48, 96)
+    module = aot.compile(
+        SHARED.encode(),
+        input_values={"v": v, "w": w},
+        targets=[target],
+        optimize="size",
+        disable=("join-regions",),
+    )
+    found = module.stats["variants"][0]["executables"]["despecialised"]
+    assert (found["met"], found["kept"]) == (2, 1)
+    with aot.load(module) as program:
+        x = numbers(7, 7, 48)
+        np.testing.assert_array_equal(program({"x": x})["y"], x @ w @ v)
 
 
 def test_integers(target: str) -> None:
