@@ -23,7 +23,7 @@ from aot.analysis.dispatches import (
     is_dispatch,
     where,
 )
-from aot.analysis.memory.alignment import operand_alignments
+from aot.analysis.memory.alignment import buffer_alignments
 from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
 from aot.ir import dims
@@ -107,7 +107,7 @@ class CpuFallback:
         """Kernels of a module whose functions are outlined; what only code generation finds is
         still to come, see `give`."""
         made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
-        alignments = operand_alignments(module) if target.has_workgroups else {}
+        alignments = buffer_alignments(module) if target.has_workgroups else {}
         waiting = deque(module.executables)
         while waiting:
             function = waiting.popleft()

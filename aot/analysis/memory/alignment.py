@@ -1,7 +1,8 @@
-"""At which multiples of bytes the operands of executables begin, wherever they are dispatched.
+"""At which multiples of bytes the operands and results of executables begin in all dispatches.
 
-What a GPU may load as vectors. Looks at a module whose functions are outlined, and says nothing of
-memory whose place only a run knows: states, what branches yield, rows of loops. Changes nothing.
+What a GPU may load and store as vectors. Looks at a module whose functions are outlined, and says
+nothing of memory whose place only a run knows: states, what branches yield, rows of loops. Changes
+nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from aot.ops.selection import CONCAT_ALIAS
 ROOT_BYTES = 16
 
 
-def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
-    """For each executable that is dispatched, of each operand: a power of two up to ROOT_BYTES that
-    its first byte's place is a multiple of in every dispatch.
+def buffer_alignments(module: Module) -> dict[str, tuple[int, ...]]:
+    """For each executable that is dispatched, of each operand, then each result: a power of two up
+    to ROOT_BYTES that its first byte's place is a multiple of in every dispatch.
 
-    It is the element's size for an operand whose memory a result takes over.
+    It is 1 for an operand whose memory a result takes over.
     """
     found: dict[str, list[int]] = {}
     for function in module.entry_points:
@@ -35,6 +36,7 @@ def operand_alignments(module: Module) -> dict[str, tuple[int, ...]]:
                 here = [_alignment(assignment, v) for v in op.operands if v is not None]
                 for operand in _taken_over(op):
                     here[operand] = 1
+                here += [_alignment(assignment, v) for v in op.results]
                 known = found.setdefault(executable_of(op), here)
                 known[:] = map(min, known, here)
     return {name: tuple(alignments) for name, alignments in found.items()}

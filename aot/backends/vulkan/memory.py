@@ -11,7 +11,7 @@ from math import gcd, prod
 from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
-from aot.backends.vulkan.spirv import MemorySemantics, Op, Scope, StorageClass
+from aot.backends.vulkan.spirv import Decoration, MemorySemantics, Op, Scope, StorageClass
 from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
@@ -52,6 +52,7 @@ class Memory:
         if any(buffer.class_param is not None for buffer in kernel.buffers):
             raise InternalError(f"kernel {kernel.name}: the bindings of a shader must be known")
         self._buffers: dict[tuple[BufferClass, int], int] = {}
+        self._aliased: set[int] = set()
         self._scratch: dict[Scratch, int] = {}
         self._version = 0
         # whether lanes read what others stored before a barrier
@@ -186,15 +187,26 @@ class Memory:
         if (binding, type) not in self._buffers:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
             words = self.asm.runtime_array(type, stride)
-            self._buffers[binding, type] = self.asm.resource(
+            made = self.asm.resource(
                 StorageClass.STORAGE_BUFFER,
                 self.asm.block(
                     words, is_written=is_written, is_coherent=is_written and self._is_shared
                 ),
                 binding.value,
             )
+            self._buffers[binding, type] = made
             self.bindings.add(binding)
+            if is_written:
+                self._note_alias(binding)
         return self._buffers[binding, type]
+
+    def _note_alias(self, binding: BufferClass) -> None:
+        """Says of the variables of a class that is written that they are the same memory."""
+        alike = [v for (other, _), v in self._buffers.items() if other is binding]
+        for variable in alike if len(alike) > 1 else ():
+            if variable not in self._aliased:
+                self.asm.decorate(variable, Decoration.ALIASED)
+                self._aliased.add(variable)
 
     def _word_type(self, binding: BufferClass) -> int:
         """f32 where a class holds nothing else, which saves a conversion for each element."""
@@ -316,6 +328,28 @@ class Memory:
             self.bindings.add(buffer.binding)
         return self._load_four(self._quads[buffer.binding], quad, number)
 
+    def starts_quad(self, buffer: Buffer, indices: list[Linear]) -> bool:
+        """Whether four neighbours that begin at `indices` may be stored at once: words, at a
+        multiple of four."""
+        is_whole = buffer.is_written and buffer.dtype.bytes == 4 and buffer.strides == (1,)
+        return is_whole and self.values.multiple_of(self._word(buffer, indices)) % QUAD == 0
+
+    def store_quad(self, buffer: Buffer, indices: list[Linear], parts: list[int]) -> None:
+        """Stores four neighbours of which `starts_quad` holds."""
+        asm, pure = self.asm, self.values.pure
+        number = self._quad_number(self._word(buffer, indices), None)
+        assert number is not None
+        type = self._word_type(buffer.binding)
+        if buffer.dtype is DType.F32 and type == asm.u32:
+            parts = [self._as_u32(part) for part in parts]
+        quad = asm.vector(type, QUAD)
+        value = pure(Op.COMPOSITE_CONSTRUCT, quad, *parts)
+        variable = self._variable(buffer.binding, quad, 4 * QUAD)
+        pointer = asm.pointer(StorageClass.STORAGE_BUFFER, quad)
+        place = pure(Op.ACCESS_CHAIN, pointer, variable, self.values.u32(0), number)
+        self.values.body.emit(Op.STORE, place, value)
+        self.changed()
+
     def _quad_number(self, start: Linear, guard: int | None) -> int | None:
         """Which four elements of a class begin at `start`; None where they don't at a multiple of
         four. Where `guard` is false, some that exist."""
@@ -427,7 +461,9 @@ class Memory:
             whole = self._register(scratch, element)
             lane = (element % QUAD,)
             return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, whole, literals=lane)
-        position = self._safe(self._position(scratch, place, indices), guard)
+        position = self._position(scratch, place, indices)
+        if guard is not None:
+            position = self.values.atom(self._safe(position, guard))
         pointer = self._scratch_pointer(scratch, position)
         loaded = self.values.cached(
             (Op.LOAD, self._version, pointer),
@@ -452,7 +488,7 @@ class Memory:
             return
         if scratch.dtype is DType.BOOL:
             value = self.elements.to_bits(value, DType.BOOL)
-        position = self.values.id_of(self._position(scratch, place, indices))
+        position = self._position(scratch, place, indices)
         self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, position), value)
         self.changed()
 
@@ -526,18 +562,17 @@ class Memory:
                 return None
         return self._position(scratch, place, indices).number
 
-    def _scratch_pointer(self, scratch: Scratch, position: int) -> int:
+    def _scratch_pointer(self, scratch: Scratch, position: Linear) -> int:
         """To an element; of those kept four to a vector, to a component."""
-        values, u32 = self.values, self.asm.u32
+        values, four = self.values, Linear((), QUAD)
         is_shared = scratch.space is Space.WORKGROUP
         storage = StorageClass.WORKGROUP if is_shared else StorageClass.FUNCTION
         pointer = self.asm.pointer(storage, self._slot(scratch))
         variable = self._scratch_variable(scratch)
         if scratch not in self._vectors:
-            return values.pure(Op.ACCESS_CHAIN, pointer, variable, position)
-        shift = values.u32(QUAD.bit_length() - 1)
-        vector = values.pure(Op.SHIFT_RIGHT_LOGICAL, u32, position, shift)
-        component = values.pure(Op.BITWISE_AND, u32, position, values.u32(QUAD - 1))
+            return values.pure(Op.ACCESS_CHAIN, pointer, variable, values.id_of(position))
+        vector = values.id_of(values.floor_divide(position, four))
+        component = values.id_of(values.floor_modulo(position, four))
         return values.pure(Op.ACCESS_CHAIN, pointer, variable, vector, component)
 
     def _scratch_variable(self, scratch: Scratch) -> int:

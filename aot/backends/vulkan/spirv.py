@@ -175,6 +175,7 @@ class Decoration(IntEnum):
     BLOCK = 2
     ARRAY_STRIDE = 6
     BUILT_IN = 11
+    ALIASED = 20
     COHERENT = 23
     NON_WRITABLE = 24
     BINDING = 33

@@ -1,9 +1,9 @@
 """Loops over four neighbours at a time that become vector instructions.
 
 A register tile's sums are the case: `acc[r, u] = fma(a, w[.. + u], acc[r, u])` for u in an unrolled
-loop. As vectors they are a quarter of the instructions, and of the phis around each loop. Owns
-which loops and scratch those are, and their evaluation; what does not lie side by side is put
-together one by one.
+loop. As vectors they are a quarter of the instructions, and of the phis around each loop. Stores of
+neighbours in a buffer are one as well. Owns which loops and scratch those are, and their
+evaluation; what does not lie side by side is put together one by one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,20 @@ from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.placement import QUAD, Placement, SumLoop
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import Linear, Values
-from aot.ir.expr import Cast, Const, Expr, Fma, Load, Var, coefficient, free_vars, index
+from aot.ir.expr import (
+    Cast,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Var,
+    coefficient,
+    free_vars,
+    index,
+    loads,
+)
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, For, Scratch
+from aot.kernels.ir.nodes import Buffer, For, Scratch, Store
 
 
 class Vectors:
@@ -36,9 +47,38 @@ class Vectors:
         """Emits the loop's iterations; False, and nothing stored, where it is not such a loop."""
         found = self.sums.get(loop)
         if found is None:
-            return False
+            return self._store_neighbours(loop)
         for indices, value in list(self._stores(loop, found)):
             self.memory.store_vector(found.target, indices, value)
+        return True
+
+    def _store_neighbours(self, loop: For) -> bool:
+        """Stores to neighbours in a buffer, four at once, where the loop does just that."""
+        (stmt, *others) = loop.body
+        if others or not isinstance(stmt, Store) or not isinstance(stmt.target, Buffer):
+            return False
+        assert isinstance(loop.extent, int)
+        target = stmt.target
+        if loop.extent % QUAD or stmt.guard is not None or len(stmt.indices) != 1:
+            return False
+        is_read = any(load.source is target for load in loads(stmt.value))
+        if is_read or coefficient(stmt.indices[0], loop.var) != 1:
+            return False
+        for first in range(0, loop.extent, QUAD):
+            self._start(loop.var, first)
+            if not self.memory.starts_quad(target, [self.expressions.index(stmt.indices[0])]):
+                return False
+        for first in range(0, loop.extent, QUAD):
+            parts: list[int] = []
+            for number in range(first, first + QUAD):
+                self._start(loop.var, number)
+                part = self.expressions.stored(stmt.value)
+                assert isinstance(part, int)
+                parts.append(part)
+            self._start(loop.var, first)
+            indices = [self.expressions.index(i) for i in stmt.indices]
+            self.memory.store_quad(target, indices, parts)
+        self.expressions.start_statement()
         return True
 
     def _stores(self, loop: For, found: SumLoop) -> Iterator[tuple[list[Linear], int]]:

@@ -33,7 +33,7 @@ class Buffer:
     Element (i, j, ...) is at byte `offset + dtype.bytes * (i*strides[0] + j*strides[1] + ...)`
     of the class's buffer. Dims' symbols are INDEX parameters. `offset` is a multiple of `alignment`
     bytes, or of the element's size where that is more. Buffers of class CONSTANTS or INPUTS are
-    never written, and nothing that is written overlaps them; nor those with an alignment. Other
+    never written, and nothing that is written overlaps them; nor operands with an alignment. Other
     arena and output buffers may overlap each other only where the kernel was built for it (an
     element is read before the same iteration writes it). A buffer with a `class_param` is in the
     buffer of the class whose number that is, and as free as one of the arena, its `binding`; a

@@ -72,8 +72,8 @@ def lower(
     """The kernel of an executable for a target.
 
     The parameter block is: a byte offset for each operand, then each result, then the values of
-    `function.dim_names`. `alignments` are what each operand's offset is a multiple of, where that
-    is known (aot/analysis/memory/alignment.py).
+    `function.dim_names`. `alignments` are what the offsets of operands, and then results, are
+    multiples of, where that is known (aot/analysis/memory/alignment.py).
 
     With `unrolled` extents that only the device knows may be more than a GPU's lane goes through:
     of a sum that lanes can share there are two ways then, and the extents choose.
@@ -95,12 +95,15 @@ def _lower(
         builder.dim_param(name)
     classes = function.bindings
     count = len(function.inputs)
-    known = alignments or (1,) * count
-    for value, binding, alignment in zip(function.inputs, classes[:count], known, strict=True):
+    known = (*alignments, *(1,) * (len(classes) - len(alignments)))
+    placed = zip(classes, known, strict=True)
+    for value, (binding, alignment) in zip(function.inputs, placed, strict=False):
         buffers[value] = _buffer(builder, "in", value, binding, alignment=alignment)
     results = [
-        _buffer(builder, "out", value, binding, is_written=True)
-        for value, binding in zip(function.results, classes[count:], strict=True)
+        _buffer(builder, "out", value, binding, is_written=True, alignment=alignment)
+        for value, binding, alignment in zip(
+            function.results, classes[count:], known[count:], strict=True
+        )
     ]
     root = root_of(function)
     stages = stages_of(function.block, function.results)

@@ -17,6 +17,7 @@ from aot.kernels.lower import segments
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
+from aot.kernels.schedules.neighbours_gpu import Neighbours
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
@@ -36,6 +37,9 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
         made = _segmented(nest, output) or _repeated(nest, output) or _in_blocks(nest, output)
         if made is not None:
             return made
+    together = Neighbours.of(nest, output, axes)
+    if together is not None:
+        return lanes_over_output(nest, together.axes, lambda at, width, lane: together.stores(at))
     return lanes_over_output(nest, axes, lambda values, width, lane: output.stores(nest, values))
 
 

@@ -32,6 +32,7 @@ from aot.kernels.lower.nest import (
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
+from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
 
@@ -261,6 +262,14 @@ def _lanes_over_results(
 ) -> tuple[Stmt, ...]:
     """Each lane reduces for an element of its own, or for all elements along the `free` axes."""
     whole = [axis for axis in output.axes if axis not in free]
+    together = None if free or len(reduces) != 1 else Neighbours.of(nest, output, whole)
+    if together is not None:
+
+        def four(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
+            assert lane is not None
+            return together.reduced(values, reduces[0], lane)
+
+        return lanes_over_output(nest, together.axes, four)
     axes, gone = collapse(whole, output.address, output.values)
     inside, more = collapse(free, output.address, output.values)
     gone = {**gone, **more}

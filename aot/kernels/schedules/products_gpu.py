@@ -12,7 +12,7 @@ from dataclasses import replace
 from aot.analysis.cost.plan import gpu_columns, gpu_lanes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
-from aot.kernels.ir.nodes import Buffer, If, Space, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
@@ -138,6 +138,29 @@ class _PlacedOnGpu(Placed):
         stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        return stored + nest.serial(
-            self.shape.rows, lambda r: self._finish_row(r, tile, nest.serial), "r"
+        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
+        return stored + nest.serial(self.shape.rows, lambda r: finish(r, tile), "r")
+
+    @property
+    def _has_all_or_none(self) -> bool:
+        """Whether a lane's columns are all there or none is, and each is one store."""
+        columns = self.roles.columns.extent
+        return not self.output.others and dims.modulo(columns, self.shape.chunks) == 0
+
+    def _finish_one_by_one(self, r: Expr, source: Scratch) -> list[Stmt]:
+        return self._finish_row(r, source, self.nest.serial)
+
+    def _finish_together(self, r: Expr, source: Scratch) -> list[Stmt]:
+        """As `_finish_row`, a lane's columns as neighbours that may be stored at once."""
+        nest, roles, shape = self.nest, self.roles, self.shape
+        here, conditions = self._at(r, is_clamped=False), list[Expr]()
+        if roles.rows is not None and not shape.has_all_rows:
+            row = expr.add(self.first, r)
+            conditions.append(expr.binary("lt", row, expr.index(roles.rows.extent)))
+        if not shape.has_all_columns:
+            conditions.append(expr.binary("lt", self.column, expr.index(roles.columns.extent)))
+        stmts = nest.unrolled(
+            shape.chunks, lambda u: self._stores(here, source, r, u, self.lane), "u"
         )
+        are_there = expr.all_of(conditions)
+        return stmts if are_there is None else [If(are_there, tuple(stmts))]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.analysis.memory.alignment import operand_alignments
+from aot.analysis.memory.alignment import buffer_alignments
 from aot.backends.vulkan.spirv import Op
 from aot.ir.builder import Builder
 from aot.ir.clone import clone_function
@@ -62,7 +62,7 @@ def test_an_operand_begins_where_the_least_aligned_dispatch_has_it(
 ) -> None:
     piece = f"starts = [0, {start}, 0], stops = [1, {start + 2}, 6], steps = [1, 1, 1]"
     module = parse_module(MODULE.format(slice=piece, tie=tie))
-    assert operand_alignments(module) == {"e0": (16,), "e1": (expected,)}
+    assert buffer_alignments(module) == {"e0": (16, 16), "e1": (expected, 16)}
 
 
 def sums(count: Dim, alignment: int, binding: BufferClass = BufferClass.ARENA) -> Kernel:
