@@ -161,9 +161,11 @@ def compile(
             more, where that pays.
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.
-        arithmetic: "fp32" or "fp16": what convolutions and matrix products of float32 are computed
-            in. fp16 stores as storage fp16 does and sums pieces of products in float16, on CPUs
-            that multiply twice as many numbers of it at a time; it rounds.
+        arithmetic: "fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are
+            computed in. fp16 stores as storage fp16 does and sums pieces of products in float16, on
+            CPUs that multiply twice as many numbers of it at a time; bf16 rounds the operands of
+            products with constant weights to bfloat16 and sums in float32, on CPUs that sum pairs
+            of them.
         activations: "model", "f32" or "int8": how activations meet weights that alone are
             quantised. int8 rounds them by blocks to 8 bits on CPUs, f32 never does, and by default
             MatMulNBits with accuracy_level 4 does.

@@ -347,11 +347,13 @@ class CompileOptions:
     arithmetic: str = _option(
         "fp32",
         CHOICE,
-        "What products of float32 are computed in; fp16 is faster where a CPU has it, and rounds.",
-        '"fp32" or "fp16": what convolutions and matrix products of float32 are computed in. fp16 '
-        "stores as storage fp16 does and sums pieces of products in float16, on CPUs that multiply "
-        "twice as many numbers of it at a time; it rounds.",
-        choices=("fp32", "fp16"),
+        "What products of float32 are computed in; others are faster where a CPU has them, and "
+        "round.",
+        '"fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are computed '
+        "in. fp16 stores as storage fp16 does and sums pieces of products in float16, on CPUs that "
+        "multiply twice as many numbers of it at a time; bf16 rounds the operands of products with "
+        "constant weights to bfloat16 and sums in float32, on CPUs that sum pairs of them.",
+        choices=("fp32", "fp16", "bf16"),
     )
     activations: str = _option(
         "model",

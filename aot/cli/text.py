@@ -429,8 +429,10 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
             )
         if "arithmetic" in variant:
             total = variant["arithmetic"]["multiply_adds"]
-            share = variant["arithmetic"]["multiply_adds_in_f16"] / max(1, total)
-            lines.append(f"    {100 * share:.1f} % of {total:,} multiply-adds in f16")
+            for name in ("f16", "bf16"):
+                if f"multiply_adds_in_{name}" in variant["arithmetic"]:
+                    share = variant["arithmetic"][f"multiply_adds_in_{name}"] / max(1, total)
+                    lines.append(f"    {100 * share:.1f} % of {total:,} multiply-adds in {name}")
     variants = stats.get("variants", ())
     if variants and "multiply_adds" in variants[0]:
         lines.append(quantised_line(variants[0]["multiply_adds"]))

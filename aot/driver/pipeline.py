@@ -42,6 +42,7 @@ from aot.passes.layout.choose_algorithms import CHOOSE_ALGORITHMS
 from aot.passes.layout.eager_shapes import follow_eagerly
 from aot.passes.layout.resolve_shapes import RESOLVE_SHAPES
 from aot.passes.order import FORMED, MODEL_PASSES, OUTLINED, TARGET_PASSES, TUNED
+from aot.passes.quantise.bf16_products import BF16_PRODUCTS
 from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
@@ -88,11 +89,17 @@ def compile_module(
 
 
 def _check_arithmetic(wanted: Sequence[Target], options: CompileOptions) -> None:
-    """Products in f16 are for targets that have fast ones.
+    """Products in f16 and in bf16 are for targets that have fast ones.
 
     Raises:
         CompileError: a target has none.
     """
+    slow = [target.name for target in wanted if not target.sums_bf16]
+    if options.arithmetic == "bf16" and slow:
+        raise CompileError(
+            f"arithmetic bf16: target {', '.join(slow)} has no instruction that sums products of "
+            "bfloat16"
+        )
     slow = [target.name for target in wanted if not target.doubles_half]
     if options.arithmetic == "fp16" and slow:
         raise CompileError(
@@ -254,7 +261,8 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
     assert context.target is not None
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})
-    arithmetic = context.statistics.get(NARROW_ARITHMETIC.name, {})
+    arithmetic = dict(context.statistics.get(NARROW_ARITHMETIC.name, {}))
+    arithmetic.update(context.statistics.get(BF16_PRODUCTS.name, {}))
     winograd = context.statistics.get(CHOOSE_ALGORITHMS.name, {})
     quantised = multiply_adds_of(context)
     return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aot.ir.dims import Dim, floor_divide, product
-from aot.ir.schedule import DOT_GROUP
+from aot.ir.schedule import word_terms
 from aot.ir.types import DType, TensorType
 
 # the largest magnitude of weights of which two products with bytes of a dtype fit 16 bits together
@@ -166,7 +166,9 @@ class ContractionDims:
     def is_in_words(self) -> bool:
         """Whether the right side's summed dim is split into groups that fill a word each."""
         layout = self.right.type.layout
-        return layout is not None and (self.right.summed, DOT_GROUP) in layout.splits
+        if layout is None or self.right.dtype.bytes > 2:
+            return False
+        return (self.right.summed, word_terms(self.right.dtype)) in layout.splits
 
     @property
     def is_padded(self) -> bool:

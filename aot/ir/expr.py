@@ -159,7 +159,9 @@ class Dot:
     """`c` plus the sum of the products of the parts of two packed words, in i32, which wraps.
 
     Both words have as many parts, but signs of their own. Words of bytes may be summed as I16X2, to
-    which each half of their parts adds its own sum, wrapping in 16 bits. In kernels only.
+    which each half of their parts adds its own sum, wrapping in 16 bits. Words of bf16 are summed
+    in f32, in any order and rounded at any of its steps; subnormal numbers may count as 0. In
+    kernels only.
 
     Attributes:
         is_narrow: whether the products of any two parts fit 16 bits together, whatever `a` holds.

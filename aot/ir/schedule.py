@@ -8,9 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from aot.ir.types import DType
+
 # How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for
 # all targets, so that the variants of a module share their weights.
 DOT_GROUP = 4
+
+
+def word_terms(dtype: DType) -> int:
+    """How many elements of a dtype lie in such a word."""
+    return DOT_GROUP // dtype.bytes
 
 
 class Schedule(Enum):

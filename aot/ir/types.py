@@ -113,6 +113,8 @@ _FACTS = {
     # bytes below 128: the products of two with signed bytes fit 16 bits together
     "u7x4": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="u8"),
     "i16x2": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="i16"),
+    # the bits of two bf16, as kernels store them
+    "bf16x2": DTypeFacts(DTypeKind.PACKED, 32, "uint32", part="u16"),
 }
 
 
@@ -145,6 +147,7 @@ class DType(Enum):
     U8X4 = "u8x4"
     U7X4 = "u7x4"
     I16X2 = "i16x2"
+    BF16X2 = "bf16x2"
 
     kind: DTypeKind
     bits: int

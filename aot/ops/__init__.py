@@ -4,6 +4,7 @@ from aot.ir.record import REGISTRY, OpRecord, lookup
 from aot.ops import (
     arg,
     attention,
+    bf16_contraction,
     bits,
     blocked,
     blocked_rows,
@@ -35,6 +36,7 @@ __all__ = [
     "OpRecord",
     "arg",
     "attention",
+    "bf16_contraction",
     "bits",
     "blocked",
     "blocked_rows",

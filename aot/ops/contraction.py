@@ -101,6 +101,12 @@ WINDOW_TEXT = (
 
 
 # of contractions of floats
+OF_BF16 = Attribute(
+    "of_bf16",
+    "bool",
+    False,
+    "the model's operands are bf16, to which a target that multiplies these may round the left one",
+)
 HALF_SUMS = Attribute(
     "half_sums",
     "bool",
@@ -142,7 +148,7 @@ def _max_weight(call: Call) -> int | None:
 def _reference_sum_dtype(call: Call, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """As `sum_dtype`; sums of products of 16 bits are exact in float64 too, which numpy sums
     faster."""
-    return np.dtype(np.float64) if _is_in_integers(call) else sum_dtype(dtype)
+    return np.dtype(np.float64) if call.record.sums_in is not None else sum_dtype(dtype)
 
 
 def _rounded(call: Call, sums: Array) -> Array:
@@ -377,6 +383,7 @@ CONV = register(
                 "direct or winograd: how a target that can computes the same, roundings apart",
             ),
             HALF_SUMS,
+            OF_BF16,
         ),
         constraints=(
             *CONV_CONSTRAINTS,
@@ -478,20 +485,21 @@ def _matmul_sample(
     )
 
 
+MATMUL_CONSTRAINTS = (
+    Constraint(
+        "a and b have at least two dims",
+        lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2,
+    ),
+    Constraint("a has as many columns as b has rows", _matmul_inner),
+)
+
 MATMUL = register(
     OpRecord(
         name="matmul",
         summary="Matrix product of the last two dims; dims before them broadcast.",
         operands=(Operand("a", NUMBERS), Operand("b", NUMBERS, same_as="a")),
-        attributes=(HALF_SUMS,),
-        constraints=(
-            Constraint(
-                "a and b have at least two dims",
-                lambda call: min(call.operand(0).rank, call.operand(1).rank) >= 2,
-            ),
-            Constraint("a has as many columns as b has rows", _matmul_inner),
-            _HALF_SUMS_ARE_OF_F16,
-        ),
+        attributes=(HALF_SUMS, OF_BF16),
+        constraints=(*MATMUL_CONSTRAINTS, _HALF_SUMS_ARE_OF_F16),
         infer=matmul_type,
         reference=matmul_reference,
         compute=matmul_compute,

@@ -23,6 +23,7 @@ from aot.passes.memory.bind_state import BIND_STATE
 from aot.passes.memory.inline import INLINE
 from aot.passes.memory.insert_copies import INSERT_COPIES
 from aot.passes.memory.write_values import WRITE_VALUES
+from aot.passes.quantise.bf16_products import BF16_PRODUCTS
 from aot.passes.quantise.legalise_dtypes import LEGALISE_DTYPES
 from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
@@ -64,6 +65,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
 TARGET_PASSES: tuple[Pass, ...] = (
     CHECK_SUPPORTED,  # before passes that know only what can be run
     LEGALISE_DTYPES,
+    BF16_PRODUCTS,  # before layouts, which are other ones for these
     PREPARE_DOTS,  # what it pads and moves gets its layout here, and is fused into its producer
     ASSIGN_LAYOUTS,  # changes producers and leaves pending shape changes
     RESOLVE_SHAPES,

@@ -172,9 +172,16 @@ class Target:
             return self.has("ssse3") and not self.sums_bytes(left, right)
         return pair == {DType.I8} and self.has("neon") and not self.has("dotprod")
 
+    @property
+    def sums_bf16(self) -> bool:
+        """Whether an instruction sums the products of two pairs of bf16 in f32."""
+        return self.is_cpu and (self.has("avx512bf16") or self.has("bf16"))
+
     def multiplies_matrices(self, left: DType, right: DType) -> bool:
-        """Whether an instruction multiplies two rows of 8 `left` by two columns of `right`, and
-        adds the products to sums in i32."""
+        """Whether an instruction multiplies two rows of 8 bytes of `left` by two columns of
+        `right`, and adds the products to sums in 32 bits."""
+        if left is right is DType.BF16:
+            return self.arch == "aarch64" and self.has("bf16")
         is_pair = left.bits == right.bits == 8 and (left is right or left is DType.U8)
         return is_pair and self.arch == "aarch64" and self.has("i8mm")
 
@@ -213,6 +220,8 @@ class Target:
         Args:
             is_narrow: whether the products of any two pairs fit 16 bits together.
         """
+        if left is DType.BF16:
+            return left
         if self.sums_bytes(left, right) or (is_narrow and self.sums_narrow_bytes(left, right)):
             return left
         return DType.I16

@@ -20,7 +20,14 @@ HOST = "host"
 # Best first. What `host` picks is one of these, so a file depends on the choice and never on the
 # rest of the machine: `aotc` prints the name, and giving it by hand yields the same bytes.
 HOST_CHOICES = {
-    "x86_64": ("x86-64-v4-vnni", "x86-64-v4", "x86-64-v3-vnni", "x86-64-v3", "x86-64-v2"),
+    "x86_64": (
+        "x86-64-v4-bf16",
+        "x86-64-v4-vnni",
+        "x86-64-v4",
+        "x86-64-v3-vnni",
+        "x86-64-v3",
+        "x86-64-v2",
+    ),
     "aarch64": ("aarch64-linux-i8mm", "aarch64-linux-dotprod", "aarch64-generic"),
     "arm": ("armv7-neon",),
     "riscv64": ("riscv64-v", "riscv64"),

@@ -14,7 +14,7 @@ from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
-from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule
+from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout, TensorType
 from aot.target.model import GpuGeometry, Target
 
@@ -174,7 +174,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
         in_matrices=is_dotted and multiplies_matrices(contraction, target),
         grouped=is_in_rows,
-        hides=not is_dotted,
+        hides=not is_dotted or contraction.accumulator.is_float,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_most_rows(contraction, target, is_dotted=is_dotted),
         passed=_passed(contraction),
@@ -193,12 +193,17 @@ def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:
     return is_alike and strides.get(along, 1) == 1 and _innermost(contraction.left.type) == along
 
 
+def _sums_floats(contraction: ContractionDims) -> bool:
+    """Whether floats are multiplied one by one."""
+    return contraction.accumulator.is_float and not sums_words(contraction)
+
+
 def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
     """Whether a CPU's vectors hold rows, not columns: where they are neighbours in the memory of
     the left side, and in that of the result or there are few columns for a vector. Taps would be
     neighbours at other places."""
     lanes = lanes_of(target, contraction.accumulator.bytes)
-    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+    if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
     windows = contraction.windows
     if not windows or contraction.groups != 1 or contraction.is_padded:
@@ -218,7 +223,7 @@ def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
     """Whether windows slide over planes for few columns: as those of pooling, an output at a time,
     because most of a vector of columns would be none."""
     lanes = lanes_of(target, contraction.accumulator.bytes)
-    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+    if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
     columns, windows = contraction.n, contraction.windows
     if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
@@ -234,7 +239,7 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:
     """Whether a CPU's vectors hold terms of a sum: where they are neighbours in the memory of the
     left side, and most of a vector of columns would be none."""
     lanes = lanes_of(target, contraction.accumulator.bytes)
-    if target.has_workgroups or lanes == 1 or not contraction.accumulator.is_float:
+    if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
     columns, channels = contraction.n, contraction.channels
     if (
@@ -428,8 +433,10 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
 
 
 def sums_words(contraction: ContractionDims) -> bool:
-    """Whether products are summed a group of bytes at a time, where weights are packed."""
+    """Whether products are summed a word of weights at a time, where these are packed."""
     channels = contraction.channels
+    if contraction.right.dtype is DType.BF16 is contraction.left.dtype:
+        return isinstance(channels, int) and channels > 1
     return (
         contraction.accumulator is DType.I32
         and contraction.right.dtype is DType.I8
@@ -484,9 +491,10 @@ def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
 
 def _in_words(right: Factor, layout: Layout) -> Layout:
     """A layout whose innermost dim is of columns, with groups of what is summed inside of it:
-    [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O] -> [taps...][C/4][O][4]."""
+    [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O] -> [taps...][C/4][O][4], of
+    bytes; of bf16 there are 2 in a group."""
     word = right.type.rank + len(layout.splits)
-    return Layout((*layout.splits, (right.summed, DOT_GROUP)), (*layout.order, word))
+    return Layout((*layout.splits, (right.summed, word_terms(right.dtype))), (*layout.order, word))
 
 
 def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.backends.cpu import arithmetic
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 from aot.backends.cpu.traits import Traits
 from aot.ir.types import DType
 
 I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
+BF16X2 = DType.BF16X2
 Part = Callable[[Value, Value, Value], Value]
 # products of matrices of bytes
 _MATRICES = {(I8X4, I8X4): "smmla", (U8X4, I8X4): "usmmla", (U8X4, U8X4): "ummla"}
+# lanes, the features, and what adds the products of pairs of bf16
+_BF16 = (
+    (16, ("avx512bf16",), "llvm.x86.avx512bf16.dpbf16ps.512", ""),
+    (8, ("avx512bf16", "avx512vl"), "llvm.x86.avx512bf16.dpbf16ps.256", ""),
+    (4, ("avx512bf16", "avx512vl"), "llvm.x86.avx512bf16.dpbf16ps.128", ""),
+    (4, ("neon", "bf16"), "llvm.aarch64.neon.bfdot", "v4f32.v8bf16"),
+)
 # lanes, the feature, and what sums pairs of products of bytes, and of 16 bits, on x86
 _PAIRS = (
     (16, "avx512bw", "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
@@ -40,6 +49,8 @@ def dot(
         is_narrow: any two products fit 16 bits together.
     """
     left, right = dtypes
+    if left is BF16X2:
+        return _dot_of_bf16(asm, traits, a, b, c)
     if right in (U7X4, U8X4) and left is I8X4:
         a, b, left, right = b, a, right, left
     lanes = c.type.lanes
@@ -54,6 +65,32 @@ def dot(
         x = _part(asm, a, left, number)
         total = asm.op("add", total, asm.op("mul", x, _part(asm, b, right, number)))
     return total
+
+
+def _dot_of_bf16(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -> Value:
+    """`c` plus the products of two bf16, in f32."""
+    lanes = c.type.lanes
+    for width, features, name, suffix in _BF16:
+        if not lanes or lanes % width or lanes & (lanes - 1):
+            continue
+        if not all(map(traits.target.has, features)):
+            continue
+
+        def made(a: Value, b: Value, c: Value, name: str = name, suffix: str = suffix) -> Value:
+            # the instruction takes a lane of the last operand; `a` is what all columns share
+            pairs = [asm.bitcast_to(x, Type("bfloat", 2 * c.type.lanes)) for x in (b, a)]
+            return asm.call(name, c.type, [c, *pairs], suffix)
+
+        return _by_width(asm, width, made, a, b, c)
+    for number in (0, 1):
+        parts = []
+        for value in (a, b):
+            word = asm.bitcast_to(value, c.type.of("i32"))
+            upper = word if number else asm.op("shl", word, integer(16, word.type))
+            upper = asm.op("and", upper, integer(-(1 << 16), word.type))
+            parts.append(asm.bitcast_to(upper, c.type))
+        c = arithmetic.fma(asm, traits, parts[0], parts[1], c, DType.F32)
+    return c
 
 
 def dot_of_pairs(
@@ -86,6 +123,9 @@ def dot_of_pairs(
 
 def matrix_dot(asm: Assembler, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]) -> Value:
     """`c`, of two rows by two columns, plus the products of 8 bytes of each row and each column."""
+    if dtypes[0] is BF16X2:
+        pairs = [asm.bitcast_to(x, Type("bfloat", 8)) for x in (a, b)]
+        return asm.call("llvm.aarch64.neon.bfmmla", c.type, [c, *pairs])
     return asm.call(f"llvm.aarch64.neon.{_MATRICES[dtypes]}", c.type, [c, a, b], "v4i32.v16i8")
 
 

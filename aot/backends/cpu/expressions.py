@@ -111,7 +111,7 @@ class Expressions:
                 asm, traits, is_narrow = self.asm, self.traits, e.is_narrow
 
                 def made(a: Value, b: Value, c: Value) -> Value:
-                    if e.dtype is not DType.I32:
+                    if e.dtype is DType.I16X2:
                         return dot_products.dot_of_pairs(asm, traits, a, b, c, dtypes)
                     return dot_products.dot(asm, traits, a, b, c, dtypes, is_narrow=is_narrow)
 

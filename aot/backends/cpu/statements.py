@@ -132,7 +132,8 @@ class KernelEmitter:
         dtypes = stmt.rows.dtype, stmt.columns[0].dtype
         for pair, right in enumerate(dot_products.column_pairs(self.asm, *columns)):
             at = (*stmt.line, index(4 * pair))
-            total = self.memory.line(stmt.sums, at, Type("i32", 4))
+            type_ = Type(self.traits.element(stmt.sums.dtype), 4)
+            total = self.memory.line(stmt.sums, at, type_)
             total = dot_products.matrix_dot(self.asm, rows, right, total, dtypes)
             self.memory.store_line(stmt.sums, at, total)
         self.scopes.close()

@@ -13,7 +13,13 @@ from aot.errors import InternalError
 from aot.ir.types import DType
 from aot.target.model import Target
 
-_ELEMENTS = {DType.F32: "float", DType.F64: "double", DType.BOOL: "i1"}
+_ELEMENTS = {
+    DType.F32: "float",
+    DType.F64: "double",
+    DType.BOOL: "i1",
+    # as what a lane of registers of floats holds: instructions take one of these
+    DType.BF16X2: "float",
+}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 from aot.ops import lookup
+from aot.ops.contraction import OF_BF16
 from aot.ops.elementwise import CAST
 
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
@@ -57,6 +58,8 @@ class Place:
             taken.append(operand)
         if record.kind is Kind.ELEMENTWISE and len(taken) > 1:
             taken = self._meeting(taken)
+        if stored is DType.BF16 and any(a.name == OF_BF16.name for a in record.attributes):
+            attrs = {**attrs, OF_BF16.name: True}
         results = self.rewriter.create(record, taken, attrs, self.label).results
         if stored is None:
             return results

@@ -186,10 +186,10 @@ class MatrixDot:
     """Adds products of words of two rows by those of four columns to their sums: to element
     `4 * p + 2 * i + j` of a line of these the products of row i and column `2 * p + j`.
 
-    Stands where a Prefetch may; on targets that multiply matrices of these bytes.
+    Stands where a Prefetch may; on targets that multiply matrices of these words' parts.
 
     Attributes:
-        sums: REGISTER scratch of i32, whose lines have 8 elements.
+        sums: REGISTER scratch of i32, or of f32 for bf16, whose lines have 8 elements.
         line: the indices of one of them.
         rows: the first of four words of a source that follow each other: two of each row.
         columns: of each half of the terms, the first of four words that follow each other: one of
@@ -210,7 +210,8 @@ class MatrixDot:
             total: Expr = Load(self.sums, at, self.sums.dtype)
             for half, words in enumerate(self.columns):
                 left = _word_after(self.rows, 2 * row + half)
-                total = Dot(left, _word_after(words, 2 * pair + column), total)
+                right = _word_after(words, 2 * pair + column)
+                total = Dot(left, right, total, self.sums.dtype)
             stores.append(Store(self.sums, at, total))
         return tuple(stores)
 

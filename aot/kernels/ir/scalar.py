@@ -92,6 +92,8 @@ def operation(node: Expr, *, fused: bool = True) -> Operation | None:
         case Fma():
             return fma if fused else partial(_multiply_add, dtype=node.dtype)
         case Dot():
+            if node.dtype is DType.F32:
+                return _dot_of_bf16
             if node.dtype is not DType.I32:
                 return partial(_dot_of_pairs, a_dtype=node.a.dtype, b_dtype=node.b.dtype)
             return partial(
@@ -140,6 +142,15 @@ def _dot(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType, *, is_nar
                 raise InternalError("the products of a narrow dot do not fit 16 bits in pairs")
     total = np.asarray(c, np.int64) + sum(products)
     return np.asarray(total).astype(np.int32)
+
+
+def _dot_of_bf16(a: Array, b: Array, c: Array) -> Array:
+    products = [
+        _reinterpret(np.asarray(x << 16, np.uint32), DType.F32).astype(np.float64)
+        * _reinterpret(np.asarray(y << 16, np.uint32), DType.F32)
+        for x, y in zip(_parts(a, DType.BF16X2), _parts(b, DType.BF16X2), strict=True)
+    ]
+    return np.asarray((c + (products[0] + products[1])).astype(np.float32))
 
 
 def _dot_of_pairs(a: Array, b: Array, c: Array, a_dtype: DType, b_dtype: DType) -> Array:

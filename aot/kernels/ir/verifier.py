@@ -277,11 +277,12 @@ class _Verifier:
 
     def matrix_dot(self, stmt: MatrixDot) -> None:
         sums = stmt.sums
-        if sums.space is not Space.REGISTER or sums.dtype is not DType.I32 or sums.shape[-1] != 8:
+        if sums.space is not Space.REGISTER or sums.shape[-1] != 8:
             raise self.fail(f"{sums.name} has no lines of 8 sums in registers")
         loads = stmt.rows, *stmt.columns
-        if any(load.guard is not None or load.dtype.parts != 4 for load in loads):
-            raise self.fail(f"matrix products into {sums.name} of what are no words of 4 parts")
+        are_words = all(x.dtype is DType.BF16X2 or x.dtype.parts == 4 for x in loads)
+        if not are_words or any(load.guard is not None for load in loads):
+            raise self.fail(f"matrix products into {sums.name} of what are no such words")
         self._outside_vectors(f"matrix products into {sums.name}")
         for store in stmt.meaning():
             self.store(store)
@@ -384,9 +385,12 @@ class _Verifier:
                     raise self.fail(f"fma of {e.dtype}")
             case Dot():
                 is_word = e.a.dtype.is_packed and e.b.dtype.is_packed
-                is_sum = e.c.dtype is e.dtype and (
-                    e.dtype is DType.I32 or (e.dtype is DType.I16X2 and e.a.dtype.parts == 4)
-                )
+                are_floats = {DType.BF16X2} & {e.a.dtype, e.b.dtype}
+                sums = {DType.F32} if are_floats else {DType.I32}
+                if e.a.dtype.parts == 4:
+                    sums.add(DType.I16X2)
+                is_sum = e.c.dtype is e.dtype and e.dtype in sums
+                is_sum = is_sum and (not are_floats or e.a.dtype is e.b.dtype)
                 if not is_word or e.a.dtype.parts != e.b.dtype.parts or not is_sum:
                     raise self.fail(f"dot of {e.a.dtype}, {e.b.dtype} and {e.c.dtype}")
             case Unpack():

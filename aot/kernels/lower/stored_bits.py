@@ -15,7 +15,19 @@ import numpy as np
 from aot.ir import expr
 from aot.ir.expr import Bitcast, Cast, Const, Expr, Load, Select, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, Combine, For, If, Kernel, Let, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import (
+    Buffer,
+    Combine,
+    For,
+    If,
+    Kernel,
+    Let,
+    MatrixDot,
+    Prefetch,
+    Scratch,
+    Stmt,
+    Store,
+)
 
 F32, U16, U32 = DType.F32, DType.U16, DType.U32
 Memory = Buffer | Scratch
@@ -64,8 +76,23 @@ class _Rewriter:
                 shared = self.memory[stmt.shared]
                 assert isinstance(shared, Scratch)
                 return replace(stmt, value=self.value(stmt.value), shared=shared)
+            case Prefetch():
+                source = self.memory[stmt.source]
+                assert isinstance(source, Buffer)
+                return Prefetch(source, self.value(stmt.index))
+            case MatrixDot():
+                sums = self.memory[stmt.sums]
+                assert isinstance(sums, Scratch)
+                rows, *columns = (self._load(e) for e in (stmt.rows, *stmt.columns))
+                line = tuple(map(self.value, stmt.line))
+                return MatrixDot(sums, line, rows, (columns[0], columns[1]))
             case _:
                 return stmt
+
+    def _load(self, e: Load) -> Load:
+        found = self.value(e)
+        assert isinstance(found, Load)
+        return found
 
     def value(self, e: Expr) -> Expr:
         return expr.transform(e, self._rewritten, self.done)

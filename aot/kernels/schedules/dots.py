@@ -1,9 +1,10 @@
 """Register tiles whose products are summed several at a time, by dot products of packed words.
 
-Weights of 8 bits lie in groups of `DOT_GROUP` along what is summed, one group a word. What some
+Weights of 8 bits lie in groups of `DOT_GROUP` along what is summed, one group a word, and weights
+of bf16 in groups of half as many. What some
 rows of the left side have for all of the sum is first brought into scratch side by side, padding
 included, and serves several tiles of columns: as bytes where the target multiplies bytes, else as
-pairs of 16 bits. All sums are exact. Chooses no tile sizes.
+pairs of 16 bits. All sums of integers are exact. Chooses no tile sizes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from aot.ir import dims, expr
 from aot.ir.contraction import has_narrow_products
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
-from aot.ir.schedule import DOT_GROUP
+from aot.ir.schedule import DOT_GROUP, word_terms
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import conditions_of, masked
@@ -37,8 +38,9 @@ TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
 # groups after which a tile asks for some lines of weights, and bytes of a line
 ASKING, LINE = 32, 64
-# the word of four bytes
-WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4}
+# the words of what is multiplied as it is, and the dtypes of their sums
+WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4, DType.BF16: DType.BF16X2}
+SUMS = {DType.I8: DType.I32, DType.U8: DType.I32, DType.BF16: DType.F32}
 # the ones that take a shift less first: LLVM adds what is computed in fewer steps first
 _SPLIT = (1, 3), (0, 2)
 # comparisons that hold between two numbers if they hold at both
@@ -56,6 +58,7 @@ class DotAxes:
         staged: the dtype in which it is brought into scratch.
         step: how far apart the weights' groups lie that follow each other.
         group: of how many elements along the grouped axis there are zeros behind the last, too.
+        terms: of a word of weights.
         is_split: whether bytes are brought into scratch as pairs of 16 bits, every other byte of a
             group in each.
         is_narrow: whether any two products fit 16 bits together.
@@ -67,6 +70,7 @@ class DotAxes:
     staged: DType
     step: Dim
     group: int = DOT_GROUP
+    terms: int = DOT_GROUP
     is_split: bool = False
     is_narrow: bool = False
 
@@ -92,12 +96,13 @@ class DotAxes:
             max_weight: how far from 0 weights of 8 bits are at most.
         """
         weight, left, right = roles.weight, roles.left, roles.right
-        is_sum = roles.reduce.dtype is DType.I32 and weight.dtype in WORDS
+        is_sum = SUMS.get(weight.dtype) is roles.reduce.dtype
         has_words = nest.lanes > 1 or nest.target.sums_scalar_pairs
         if nest.is_gpu or not has_words or not is_sum:
             return None
         narrow = left.a if isinstance(left, Cast) else left
-        if narrow.dtype not in (*WORDS, DType.I16):
+        is_float = weight.dtype is DType.BF16
+        if narrow.dtype not in (*WORDS, DType.I16) or is_float != (narrow.dtype is DType.BF16):
             return None
         if not isinstance(right, Cast) or right.a is not weight:
             return None
@@ -112,9 +117,12 @@ class DotAxes:
         if step is None:
             return None
         is_narrow = is_narrow and nest.target.sums_narrow_bytes(staged, weight.dtype)
-        found = DotAxes(tuple(taps), grouped, narrow, staged, step, is_narrow=is_narrow)
+        terms = word_terms(weight.dtype)
+        found = DotAxes(
+            tuple(taps), grouped, narrow, staged, step, terms, terms, is_narrow=is_narrow
+        )
         # a short row would be split word by word, which costs more than its products save
-        is_split = staged is DType.I16 and narrow.dtype in WORDS
+        is_split = staged is DType.I16 and narrow.dtype in WORDS and not is_float
         if is_split and found.size >= nest.target.vector_bytes:
             found = replace(found, is_split=True)
         row_bytes = found.size * (found.staged.bytes + (1 if found.is_split else 0))
@@ -123,7 +131,7 @@ class DotAxes:
 
     def _is_in_order(self, weight: Load) -> bool:
         """Whether the groups of all taps follow each other in the weights."""
-        step = dims.multiply(self.step, self.width // DOT_GROUP)
+        step = dims.multiply(self.step, self.width // self.terms)
         for axis in reversed(self.taps):
             if expr.coefficient(weight.indices[0], axis.var) != step:
                 return False
@@ -138,15 +146,15 @@ def _number(axis: Axis) -> int:
 
 def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
     """Whether the weights lie in groups along an axis; one group alone needs no division."""
-    address = roles.weight.indices[0]
-    if isinstance(axis.extent, int) and axis.extent <= DOT_GROUP:
-        has_words = roles.is_packed or expr.coefficient(address, roles.columns.var) == DOT_GROUP
+    address, terms = roles.weight.indices[0], word_terms(roles.weight.dtype)
+    if isinstance(axis.extent, int) and axis.extent <= terms:
+        has_words = roles.is_packed or expr.coefficient(address, roles.columns.var) == terms
         return has_words and expr.coefficient(address, axis.var) == 1
     return any(
         isinstance(e, Binary)
         and e.op == "floormod"
         and e.a is axis.var
-        and expr.dim_of(e.b) == DOT_GROUP
+        and expr.dim_of(e.b) == terms
         for e in expr.nodes(address)
     )
 
@@ -155,12 +163,13 @@ def _step_of_groups(
     roles: ContractionAxes, grouped: Axis, taps: Sequence[Axis], panel: int
 ) -> Dim | None:
     """How far apart groups lie that follow each other along an axis, and behind it along taps."""
+    terms = word_terms(roles.weight.dtype)
     if roles.is_packed:
-        return panel * DOT_GROUP
-    if _number(grouped) <= DOT_GROUP:
+        return panel * terms
+    if _number(grouped) <= terms:
         return expr.coefficient(roles.weight.indices[0], taps[-1].var) if taps else 0
     number, zero = Var("g"), expr.index(0)
-    split = at_splits(roles.weight, {(grouped.var, DOT_GROUP): (number, zero)}, {})
+    split = at_splits(roles.weight, {(grouped.var, terms): (number, zero)}, {})
     assert isinstance(split, Load)
     return expr.coefficient(split.indices[0], number)
 
@@ -245,7 +254,7 @@ class StagedRows:
             words = Load(self.scratch, (row, expr.index(part), group), DType.U32)
             return Bitcast(words, DType.I16X2)
         dtype = self.scratch.dtype
-        at = expr.add(expr.mul(group, expr.index(DOT_GROUP)), expr.index(2 * part))
+        at = expr.add(expr.mul(group, expr.index(self.axes.terms)), expr.index(2 * part))
         return Load(self.scratch, (row, at), WORDS.get(dtype, DType.I16X2))
 
     def has_row_vectors(self, rows: int, columns: int) -> bool:
@@ -344,7 +353,7 @@ class Ahead:
     second-level cache when their turn comes: each pass over the weights asks for a part of them.
 
     Attributes:
-        distance: bytes from a tile's weights to those that are asked for.
+        distance: elements from a tile's weights to those that are asked for.
         passes: how often all rows come by a tile's columns.
         axes: the axes along which they do, outermost first.
     """
@@ -388,7 +397,7 @@ class DotTile(Placed):
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""
         nest, staged = self.nest, self.staged
-        groups = staged.axes.size // DOT_GROUP
+        groups = staged.axes.size // staged.axes.terms
         if not staged.has_row_vectors(self.shape.rows, self.shape.columns):
             if self.ahead is not None and groups >= ASKING:
                 return self._sum_asking(self.ahead, groups)
@@ -414,12 +423,13 @@ class DotTile(Placed):
         lines = self.shape.columns * DOT_GROUP * groups // LINE
         each = -(-lines // (ahead.passes * pieces))
         first = expr.mul(ahead.number(self.values), expr.index(pieces))
+        step = LINE // self.roles.weight.dtype.bytes
 
         def piece(n: Expr) -> list[Stmt]:
-            line = expr.mul(expr.add(first, n), expr.index(each * LINE))
+            line = expr.mul(expr.add(first, n), expr.index(each * step))
             at = expr.add(expr.add(here, line), expr.index(ahead.distance))
             stmts: list[Stmt] = [
-                Prefetch(self.roles.weight.source, expr.add(at, expr.index(k * LINE)))
+                Prefetch(self.roles.weight.source, expr.add(at, expr.index(k * step)))
                 for k in range(each)
             ]
             begin = expr.mul(n, expr.index(ASKING))
@@ -472,7 +482,7 @@ class DotTile(Placed):
     ) -> list[Stmt]:
         """The products of the word of each row with the columns'."""
         nest, acc = self.nest, self.acc
-        product = partial(Dot, is_narrow=self.staged.axes.is_narrow)
+        product = partial(Dot, dtype=acc.dtype, is_narrow=self.staged.axes.is_narrow)
 
         def row(r: Expr) -> list[Stmt]:
             into: list[Stmt] = []
@@ -519,7 +529,7 @@ class DotTile(Placed):
         zero = expr.index(0)
         splits = {
             (columns.var, self.panel): self._panel(u, lane),
-            (axes.grouped.var, DOT_GROUP): (zero, zero),
+            (axes.grouped.var, axes.terms): (zero, zero),
         }
         start: Values = {a.var: zero for a in (axes.grouped, *axes.taps)}
         values = {**self.values, **start, columns.var: self._column(u, lane)}

@@ -1,8 +1,9 @@
-"""Register tiles of dot products by products of matrices of bytes: two rows by two columns at once.
+"""Register tiles of dot products by products of matrices: two rows by two columns at once.
 
-Rows are brought into scratch in pairs, 8 bytes of one beside 8 of the other; weights lie as they do
-for other dot products, and two columns of them are brought side by side in registers. Sums are in
-blocks of two by two until all products are added. All sums are exact. Chooses no tile sizes.
+Rows are brought into scratch in pairs, 8 bytes of one beside 8 of the other: as many numbers of 8
+bits, or 4 of bf16. Weights lie as they do for other dot products, and two columns of them are
+brought side by side in registers. Sums are in blocks of two by two until all products are added.
+All sums of integers are exact. Chooses no tile sizes.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from collections.abc import Callable
 
 from aot.ir import expr
 from aot.ir.expr import Const, Expr, Load
-from aot.ir.schedule import DOT_GROUP
-from aot.ir.types import DType
 from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Nest
 from aot.kernels.schedules.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values
 
-TERMS, PAIR = 2 * DOT_GROUP, 2  # terms and rows of a matrix
+PAIR = 2  # rows of a matrix, and words of each of them
 TOGETHER = 4  # parts of matrices that are brought into scratch at a time, and written out
 COLUMNS = 4  # of a line of sums, and of a vector of words
 LINE = PAIR * COLUMNS
@@ -29,8 +28,11 @@ def has_matrices(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int, w
     is_whole = rows >= PAIR and width % COLUMNS == 0
     step = expr.coefficient(roles.weight.indices[0], roles.columns.var)
     is_there = nest.target.multiplies_matrices(axes.staged, roles.weight.dtype)
-    has_words = roles.is_packed or step == DOT_GROUP
-    return is_there and is_whole and has_words and _padded(axes.size) <= _most_bytes(nest)
+    has_words = roles.is_packed or step == axes.terms
+    # once as it is read and once in order
+    row_bytes = 2 * _padded(axes.size, axes) * axes.staged.bytes
+    fits = PAIR * row_bytes <= nest.target.scratch_bytes
+    return is_there and is_whole and has_words and fits
 
 
 def even(rows: int) -> int:
@@ -38,14 +40,14 @@ def even(rows: int) -> int:
     return -(-rows // PAIR) * PAIR
 
 
-def _padded(terms: int) -> int:
+def _terms(axes: DotAxes) -> int:
+    """Terms of a matrix."""
+    return PAIR * axes.terms
+
+
+def _padded(terms: int, axes: DotAxes) -> int:
     """As many terms, in matrices."""
-    return -(-terms // TERMS) * TERMS
-
-
-def _most_bytes(nest: Nest) -> int:
-    """What a row may take of scratch, once as it is read and once in order."""
-    return nest.target.scratch_bytes // (2 * PAIR)
+    return -(-terms // _terms(axes)) * _terms(axes)
 
 
 class StagedPairs(StagedRows):
@@ -60,19 +62,20 @@ class StagedPairs(StagedRows):
         self.roles = roles
         self.axes = axes
         self.rows = rows
-        self.count = _padded(axes.size) // TERMS
+        self.terms = _terms(axes)
+        self.count = _padded(axes.size, axes) // self.terms
         scratch = nest.builder.scratch
         self.bytes: Scratch | None = None
-        if axes.taps and axes.width % TERMS:
-            whole = rows, self.count * TERMS
+        if axes.taps and axes.width % self.terms:
+            whole = rows, self.count * self.terms
             self.bytes = scratch("bytes", axes.staged, whole, Space.WORKGROUP)
-        shape = self.count, rows // PAIR, PAIR * TERMS
+        shape = self.count, rows // PAIR, PAIR * self.terms
         self.scratch: Scratch = scratch("staged", axes.staged, shape, Space.WORKGROUP)
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         if self.bytes is None:
             return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
-        zeros = range(self.axes.size, self.count * TERMS)
+        zeros = range(self.axes.size, self.count * self.terms)
 
         def row(r: Expr) -> list[Stmt]:
             behind = [self._stored(r, expr.index(k), None) for k in zeros]
@@ -88,12 +91,12 @@ class StagedPairs(StagedRows):
 
         def eight(k: Expr, i: Expr, lane: Expr) -> Stmt:
             r = expr.add(expr.mul(p, expr.index(PAIR)), i)
-            term = expr.add(expr.mul(k, expr.index(TERMS)), lane)
+            term = expr.add(expr.mul(k, expr.index(self.terms)), lane)
             return Store(self.scratch, self._place(r, k, lane), Load(held, (r, term), held.dtype))
 
         def both(k: Expr) -> list[Stmt]:
             return nest.unrolled(
-                PAIR, lambda i: [nest.spread(TERMS, lambda lane: [eight(k, i, lane)])], "i"
+                PAIR, lambda i: [nest.spread(self.terms, lambda lane: [eight(k, i, lane)])], "i"
             )
 
         def together(o: Expr) -> list[Stmt]:
@@ -109,7 +112,7 @@ class StagedPairs(StagedRows):
     def _place(self, r: Expr, matrix: Expr, term: Expr) -> tuple[Expr, Expr, Expr]:
         """The indices of a term of a row's part of a matrix."""
         pair, i = _divided(r, PAIR)
-        return matrix, pair, expr.add(expr.mul(i, expr.index(TERMS)), term)
+        return matrix, pair, expr.add(expr.mul(i, expr.index(self.terms)), term)
 
     def matrix(self, pair: Expr, number: Expr) -> Load:
         """The first word of a matrix of a pair of rows."""
@@ -120,7 +123,7 @@ class StagedPairs(StagedRows):
     def _start(self, tap: Expr) -> Expr:
         if self.bytes is not None:
             return super()._start(tap)
-        return expr.mul(tap, expr.index(_padded(self.axes.width) // TERMS))
+        return expr.mul(tap, expr.index(_padded(self.axes.width, self.axes) // self.terms))
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
         if self.bytes is not None:
@@ -129,8 +132,8 @@ class StagedPairs(StagedRows):
         assert isinstance(extent, int)
         stmts = self._copies(self.axes.narrow, extent, here, r, start)
         zero = Const(self.scratch.dtype, 0)
-        for k in range(extent, _padded(self.axes.width)):
-            whole, term = divmod(k, TERMS)
+        for k in range(extent, _padded(self.axes.width, self.axes)):
+            whole, term = divmod(k, self.terms)
             matrix = expr.add(start, expr.index(whole))
             stmts.append(Store(self.scratch, self._place(r, matrix, expr.index(term)), zero))
         return stmts
@@ -145,7 +148,7 @@ class StagedPairs(StagedRows):
 
             def one(lane: Expr) -> list[Stmt]:
                 term = expr.add(expr.index(done), lane)
-                at = expr.add(expr.mul(n, expr.index(TERMS)), term)
+                at = expr.add(expr.mul(n, expr.index(self.terms)), term)
                 value = expr.cast(expr.substitute(e, {**here, grouped: at}), self.scratch.dtype)
                 return [Store(self.scratch, self._place(r, expr.add(start, n), term), value)]
 
@@ -153,15 +156,16 @@ class StagedPairs(StagedRows):
 
         def together(o: Expr) -> list[Stmt]:
             first = expr.mul(o, expr.index(TOGETHER))
-            return nest.unrolled(TOGETHER, lambda n: some(expr.add(first, n), 0, TERMS), "n")
+            return nest.unrolled(TOGETHER, lambda n: some(expr.add(first, n), 0, self.terms), "n")
 
-        whole, rest = divmod(count, TERMS)
+        whole, rest = divmod(count, self.terms)
         stmts = nest.serial(whole // TOGETHER, together, "o")
         for n in range(whole // TOGETHER * TOGETHER, whole):
-            stmts += some(expr.index(n), 0, TERMS)
-        done = DOT_GROUP if rest >= DOT_GROUP else 0
+            stmts += some(expr.index(n), 0, self.terms)
+        word = self.axes.terms
+        done = word if rest >= word else 0
         if done:
-            stmts += some(expr.index(whole), 0, DOT_GROUP)
+            stmts += some(expr.index(whole), 0, word)
         for k in range(done, rest):
             stmts += some(expr.index(whole), k, 1)
         return stmts
@@ -176,7 +180,7 @@ class MatrixTile(DotTile):
         super().__init__(tile, staged, row, values, first, start)
         self.pairs = staged
         shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
-        self.sums = self.nest.builder.scratch("sums", DType.I32, shape)
+        self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
 
     def _zeros(self) -> list[Stmt]:
         return self._each_line(self._zero_line)
@@ -189,12 +193,12 @@ class MatrixTile(DotTile):
         )
 
     def _zero_line(self, p: Expr, v: Expr) -> list[Stmt]:
-        zero = Const(DType.I32, 0)
+        zero = expr.const(0, self.sums.dtype)
         return [self.nest.spread(LINE, lambda lane: [Store(self.sums, (p, v, lane), zero)])]
 
     def _sum(self) -> list[Stmt]:
         """A loop over the matrices of all taps, and what is left of the sums, row by row."""
-        groups = self.staged.axes.size // DOT_GROUP
+        groups = self.staged.axes.size // self.staged.axes.terms
         whole, is_uneven = divmod(groups, 2)
 
         def step(n: Expr, second: int = 1) -> list[Stmt]:

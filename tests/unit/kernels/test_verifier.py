@@ -241,7 +241,7 @@ BROKEN: list[tuple[str, Rule]] = [
     ),
     ("r has no lines of 8 sums in registers", lambda k: (matrices(k, 4),)),
     (
-        "matrix products into r of what are no words of 4 parts",
+        "matrix products into r of what are no such words",
         lambda k: (matrices(k, 8, DType.I16X2),),
     ),
     (

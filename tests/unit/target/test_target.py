@@ -68,6 +68,7 @@ CPU_NAMES = (
     "x86-64-v3-128",
     "x86-64-v3-vnni",
     "x86-64-v4",
+    "x86-64-v4-bf16",
     "x86-64-v4-vnni",
 )
 
@@ -250,10 +251,11 @@ ARM64 = "fp asimd aes pmull crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc"
         ("x86_64", f"processor\t: 0\nflags\t\t: {V4}\n\nflags\t\t: {V4}\n", "x86-64-v4"),
         ("x86_64", f"flags\t\t: {V4.replace('avx512vl', '')}\n", "x86-64-v3"),
         ("x86_64", f"flags\t\t: {V4} avx512_vnni avx512vbmi\n", "x86-64-v4-vnni"),
+        ("x86_64", f"flags\t: {V4} avx512_vnni avx512vbmi avx512_bf16\n", "x86-64-v4-bf16"),
         ("x86_64", f"flags\t\t: {V4.replace('avx512', '')} avx_vnni\n", "x86-64-v3-vnni"),
         ("AMD64", "flags\t\t: pni ssse3 sse4_1 sse4_2 popcnt\n", "x86-64-v2"),
         ("aarch64", f"Features\t: {ARM64} asimddp\n" * 2, "aarch64-linux-dotprod"),
-        ("aarch64", f"Features\t: {ARM64} asimddp i8mm\n" * 2, "aarch64-linux-i8mm"),
+        ("aarch64", f"Features\t: {ARM64} asimddp i8mm bf16\n" * 2, "aarch64-linux-i8mm"),
         ("aarch64", f"Features\t: {ARM64} asimddp\nFeatures\t: {ARM64}\n", "aarch64-generic"),
         ("armv7l", "Features\t: half thumb neon vfpv3 tls vfpv4 idiva\n", "armv7-neon"),
         ("armv8l", "Features\t: half thumb neon vfp vfpv3 vfpv4\n", "armv7-neon"),
