@@ -13,6 +13,7 @@ from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import Engine
 
@@ -79,8 +80,10 @@ class Conv:
         (function,) = parse_module(text).executables
         return function
 
-    def check(self, target: str, engine: Engine) -> None:
+    def check(self, target: str | Target, engine: Engine) -> None:
         """Runs the executable for a target."""
+        if isinstance(target, str):
+            target = targets.load(target)
         function = self.function()
         values = dict(zip("COHW", self.sizes, strict=True))
         rng = np.random.default_rng(3)
@@ -91,7 +94,7 @@ class Conv:
         (wanted,) = run(function, arrays)
         env = {n: values[n] for n in self.opened}
         memory = [to_memory(a, v.type, env) for a, v in zip(arrays, function.inputs, strict=True)]
-        (got,) = run_executable(function, targets.load(target), memory, list(env.values()), engine)
+        (got,) = run_executable(function, target, memory, list(env.values()), engine)
         if self.end == "sigmoid":
             np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
         else:

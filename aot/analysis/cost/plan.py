@@ -86,7 +86,7 @@ MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 
 LANE_DOT_LOADS = 2.0
 # the share of the second level of cache that weights of a tile's columns may take to stay there
 # beside rows; and rows that multiply them as fast as they come from beyond it
-CACHED_SHARE, FAR_ROWS = 0.75, 5
+CACHED_SHARE, FAR_ROWS = 0.5, 8
 
 
 def lanes_of(target: Target, element_bytes: int) -> int:
@@ -177,7 +177,6 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         hides=not is_dotted or contraction.accumulator.is_float,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_most_rows(contraction, target, is_dotted=is_dotted),
-        passed=_passed(contraction),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -519,7 +518,6 @@ def _tile(
     hides: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
-    passed: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
 
@@ -538,7 +536,6 @@ def _tile(
         hides: whether a sum waits for the one before it, so that few leave multipliers idle.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
-        passed: how many rows all tiles of some columns pass, and the bytes of a column's weights.
     """
     if target.has_workgroups:
         return _gpu_tile(target, lanes, rows_total, columns_total)
@@ -574,8 +571,6 @@ def _tile(
             busy = min(1.0, reuse / loads)
             if hides:
                 busy = min(busy, rows * vectors / SUMS)
-            if rows < passed[0] and are_far(columns * passed[1], target.l2_bytes):
-                busy = min(busy, rows / FAR_ROWS)
             if in_pairs:
                 products = PAIR_PRODUCTS * rows * vectors
                 around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors
@@ -597,17 +592,8 @@ def _tile(
 
 def are_far(weight_bytes: int, cache_bytes: int) -> bool:
     """Whether the weights of a tile's columns come from beyond the second level of cache each time
-    that rows pass them."""
-    return weight_bytes > cache_bytes * CACHED_SHARE
-
-
-def _passed(contraction: ContractionDims) -> tuple[int, int]:
-    """The rows that pass all columns, and the bytes of a column's weights, where these are known;
-    of the windows of groups none counts, as their sums are short."""
-    m, k = contraction.m, contraction.k
-    if not isinstance(m, int) or not isinstance(k, int) or contraction.groups != 1:
-        return 0, 0
-    return m, k * contraction.right.dtype.bytes
+    that rows pass them; never where `cache_bytes` is 0."""
+    return 0 < cache_bytes * CACHED_SHARE < weight_bytes
 
 
 def _gpu_tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
@@ -660,7 +646,7 @@ def _rows_in_cache(target: Target, row_bytes: int) -> int:
     """How many rows so far apart the nearest cache holds beside what streams through it.
 
     A cache of 8 ways keeps 8 lines at one place of a way; rows a multiple of a way apart all want
-    the same place.
+    the same place. One of them is left to what streams.
     """
     way = max(target.l1_bytes // 8, 64)
-    return 6 * (way // math.gcd(way, row_bytes)) if row_bytes else MOST_ROWS
+    return 7 * (way // math.gcd(way, row_bytes)) if row_bytes else MOST_ROWS

@@ -279,7 +279,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
         vectors = max(1.0, columns / kernel.lanes)
         left = at_borders
         weights = loops.terms * columns * WEIGHT_BYTES
-        is_far = passing > 1 and kernel.cache_bytes > 0 and are_far(weights, kernel.cache_bytes)
+        # kernels that know all extents take such sums piece by piece
+        is_far = any(dynamic) and passing > 1 and are_far(weights, kernel.cache_bytes)
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)

@@ -34,6 +34,7 @@ from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours
+from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces
 from aot.ops.blocked import PANEL, Blocks
 
 # bytes of weights, and passes over them, below which no others are asked for meanwhile
@@ -199,6 +200,11 @@ class _Tiles:
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
+        if (pieces := self._pieces()) is not None:
+            shape = Shape(self.rows, self.chunks, self.width, True, True)
+            return TilesInPieces(
+                nest, self.output, roles, self.panel, pieces, shape, self.scratch
+            ).build()
         axes = list(roles.outer)
         row_tile = Axis(nest.builder.var("mt"), 1)
         if roles.rows is not None:
@@ -238,6 +244,20 @@ class _Tiles:
             blocks = dims.ceil_divide(tiles, near)
             stmts = (For(block, blocks, LoopKind.WORKGROUP, stmts, axis=2),)
         return stmts
+
+    def _pieces(self) -> Pieces | None:
+        """The pieces of the sums, where rows of several tiles share what is read of them."""
+        roles = self.roles
+        if self.staged is not None or self._has_rows_together or roles.rows is None:
+            return None
+        in_weight = expr.free_vars(roles.weight)
+        if any(a.var in in_weight for a in roles.outer):
+            return None  # not all rows read the same weights
+        extents = [roles.columns.extent, roles.rows.extent, *(a.extent for a in roles.outer)]
+        rows = dims.product(extents[1:])
+        if not all(isinstance(n, int) for n in extents) or not isinstance(rows, int):
+            return None
+        return Pieces.of(self.nest, roles, self.columns) if rows > self.rows else None
 
     def _near(self, tiles: Dim, passes: Dim) -> Dim:
         """How many tiles of columns all rows, which are `passes`, come to before the next ones: as

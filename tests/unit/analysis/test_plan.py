@@ -52,23 +52,6 @@ def test_tiles_have_sums_enough_to_hide_an_addition(name: str) -> None:
         assert min(made.rows * vectors, SUMS) / SUMS * used >= 0.8, width
 
 
-def test_weights_of_a_tile_stay_in_the_second_level_of_cache() -> None:
-    """Where rows pass them again and again, and as many rows multiply them from there."""
-    target = targets.load("x86-64-v4-vnni")
-
-    def columns(channels: int, size: int) -> int:
-        types = [
-            TensorType(DType.F32, (1, channels, size, size)),
-            TensorType(DType.F32, (1024, channels, 3, 3)),
-        ]
-        attrs = {"strides": (2, 2), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
-        made = plan(contraction.CONV.call(types, attrs), target)
-        return made.columns
-
-    assert columns(512, 8) * 512 * 9 * 4 <= 0.75 * target.l2_bytes
-    assert columns(64, 8) > columns(512, 8)
-
-
 def test_tiles_leave_registers_to_unpack_weights() -> None:
     """Bytes that are widened to pairs take registers beside the sums, in every kernel's tile."""
     spatial, channels = (14, 14), 256
