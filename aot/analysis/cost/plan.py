@@ -170,6 +170,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         row_bytes=0 if is_dotted else row_bytes,
         by_lane=target.multiplies_by_lane and not is_unpacked,
         together=not is_dotted and _has_rows_together(contraction, target),
+        slide=None if is_dotted else _slide_of_rows(contraction, target),
         unpacked=is_unpacked,
         in_pairs=is_dotted and sums_in_pairs(contraction, target),
         in_matrices=is_dotted and multiplies_matrices(contraction, target),
@@ -216,6 +217,35 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
     is_narrow = isinstance(columns, int) and columns <= lanes // 2
     is_stored = is_narrow or _innermost(contraction.result) == along
     return is_stored and _innermost(contraction.left.type) == along
+
+
+def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, int] | None:
+    """The stride and the taps of windows over lines of planes that are not neighbours, whose
+    scalars a target that multiplies by lanes loads as one piece of a line for all rows."""
+    if not target.multiplies_by_lane or contraction.accumulator is not DType.F32:
+        return None
+    found = [w for w in contraction.windows if w.axis == contraction.row_axis]
+    if contraction.left.dtype is not DType.F32 or not found or contraction.groups != 1:
+        return None
+    (window,) = found
+    taps = window.kernel
+    if _innermost(contraction.left.type) != window.axis or window.dilation != 1:
+        return None
+    if not isinstance(taps, int) or not 2 <= taps <= UNROLLED_TAPS:
+        return None
+    return (window.stride, taps) if 2 <= window.stride <= taps + 1 else None
+
+
+def _row_vectors(
+    rows: int, lanes: int, by_lane: bool, together: bool, slide: tuple[int, int] | None
+) -> tuple[int, float]:
+    """Vectors that hold the scalars of rows, and loads of them a step."""
+    if slide is not None:
+        step, taps = slide
+        held = -(-((rows - 1) * step + taps) // lanes)
+        return held, held / taps
+    held = -(-rows // lanes) if together else rows if by_lane else 0
+    return held, rows / lanes if held else rows
 
 
 def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
@@ -512,6 +542,7 @@ def _tile(
     grouped: bool = False,
     by_lane: bool = False,
     together: bool = False,
+    slide: tuple[int, int] | None = None,
     unpacked: bool = False,
     in_pairs: bool = False,
     in_matrices: bool = False,
@@ -530,6 +561,8 @@ def _tile(
         grouped: whether weights are those of groups, which lie in rows.
         by_lane: whether rows' scalars are lanes of vectors.
         together: whether those of neighbouring rows are loaded as one.
+        slide: how far apart neighbouring rows' scalars are, and at how many taps, where what lies
+            under the windows of all rows is loaded as one.
         unpacked: whether vectors of columns are unpacked to 16 bits at each step.
         in_pairs: whether products of bytes are summed in 16 bits first.
         in_matrices: whether two rows and two columns are multiplied at once.
@@ -554,7 +587,7 @@ def _tile(
                 and not (isinstance(rows_total, int) and rows_total < lanes)
             ):
                 continue
-            row_vectors = -(-rows // lanes) if together else rows if by_lane else 0
+            row_vectors, row_loads = _row_vectors(rows, lanes, by_lane, together, slide)
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
             if in_matrices:
                 held = 2 * vectors + MATRIX_REGISTERS - 1
@@ -567,7 +600,7 @@ def _tile(
             if in_matrices and rows % 2:
                 continue
             used = _used(rows_total, rows) * _used(columns_total, columns)
-            reuse = rows * vectors / (rows / (lanes if row_vectors else 1) + vectors)
+            reuse = rows * vectors / (row_loads + vectors)
             busy = min(1.0, reuse / loads)
             if hides:
                 busy = min(busy, rows * vectors / SUMS)

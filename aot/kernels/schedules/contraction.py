@@ -33,7 +33,7 @@ from aot.kernels.schedules.dots_gpu import sum_words
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
-from aot.kernels.schedules.row_vectors import are_neighbours
+from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
 from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces
 from aot.ops.blocked import PANEL, Blocks
 
@@ -384,9 +384,14 @@ class _Tiles:
 
     @property
     def _has_rows_together(self) -> bool:
-        """Whether the scalars of neighbouring rows are loaded a vector at a time."""
+        """Whether the scalars of neighbouring rows, or what lies under their windows, are loaded a
+        vector at a time."""
         roles, nest = self.roles, self.nest
-        if roles.rows is None or self.rows % nest.lanes != 0:
+        if roles.rows is None:
             return False
-        free = expr.transform(roles.left, without_guard)
-        return are_neighbours(nest, free, roles.rows.var, roles.reduce.dtype)
+        free, dtype = expr.transform(roles.left, without_guard), roles.reduce.dtype
+        axes = [Axis(v, n) for v, n in roles.reduce.axes]
+        if slide_of(nest, free, roles.rows.var, axes, dtype) is not None:
+            return True
+        is_whole = self.rows % nest.lanes == 0
+        return is_whole and are_neighbours(nest, free, roles.rows.var, dtype)

@@ -10,13 +10,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Cast, Dot, Expr, Fma, Load, Reduce, Var
+from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
-from aot.kernels.schedules.row_vectors import are_neighbours, by_lanes, by_rows, holds_row_vectors
+from aot.kernels.schedules.row_vectors import (
+    Slide,
+    are_in_line,
+    are_neighbours,
+    by_lanes,
+    by_rows,
+    by_slide,
+    holds_row_vectors,
+    slide_of,
+)
 from aot.kernels.schedules.sum_order import (
     HALF_TERMS,
     asks_by_tap,
@@ -24,6 +33,7 @@ from aot.kernels.schedules.sum_order import (
     by_weight_step,
     has_far_terms,
     is_piece,
+    plus_product,
 )
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
@@ -215,8 +225,14 @@ class Placed:
             ends = (self._at(expr.index(r))[roles.rows.var] for r in (0, self.shape.rows - 1))
             corners[roles.rows.var] = (next(ends), next(ends))
         skipped = list(borders.skipped)
+        slide = None
+        if rows and self.shape.has_all_rows and self.pieces is None:
+            slide = slide_of(self.nest, free, rows[0].var, axes, self.acc.dtype)
+        body = None if slide is None else partial(self._slid, slide, free)
+        others = [a for a in axes if slide is None or a.var != slide.tap]
+        fast = self._loops(others, indices, free, skipped, body)
         if not borders.asked:
-            return self._loops(axes, indices, free, skipped)
+            return fast
         # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
         if self.nest.is_gpu or not borders.are_linear_in(corners):
             return self._loops(axes, indices, borders.asking(roles.left), skipped)
@@ -234,9 +250,19 @@ class Placed:
             return self._loops(axes[:-1], indices, free, skipped, either)
         inside = borders.inside(corners, {**self.values, **indices})
         assert inside is not None
-        fast = self._loops(axes, indices, free, skipped)
         slow = self._loops(axes, indices, asking, skipped)
         return [If(inside, tuple(fast), tuple(slow))]
+
+    def _slid(self, slide: Slide, left: Expr, here: Values) -> list[Stmt]:
+        """The products of all taps along which rows slide."""
+        here = {**here, **self._at(expr.index(0))}
+        return by_slide(
+            *(self.nest, self.shape.rows, slide),
+            lambda tap: expr.substitute(left, {**here, slide.tap: tap}),
+            lambda tap, of_row: self._product(
+                of_row, partial(self._right, {**here, slide.tap: tap, **self.values})
+            ),
+        )
 
     def _loops(
         self,
@@ -354,19 +380,9 @@ class Placed:
     def _has_row_vectors(self, inner: Axis, left: Expr) -> bool:
         """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
         of each row beside the sums."""
-        if not self.nest.target.multiplies_by_lane or not isinstance(left, Load):
+        if not are_in_line(self.nest, left, inner, self.acc.dtype):
             return False
-        if left.guard is not None and inner.var in expr.free_vars(left.guard):
-            return False
-        if isinstance(inner.extent, int) and inner.extent < self.nest.lanes:
-            return False
-        is_alike = left.dtype is self.acc.dtype in (DType.F32, DType.F16)
-        is_line = expr.coefficient(left.indices[0], inner.var) == 1
-        return (
-            is_alike
-            and is_line
-            and holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
-        )
+        return holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
 
     def _steps_together(self, inner: Axis) -> int:
         """Steps of the innermost loop that are written out: a divisor of its extent."""
@@ -395,7 +411,7 @@ class Placed:
 
             def one(u: Expr, lane: Expr) -> Stmt:
                 old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), _plus_product(old, scalar, columns(u, lane)))
+                return Store(acc, (r, u, lane), plus_product(old, scalar, columns(u, lane)))
 
             return stmts + self._each_chunk(one)
 
@@ -681,12 +697,3 @@ class Placed:
 
 def _store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
     return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
-
-
-def _plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
-    """`total + a * b`, of words the sum of their parts' products; integers have no fused form."""
-    if a.dtype.is_packed:
-        return Dot(a, b, total)
-    if total.dtype.is_float:
-        return Fma(a, b, total, total.dtype)
-    return expr.add(total, expr.mul(a, b))

@@ -1,23 +1,37 @@
 """Outer products of a register tile whose rows' scalars are lanes of vectors.
 
-For targets that multiply by a lane: the scalars of a row, or those of neighbouring rows, are loaded
-a vector at a time. Owns no tile and no sums.
+For targets that multiply by a lane: the scalars of a row, those of neighbouring rows, or what lies
+under the windows of these in one line, are loaded a vector at a time. Owns no tile and no sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from aot.analysis.cost.plan import UNROLLED_TAPS
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt, Store
-from aot.kernels.lower.nest import Nest
+from aot.kernels.lower.nest import Axis, Nest
 
 
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
     """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
     return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
+
+
+def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
+    """Whether the scalars of a row lie side by side along `inner`, a vector of them at least."""
+    if not nest.target.multiplies_by_lane or not isinstance(left, Load):
+        return False
+    if left.guard is not None and inner.var in expr.free_vars(left.guard):
+        return False
+    if isinstance(inner.extent, int) and inner.extent < nest.lanes:
+        return False
+    is_alike = left.dtype is dtype in (DType.F32, DType.F16)
+    return is_alike and expr.coefficient(left.indices[0], inner.var) == 1
 
 
 def are_neighbours(nest: Nest, left: Expr, rows: Var, dtype: DType) -> bool:
@@ -60,6 +74,80 @@ def by_rows(
         return Load(held, at, dtype)
 
     return nest.unrolled(rows // lanes, load, "g") + step(of_row)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """Rows whose scalars at the taps of a window lie in one short piece of a line, because windows
+    of neighbours overlap or touch.
+
+    Attributes:
+        tap: the axis of the taps.
+        taps: how many.
+        step: how far apart the scalars of neighbouring rows are.
+    """
+
+    tap: Var
+    taps: int
+    step: int
+
+
+def slide_of(nest: Nest, left: Expr, rows: Var, axes: Sequence[Axis], dtype: DType) -> Slide | None:
+    """How the scalars of rows slide along one of the axes of a sum; None where they don't, or lie
+    along another axis, or side by side."""
+    if not nest.target.multiplies_by_lane or not isinstance(left, Load) or left.guard is not None:
+        return None
+    (index,) = left.indices
+    steps = {a.var: expr.coefficient(index, a.var) for a in axes}
+    along = [a for a in axes if steps[a.var] == 1]
+    step = expr.coefficient(index, rows)
+    if len(along) != 1 or not isinstance(step, int) or not (left.dtype is dtype is DType.F32):
+        return None
+    (tap,) = along
+    if not isinstance(tap.extent, int) or not 2 <= tap.extent <= UNROLLED_TAPS:
+        return None
+    return Slide(tap.var, tap.extent, step) if 2 <= step <= tap.extent + 1 else None
+
+
+def by_slide(
+    nest: Nest,
+    rows: int,
+    slide: Slide,
+    left: Callable[[Expr], Expr],
+    step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """The outer products of all taps, for which the piece of a line that holds the scalars of all
+    rows is loaded a vector at a time.
+
+    Args:
+        left: the scalar of the first row at a tap, or at what would be one further along.
+        step: the product of a tap, given the scalar of each row.
+    """
+    lanes, dtype = nest.lanes, DType.F32
+    count = (rows - 1) * slide.step + slide.taps
+    held = nest.builder.scratch("piece", dtype, (-(-count // lanes), lanes))
+
+    def load(g: Expr, width: int) -> list[Stmt]:
+        first = expr.mul(g, expr.index(lanes))
+        return [
+            nest.spread(width, lambda lane: [Store(held, (g, lane), left(expr.add(first, lane)))])
+        ]
+
+    whole, rest = divmod(count, lanes)
+    stmts = nest.unrolled(whole, lambda g: load(g, lanes), "g") if whole else []
+    if rest:
+        stmts += load(expr.index(whole), rest)
+
+    def product(tap: Expr) -> list[Stmt]:
+        def of_row(r: Expr) -> Expr:
+            place = expr.add(expr.mul(r, expr.index(slide.step)), tap)
+            size = expr.index(lanes)
+            at = expr.binary("floordiv", place, size), expr.binary("floormod", place, size)
+            return Load(held, at, dtype)
+
+        return step(tap, of_row)
+
+    return stmts + nest.unrolled(slide.taps, product, "k")
 
 
 def by_lanes(

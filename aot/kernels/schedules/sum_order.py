@@ -1,4 +1,4 @@
-"""In which order, and in which pieces, the terms of a sum over several axes are added up.
+"""In which order, in which pieces and how the terms of a sum over several axes are added up.
 
 Owns no loop: products.py has them.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import WEIGHT_STRIDE
-from aot.ir.expr import Expr, Var
+from aot.ir.expr import Dot, Expr, Fma, Var
 from aot.kernels.lower.borders import Borders
 from aot.kernels.lower.nest import Axis
 
@@ -66,3 +66,12 @@ def _step_or_large(load: Expr, var: Var) -> int:
     found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
     steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
     return min((s for s in steps if s is not None), default=1 << 30)
+
+
+def plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
+    """`total + a * b`, of words the sum of their parts' products; integers have no fused form."""
+    if a.dtype.is_packed:
+        return Dot(a, b, total)
+    if total.dtype.is_float:
+        return Fma(a, b, total, total.dtype)
+    return expr.add(total, expr.mul(a, b))
