@@ -14,17 +14,18 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
 from aot.kernels.lower.borders import without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.schedules.ahead import Ahead, AskingTile
 from aot.kernels.schedules.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
-    Ahead,
     DotAxes,
     DotTile,
     StagedRows,
@@ -276,25 +277,34 @@ class _Tiles:
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
-        """Has tiles of dot products ask for the weights behind those of the tiles that all rows
-        come to: the next of them, and at the end what the next kernel reads, which is stored
-        there."""
-        staged, in_weight = self.staged, expr.free_vars(self.roles.weight)
-        if staged is None or not self._asks or any(a.var in in_weight for a in axes):
+        """Has tiles ask for the weights behind those of the tiles that all rows come to: the next
+        of them, and at the end what the next kernel reads, which is stored there."""
+        roles, staged = self.roles, self.staged
+        in_weight = expr.free_vars(roles.weight)
+        if not self._asks or any(a.var in in_weight for a in axes):
             return
-        if not isinstance(passes, int) or not isinstance(near, int) or passes < LEAST_PASSES:
+        if isinstance(passes, int) and passes < LEAST_PASSES:
             return
-        distance = near * self.together * self.columns * staged.axes.size
-        if distance >= LEAST_AHEAD:
+        if staged is not None and not (isinstance(passes, int) and isinstance(near, int)):
+            return
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        if staged is not None:
+            terms = staged.axes.size
+        distance = dims.product([near, self.together * self.columns, terms])
+        size = roles.weight.dtype.bytes
+        if not isinstance(distance, int) or distance * size >= LEAST_AHEAD:
             self.ahead = Ahead(distance, passes, axes)
 
     @property
     def _asks(self) -> bool:
         """Whether tiles may ask for weights while they multiply by others."""
-        staged = self.staged
-        if type(staged) is not StagedRows or self.nest.lanes == 1 or not self.roles.is_packed:
+        staged, nest, roles = self.staged, self.nest, self.roles
+        if nest.is_gpu or nest.lanes == 1 or not roles.is_packed:
             return False
-        return not staged.has_row_vectors(self.rows, self.columns)
+        if staged is None:
+            is_plain = roles.weight.dtype is DType.F32 and not nest.target.multiplies_by_lane
+            return is_plain and AskingTile.fits(roles)
+        return type(staged) is StagedRows and not staged.has_row_vectors(self.rows, self.columns)
 
     def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
         """The columns of what one workgroup does."""
@@ -369,6 +379,8 @@ class _Tiles:
             make = GpuTile if self.nest.is_gpu else Tile
             tile = make(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
             if self.staged is None:
+                if self.ahead is not None:
+                    return AskingTile(tile, values, first, start, self.ahead).build()
                 return tile.build(values, first, start)
             row = expr.index(0) if first is base else expr.sub(first, base)
             if isinstance(self.staged, StagedPairs):

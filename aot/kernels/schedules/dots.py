@@ -23,6 +23,7 @@ from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import conditions_of, masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
+from aot.kernels.schedules.ahead import ASKING, LINE, Ahead
 from aot.kernels.schedules.products import (
     ContractionAxes,
     Placed,
@@ -36,8 +37,6 @@ from aot.kernels.schedules.sum_order import by_weight_step
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
 NARROWEST = 4  # lanes of the narrowest vectors that bring a row into scratch
-# groups after which a tile asks for some lines of weights, and bytes of a line
-ASKING, LINE = 32, 64
 # the words of what is multiplied as it is, and the dtypes of their sums
 WORDS = {DType.I8: DType.I8X4, DType.U8: DType.U8X4, DType.BF16: DType.BF16X2}
 SUMS = {DType.I8: DType.I32, DType.U8: DType.I32, DType.BF16: DType.F32}
@@ -347,29 +346,6 @@ class StagedRows:
         )
 
 
-@dataclass(frozen=True)
-class Ahead:
-    """Weights that tiles ask for while they multiply by others, so that these are in the
-    second-level cache when their turn comes: each pass over the weights asks for a part of them.
-
-    Attributes:
-        distance: elements from a tile's weights to those that are asked for.
-        passes: how often all rows come by a tile's columns.
-        axes: the axes along which they do, outermost first.
-    """
-
-    distance: int
-    passes: int
-    axes: tuple[Axis, ...]
-
-    def number(self, values: Values) -> Expr:
-        """Which pass it is."""
-        number = expr.index(0)
-        for axis in self.axes:
-            number = expr.add(expr.mul(number, expr.index(axis.extent)), values[axis.var])
-        return number
-
-
 class DotTile(Placed):
     """A register tile of dot products at its place.
 
@@ -420,8 +396,8 @@ class DotTile(Placed):
         nest = self.nest
         zero, pieces = expr.index(0), groups // ASKING
         (here,) = self._word(zero, zero, zero).indices
-        lines = self.shape.columns * DOT_GROUP * groups // LINE
-        each = -(-lines // (ahead.passes * pieces))
+        each = ahead.lines_of(self.shape.columns * ASKING * DType.I32.bytes)
+        assert isinstance(each, int)
         first = expr.mul(ahead.number(self.values), expr.index(pieces))
         step = LINE // self.roles.weight.dtype.bytes
 

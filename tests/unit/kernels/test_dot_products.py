@@ -7,7 +7,6 @@ machine code here, and under QEMU; the operands are extremes as well as random n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,18 @@ from aot.analysis.cost.plan import weight_layouts
 from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.errors import InternalError
 from aot.ir import expr
-from aot.ir.expr import Dot, Expr, Load, Var
+from aot.ir.expr import Dot, Load
 from aot.ir.graph import Module
 from aot.ir.record import Sample, call_of
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import scalar
-from aot.kernels.ir.nodes import For, If, Kernel, Let, Prefetch, Stmt, walk
+from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.target.model import Target
 from tests.support import cpu_running
+from tests.support.asked_lines import asked_lines
 from tests.support.dot_products import (
     CASES,
     CONV,
@@ -213,23 +213,6 @@ def test_taps_that_lie_side_by_side_are_read_at_once(
     assert any("where" not in line for line in copies) == is_one_run
 
 
-def asked_lines(body: tuple[Stmt, ...], values: dict[Var, Expr]) -> Iterator[int]:
-    """The numbers of the lines of weights that a kernel asks for, as often as it does."""
-    for stmt in body:
-        if isinstance(stmt, For) and isinstance(stmt.extent, int):
-            if any(isinstance(s, Prefetch) for s in walk(stmt.body)):
-                for k in range(stmt.extent):
-                    yield from asked_lines(stmt.body, {**values, stmt.var: expr.index(k)})
-        elif isinstance(stmt, If):
-            yield from asked_lines(stmt.then, values)
-        elif isinstance(stmt, Let) and stmt.var.dtype is DType.INDEX:
-            values = {**values, stmt.var: expr.substitute(stmt.value, values)}
-        elif isinstance(stmt, Prefetch):
-            place = expr.dim_of(expr.substitute(stmt.index, values))
-            assert isinstance(place, int) and place % 64 == 0
-            yield place // 64
-
-
 # more weights than a quarter of the second-level cache, and fewer; more rows than a tile has
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(77, 516, 640), (60, 640, 192)])
 def test_weights_are_asked_for_while_others_are_multiplied(
@@ -238,7 +221,7 @@ def test_weights_are_asked_for_while_others_are_multiplied(
     machine = device("x86-64-v4+avx512vnni")
     function, _ = made(matmul(DType.U8, rows, depth, columns), machine)
     kernel = lower(function, machine)
-    lines = sorted(asked_lines(kernel.body, {}))
+    lines = sorted(asked_lines(kernel.body, 64))
     per_tile = depth * 64 // 64
     # all behind the tiles that come first, and hardly any twice
     assert lines[0] % per_tile == 0 and lines[0] * 64 >= 1 << 16

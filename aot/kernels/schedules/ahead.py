@@ -1,0 +1,104 @@
+"""Weights that tiles ask for while they multiply by others.
+
+Where many rows pass the weights of some tiles of columns before those of the next ones, each pass
+asks for a part of the next ones, so that these are in the second level of cache when their turn
+comes. Behind the last ones lie the weights of the next kernel, which are asked for as well:
+constants are stored in the order of their use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr
+from aot.kernels.ir.nodes import Prefetch, Stmt
+from aot.kernels.lower.nest import Axis
+from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
+
+LINE = 64  # bytes
+# words of terms after which a tile asks for some lines, those of floats, and how many it asks for
+# at most where the number of passes isn't known
+ASKING, ASKING_FLOATS, MOST_LINES = 32, 64, 64
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Attributes:
+    distance: elements from a tile's weights to those that are asked for.
+    passes: how often all rows come by a tile's columns.
+    axes: the axes along which they do, outermost first.
+    """
+
+    distance: Dim
+    passes: Dim
+    axes: tuple[Axis, ...]
+
+    def number(self, values: Values) -> Expr:
+        """Which pass it is."""
+        number = expr.index(0)
+        for axis in self.axes:
+            number = expr.add(expr.mul(number, expr.index(axis.extent)), values[axis.var])
+        return number
+
+    def lines_of(self, weight_bytes: int) -> Dim:
+        """How many lines a tile asks for with each `weight_bytes` of its own."""
+        lines = -(-weight_bytes // LINE)
+        if isinstance(self.passes, int):
+            return -(-lines // self.passes)
+        return dims.minimum(MOST_LINES, dims.ceil_divide(lines, self.passes))
+
+
+class AskingTile(Placed):
+    """A register tile of packed floats that asks for weights ahead.
+
+    Attributes:
+        ahead: which.
+    """
+
+    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr, ahead: Ahead) -> None:
+        super().__init__(tile, values, first, start)
+        self.ahead = ahead
+
+    @staticmethod
+    def fits(roles: ContractionAxes) -> bool:
+        """Whether a sum's terms can be told apart into pieces, before which tiles ask."""
+        extents = [n for _, n in roles.reduce.axes if n != 1]
+        return len(extents) == 1 and dims.modulo(extents[0], ASKING_FLOATS) == 0
+
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: Values,
+        left: Expr,
+        start: Expr = expr.index(0),  # noqa: B008
+    ) -> list[Stmt]:
+        if inner is None or dims.modulo(inner.extent, ASKING_FLOATS) != 0:
+            return super()._steps(inner, indices, left, start)
+        nest, zero, ahead = self.nest, expr.index(0), self.ahead
+        size, pieces = self.roles.weight.dtype.bytes, dims.floor_divide(inner.extent, ASKING_FLOATS)
+        here = loaded(self._right({**indices, inner.var: zero, **self.values}, zero, zero))
+        assert here is not None
+        each = ahead.lines_of(self.shape.columns * ASKING_FLOATS * size)
+        first = expr.mul(ahead.number(self.values), expr.index(pieces))
+        line = LINE // size
+        base = expr.add(here.indices[0], expr.index(ahead.distance))
+        inner_piece = Axis(inner.var, ASKING_FLOATS)
+
+        def piece(n: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            begin = expr.mul(expr.add(first, n), expr.mul(expr.index(each), expr.index(line)))
+            at = nest.let(expr.add(base, begin), stmts, "ahead")
+
+            def ask(k: Expr) -> list[Stmt]:
+                return [Prefetch(here.source, expr.add(at, expr.mul(k, expr.index(line))))]
+
+            if isinstance(each, int):
+                stmts += nest.unrolled(each, ask, "l")
+            else:
+                stmts += nest.serial(each, ask, "l")
+            begin = expr.add(start, expr.mul(n, expr.index(ASKING_FLOATS)))
+            return stmts + super(AskingTile, self)._steps(inner_piece, indices, left, begin)
+
+        return nest.serial(pieces, piece, "p")
