@@ -215,7 +215,7 @@ def _is_splat(flat: np.ndarray[Any, Any]) -> bool:
 
 def _is_printable(flat: np.ndarray[Any, Any]) -> bool:
     """Whether text can hold the elements: the only NaN that it knows is numpy's."""
-    if flat.dtype.kind != "f":
+    if not DType.of(flat.dtype).is_float:
         return True
     nans = flat[np.isnan(flat)]
     return bool(nans.tobytes() == np.full(nans.shape, np.nan, flat.dtype).tobytes())
@@ -224,6 +224,8 @@ def _is_printable(flat: np.ndarray[Any, Any]) -> bool:
 def _element(value: Any) -> str:
     if isinstance(value, np.bool_):
         return "true" if value else "false"
+    if value.dtype == DType.BF16.numpy:  # which is none of numpy's floats
+        value = np.float32(value)
     return float_text(value) if isinstance(value, np.floating) else str(int(value))
 
 

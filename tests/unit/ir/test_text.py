@@ -169,6 +169,17 @@ def test_executables_and_dispatches() -> None:
     )
 
 
+@pytest.mark.parametrize("values", ["0.5, -3.0, 1e-40, inf", "splat 0.1", "nan, 1.0, 2.0, 3.0"])
+def test_constants_of_bf16_round_trip(values: str) -> None:
+    text = (
+        'func @main() -> ("y") {\n'
+        f"  %0 = constant {{value = bf16[4] <{values}>}} : bf16[4]\n"
+        "  return(%0)\n}\n"
+    )
+    module = parse_module(text)
+    assert modules_equal(parse_module(print_module(module)), module)
+
+
 SCHEDULED = """\
 executable @e0(%0: f32[4, 8]) -> ("r0", "r1") bindings [2, 3, 3] schedule [STAGES] {
   %1 = neg(%0) : f32[4, 8]
