@@ -154,6 +154,12 @@ class Target:
         """Whether a vector is multiplied by one lane of another in one instruction, and added."""
         return self.arch == "aarch64" and self.vector_bytes > 4
 
+    @property
+    def multiplies_parts(self) -> bool:
+        """Whether each byte of words is multiplied by itself, because vectors take a scalar factor
+        and add, and no instruction sums products of neighbours."""
+        return self.arch == "riscv64" and self.has("v")
+
     def sums_bytes(self, left: DType, right: DType) -> bool:
         """Whether the products of four pairs of bytes are summed in i32 by fewer instructions than
         those of pairs of 16 bits: by one, or by products of bytes in 16 bits."""
@@ -220,7 +226,7 @@ class Target:
         Args:
             is_narrow: whether the products of any two pairs fit 16 bits together.
         """
-        if left is DType.BF16:
+        if left is DType.BF16 or (self.multiplies_parts and left.bits == 8):
             return left
         if self.sums_bytes(left, right) or (is_narrow and self.sums_narrow_bytes(left, right)):
             return left

@@ -372,7 +372,7 @@ class KernelEmitter:
                 isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
                 for s in walk(stmt.body)
             )
-            register = self.traits.target.vector_bytes // _widest_bytes(stmt.body)
+            register = self.traits.group_bytes // _widest_bytes(stmt.body)
             extent = _constant_extent(stmt)
             if extent > register and self.packs(stmt.body):
                 packed = min(quantising.PACKED * register, 1 << extent.bit_length() - 1)

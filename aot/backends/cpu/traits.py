@@ -81,6 +81,12 @@ class Traits:
         return self.target.lanes(DType.F32) > 1
 
     @property
+    def group_bytes(self) -> int:
+        """What one instruction works on: a register, or on RISC-V a group of four of them: wider
+        registers than the target counts on are filled so, and a narrow core fetches less."""
+        return self.target.vector_bytes * (4 if self.target.has("zvl128b") else 1)
+
+    @property
     def index(self) -> Type:
         """Type of INDEX values: as wide as a pointer."""
         return Type(f"i{8 * self.target.word_bytes}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from aot.ir import dims, expr
 from aot.ir.contraction import has_narrow_products
@@ -419,12 +420,47 @@ class DotTile(Placed):
     def _group(self, g: Expr) -> list[Stmt]:
         """The products of group `g` of each row with those of all columns."""
         stmts, word = self._words(g)
-        if self.staged.axes.staged is not DType.I16:
+        axes = self.staged.axes
+        is_whole = axes.staged is not DType.I16
+        if is_whole and axes.terms == DOT_GROUP and self.nest.target.multiplies_parts:
+            return stmts + self._by_parts(g, word)
+        if is_whole:
             return stmts + self._step(self._of_row(g, 0), word)
         if self.nest.lanes == 1:
             return stmts + self._scalar_step(g, word)
         for half in (0, 1):
             stmts += self._step(self._of_row(g, half), self._halves(word, self.staged.parts(half)))
+        return stmts
+
+    def _by_parts(self, g: Expr, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
+        """The products of each byte of group `g`: a column's is widened once for all rows."""
+        nest, acc, staged = self.nest, self.acc, self.staged
+        first = expr.mul(g, expr.index(DOT_GROUP))
+        stmts: list[Stmt] = []
+
+        def row(r: Expr, part: int, held: Scratch) -> list[Stmt]:
+            into: list[Stmt] = []
+            at = expr.add(self.row, r), expr.add(first, expr.index(part))
+            byte = Load(staged.scratch, at, staged.axes.staged)
+            left = nest.let(expr.cast(byte, acc.dtype), into, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                product = expr.mul(left, Load(held, (u, lane), held.dtype))
+                total = expr.add(Load(acc, (r, u, lane), acc.dtype), product)
+                return Store(acc, (r, u, lane), total)
+
+            return into + self._each_chunk(one)
+
+        for part in range(DOT_GROUP):
+            held = nest.builder.scratch("parts", acc.dtype, acc.shape[1:])
+            widened = partial(_widened, part=part, dtype=self.roles.weight.dtype)
+
+            def store(u: Expr, lane: Expr, held: Scratch = held, widened: Any = widened) -> Stmt:
+                return Store(held, (u, lane), widened(word(u, lane)))
+
+            stmts += self._each_chunk(store)
+            each = partial(row, part=part, held=held)
+            stmts += nest.unrolled(self.shape.rows, each, "r")
         return stmts
 
     def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
@@ -514,3 +550,13 @@ class DotTile(Placed):
         ahead = expr.mul(group, expr.index(axes.step))
         (address,) = found.indices
         return Load(found.source, (expr.add(address, ahead),), WORDS[weight.dtype])
+
+
+def _widened(word: Expr, part: int, dtype: DType) -> Expr:
+    """Byte `part` of a word, in i32."""
+    wide = DType.I32 if dtype.is_signed else DType.U32
+    bits = 8 * (DOT_GROUP - 1 - part)
+    top: Expr = Bitcast(word, wide)
+    top = expr.binary("shl", top, expr.const(bits, wide)) if bits else top
+    found = expr.binary("shr", top, expr.const(8 * (DOT_GROUP - 1), wide))
+    return found if dtype.is_signed else Bitcast(found, DType.I32)

@@ -43,6 +43,7 @@ from tests.support.qemu import require_runner, run_on
 
 INTERPRETED = (
     *("x86-64-v3", "x86-64-v4+avx512vnni", "aarch64-linux-dotprod+i8mm", "thumbv7em"),
+    "riscv64-v",
     "vulkan-1.3",
 )
 EMULATED = (
@@ -142,6 +143,8 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
         ("aarch64-generic", "pointwise", r"\bsmull\b"),
         ("aarch64-generic", "narrow-signed", r"\bsmlal\b"),
         ("armv7-neon", "narrow-rows-signed", r"\bvmlal\.s8\b"),
+        ("riscv64-v", "uneven", r"e32, m[24]\b"),
+        ("riscv64-v", "groups", r"\bvmacc\.vx\b"),
         ("wasm32", "uneven", r"i32x4\.dot_i16x8_s"),
         ("thumbv7em", "uneven", r"\bsmlad\b"),
         ("thumbv7em", "rows", r"\bsxtb16\b.*ror #8"),

@@ -88,7 +88,7 @@ def innermost_loops(assembly: str) -> list[list[str]]:
         ("aarch64-generic", 6, 16, "fmla", 24),
         ("armv7-neon", 2, 16, "vmla.f32", 8),
         ("riscv64", 1, 16, "fmadd.s", 16),
-        ("riscv64-v", 6, 16, "vfmacc.vf", 24),
+        ("riscv64-v", 6, 16, "vfmacc.vf", 6),
         ("thumbv7em", 1, 16, "vfma.f32", 16),
     ],
 )
