@@ -6,7 +6,7 @@ it reads of packed weights is contiguous. Owns the lanes' geometry; what is summ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.plan import gpu_columns, gpu_lanes
@@ -14,10 +14,11 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import ReusedScratch, Shape
+from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
 
 QUAD = 4  # elements that a GPU loads at a time
+MOST_LOADS = 24  # one by one, of the rows of some steps
 
 
 class GpuTile(Tile):
@@ -105,10 +106,33 @@ class _PlacedOnGpu(Placed):
     def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         return body(self.lane)
 
+    def _loops(
+        self,
+        axes: Sequence[Axis],
+        indices: Values,
+        left: Expr,
+        skipped: Sequence[Expr],
+        body: Callable[[Values], list[Stmt]] | None = None,
+    ) -> list[Stmt]:
+        """As everywhere, but a loop for both axes of taps: each has all sums of a lane go round."""
+        if len(axes) < 3 or self.pieces is not None:
+            return super()._loops(axes, indices, left, skipped, body)
+        down, along, *rest = axes
+        size = expr.index(along.extent)
+
+        def tap(k: Expr) -> list[Stmt]:
+            both = {
+                down.var: expr.binary("floordiv", k, size),
+                along.var: expr.binary("floormod", k, size),
+            }
+            return self._loops(rest, {**indices, **both}, left, skipped, body)
+
+        return self.nest.serial(dims.multiply(down.extent, along.extent), tap, "k")
+
     def _steps_together(self, inner: Axis) -> int:
         """As many as a row's elements are loaded at a time: where they lie side by side, and the
-        first of them at a multiple of a vector's bytes. Where sums are no vectors it would be most
-        of a shader."""
+        first of them at a multiple of a vector's bytes; else a few, as a loop of one step is mostly
+        the loop. Where sums are no vectors it would be most of a shader."""
         rows = loaded(self.roles.left)
         has_vectors = self.shape.chunks % QUAD == 0 and (
             self.roles.is_packed or self.shape.has_all_columns
@@ -120,7 +144,10 @@ class _PlacedOnGpu(Placed):
             return 1  # part by part, one step is as long as four of others
         is_row = expr.coefficient(rows.indices[0], inner.var) == rows.dtype.parts
         is_aligned = rows.source.alignment % (QUAD * rows.dtype.bytes) == 0
-        return QUAD if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0 else 1
+        if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0:
+            return QUAD
+        few = range(min(QUAD, MOST_LOADS // self.shape.rows), 1, -1)
+        return next((n for n in few if dims.modulo(inner.extent, n) == 0), 1)
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         return expr.add(self.column, u)
@@ -130,16 +157,19 @@ class _PlacedOnGpu(Placed):
         return number, expr.add(within, u)
 
     def _finish(self) -> list[Stmt]:
-        """The epilogue once for all elements: written out for each it would be most of a shader."""
-        if self.shape.rows * self.shape.chunks == 1:
+        """The epilogue for each row, or once for all elements where it is long: written out for
+        each it would be most of a shader, and memory for the sums is most of it elsewhere."""
+        nest, acc, rows = self.nest, self.acc, self.shape.rows
+        if rows * self.shape.chunks == 1:
             return super()._finish()
-        nest, acc = self.nest, self.acc
+        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
+        if self._has_all_or_none and not is_long(self.output.values, self.roles.reduce):
+            return nest.unrolled(rows, lambda r: finish(r, acc), "r")
         tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
         stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
-        return stored + nest.serial(self.shape.rows, lambda r: finish(r, tile), "r")
+        return stored + nest.serial(rows, lambda r: finish(r, tile), "r")
 
     @property
     def _has_all_or_none(self) -> bool:
