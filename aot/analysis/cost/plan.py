@@ -642,8 +642,10 @@ def _gpu_tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -
     across = min(columns, max(1, lanes // 8))
     along = min(rows, lanes // across)
     across = min(columns, lanes // along)
-    if isinstance(rows_total, int):
-        each = max(1, min(each, rows_total))
+    if isinstance(rows_total, int) and rows_total:
+        # as many rows in each tile, so that few are too many
+        tiles = -(-rows_total // (along * each))
+        each = -(-rows_total // (along * tiles))
     return along * each, across * own
 
 

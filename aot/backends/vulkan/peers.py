@@ -61,7 +61,7 @@ class _Finder:
         is_word = first.var.dtype is DType.F32 or first.var.dtype.is_packed
         if not is_word or not any(_is_by(load, loop.var) for load in loads(first.value)):
             return
-        count = min(most, self._alike_lanes(first.value), 1 << (loop.extent.bit_length() - 1))
+        count = min(most, self._alike_lanes(first.value), 1 << (loop.extent - 1).bit_length())
         if count > 1:
             self.found[loop] = count
 

@@ -58,7 +58,8 @@ def rows_of_a_tile(rows: int, across: int, *, end: int = LANES, by_lane: bool = 
         (8, 32, LANES, False, 8),
         (8, 4, LANES, False, 4),
         (4, 8, LANES, False, 4),
-        (7, 8, LANES, False, 4),
+        (7, 8, LANES, False, 8),  # one of them loads the last row again
+        (5, 8, LANES, False, 8),
         (2, 16, LANES, False, 2),
         (8, 12, LANES, False, 4),
         (8, 8, 24, False, 8),
