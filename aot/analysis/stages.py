@@ -189,6 +189,8 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
     work = [sum(work_of(op, unknown=unknown) for s in n for op in s.ops) for n in loops]
     most = sum(work) * (MOST_IDLE_ON_GPU if target.has_workgroups else MOST_IDLE)
     count = min(shared_dims(stages), *map(_reduced_once, stages))
+    if not target.has_workgroups:
+        count = min(count, *map(_gathered_by_line, stages))
     shared = stages[0].result.type.dims
 
     def steps() -> int:
@@ -220,6 +222,25 @@ def _reduced_once(stage: Stage) -> int:
                 own += 1
             count = min(count, own)
     return count
+
+
+def _gathered_by_line(stage: Stage) -> int:
+    """Leading dims of a stage's result that leave it several lines, where tables say which elements
+    of a line neighbours read: what they say is found once for all lines."""
+    type = stage.result.type
+    order = memory_order(type)
+    for op in stage.ops:
+        for accesses in accesses_of(op) if op.record.compute is not None and order else ():
+            for read in accesses.reads:
+                value = op.operands[read.operand]
+                inner = memory_order(value.type)[-1:] if value is not None else ()
+                if accesses.rank == type.rank and any(
+                    read.subscripts[d].has_data and read.subscripts[d].steps[order[-1]] is None
+                    for d in inner
+                    if accesses.reductions
+                ):
+                    return max(type.rank - 2, 0)
+    return type.rank
 
 
 def _batch_dims(contraction: ContractionDims) -> int:

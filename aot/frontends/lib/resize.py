@@ -392,14 +392,20 @@ def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -
         axis.number: factor for axis in axes if (factor := _repetition(options, axis)) is not None
     }
     rest = [axis for axis in axes if axis.number not in factors]
-    # what shrinks goes first, so that later dims have less to do
-    for axis in sorted(rest, key=lambda a: a.scale if a.scale is not None else 1.0):
+    for axis in sorted(rest, key=_order):
         y = _along(b, y, options, axis)
     if factors:
         y = _repeated(b, y, factors)
     if options.coordinates == "tf_crop_and_resize":
         y = _extrapolated(b, y, options, axes)
     return b.cast(y, dtype)
+
+
+def _order(axis: Axis) -> tuple[float, int]:
+    """What shrinks goes first, so that later dims have less to do. Of dims that grow alike the last
+    does, which reads elements here and there where it is innermost: the others then read lines."""
+    scale = axis.scale if axis.scale is not None else 1.0
+    return (scale, axis.number) if scale < 1.0 else (1.0, -axis.number)
 
 
 def _scaled_extent(extent: Dim, scale: float) -> Dim:

@@ -34,6 +34,7 @@ from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.padded import find_padded, schedule_padded
+from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
 
 # bytes between neighbouring results beyond which planes that share their lines miss the cache, as
@@ -153,6 +154,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         return schedule_window(nest, output, window, plan)
+    tables = None if free else schedule_tables(nest, output, reduces)
+    if tables is not None:
+        return tables
     apart = None if free or nest.is_gpu else members_apart(output)
     if apart is not None:
         window = find_window(nest, apart[0], _reduced(apart[0])[0], step=apart[1])

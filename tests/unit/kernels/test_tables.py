@@ -1,0 +1,84 @@
+"""Terms that tables name, gathered along a line: what tables say is found once for many rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.ir.builder import Builder
+from aot.ir.graph import Function, Module
+from aot.ir.types import DType, TensorType
+from aot.kernels.ir.nodes import For, LoopKind, walk
+from aot.kernels.lower.lowering import lower
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.join_regions import join_regions
+from aot.passes.fusion.outline import outline
+from aot.target import selection as targets
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
+from tests.support.lowering_checks import check, on_interpreter
+
+NATIVE = native_targets()
+SHAPES = ((2, 3, 5, 7), (1, 2, 1, 33), (3, 1, 67, 16), (1, 1, 130, 4), (70, 9), (1, 17))
+
+
+def tables(extent: int, count: int, taps: int) -> tuple[Any, Any]:
+    """Positions in no order, some of them outside, and weights, [taps, count]."""
+    random = np.random.default_rng(extent * 100 + count)
+    positions = random.integers(-1, extent + 1, (taps, count))
+    return positions, random.integers(-3, 4, (taps, count)).astype(np.float32)
+
+
+def function_of(shape: tuple[int, ...], *along: tuple[int, int, int]) -> Function:
+    """A value of `shape` resampled along each (axis, count, taps), and changed at the end."""
+    b = Builder()
+    x: Any = b.input("x", TensorType(DType.F32, shape))
+    for axis, count, taps in along:
+        made = map(b.constant, tables(x.type.dims[axis], count, taps))
+        x = b.op("resample", x, *made, axis=axis)
+    b.output("y", b.op("relu", x))
+    return b.function()
+
+
+def numbers(shape: tuple[int, ...]) -> Any:
+    return np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
+@pytest.mark.parametrize("taps", [1, 2, 9])
+def test_along_the_innermost_axis(taps: int, target: str) -> None:
+    engine = on_interpreter if target == "interpreted" else on_cpu(target)
+    for shape in SHAPES:
+        for count in (5, 61) if taps == 2 else (33,):
+            function = function_of(shape, (len(shape) - 1, count, taps))
+            name = "x86-64-v4" if target == "interpreted" else target
+            check(function, [numbers(shape)], name, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("order", [(2, 3), (3, 2)])
+def test_along_two_axes(order: tuple[int, int], target: str) -> None:
+    for shape, size in (((2, 3, 7, 9), (19, 21)), ((1, 5, 12, 33), (5, 17))):
+        sizes = dict(zip((2, 3), size, strict=True))
+        function = function_of(shape, *((axis, sizes[axis], 2) for axis in order))
+
+        def join(made: Function) -> None:
+            assert join_regions(made, targets.load(target)) == 1
+
+        check(function, [numbers(shape)], target, 1, engine=on_cpu(target), after_fuse=join)
+
+
+def test_tables_are_read_once_for_many_rows() -> None:
+    function = function_of((8, 40, 32), (2, 64, 2))
+    module = Module([function])
+    fuse(function)
+    outline(module)
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load("x86-64-v4"))
+    vectors = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    assert vectors
+    for loop in vectors:
+        rows = [s for s in walk(loop.body) if isinstance(s, For)]
+        assert [row.extent for row in rows] == [64]
