@@ -28,6 +28,7 @@ from aot.runtime.tensors import (
     Slot,
     TensorInfo,
     address_of,
+    are_decided,
     check_writeable,
     tensor_info,
     text_of,
@@ -328,6 +329,13 @@ class Program:
         self.updates = self._updates()
         self._taken = [Slot(info) for info in self.inputs]
         self._given = [Slot(info) for info in self.outputs]
+        self._names = [info.name for info in self.inputs]
+        self._output_names = [info.name for info in self.outputs]
+        self._error = _Error()
+        self._out_error = byref(self._error)
+        # the outputs' shapes at the inputs' shapes of the last run, where these decide them
+        self._are_decided = not self.states and are_decided(self.inputs, self.outputs)
+        self._shapes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]] | None = None
         self._has_strings = any(info.strings is not None for info in self.outputs)
         self._written = [n for n, i in enumerate(self.inputs) if i.name in self.updates.values()]
 
@@ -368,16 +376,16 @@ class Program:
             RuntimeFailure: a name is missing or unknown, a dtype or shape is wrong, or the run
                 failed.
         """
-        names = [tensor.name for tensor in self.inputs]
+        names = self._names
         is_by_name = len(args) == 1 and not kwargs and isinstance(args[0], Mapping)
         if self._calling is not None and not (is_by_name and set(args[0]) == set(names)):
             arrays, call = self._calling.bind(args, kwargs)
             results = self.run([arrays[name] for name in names])
             return self._calling.returned(self._by_name(results), call)
         inputs = args[0] if is_by_name else self._named(names, args, kwargs)
-        missing = [name for name in names if name not in inputs]
-        unknown = [name for name in inputs if name not in names]
-        if missing or unknown:
+        if len(inputs) != len(names) or any(name not in inputs for name in names):
+            missing = [name for name in names if name not in inputs]
+            unknown = [name for name in inputs if name not in names]
             found = [f"missing {_quoted(missing)}"] if missing else []
             found += [f"unknown {_quoted(unknown)}"] if unknown else []
             have = _quoted(names) or "none"
@@ -400,7 +408,7 @@ class Program:
         return found
 
     def _by_name(self, results: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {tensor.name: result for tensor, result in zip(self.outputs, results, strict=True)}
+        return dict(zip(self._output_names, results, strict=True))
 
     def run(self, inputs: Sequence[ArrayLike]) -> list[NDArray[Any]]:
         """Runs once: arrays in the order of `inputs` in, new arrays in the order of `outputs` out.
@@ -422,10 +430,9 @@ class Program:
         ]
         for number in self._written:
             check_writeable(self.inputs[number], inputs[number])
-        library, error = self._library, _Error()
-        out_error = byref(error)
+        library = self._library
         with self._lock:
-            program = self._program
+            program, error, out_error = self._program, self._error, self._out_error
             if not program:
                 raise RuntimeFailure("the program is closed", "argument")
             for index, (slot, array) in enumerate(zip(self._taken, arrays, strict=True)):
@@ -433,15 +440,16 @@ class Program:
                 status = library.aot_program_set_input(program, index, slot.reference, out_error)
                 if status != 0:
                     raise self._failure(error, status)
-            if (status := library.aot_program_prepare(program, out_error)) != 0:
-                raise self._failure(error, status)
-            results = [self._bind_output(index, error) for index in range(len(self._given))]
+            found = [
+                self._bind_output(index, shape) for index, shape in enumerate(self._planned(arrays))
+            ]
             if (status := library.aot_program_run(program, out_error)) != 0:
                 raise self._failure(error, status)
             for number in self._written:
                 if arrays[number] is not inputs[number]:
                     inputs[number][...] = arrays[number]  # type: ignore[index]
-            found = [self._as_run(index, result, error) for index, result in enumerate(results)]
+            if not self._are_decided:
+                found = [self._as_run(index, result) for index, result in enumerate(found)]
         if not self._has_strings:
             return found
         return [
@@ -449,16 +457,29 @@ class Program:
             for info, result in zip(self.outputs, found, strict=True)
         ]
 
-    def _as_run(self, index: int, result: NDArray[Any], error: _Error) -> NDArray[Any]:
+    def _planned(self, arrays: Sequence[NDArray[Any]]) -> list[tuple[int, ...]]:
+        """The outputs' shapes as far as they are known before a run, which is prepared for that
+        where its inputs' shapes are other ones than the last time."""
+        taken = [array.shape for array in arrays]
+        if self._shapes is not None and self._shapes[0] == taken:
+            return self._shapes[1]
+        status = self._library.aot_program_prepare(self._program, self._out_error)
+        if status != 0:
+            raise self._failure(self._error, status)
+        shapes = [self._shape_of(index) for index in range(len(self._given))]
+        if self._are_decided:
+            self._shapes = taken, shapes
+        return shapes
+
+    def _as_run(self, index: int, result: NDArray[Any]) -> NDArray[Any]:
         """An output's memory in the shape that the run gave it, where data decide that."""
         if self._given[index].shape is not None:
             return result
-        shape = self._shape_of(index, error)
+        shape = self._shape_of(index)
         return result if shape == result.shape else result.reshape(-1)[: prod(shape)].reshape(shape)
 
-    def _bind_output(self, index: int, error: _Error) -> NDArray[Any]:
+    def _bind_output(self, index: int, shape: tuple[int, ...]) -> NDArray[Any]:
         slot, library = self._given[index], self._library
-        shape = self._shape_of(index, error)
         try:
             result = np.empty(shape, slot.dtype)
         except (MemoryError, ValueError) as failure:  # numpy: too large for memory, for an array
@@ -467,22 +488,22 @@ class Program:
                 f"output {name!r}: no memory for {dtype.name}{list(shape)}", "memory"
             ) from failure
         status = library.aot_program_set_output(
-            self._program, index, address_of(result), result.nbytes, byref(error)
+            self._program, index, address_of(result), result.nbytes, self._out_error
         )
         if status != 0:
-            raise self._failure(error, status)
+            raise self._failure(self._error, status)
         return result
 
-    def _shape_of(self, index: int, error: _Error) -> tuple[int, ...]:
+    def _shape_of(self, index: int) -> tuple[int, ...]:
         """An output's shape, as far as it is known when it is asked for."""
         slot = self._given[index]
         if slot.shape is not None:
             return slot.shape
         status = self._library.aot_program_get_output(
-            self._program, index, byref(error), slot.reference
+            self._program, index, self._out_error, slot.reference
         )
         if status != 0:
-            raise self._failure(error, status)
+            raise self._failure(self._error, status)
         return tuple(slot.tensor.dims[: slot.tensor.rank])
 
     @property

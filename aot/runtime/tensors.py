@@ -5,6 +5,7 @@ the form that calls take.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ NUMPY: dict[str, np.dtype[Any]] = {
 NUMPY |= {"bool": np.dtype(np.bool_), "bf16": np.dtype(ml_dtypes.bfloat16)}
 CODES = {NUMPY[name]: code for code, name in enumerate(DTYPES)}  # of native byte order
 MOST_DIMS = 64  # numpy's limit
+_NAME, _FUNCTIONS = re.compile(r"[A-Za-z_]\w*"), {"max", "min"}  # of the expressions of extents
 
 
 class CDimInfo(ctypes.Structure):
@@ -117,18 +119,21 @@ class Slot:
         self.numbers = None if info.strings is None else number_of(info.strings)
         static = tuple(dim for dim in info.dims if isinstance(dim, int))
         self.shape = static if len(static) == len(info.dims) else None
-        self._dims, self._extents = (ctypes.c_int64 * MOST_DIMS)(), ()
+        self._dims = (ctypes.c_int64 * MOST_DIMS)()
+        self._extents: tuple[int, ...] = ()
+        self._dtype: np.dtype[Any] | None = None
         self.tensor = CTensor(dims=ctypes.cast(self._dims, POINTER(ctypes.c_int64)))
         self.reference = byref(self.tensor)
 
     def point_to(self, array: NDArray[Any]) -> None:
         """Makes the tensor the array, in its memory."""
-        tensor = self.tensor
-        tensor.dtype, tensor.rank = CODES[array.dtype], array.ndim
-        if array.shape != self._extents:
-            self._extents = array.shape
-            self._dims[: array.ndim] = list(array.shape)
-        tensor.data, tensor.bytes = address_of(array), array.nbytes
+        tensor, shape, dtype = self.tensor, array.shape, array.dtype
+        if shape != self._extents or dtype is not self._dtype:
+            self._extents, self._dtype = shape, dtype
+            tensor.dtype, tensor.rank = CODES[dtype], len(shape)
+            self._dims[: len(shape)] = list(shape)
+            tensor.bytes = array.nbytes
+        tensor.data = address_of(array)
 
 
 def address_of(array: NDArray[Any]) -> int:
@@ -138,6 +143,14 @@ def address_of(array: NDArray[Any]) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
         return int(array.ctypes.data)
+
+
+def are_decided(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> bool:
+    """Whether the outputs' shapes follow from those of the inputs, whatever their elements are:
+    their extents are expressions of names that inputs' extents are."""
+    named = {dim for info in inputs for dim in info.dims if isinstance(dim, str) and dim != "?"}
+    extents = {dim for info in outputs for dim in info.dims if isinstance(dim, str)} - named
+    return all(dim != "?" and set(_NAME.findall(dim)) - _FUNCTIONS <= named for dim in extents)
 
 
 def number_of(table: Sequence[str]) -> dict[str, int]:

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import aot
 from aot.errors import AotError, RuntimeFailure
 from aot.runtime import loader, tensors
 from aot.runtime.loader import load
-from aot.runtime.tensors import TensorInfo
+from aot.runtime.tensors import TensorInfo, are_decided
 from tests.support.runtime_api import library_path
 from tests.support.runtime_modules import (
     INPUTS,
@@ -317,3 +318,50 @@ def _size(structure: object) -> int:
     import ctypes
 
     return ctypes.sizeof(structure)  # type: ignore[arg-type]
+
+
+OPEN = """
+func @main(%x: f32[N, 3], %y: f32[M, N]) -> ("z", "t") {
+  %1 = matmul(%y, %x) : f32[M, 3]
+  %2 = transpose(%1) {perm = [1, 0]} : f32[3, M]
+  return(%1, %2)
+}
+"""
+
+
+def test_shapes_that_change_between_runs() -> None:
+    """Outputs have the shapes of the run, in memory of their own, whatever the run before had."""
+    with aot.load(aot.compile(OPEN.encode())) as program:
+        kept = []
+        for n, m in ((2, 4), (2, 4), (5, 1), (2, 4), (0, 3), (2, 4), (1, 1)):
+            random = np.random.default_rng(n)
+            x = random.integers(-4, 5, (n, 3)).astype(np.float32)
+            y = random.integers(-4, 5, (m, n)).astype(np.float32)
+            found = program({"x": x, "y": y})
+            kept.append((found, y @ x))
+            with pytest.raises(RuntimeFailure):  # changes nothing
+                program({"x": x, "y": np.ones((m, n + 1), np.float32)})
+        for found, wanted in kept:
+            np.testing.assert_array_equal(found["z"], wanted)
+            np.testing.assert_array_equal(found["t"], wanted.T)
+
+
+def info(name: str, *dims: int | str) -> TensorInfo:
+    return TensorInfo(name, "f32", dims, ((0, None),) * len(dims))
+
+
+@pytest.mark.parametrize(
+    ("dims", "is_decided"),
+    [
+        ((3, 4), True),
+        (("N", "2*N + M"), True),
+        (("max(N, M//2)",), True),
+        (("4*K",), True),
+        (("K",), False),
+        (("N", "?"), False),
+        (("N*nonzero",), False),
+    ],
+)
+def test_shapes_that_inputs_decide(dims: tuple[int | str, ...], is_decided: bool) -> None:
+    inputs = [info("x", "N", 3), info("y", "M", "4*K")]
+    assert are_decided(inputs, [info("z", 1), info("w", *dims)]) == is_decided
