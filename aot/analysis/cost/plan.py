@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from aot.analysis.cost import winograd
+from aot.analysis.cost.across import columns_across
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
@@ -178,6 +179,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         hides=not is_dotted or contraction.accumulator.is_float,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
         most=_most_rows(contraction, target, is_dotted=is_dotted),
+        across=0 if is_dotted or lanes == 1 else columns_across(contraction),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -549,6 +551,7 @@ def _tile(
     hides: bool = False,
     loads: float = 1.0,
     most: int = MOST_ROWS,
+    across: int = 0,
 ) -> tuple[int, int]:
     """Rows and columns of the register tile that keeps the multipliers busiest.
 
@@ -569,6 +572,7 @@ def _tile(
         hides: whether a sum waits for the one before it, so that few leave multipliers idle.
         loads: products that a core does in the time of a load.
         most: rows beyond which there are none.
+        across: the most columns of a result whose rows are neighbours in memory, 0 of others.
     """
     if target.has_workgroups:
         return _gpu_tile(target, lanes, rows_total, columns_total)
@@ -580,7 +584,11 @@ def _tile(
             continue
         if isinstance(columns_total, int) and columns >= columns_total + lanes:
             continue
+        if across and columns > max(across, target.panel // 2, lanes):
+            break
         for rows in range(1, most + 1):
+            if across and rows != 4 and rows % 8:
+                continue
             if (
                 together
                 and rows % lanes

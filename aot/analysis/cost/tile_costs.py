@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from aot.analysis.cost import winograd
+from aot.analysis.cost.across import is_across
 from aot.analysis.cost.plan import (
     FAR_ROWS,
     UNPACK_COST,
@@ -118,6 +119,7 @@ class KernelModel(NamedTuple):
         is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
         cache_bytes: the second level of cache, which Winograd's blocks fit, and which holds weights
             of floats from tile to tile; 0 where that doesn't count.
+        is_across: whether rows are neighbours in memory, and tiles only those that layers want.
         is_stored: whether filters are stored as Winograd's algorithm transforms them.
     """
 
@@ -130,6 +132,7 @@ class KernelModel(NamedTuple):
     is_unpacked: bool = False
     is_blocked: bool = False
     cache_bytes: int = 0
+    is_across: bool = False
     is_stored: bool = False
 
     @property
@@ -162,6 +165,7 @@ class KernelModel(NamedTuple):
             contraction is not None and unpacks_weights(contraction, target),
             is_blocked=contraction is not None and contraction.right.scales is not None,
             cache_bytes=target.l2_bytes if _is_cached(made, contraction) else 0,
+            is_across=contraction is not None and is_across(contraction),
             is_stored=call is not None and winograd.has_transformed_filters(call),
         )
 
@@ -328,7 +332,7 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
     if kernel.form == "winograd":
         all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.registers)
         return [tile for tile in all_tiles if tile[0] % 2 == 0]
-    if kernel.form != "products" or not kernel.registers or kernel.is_blocked:
+    if kernel.form != "products" or not kernel.registers or kernel.is_blocked or kernel.is_across:
         return found
     for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
         vectors = columns // kernel.lanes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from aot.analysis.cost.plan import SUMS, UNPACK_REGISTERS, plan
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
-from aot.ir.types import DType, TensorType
+from aot.ir.types import DType, Layout, TensorType
 from aot.ops import contraction
 from aot.ops.integer_contraction import CONV_INTEGER
 from aot.target import selection as targets
@@ -22,6 +24,11 @@ def conv(spatial: tuple[int, ...], kernel: tuple[int, ...], stride: int = 1) -> 
     types = [TensorType(DType.F32, (1, 64, *spatial)), TensorType(DType.F32, (64, 64, *kernel))]
     attrs = {"strides": (stride,) * rank, "dilations": (1,) * rank, "pads": (0,) * 2 * rank}
     return contraction.CONV.call(types, attrs)
+
+
+def last(type: TensorType) -> TensorType:
+    """With its channels innermost."""
+    return TensorType(type.dtype, type.dims, Layout(order=(0, 2, 3, 1)))
 
 
 def test_rows_go_along_the_innermost_dim_that_has_several() -> None:
@@ -50,6 +57,20 @@ def test_tiles_have_sums_enough_to_hide_an_addition(name: str) -> None:
         vectors = made.columns // made.lanes
         used = width / (-(-width // made.rows) * made.rows)
         assert min(made.rows * vectors, SUMS) / SUMS * used >= 0.8, width
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4-vnni", "x86-64-v3", "aarch64-generic"])
+def test_results_across_are_stored_in_parts_of_lines(name: str) -> None:
+    """Of few columns, and of fewer where all their lines want one place of the cache."""
+    target = targets.load(name)
+    for size, most in ((28, 32), (32, 16), (64, 16), (50, 32)):
+        call = conv((size, size), (1, 1))
+        left, weights = call.operands
+        assert left is not None
+        made = plan(replace(call, operands=(last(left), weights)), target)
+        assert made.rows in (4, 8)
+        assert made.columns <= max(most, made.lanes)
+        assert made.rows * made.columns // made.lanes >= SUMS
 
 
 def test_tiles_leave_registers_to_unpack_weights() -> None:
