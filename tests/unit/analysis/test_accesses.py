@@ -198,7 +198,8 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
     assert by_data == chosen | {"grid_sample", "resample", "roi_align", "table_lookup"}
     # groups of channels, overlapping blocks, mirrored borders, dims that don't divide, blocks
     blocked = {"gather_blocked", "matmul_blocked"}
-    assert others == blocked | {"conv", "conv_integer", "col2im", "pad", "reshape"}
+    convolutions = {"conv", "conv_bf16", "conv_integer"}
+    assert others == blocked | convolutions | {"col2im", "pad", "reshape"}
 
 
 def subscript_of(index: e.Expr, variables: tuple[e.Var, ...], rank: int) -> Subscript:
