@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from aot.facts.dataclass import dataclass
 from aot.link.image import ModuleImage
 from aot.link.notes import VariantNotes
 

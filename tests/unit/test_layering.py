@@ -23,7 +23,7 @@ ROOT = CHECKOUT / "aot"
 GENERATED = "module_fbs.py"
 
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "facts"),
     ("switches", "runtime"),  # for debugging; the device's side, which knows no compiler
     ("options", "text"),
     ("ir",),

@@ -6,8 +6,9 @@ Filled by `fuse` and `join-regions` from the same predicates that decide; decide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aot.facts.dataclass import dataclass
 from aot.ir.graph import Op
 
 

@@ -19,7 +19,7 @@ Never: changes inputs and results of a function, or what shares memory with them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from aot.analysis.half import f16_range_issue, squares
 from aot.analysis.memory.storage import root_of
 from aot.analysis.memory.views import is_view
 from aot.errors import InternalError
+from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT, PENDING, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value

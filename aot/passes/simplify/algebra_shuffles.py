@@ -6,8 +6,7 @@ weights of one that sums over all channels. A grouped convolution loads through 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from aot.facts.dataclass import dataclass
 from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement

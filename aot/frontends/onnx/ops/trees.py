@@ -8,10 +8,11 @@ end in leaves: no branch depends on data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.ops.scores import (
     ML,
     Scores,

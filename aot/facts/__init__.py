@@ -1,0 +1,1 @@
+"""How plain facts are written down in classes."""
