@@ -14,6 +14,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
+from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
@@ -34,7 +35,7 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
-        made = _segmented(nest, output) or _repeated(nest, output) or _in_blocks(nest, output)
+        made = _segmented(nest, output) or _in_blocks(nest, output)
         if made is not None:
             return made
     together = Neighbours.of(nest, output, axes)
@@ -46,17 +47,18 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
 def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
     """Loops for each segment of the axes whose indices conditions are about; None where there are
     none, or too many."""
-    inner, outer = output.axes[-1], output.axes[:-1]
-    if not isinstance(inner.extent, int) or inner.extent > 2 * GRAIN:
+    is_repeated = _is_repeated(nest, output)
+    *outer, inner = output.axes[:-1] if is_repeated else output.axes
+    if not isinstance(inner.extent, int) or (inner.extent > 2 * GRAIN and not is_repeated):
         return None
     found = {
         axis: segments.ends(output.values, axis.var, axis.extent)
-        for axis in output.axes
+        for axis in (*outer, inner)
         if isinstance(axis.extent, int)
     }
     found = {axis: ends for axis, ends in found.items() if len(ends) > 1 or axis is inner}
     copies = math.prod(len(ends) for ends in found.values())
-    if not 1 < copies <= MOST_SEGMENTS:
+    if not 1 < copies + is_repeated <= MOST_SEGMENTS:
         return None
 
     def row(values: Values, output: Output) -> list[Stmt]:
@@ -64,6 +66,10 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
         first = 0
         for end in found[inner]:
             part = segments.output_within(output, inner.var, first, end)
+            if is_repeated:
+                stmts += _side_by_side(nest, part, values, first, end)
+                first = end
+                continue
             stmts += row_of_vectors(
                 nest,
                 expr.index(first),
@@ -103,57 +109,61 @@ def _width(nest: Nest, count: int) -> int:
     return width
 
 
-def _repeated(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
-    """Loops where the innermost axis is shorter than a vector and the one before it goes on where
-    it ends: vectors along that one, of whose elements each index stores its own, side by side.
-    None where there are no such axes. Upsampling to the nearest element is such."""
+def _is_repeated(nest: Nest, output: Output) -> bool:
+    """Whether the innermost axis is shorter than a vector, and the one before it goes on where it
+    ends: vectors along that one, of whose elements each index stores its own, side by side.
+    Upsampling to the nearest element is such, and so are planes that become pixels."""
     if len(output.axes) < 2:
-        return None
+        return False
     rows, inner = output.axes[-2:]
     if inner.extent not in REPEATS or not isinstance(rows.extent, int):
-        return None
-    whole, wide = rows.extent, _width(nest, rows.extent)
-    if wide < LEAST_VECTOR:
-        return None
+        return False
     steps = [expr.coefficient(output.address, axis.var) for axis in (rows, inner)]
-    loads = [load for value in output.values for load in expr.loads(value)]
-    if steps != [inner.extent, 1] or any(
-        load.guard is not None or expr.coefficient(load.indices[0], rows.var) not in (0, 1)
-        for load in loads
-    ):
-        return None
+    if steps != [inner.extent, 1] or _width(nest, rows.extent) < LEAST_VECTOR:
+        return False
+    for load in (load for value in output.values for load in expr.loads(value)):
+        # what is asked of the row is known in a segment, and of the innermost index in the code
+        conditions = () if load.guard is None else conditions_of(load.guard)
+        if any(expr.loads(c) or len(expr.free_vars(c)) != 1 for c in conditions):
+            return False
+        if expr.coefficient(load.indices[0], rows.var) not in (0, 1):
+            return False
+    return True
+
+
+def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: int) -> list[Stmt]:
+    """Some of the rows of such a result: vectors of them, then narrower ones for what is left."""
+    rows, inner = output.axes[-2:]
+    assert isinstance(inner.extent, int)
     times = inner.extent
 
-    def body(values: Values) -> list[Stmt]:
-        def vector(first: Expr, width: int) -> list[Stmt]:
-            def store(r: Expr, at: Expr) -> list[Stmt]:
-                return output.stores(nest, {**values, rows.var: at, inner.var: r})
+    def vector(first: Expr, width: int) -> list[Stmt]:
+        def store(r: Expr, at: Expr) -> list[Stmt]:
+            return output.stores(nest, {**values, rows.var: at, inner.var: r})
 
-            if width == 1:
-                return nest.unrolled(times, lambda r: store(r, first), "r")
-            return nest.unrolled(
-                times,
-                lambda r: [nest.spread(width, lambda lane: store(r, expr.add(first, lane)))],
-                "r",
-            )
+        if width == 1:
+            return nest.unrolled(times, lambda r: store(r, first), "r")
+        return nest.unrolled(
+            times,
+            lambda r: [nest.spread(width, lambda lane: store(r, expr.add(first, lane)))],
+            "r",
+        )
 
-        stmts: list[Stmt] = []
-        done, width = 0, wide
-        while done < whole:
-            count = (whole - done) // width
-            size, begin = expr.index(width), expr.index(done)
-            stmts += nest.serial(
-                count,
-                lambda n, size=size, begin=begin, width=width: vector(  # type: ignore[misc]
-                    expr.add(begin, expr.mul(n, size)), width
-                ),
-                "n",
-            )
-            done += count * width
-            width = width // 2 if width > LEAST_VECTOR else 1
-        return stmts
-
-    return nest.grid(output.axes[:-2], body, whole * times)
+    stmts: list[Stmt] = []
+    done, width = begin, _width(nest, end - begin)
+    while done < end:
+        count = (end - done) // width
+        size, start = expr.index(width), expr.index(done)
+        stmts += nest.serial(
+            count,
+            lambda n, size=size, start=start, width=width: vector(  # type: ignore[misc]
+                expr.add(start, expr.mul(n, size)), width
+            ),
+            "n",
+        )
+        done += count * width
+        width = width // 2 if width > LEAST_VECTOR else 1
+    return stmts
 
 
 def _in_blocks(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot.backends.cpu.compile import emit_assembly
 from aot.builder import Builder
 from aot.ir import expr
 from aot.ir.graph import Function
@@ -17,8 +18,10 @@ from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import Kernel, walk
 from aot.kernels.lower import segments
 from aot.kernels.lower.lowering import lower
+from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.half_regions import executable
 from tests.support.kernel_backends import on_cpu
 from tests.support.laid_out import relay
 from tests.support.lowering_checks import check, on_interpreter
@@ -202,3 +205,34 @@ def test_what_an_innermost_axis_repeats(columns: int, dtype: str, times: int) ->
 
     run_everywhere(upsampled, [x])
     run_everywhere(interleaved, [planes])
+
+
+@pytest.mark.parametrize("columns", [4, 7, 13, 16, 37])
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0, 1, 0), (0, 0, 1, 0, 0, 2), (1, 0, 3, 2, 1, 3)])
+def test_planes_become_pixels_between_padding(
+    columns: int, dtype: str, pads: tuple[int, ...]
+) -> None:
+    """Planes and rows of padding, and padding of pixels: the results have four planes or more."""
+    planes = 4 - pads[1] - pads[4]
+    numpy = {"f32": np.float32, "u8": np.uint8}[dtype]
+    x = np.random.default_rng(5).integers(0, 99, (3, planes, columns)).astype(numpy)
+
+    def padded() -> Function:
+        b = Builder()
+        p = b.op("pad", b.input("p", f"{dtype}[3, {planes}, {columns}]"), pads=pads, value=7.0)
+        b.output("z", b.op("transpose", p, perm=[0, 2, 1]))
+        return b.function()
+
+    run_everywhere(padded, [x])
+
+
+def test_pixels_of_planes_are_stored_at_once() -> None:
+    b = Builder()
+    p = b.op("pad", b.input("p", "u8[3, 48]"), pads=(0, 2, 1, 2), value=7.0)
+    b.output("z", b.op("transpose", p, perm=[1, 0]))
+    target = targets.load("x86-64-v4")
+    function = b.function()
+    fuse(function, target=target)
+    code = emit_assembly(lower(executable(function), target), target)
+    assert "pextr" not in code and "pinsr" not in code
