@@ -36,8 +36,9 @@ def conv(
     dilation: int = 1,
     group: int = 1,
     max_weight: int = 128,
+    is_padded: bool = True,
 ) -> tuple[str, Sample]:
-    pad = dilation * (kernel // 2)
+    pad = dilation * (kernel // 2) if is_padded else 0
     types = (
         TensorType(left, (2, channels, 6, 7), layout),
         TensorType(I8, (filters, channels // group, kernel, kernel)),
@@ -67,6 +68,10 @@ CASES: dict[str, tuple[str, Sample]] = {
     "uneven": conv(U8, 37, 33, pad_value=255),
     "dense": conv(U8, 19, 16, pad_value=7, layout=None),
     "pointwise": conv(I8, 70, 40, kernel=1),
+    "in-place": conv(U8, 72, 40, kernel=1),
+    "in-place-strided": conv(U8, 24, 100, kernel=1, stride=2),
+    "in-place-windows": conv(U8, 4, 20, stride=2, is_padded=False),
+    "in-place-dilated": conv(U8, 8, 33, dilation=2, is_padded=False),
     "strided": conv(U8, 16, 100, kernel=1, stride=2),
     "dilated": conv(U8, 8, 17, stride=2, dilation=2, pad_value=1),
     "wide": conv(I16, 9, 18, pad_value=-300),

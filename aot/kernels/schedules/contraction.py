@@ -31,6 +31,7 @@ from aot.kernels.schedules.dots import (
     StagedRows,
 )
 from aot.kernels.schedules.dots_gpu import sum_words
+from aot.kernels.schedules.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
 from aot.kernels.schedules.products_gpu import GpuTile
@@ -196,7 +197,8 @@ class _Tiles:
             self.rows = even(self.rows)
             self.staged = StagedPairs(nest, roles, dotted, self.rows)
         elif dotted is not None:
-            self.staged = StagedRows(nest, roles, dotted, self.rows)
+            make = RowsInPlace if are_in_place(nest, dotted) else StagedRows
+            self.staged = make(nest, roles, dotted, self.rows)
         self.ahead: Ahead | None = None
 
     def build(self) -> tuple[Stmt, ...]:
@@ -304,7 +306,8 @@ class _Tiles:
         if staged is None:
             is_plain = roles.weight.dtype is DType.F32 and not nest.target.multiplies_by_lane
             return is_plain and AskingTile.fits(roles)
-        return type(staged) is StagedRows and not staged.has_row_vectors(self.rows, self.columns)
+        is_plain = not isinstance(staged, StagedPairs)
+        return is_plain and not staged.has_row_vectors(self.rows, self.columns)
 
     def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
         """The columns of what one workgroup does."""
@@ -385,7 +388,8 @@ class _Tiles:
             row = expr.index(0) if first is base else expr.sub(first, base)
             if isinstance(self.staged, StagedPairs):
                 return MatrixTile(tile, self.staged, row, values, first, start).build()
-            return DotTile(tile, self.staged, row, values, first, start, self.ahead).build()
+            placed = TileInPlace if isinstance(self.staged, RowsInPlace) else DotTile
+            return placed(tile, self.staged, row, values, first, start, self.ahead).build()
 
         base = first
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent

@@ -216,6 +216,13 @@ def test_taps_that_lie_side_by_side_are_read_at_once(
     assert any("where" not in line for line in copies) == is_one_run
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("in-place")])
+def test_rows_are_read_in_place(name: str) -> None:
+    machine = device("x86-64-v4+avx512vnni")
+    function, _ = made(CASES[name], machine)
+    assert "scratch staged" not in to_text(lower(function, machine))
+
+
 # more weights than a quarter of the second-level cache, and fewer; more rows than a tile has
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(77, 516, 640), (60, 640, 192)])
 def test_weights_are_asked_for_while_others_are_multiplied(
