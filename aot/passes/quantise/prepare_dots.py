@@ -3,8 +3,9 @@
 Requires: dtypes are legal for the target; layouts are not assigned and weights not packed yet.
 Ensures: where an instruction multiplies bytes of the other sign by the weights' than the left side
     has, that is moved by 128 into the other dtype, and what this adds to each sum is taken off
-    again by a constant; a convolution of few channels has whole groups of them, zeros behind its
-    own; what the target's kernel relies on of the weights is known.
+    again by a constant; a convolution of few channels has whole groups of them, with weights of 0
+    for those behind its own, and an image that has its padding; what the target's kernel relies on
+    of the weights is known.
 Never: changes a result, or weights that are not known.
 """
 
@@ -32,7 +33,7 @@ from aot.passes.simplify.rewriting import constant_of
 from aot.target.model import Target
 
 NAME = "prepare-dots"
-# channels beyond which zeros up to a group are few beside them
+# channels from which on others up to a whole group are few beside them
 FEW_CHANNELS = 16
 _OTHER_SIGN = {DType.U8: (DType.I8, 128), DType.I8: (DType.U8, -128)}
 
@@ -66,15 +67,16 @@ def prepare(function: Function, op: Op, target: Target) -> None:
     assert x is not None
     channels = dims.channels
     is_whole = op.record is CONV_INTEGER and dims.groups == 1
-    if is_whole and isinstance(channels, int) and channels < FEW_CHANNELS:
-        x, weights = _in_groups(op, rewriter, x, weights, channels)
+    attrs = dict(op.attrs)
+    if is_whole and isinstance(channels, int) and channels < FEW_CHANNELS and channels % DOT_GROUP:
+        x, weights = _in_groups(op, rewriter, x, weights, attrs)
     distance = 0
     max_weight = max(abs(int(weights.min(initial=0))), int(weights.max(initial=0)))
     wanted = _wanted(x.type.dtype, max_weight, target)
     if wanted is not x.type.dtype:
         _, distance = _OTHER_SIGN[x.type.dtype]
         x = _moved(op, rewriter, x, wanted, distance)
-    attrs = {**op.attrs, "max_weight": _relied_on(wanted, max_weight, target)}
+    attrs["max_weight"] = _relied_on(wanted, max_weight, target)
     if x is op.operands[0]:
         if attrs != dict(op.attrs):
             rewriter.replace_op(
@@ -119,17 +121,23 @@ def _relied_on(dtype: DType, max_weight: int, target: Target) -> int:
 
 
 def _in_groups(
-    op: Op, rewriter: Rewriter, x: Value, weights: Array, channels: int
+    op: Op, rewriter: Rewriter, x: Value, weights: Array, attrs: dict[str, Attr]
 ) -> tuple[Value, Array]:
-    """Both sides with zeros behind their channels, up to whole groups."""
-    more = -channels % DOT_GROUP
-    if not more:
-        return x, weights
+    """Both sides with more channels, up to whole groups, of weights that are 0; the image with its
+    padding, which `attrs` then have no more, so that nothing guards what the windows read."""
+    dims = contraction_of(op)
+    assert dims is not None
     rank = x.type.rank
-    ends = tuple(more if d == 1 else 0 for d in range(rank))
-    attrs: dict[str, Attr] = {"pads": (*[0] * rank, *ends)}
-    padded = rewriter.create(PAD, [x], attrs, op.origin).result
-    return padded, np.pad(weights, [(0, n) for n in ends])
+    more = -weights.shape[1] % DOT_GROUP
+    pads = op.attrs["pads"]
+    assert isinstance(pads, tuple)
+    half = len(pads) // 2
+    around = (0, 0, *pads[:half], 0, more, *pads[half:])
+    attrs["pads"] = (0,) * len(pads)
+    given: dict[str, Attr] = {"pads": around, "value": float(dims.pad_value)}
+    padded = rewriter.create(PAD, [x], given, op.origin).result
+    ends = [(0, more if d == 1 else 0) for d in range(rank)]
+    return padded, np.pad(weights, ends)
 
 
 def _moved(op: Op, rewriter: Rewriter, x: Value, wanted: DType, distance: int) -> Value:

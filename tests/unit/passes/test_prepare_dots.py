@@ -80,14 +80,14 @@ def check(made: Module, other: Module, target: str, expected: str) -> None:
     ("left", "target", "channels", "expected"),
     [
         (U8, "aarch64-linux-dotprod", 8, "i8[1, 8, 5, 6]"),
-        (U8, "aarch64-linux-dotprod", 3, "i8[1, 4, 5, 6]"),
+        (U8, "aarch64-linux-dotprod", 3, "i8[1, 4, 7, 7]"),
         (I8, "aarch64-linux-dotprod", 8, "i8[1, 8, 5, 6]"),
         (U8, "aarch64-linux-dotprod+i8mm", 8, "u8[1, 8, 5, 6]"),
-        (I8, "x86-64-v4+avx512vnni", 9, "u8[1, 12, 5, 6]"),
+        (I8, "x86-64-v4+avx512vnni", 9, "u8[1, 12, 7, 7]"),
         (U8, "x86-64-v4+avx512vnni", 8, "u8[1, 8, 5, 6]"),
         (I8, "x86-64-v3", 8, "i8[1, 8, 5, 6]"),
         (U8, "x86-64-v3", 17, "u8[1, 17, 5, 6]"),
-        (I16, "aarch64-linux-dotprod", 5, "i16[1, 8, 5, 6]"),
+        (I16, "aarch64-linux-dotprod", 5, "i16[1, 8, 7, 7]"),
         (U8, "vulkan-1.1", 3, "u8[1, 3, 5, 6]"),
     ],
 )
