@@ -371,6 +371,57 @@ class DotTile(Placed):
         self.staged = staged
         self.row = row
         self.ahead = ahead
+        self.sum_with_bias = self._find_bias()
+        # what all elements read, by what it was named before the epilogue
+        self.named: dict[Expr, Expr] = {}
+
+    def _find_bias(self) -> tuple[Binary, Load] | None:
+        """The addition of a number for each column to the sums, and these, where the sums may begin
+        with them."""
+        reduce, columns = self.roles.reduce, self.roles.columns.var
+        users = {
+            node
+            for value in self.output.values
+            for node in expr.nodes(value)
+            if reduce in expr.children(node)
+        }
+        if not self.shape.has_all_columns or len(users) != 1:
+            return None
+        (user,) = users
+        if not isinstance(user, Binary) or user.op != "add":
+            return None
+        bias = user.b if user.a is reduce else user.a
+        if not isinstance(bias, Load) or bias.guard is not None or bias.dtype is not reduce.dtype:
+            return None
+        return (user, bias) if expr.free_vars(bias) == {columns} else None
+
+    def _zeros(self) -> list[Stmt]:
+        if self.sum_with_bias is None:
+            return super()._zeros()
+        _, bias = self.sum_with_bias
+        columns, acc = self.roles.columns.var, self.acc
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            first = expr.substitute(bias, {columns: self._column(u, lane)})
+            return Store(acc, (r, u, lane), first)
+
+        return self._each_row(store, "u")
+
+    def _finish(self) -> list[Stmt]:
+        """What all elements read is read once before."""
+        stmts: list[Stmt] = []
+        inside = set(expr.nodes(self.roles.reduce))
+        for value in self.output.values:
+            for load in expr.loads(value):
+                if load not in inside and not expr.free_vars(load) and load not in self.named:
+                    self.named[load] = self.nest.let(load, stmts, "c")
+        return stmts + super()._finish()
+
+    def _done(self, total: Expr) -> dict[Expr, Expr]:
+        done = {**self.named, **super()._done(total)}
+        if self.sum_with_bias is not None:
+            done[self.sum_with_bias[0]] = total
+        return done
 
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""

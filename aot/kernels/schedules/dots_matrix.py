@@ -179,6 +179,7 @@ class MatrixTile(DotTile):
     ) -> None:
         super().__init__(tile, staged, row, values, first, start)
         self.pairs = staged
+        self.sum_with_bias = None
         shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
         self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
 

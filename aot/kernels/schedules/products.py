@@ -661,9 +661,12 @@ class Placed:
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
         """Epilogue and stores of one element, whose row is at `here`."""
         place = {**here, self.roles.columns.var: self._column(u, lane)}
-        reduce, total = self.roles.reduce, Load(source, (r, u, lane), source.dtype)
-        done: dict[Expr, Expr] = {reduce: expr.cast(total, reduce.dtype)}
+        done = self._done(Load(source, (r, u, lane), source.dtype))
         return self.output.stores(self.nest, place, done.get)
+
+    def _done(self, total: Expr) -> dict[Expr, Expr]:
+        """What stands for parts of the values: `total` for the reduction."""
+        return {self.roles.reduce: expr.cast(total, self.roles.reduce.dtype)}
 
     def _finish_row(
         self,

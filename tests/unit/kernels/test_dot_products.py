@@ -33,6 +33,7 @@ from tests.support.dot_products import (
     CONV,
     EXTREMES,
     check,
+    conv,
     made,
     matmul,
 )
@@ -221,6 +222,14 @@ def test_rows_are_read_in_place(name: str) -> None:
     machine = device("x86-64-v4+avx512vnni")
     function, _ = made(CASES[name], machine)
     assert "scratch staged" not in to_text(lower(function, machine))
+
+
+@pytest.mark.parametrize(("filters", "has_all"), [(64, True), (40, False)])
+def test_sums_begin_with_the_bias_where_all_columns_have_one(filters: int, has_all: bool) -> None:
+    machine = device("x86-64-v4+avx512vnni")
+    function, _ = made(conv(DType.U8, 72, filters, kernel=1), machine)
+    text = to_text(lower(function, machine))
+    assert bool(re.search(r"acc\[.*\] = in_2\[", text)) == has_all
 
 
 # more weights than a quarter of the second-level cache, and fewer; more rows than a tile has
