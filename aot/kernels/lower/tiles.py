@@ -14,7 +14,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Reduce, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt
-from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.lower.nest import Axis, Nest, Output
 
 LONG = 24  # parts of an epilogue that is written once and not for each of a tile's vectors
 
@@ -117,4 +117,16 @@ def is_long(values: Iterable[Expr], reduce: Reduce) -> bool:
     around = {node for value in values for node in expr.nodes(value)} - set(expr.nodes(reduce))
     return len(around) > LONG or any(
         isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
+    )
+
+
+def packs_bytes(nest: Nest, output: Output, columns: Var) -> bool:
+    """Whether results are bytes that lie side by side along `columns`, which a CPU packs from
+    several registers into one."""
+    buffers = (output.buffer, *(buffer for buffer, _ in output.others))
+    is_there = nest.target.packs_bytes and not nest.is_gpu
+    return (
+        is_there
+        and expr.coefficient(output.address, columns) == 1
+        and all(b.dtype in (DType.U8, DType.I8) for b in buffers)
     )

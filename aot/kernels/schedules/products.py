@@ -15,7 +15,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
+from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, packs_bytes
 from aot.kernels.schedules.row_vectors import (
     Slide,
     are_in_line,
@@ -43,7 +43,6 @@ MOST_UNROLLED = 4
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
 
-_BYTES = (DType.U8, DType.I8)
 Values = dict[Var, Expr]
 
 
@@ -607,11 +606,7 @@ class Placed:
     @property
     def _packs_bytes(self) -> bool:
         """Whether all vectors of a row are finished as one, whose bytes are packed together."""
-        output, nest = self.output, self.nest
-        buffers = (output.buffer, *(buffer for buffer, _ in output.others))
-        across = expr.coefficient(output.address, self.roles.columns.var)
-        is_wanted = nest.target.packs_bytes and not nest.is_gpu and self.pieces is None
-        return is_wanted and across == 1 and all(b.dtype in _BYTES for b in buffers)
+        return self.pieces is None and packs_bytes(self.nest, self.output, self.roles.columns.var)
 
     def _has_rows_side_by_side(self) -> bool:
         """Whether rows are neighbours in the result's memory, and columns are not."""
