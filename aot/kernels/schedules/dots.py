@@ -182,6 +182,9 @@ class StagedRows:
     row, then bytes 0 and 2, because shifts widen them so, and weights likewise.
     """
 
+    # whether a vector may begin at any place of a row
+    may_overlap = True
+
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         self.nest = nest
         self.roles = roles
@@ -244,6 +247,11 @@ class StagedRows:
             if whole:
                 stmts += vectors(width, done, whole)
             done += whole * width
+            left = count - done
+            if self.may_overlap and width // 2 < left < width <= count:
+                # some of it again is less than the rest in narrower vectors
+                stmts += vectors(width, count - width, 1)
+                done = count
             width //= 2
         for k in range(done, count):
             stmts += body(expr.index(k))
@@ -385,7 +393,9 @@ class DotTile(Placed):
             for node in expr.nodes(value)
             if reduce in expr.children(node)
         }
-        if not self.shape.has_all_columns or len(users) != 1:
+        # of floats another order would be another sum
+        is_exact = reduce.dtype is DType.I32
+        if not is_exact or not self.shape.has_all_columns or len(users) != 1:
             return None
         (user,) = users
         if not isinstance(user, Binary) or user.op != "add":

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 from aot.ir import expr
 from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import ContractionAxes, Values
 
+BYTES = (DType.U8, DType.I8)
 # bytes of a row beyond which it is nearer in scratch: what is read in a stride is in no near cache
 LONGEST = 512
 
@@ -26,7 +28,7 @@ def are_in_place(nest: Nest, axes: DotAxes) -> bool:
         return False
     if not isinstance(narrow, Load):
         return False
-    if narrow.guard is not None or narrow.dtype is not axes.staged or narrow.dtype not in WORDS:
+    if narrow.guard is not None or narrow.dtype is not axes.staged or narrow.dtype not in BYTES:
         return False
     (address,) = narrow.indices
     steps = [expr.coefficient(address, tap.var) for tap in axes.taps]

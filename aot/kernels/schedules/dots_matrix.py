@@ -57,6 +57,8 @@ class StagedPairs(StagedRows):
     Where a tap ends within 8 bytes, rows are brought into scratch one by one first.
     """
 
+    may_overlap = False
+
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         self.nest = nest
         self.roles = roles

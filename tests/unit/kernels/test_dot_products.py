@@ -18,7 +18,7 @@ from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.expr import Dot, Load
 from aot.ir.graph import Module
-from aot.ir.record import Sample, call_of
+from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
@@ -38,7 +38,7 @@ from tests.support.dot_products import (
     matmul,
 )
 from tests.support.half_contractions import device
-from tests.support.half_regions import half_function
+from tests.support.half_regions import executable, half_function
 from tests.support.lowering_checks import Engine, on_interpreter
 from tests.support.qemu import require_runner, run_on
 
@@ -215,6 +215,22 @@ def test_taps_that_lie_side_by_side_are_read_at_once(
     function, _ = made(CASES[name], machine)
     copies = re.findall(r"(?:bytes|staged)\[.*\] = .*in\[.*", to_text(lower(function, machine)))
     assert any("where" not in line for line in copies) == is_one_run
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4-vnni", "x86-64-v4-bf16"])
+def test_products_of_a_depthwise_window_are_added_as_they_are_made(target: str) -> None:
+    machine = device(target)
+    op, sample = conv(DType.U8, 64, 64, group=64)
+    function = executable(half_function(REGISTRY[op], sample, is_half=False))
+    code = emit_assembly(lower(function, machine), machine)
+    assert "vpdpwssd" in code and "vpmaddwd" not in code
+
+
+def test_channels_that_fill_no_vector_are_copied_in_two() -> None:
+    machine = device("x86-64-v4+avx512vnni")
+    function, _ = made(conv(DType.U8, 26, 32), machine)
+    copies = re.findall(r"staged\[.*\] = in\[", to_text(lower(function, machine)))
+    assert len(copies) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("in-place")])
