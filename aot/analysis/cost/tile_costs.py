@@ -50,8 +50,9 @@ FREE_ROWS, ROW_COST = 6, 0.012
 # registers that what is the same for all of a kernel may hold during its sums, as a share of all,
 # and what it costs where they aren't left: sums go through memory then
 HELD_SHARE, SPILL_COST = 0.18, 0.2
-# what a tile at a border takes more, because each row of it is asked for at every step
-BORDER_COST = 1.0
+# what a tile at a border takes more, because each row of it is asked for at every step; where sums
+# are long, at those taps only that may be outside
+BORDER_COST, TAP_BORDER_COST, LONG_SUM = 1.0, 0.4, 48
 # the same of a window's tile, and an address of its row of taps, by tap
 DYNAMIC_WINDOW_COST = 30.0
 DYNAMIC_TAP_COST = 0.2
@@ -276,6 +277,7 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
     is_dynamic = is_cpu and (dynamic.rows or dynamic.columns or dynamic.terms)
     chunk = min(tile[1], kernel.panel) if is_cpu and dynamic.columns else tile[1]
     at_borders = 2 if is_cpu and kernel.is_padded else 0
+    border = BORDER_COST if loops.terms < LONG_SUM else TAP_BORDER_COST
     total = 0.0
     passing = -(-loops.rows // tile[0]) * loops.outer
     for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
@@ -303,7 +305,7 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
                     step *= 1 + DYNAMIC_PLAIN_COST
             guarded = min(left, along)
             left -= guarded
-            steps = loops.terms * (along + BORDER_COST * guarded)
+            steps = loops.terms * (along + border * guarded)
             total += across * (steps * step + along * rest)
     return total * loops.outer
 
