@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aot.ir import expr
+from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Stmt
+from aot.kernels.ir.nodes import Buffer, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import ContractionAxes, Values
@@ -30,6 +30,8 @@ def are_in_place(nest: Nest, axes: DotAxes) -> bool:
         return False
     if narrow.guard is not None or narrow.dtype is not axes.staged or narrow.dtype not in BYTES:
         return False
+    if not isinstance(narrow.source, Buffer) or _streams(nest, axes, narrow.source):
+        return False
     (address,) = narrow.indices
     steps = [expr.coefficient(address, tap.var) for tap in axes.taps]
     return (
@@ -38,6 +40,14 @@ def are_in_place(nest: Nest, axes: DotAxes) -> bool:
         and expr.coefficient(address, grouped.var) == 1
         and None not in steps
     )
+
+
+def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
+    """Whether rows, each of which is read by one place, come from beyond the second-level cache:
+    what brings them into scratch reads them a line after the other, as cores expect it."""
+    size = dims.product(source.shape)
+    is_large = isinstance(size, int) and size > nest.target.l2_bytes
+    return is_large and all(tap.extent == 1 for tap in axes.taps)
 
 
 class RowsInPlace(StagedRows):

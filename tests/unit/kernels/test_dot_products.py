@@ -240,6 +240,13 @@ def test_rows_are_read_in_place(name: str) -> None:
     assert "scratch staged" not in to_text(lower(function, machine))
 
 
+@pytest.mark.parametrize(("rows", "is_in_place"), [(400, True), (40_000, False)])
+def test_rows_that_no_cache_holds_are_brought_nearer(rows: int, is_in_place: bool) -> None:
+    machine = device("x86-64-v4+avx512vnni")
+    function, _ = made(matmul(DType.U8, rows, 32, 16), machine)
+    assert ("scratch staged" not in to_text(lower(function, machine))) == is_in_place
+
+
 @pytest.mark.parametrize(("filters", "has_all"), [(64, True), (40, False)])
 def test_sums_begin_with_the_bias_where_all_columns_have_one(filters: int, has_all: bool) -> None:
     machine = device("x86-64-v4+avx512vnni")
