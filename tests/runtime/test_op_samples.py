@@ -31,6 +31,8 @@ from tests.support.samples_module import (
 # QEMU 7.2 fails on a vfcvt.rtz that is the first instruction of what it translates at once, which a
 # page's end may make it: a module that holds less has its code elsewhere
 QEMU_FAULT = "decode_save_opc"
+# what such a module has before it, in turn, where that happens by itself, too
+BESIDE: tuple[tuple[str, ...], ...] = ((), ("relu_0",), ("conv_0",), ("softmax_0",), ("conv_3",))
 # samples in an entry point, which is a start of QEMU
 MOST_EMULATED = 24
 
@@ -86,9 +88,12 @@ def test_under_qemu(target: str, tmp_path: Path) -> None:
             compare(cases, outputs)
             continue
         for case in cases:
-            apart.write_bytes(compiled_apart(target, label(*case), 1))
             alone = folder / label(*case)
             alone.mkdir()
-            outputs = run_on(arch, apart, label(*case), [case], alone)
+            for beside in BESIDE:
+                apart.write_bytes(compiled_apart(target, label(*case), 1, *beside))
+                outputs = run_on(arch, apart, label(*case), [case], alone)
+                if outputs is not None:
+                    break
             assert outputs is not None, label(*case)
             compare([case], outputs)

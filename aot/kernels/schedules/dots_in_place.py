@@ -23,8 +23,10 @@ LONGEST = 512
 
 def are_in_place(nest: Nest, axes: DotAxes) -> bool:
     """Whether dot products can read the rows' words where they lie, each by itself."""
-    narrow, grouped = axes.narrow, axes.grouped
-    if axes.size > LONGEST or nest.lanes == 1 or nest.target.multiplies_by_lane:
+    narrow, grouped, target = axes.narrow, axes.grouped, nest.target
+    if axes.size > LONGEST or nest.lanes == 1:
+        return False
+    if target.multiplies_by_lane or target.multiplies_parts:
         return False
     if not isinstance(narrow, Load):
         return False
