@@ -8,11 +8,10 @@ because the variables of a loop nest must be its own. Chooses nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var

@@ -7,10 +7,10 @@ the padding count, and what a faster algorithm saves is still counted. Chooses n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value

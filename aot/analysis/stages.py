@@ -8,13 +8,12 @@ in order. Owns who belongs to which stage and what the stages share; chooses no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from aot.analysis.accesses import Read, accesses_of
 from aot.analysis.cost.plan import Plan, lanes_of, plan
 from aot.analysis.memory.views import memory_order
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.assumed_extents import WORK, WORK_ON_GPU
 from aot.ir.contraction import ContractionDims

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.stages import ALGORITHM, DIRECT
-from aot.facts.dataclass import dataclass
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function
 from aot.ir.rewriter import Rewriter

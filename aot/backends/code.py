@@ -6,10 +6,9 @@ Facts only; what programs call and where buffers lie is the linker's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.link.code_image import CodeImage, ImageParts
 from aot.link.image import ExecutableImage

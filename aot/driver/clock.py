@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
-
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass

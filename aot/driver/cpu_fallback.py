@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -26,7 +26,6 @@ from aot.analysis.dispatches import (
 from aot.analysis.memory.alignment import buffer_alignments
 from aot.analysis.stages import planned
 from aot.errors import UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.assumed_extents import ALONG_A_LINE, SORTED
 from aot.ir.bounds import bounds_of

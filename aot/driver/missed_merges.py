@@ -8,12 +8,12 @@ one that does the same ops, and with the next one that differs in one op, never 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
-from aot.facts.dataclass import dataclass
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Module
 from aot.options import DEFAULT_ENTRY, OPTIONS, CompileOptions, check_entry_names, split_name
 from aot.passes.base import PassContext

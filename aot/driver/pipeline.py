@@ -6,7 +6,7 @@ Runs each stage once and measures it; owns no algorithm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
@@ -26,7 +26,6 @@ from aot.driver.models import (
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import VariantBuilder, build_image
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends import registry
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module

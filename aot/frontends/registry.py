@@ -12,11 +12,11 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.options import OPTIONS, CompileOptions, Progress, no_progress
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Union
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum
 from aot.ir.graph import Assumption

@@ -7,7 +7,8 @@ contractions asks that, never which op it is. Owns no cost and no tile.
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.schedule import word_terms
 from aot.ir.types import DType, TensorType

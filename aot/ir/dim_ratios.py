@@ -8,11 +8,11 @@ quotients are not multiplied again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dim_semantics as ds
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr

@@ -8,10 +8,9 @@ unless stated; sharing a node means computing it once. Knows nothing of tensors'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.ir.types import DType
 

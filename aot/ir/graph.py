@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import xxhash
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.ir.large_arrays import is_same, kept, parts
 from aot.ir.schedule import StageSchedule

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims as d
 from aot.ir.dims import Dim, DimExpr
 

@@ -6,10 +6,9 @@ Owns the types; the rules, by family, are in aot/ops/layout_rules.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr
 from aot.ir.index_map import IndexMap

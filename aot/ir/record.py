@@ -9,12 +9,11 @@ from __future__ import annotations
 import builtins
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError, InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.body import Body
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim, DimExpr

@@ -5,9 +5,9 @@ Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/lower` obeys 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
-from aot.facts.dataclass import dataclass
 from aot.ir.types import DType
 
 # How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for

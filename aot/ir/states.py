@@ -6,7 +6,8 @@ and knows no model: the pass bind-state is what makes states.
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.ir import dims as extents
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Op

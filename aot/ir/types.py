@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, overload
 
 import ml_dtypes  # noqa: F401  numpy learns of bfloat16
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, ceil_divide, multiply, product
 
 Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects

@@ -10,14 +10,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 
 ALIGNMENT = 64
 NOTHING: Mapping[int, int] = MappingProxyType({})

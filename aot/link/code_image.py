@@ -8,9 +8,9 @@ and says which parts they have, so that images of several models can be linked a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.link import wasm
 from aot.link.elf import ElfObject, Relocation, Section, Symbol, read_object
 from aot.link.relocations import KINDS, Kind

@@ -8,13 +8,12 @@ parameter block.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
 from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
 from aot.ir.dims import Dim

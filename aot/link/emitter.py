@@ -7,11 +7,10 @@ nothing of what they are for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Union
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
 

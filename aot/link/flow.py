@@ -8,6 +8,7 @@ memory are computed anew where it changes its place. Owns no memory: lifetimes a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Union
 
 from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch, where
@@ -26,7 +27,6 @@ from aot.analysis.memory.storage import (
     yielded,
 )
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
 from aot.ir.dims import Dim, DimExpr

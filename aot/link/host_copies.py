@@ -10,11 +10,10 @@ Owns these decisions; where values are is the program's.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value

@@ -7,11 +7,10 @@ the writer's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
 from aot.analysis.launches import Launch
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
 from aot.link.rodata import Pieces, RodataSegment

@@ -9,9 +9,9 @@ keys of a plan, which `prepare` reads. Owns that choice. Emits nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.data_dims import Largest, extents_of, limit_of, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol

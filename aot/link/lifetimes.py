@@ -8,6 +8,7 @@ one of its runs carries to the next has two buffers for as long as the loop take
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from aot.analysis.control import block_of, control_ops
 from aot.analysis.dispatches import is_dispatch
@@ -23,7 +24,6 @@ from aot.analysis.memory.storage import (
     yielded,
 )
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import EXTENT
 from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim

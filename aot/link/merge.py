@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aot.errors import CompileError, InternalError
-from aot.facts.dataclass import dataclass
 from aot.link.addresses import move_constants
 from aot.link.code_image import CodeImage, ImageParts, merge_images
 from aot.link.finish import finish_module

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from itertools import chain
 from os import PathLike
 
 import flatbuffers
 
-from aot.facts.dataclass import dataclass
 from aot.ir.large_arrays import Data
 from aot.link import module_fbs as fbs
 from aot.link.files import write_atomically

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from aot.analysis.launches import Launch
-from aot.facts.dataclass import dataclass
 from aot.ir.dim_parser import parse
 from aot.link.code_image import ImageParts, Part, Reference
 

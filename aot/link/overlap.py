@@ -9,11 +9,10 @@ known to be apart is taken to meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Op

@@ -7,10 +7,10 @@ nothing: that is the runtime's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.link import module_fbs as fbs
 from aot.link.module_schema import INSTRUCTIONS, OPERANDS
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import xxhash
 
 from aot.errors import CompileError, InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.large_arrays import Data
 from aot.ir.types import DType
 from aot.link import module_fbs as fbs

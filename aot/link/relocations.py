@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.link.wasm import MACHINE, padded
 
 # Patches the bytes at an offset of the image with the distance or page of a target offset.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -20,7 +20,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.large_arrays import Data, forget, is_same, parts
 
 ALIGNMENT = 64

@@ -7,10 +7,9 @@ in one symbol are not checked here: the runtime does that when an input is set, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.bounds import bound_of, linear
 from aot.ir.data_dims import extents_of, limit_of

@@ -8,13 +8,13 @@ that a run can read is overwritten before it has ended well, and nothing is copi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
 from aot.analysis.memory.storage import ARENA, BufferAssignment
 from aot.analysis.memory.views import canonical
 from aot.errors import CompileError, InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Value
 from aot.ir.states import StateVariable, state_variables

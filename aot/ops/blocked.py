@@ -15,11 +15,11 @@ super-block of several blocks then has the float that is multiplied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import expr as e
 from aot.ir.contraction import ContractionDims, Factor, Scales
 from aot.ir.dims import Dim, ceil_divide

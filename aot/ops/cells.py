@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import expr as e
 from aot.ir.expr import Expr
 from aot.ir.types import Array

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.record import (

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.link.files import write_atomically
 from aot.link.image import ModuleImage
 from aot.link.notes import VariantNotes, decode_notes

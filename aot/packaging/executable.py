@@ -7,11 +7,11 @@ the program's text (runtime/packaging/embedded.c), so that its code runs without
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from aot import __version__
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.link.image import Arch, Device, ModuleImage
 from aot.link.module import module_bytes
 from aot.packaging.compiling import run_compiler

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.link.image import ModuleImage
 from aot.link.notes import VariantNotes
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.ir.record import INTEGERS
 from aot.ir.types import DType
 from aot.link.image import EntryPointImage, TensorInfo

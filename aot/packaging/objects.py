@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.link.image import Arch
 
 # machine number, bits

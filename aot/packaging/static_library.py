@@ -7,9 +7,9 @@ no compiler: the object is written by `objects`, the loader is one C file that t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.link.image import Arch, Device, VariantImage
 from aot.packaging.apple import apple_archive, macho_object
 from aot.packaging.contributors import arena_contributors, flash_contributors

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.link.image import Arch, EntryPointImage, ProgramImage, TensorInfo, VariantImage
 from aot.link.program import Instruction, decode
 

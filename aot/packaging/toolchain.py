@@ -10,11 +10,10 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.link.image import Arch
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"

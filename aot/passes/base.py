@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from aot import switches
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.lint import lint
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.ir.clone import clone_module
 from aot.ir.graph import Block, Function, Module
 from aot.ir.record import count_shape_rules

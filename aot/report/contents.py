@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from markupsafe import Markup
 
 from aot.analysis.launches import Launch
 from aot.driver.ledger import LEVELS
-from aot.facts.dataclass import dataclass
 from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, VariantImage, code_sizes
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode

@@ -7,14 +7,13 @@ facts: nothing here holds on to the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.launches import Launch
 from aot.analysis.memory.storage import is_loop
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable
-
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 _COUNTS = ("", " k", " M", " G", " T", " P")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from aot.analysis.launches import Launch
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.link.image import EntryPointImage, VariantImage
 from aot.link.program import Instruction, constant_value, decode

@@ -7,10 +7,9 @@ the machine that compiles.
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from aot.facts.dataclass import dataclass
 from aot.ir.types import DType
 
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor

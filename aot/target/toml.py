@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.types import DType
 from aot.target.model import GpuGeometry, Target, VulkanLimits
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.types import Array
 
 Sample = Mapping[str, Array]

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ import numpy as np
 
 from aot import api
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.types import Array
 from aot.link.files import write_atomically
 from aot.tools.block_quantisation import quantise_weights

@@ -7,7 +7,7 @@ under test as well as everything behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends import registry
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import Disturbance, run

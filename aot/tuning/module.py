@@ -10,13 +10,13 @@ which says how much times differ that should not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from aot.analysis.cost.candidates import Choice, Run, schedule_with
 from aot.analysis.dispatches import dispatched
 from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.builtin import CONSTANT, RETURN
 from aot.ir.clone import clone_function, clone_op

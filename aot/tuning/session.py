@@ -12,12 +12,11 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aot.analysis.cost.candidates import WINOGRAD, Choice
 from aot.errors import TuningWarning
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.graph import Function, Module
 from aot.link.image import ModuleImage

@@ -11,13 +11,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aot.analysis.cost.candidates import Choice, Run, admits, candidates, modelled_cost, runs_of
 from aot.analysis.tuning import Tuning
 from aot.errors import TuningWarning
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.assumed_extents import MEASURED
 from aot.ir.bounds import bounds_of

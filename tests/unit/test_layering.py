@@ -23,7 +23,7 @@ ROOT = CHECKOUT / "aot"
 GENERATED = "module_fbs.py"
 
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("errors", "facts"),
+    ("errors",),
     ("switches", "runtime"),  # for debugging; the device's side, which knows no compiler
     ("options", "text"),
     ("ir",),

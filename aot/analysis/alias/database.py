@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from aot.analysis.alias.effects import FRESH, origin, read_operands
 from aot.analysis.alias.facts import AliasFacts
 from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, members, union
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Block, Function, Listener, Op, Value, walk
 from aot.ir.types import TensorType
 

@@ -8,8 +8,9 @@ reads its operand, and may alias it as well.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aot.analysis.memory.views import is_view
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind
 

@@ -8,7 +8,7 @@ comes out of a file. Changes nothing and measures nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
@@ -16,7 +16,6 @@ from aot.analysis.cost.plan import Plan, gpu_columns, gpu_sums, wide_extents
 from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of, stages_of
-from aot.facts.dataclass import dataclass
 from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op

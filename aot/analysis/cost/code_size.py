@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from aot.analysis.cost.code_bytes import FITTED, Fit
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS, Plan, rest_chunks, tail_rows
 from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Loops, Tile, extents_of
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Op
 from aot.ir.record import Call, Kind

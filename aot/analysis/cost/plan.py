@@ -7,11 +7,11 @@ and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
 from aot.analysis.memory.views import memory_order
-from aot.facts.dataclass import dataclass
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind

@@ -7,9 +7,9 @@ fusion asks. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.analysis.accesses import Accesses, accesses_of
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import product
 from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Expr, Unary
 from aot.ir.graph import Op

@@ -8,11 +8,11 @@ and places nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import is_view, map_of, view_offset
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, add, multiply
 from aot.ir.graph import Block, Function, Op, Value

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

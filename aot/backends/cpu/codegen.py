@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from aot.backends.cpu import llvm
 from aot.backends.cpu.object_cache import ObjectCache, key_of
 from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.options import CompileOptions, Progress

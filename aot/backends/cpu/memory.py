@@ -7,6 +7,7 @@ mask register reads zeros from the image instead of branching; a guarded store b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aot.backends.cpu import byte_tables
 from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
@@ -15,7 +16,6 @@ from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import ScratchPlan
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Binary, Cast, Const, Expr, Size, Var, dim_of

@@ -17,11 +17,10 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aot.errors import CacheWarning, CompileError
-from aot.facts.dataclass import dataclass
 
 FOLDER_VARIABLE = "AOT_CACHE_DIR"
 LIMIT_VARIABLE = "AOT_CACHE_MB"

@@ -9,10 +9,10 @@ Whoever evaluates expressions asks for them; what it has evaluated for the casts
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, real
 from aot.backends.cpu.traits import Traits
-from aot.facts.dataclass import dataclass
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Unary
 from aot.ir.types import DType
 

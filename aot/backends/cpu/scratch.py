@@ -8,11 +8,11 @@ after another. Emits nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.expr import Expr, Load, children
 from aot.kernels.ir.nodes import (
     For,

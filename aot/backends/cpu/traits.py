@@ -6,9 +6,10 @@ not a number in its file is asked here.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aot.backends.cpu.assembler import Type
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.types import DType
 from aot.target.model import Target
 

@@ -9,11 +9,11 @@ transposed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.backends.cpu.assembler import Assembler, Type, Value
 from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var, coefficient, free_vars

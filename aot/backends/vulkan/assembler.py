@@ -8,7 +8,7 @@ kernels, and writes only what `spirv` has numbers for.
 from __future__ import annotations
 
 import struct
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.backends.vulkan.spirv import (
     ADDRESSING_LOGICAL,
@@ -27,7 +27,6 @@ from aot.backends.vulkan.spirv import (
     StorageClass,
 )
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 
 MAX_INSTRUCTION_WORDS = 0xFFFF
 

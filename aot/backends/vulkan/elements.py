@@ -9,11 +9,11 @@ Knows nothing of expressions, addresses or buffers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from aot.backends.vulkan.spirv import Capability, Glsl, Op
 from aot.backends.vulkan.values import Values
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.types import DType
 from aot.target.model import GpuGeometry
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 
 from aot.backends.vulkan.limits import LimitError
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import modulo
 from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
 from aot.ir.types import DType

@@ -27,7 +27,8 @@ The dispatch ABI, which the C driver follows, is written down here.
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.ir.dims import Dim
 from aot.kernels.ir.nodes import BufferClass
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.frontends.gguf.reader import GgufFile
 
 

@@ -7,13 +7,12 @@ ggml's ggml-common.h.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir.types import Array
 from aot.ops.blocked import Blocks, Codes
 

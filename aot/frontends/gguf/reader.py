@@ -11,14 +11,13 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.frontends.gguf.block_types import BLOCK_TYPES, BlockType, type_name
 from aot.ir.types import Array
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.ir import dims
 from aot.ir.dims import Dim

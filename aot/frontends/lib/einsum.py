@@ -8,8 +8,8 @@ contracted, which is a matrix product.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.normalization import powers, root
 from aot.ir import dims

@@ -6,13 +6,13 @@ Owns how an import is undone and how two types are brought to one spelling. Know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import onnx
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.choices import Choices
 from aot.frontends.onnx.scopes import Held, Scope
 from aot.frontends.onnx.table import Node

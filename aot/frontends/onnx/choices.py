@@ -6,11 +6,10 @@ Owns the search. What a choice means, and whether an import with it is right, ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 
 MAX_ATTEMPTS = 32
 

@@ -7,12 +7,12 @@ has the node's attributes put in. Imports nothing itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnx import defs, helper
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.tensors import DTYPES
 from aot.ir.graph import Value
 

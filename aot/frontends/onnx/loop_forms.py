@@ -6,11 +6,10 @@ Owns how sequences that a loop carries become tensors, and how these become sequ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import onnx
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.extents import capacity, extent_of
 from aot.frontends.onnx.blocks import GraphImporter, discard, try_block
 from aot.frontends.onnx.scopes import Held, Scope

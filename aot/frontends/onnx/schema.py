@@ -7,10 +7,10 @@ the user's mistake.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 
 from onnx import AttributeProto, defs
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.microsoft import IN_ONNX_DOMAIN, MICROSOFT, SCHEMAS
 from aot.frontends.onnx.stored import name_of
 from aot.frontends.onnx.table import Node

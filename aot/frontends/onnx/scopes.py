@@ -6,12 +6,11 @@ Knows names and values only. A list is a graph, a block of a control-flow op, or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Union
 
 import onnx
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.graphs import captured
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter

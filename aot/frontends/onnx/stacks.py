@@ -7,10 +7,10 @@ several shapes have zeros behind them in a stack, and their extents beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.extents import (
     check_is,

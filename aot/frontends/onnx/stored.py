@@ -9,11 +9,11 @@ Owns the table of these types and the conversions; which values are of which typ
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.graph import Value
 from aot.ir.types import DType

@@ -8,7 +8,7 @@ are checked against ONNX's own schemas before it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
@@ -16,7 +16,6 @@ from onnx import AttributeProto
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.tflite.table import CUSTOM, TABLE, Node, UnsupportedNodeError, with_blocks
 from aot.ir.builtin import YIELD
 from aot.ir.graph import Block, ConstantData, Value

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.frontends.tflite.control import CONTROL, NotImportedError, Variable
 from aot.frontends.tflite.flatbuffer import DamagedError
 from aot.frontends.tflite.model import NONE, Graph, Model, Operator, Signature, Tensor

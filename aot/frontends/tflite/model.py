@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import ml_dtypes
 import numpy as np
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.tflite.flatbuffer import DamagedError, Flatbuffer, Table
 from aot.frontends.tflite.schema import ENUMS

@@ -8,7 +8,7 @@ what the output tensor holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,7 +16,6 @@ from flatbuffers import flexbuffers
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )

@@ -7,13 +7,13 @@ Imports torch, so that it is imported for programs that are torch's only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from aot.errors import RuntimeFailure
-from aot.facts.dataclass import dataclass
 from aot.frontends.torch.importer import NEXT
 from aot.frontends.torch.program import (
     array_of,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.torch.dims import Sizes
 from aot.ir.bounds import WantedDim, assumptions_of

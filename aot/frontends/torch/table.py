@@ -8,13 +8,13 @@ has an entry is kept whole when torch decomposes a graph. Knows torch by the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 import numpy as np
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )

@@ -7,12 +7,12 @@ an array of its own. Knows nothing of ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Function
 from aot.ir.types import Array, Layout, TensorType, to_logical
 

@@ -8,13 +8,13 @@ addresses are `aot.kernels.ir.memory`'s, arithmetic is `aot.kernels.ir.scalar`'s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Expr, Load, Param, Size, Var, children
 from aot.ir.types import Array, DType

@@ -7,13 +7,12 @@ value in it is an array of the batch's length or a scalar that all iterations sh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Var
 from aot.ir.types import Array, DType

@@ -7,11 +7,10 @@ which loops, never with which instructions: a backend decides how a VECTOR or LA
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Union
 
-from aot.facts.dataclass import dataclass
 from aot.ir import expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var

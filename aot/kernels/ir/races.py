@@ -7,13 +7,12 @@ of them must not meet. Decides nothing about values; the interpreter and its mem
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.expr import Var
 from aot.ir.types import Array
 from aot.kernels.ir.memory import GROUP_VAR, Batch, lane_of

@@ -7,9 +7,8 @@ that are outside for all of a tile are omitted. Owns how guards are decomposed; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var

@@ -6,11 +6,10 @@ Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import GRAIN_WORK
 from aot.ir.dims import Dim

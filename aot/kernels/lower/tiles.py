@@ -6,9 +6,8 @@ Shared by contractions and windows. Owns which of a few tiles takes which rows; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Reduce, Unary, Var

@@ -8,7 +8,8 @@ constants are stored in the order of their use.
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr

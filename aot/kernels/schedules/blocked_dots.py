@@ -9,8 +9,8 @@ weights are decoded in registers. All sums of a block are exact. Chooses no tile
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var

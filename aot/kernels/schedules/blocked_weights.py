@@ -8,9 +8,8 @@ the scales in it, and serves all register tiles of a group of rows. Chooses no t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load

@@ -10,11 +10,10 @@ pairs of 16 bits. All sums of integers are exact. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.contraction import has_narrow_products
 from aot.ir.dims import Dim

@@ -8,11 +8,10 @@ that costs less than doing it again. Owns that choice and the scratch; the passe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import prod
 
 from aot.analysis.cost.recompute import is_kept, operation_cost
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Const, Expr, Load, Param, Reduce, Size, Var
 from aot.ir.types import DType

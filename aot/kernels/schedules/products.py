@@ -6,9 +6,9 @@ Owns what happens inside a tile, given where it starts; which tiles there are is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.ir.types import DType

@@ -7,9 +7,8 @@ a step computes of the gates is the cell's, in aot/ops/cells.py; here are the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.graph import Op, Value

@@ -7,9 +7,9 @@ under the windows of these in one line, are loaded a vector at a time. Owns no t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.types import DType

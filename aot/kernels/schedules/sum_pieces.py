@@ -9,10 +9,9 @@ Owns the pieces and the loops over them; products.py has what happens in a tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from aot.analysis.cost.plan import are_far
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load

@@ -8,11 +8,10 @@ CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var

@@ -17,6 +17,7 @@ errors hardly grow with the channels. Results are as near the exact ones as thos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from aot.analysis.cost.winograd import (
     CHANNELS,
@@ -28,7 +29,6 @@ from aot.analysis.cost.winograd import (
     together,
 )
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule

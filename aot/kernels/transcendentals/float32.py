@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
-from aot.facts.dataclass import dataclass
 from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, binary, select, unary
 from aot.ir.types import DType
 

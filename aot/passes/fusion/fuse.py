@@ -16,7 +16,7 @@ passes would each compute moves there where that costs less than storing it
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.analysis.accesses import Accesses, Read, accesses_of
 from aot.analysis.alias.database import AliasDb
@@ -28,7 +28,6 @@ from aot.analysis.cost.recompute import Prices, recompute_prices
 from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
 from aot.analysis.renaming import permutation_of
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, ceil_divide

@@ -19,7 +19,7 @@ Never: computes anything twice, moves a region over one that it depends on or ov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.location_sets import intersect
@@ -36,7 +36,6 @@ from aot.analysis.stages import (
     unknown_work,
     work_of,
 )
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, product

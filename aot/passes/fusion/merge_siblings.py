@@ -16,14 +16,13 @@ Never: merges where an elementwise end would stay behind, or a part is a result 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks, control_ops
-from aot.facts.dataclass import dataclass
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value

@@ -10,12 +10,11 @@ Never: merges executables that differ in anything that a kernel depends on.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import BufferAssignment
 from aot.analysis.stages import ALGORITHM, DIRECT, planned
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key

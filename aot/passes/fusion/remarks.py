@@ -6,9 +6,8 @@ Filled by `fuse` and `join-regions` from the same predicates that decide; decide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Op
 
 

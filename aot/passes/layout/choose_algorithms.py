@@ -11,11 +11,10 @@ Never: chooses a way that the target has no schedule for; stores filters both wa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.tile_costs import call_cost
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
 from aot.ir.record import Call, call_of
 from aot.ir.rewriter import Rewriter, insert_constant

@@ -12,8 +12,9 @@ Never: adds to the bytes that are moved, or touches a transpose that gains nothi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aot.analysis.memory.views import map_of
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.index_map import IndexMap

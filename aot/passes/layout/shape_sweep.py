@@ -7,13 +7,12 @@ nothing. resolve-shapes applies them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import block_of
 from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT, PENDING, pending_map
 from aot.ir.graph import Assumption, Attr, Function, Op, Value, is_kept
 from aot.ir.index_map import IndexMap

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, DimExpr, add, bounds, minimum, multiply, symbols
 from aot.ir.equalities import DimEqualities, difference
 from aot.ir.graph import Assumption, Attr, Function, Module, Op, Value

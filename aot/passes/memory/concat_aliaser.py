@@ -6,11 +6,10 @@ Part of alias-concat, which decides what is placed. Never places a value twice.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import is_view, map_of, view_type
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.data_dims import extents_of
 from aot.ir.dims import Dim, add, symbols

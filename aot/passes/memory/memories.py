@@ -7,11 +7,10 @@ Knows nothing of storage, and changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from aot.analysis.control import ancestor_in, block_of
 from aot.analysis.memory.views import map_of
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Block, Function, Op, Value, walk
 from aot.ir.index_map import Reshape
 from aot.ir.types import TensorType

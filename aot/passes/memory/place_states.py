@@ -8,11 +8,12 @@ the past is never copied. Owns the question whether other readers can tell.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import canonical
 from aot.errors import UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout

@@ -6,9 +6,10 @@ result of `dequantize`, or integers less their zero point in i32.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant

@@ -9,10 +9,10 @@ at borders; else the term is computed beside. Weights are i8 wherever they fit: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir.graph import Attr, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType

@@ -26,14 +26,13 @@ Never: changes the types of a function's inputs and results, of state variables,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
 from aot.errors import InternalError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.ir import expr
 from aot.ir.builtin import EXTENT
 from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value

@@ -19,7 +19,7 @@ Never: changes inputs and results of a function, or what shares memory with them
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from aot.analysis.half import f16_range_issue, squares
 from aot.analysis.memory.storage import root_of
 from aot.analysis.memory.views import is_view
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT, PENDING, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value

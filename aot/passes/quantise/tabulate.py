@@ -12,13 +12,12 @@ Never: makes tables for a GPU, or of a chain that is as cheap.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from aot.analysis.control import control_ops
 from aot.analysis.cost.recompute import POLYNOMIAL, operation_cost
-from aot.facts.dataclass import dataclass
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value

@@ -6,9 +6,8 @@ come transposed; heads are repeated for grouped queries.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value, is_kept
 from aot.ir.rewriter import Rewriter

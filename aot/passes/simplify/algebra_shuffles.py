@@ -6,7 +6,8 @@ weights of one that sums over all channels. A grouped convolution loads through 
 
 from __future__ import annotations
 
-from aot.facts.dataclass import dataclass
+from dataclasses import dataclass
+
 from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement

@@ -5,9 +5,10 @@ Owns no rule.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value

@@ -8,11 +8,11 @@ reach; where positions are known, the last update that reaches an element is kno
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
-from aot.facts.dataclass import dataclass
 from aot.ir.bounds import bounds_of
 from aot.ir.builtin import CONSTANT
 from aot.ir.dim_ratios import numbers

@@ -7,12 +7,12 @@ op's only result; what it emits on constants is left to constant folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.errors import InternalError
-from aot.facts.dataclass import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, ConstantData, Function, Op, Value
 from aot.ir.rewriter import Rewriter

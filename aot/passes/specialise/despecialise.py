@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
@@ -46,7 +46,6 @@ from aot.analysis.cost.tile_costs import (
 )
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
-from aot.facts.dataclass import dataclass
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
-from aot.facts.dataclass import dataclass
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import (

@@ -18,14 +18,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from aot.backends import sources
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
-from aot.facts.dataclass import dataclass
 from aot.frontends import registry
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress

@@ -10,12 +10,11 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
-from aot.facts.dataclass import dataclass
 from aot.ir.bounds import parse_shape, parse_wanted
 from aot.options import OPTIONS, CompileOptions
 

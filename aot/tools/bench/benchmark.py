@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.analysis.launches import Launch
 from aot.errors import CompileError, RuntimeFailure
-from aot.facts.dataclass import dataclass
 from aot.ir import dims
 from aot.ir.bounds import linear
 from aot.ir.dim_parser import parse

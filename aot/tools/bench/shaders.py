@@ -17,14 +17,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aot.errors import RuntimeFailure
-from aot.facts.dataclass import dataclass
 from aot.link.image import Device, EntryPointImage, ExecutableImage, ModuleImage, VariantImage
 from aot.link.module import module_bytes
 from aot.link.program import decode

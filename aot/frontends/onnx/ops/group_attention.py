@@ -7,9 +7,9 @@ long as the tensor the new keys simply follow, and a state grows by them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib import rotary
 from aot.frontends.lib.attention import (
     attention,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.dims import Dim
 from aot.ir.graph import Value

@@ -7,10 +7,10 @@ less than a byte stand in bytes, the first one in the lowest bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims

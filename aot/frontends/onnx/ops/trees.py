@@ -8,11 +8,10 @@ end in leaves: no branch depends on data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.onnx.ops.scores import (
     ML,
     Scores,

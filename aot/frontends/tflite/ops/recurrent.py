@@ -6,8 +6,8 @@ LSTMs that clip, project or normalise are loops over a step; the others are our 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from aot.facts.dataclass import dataclass
 from aot.frontends.lib.normalization import standardised
 from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
 from aot.frontends.tflite.ops.movement import sliced

@@ -1,1 +1,0 @@
-"""How plain facts are written down in classes."""
