@@ -48,6 +48,7 @@ _ARRAYS = {
     "uint64": "BigUint64Array",
     # what JavaScript has no arrays for, as their bits
     "float16": "Uint16Array",
+    "bfloat16": "Uint16Array",
     "bool": "Uint8Array",
 }
 _DTYPES = {array: dtype for dtype, array in reversed(_ARRAYS.items())}

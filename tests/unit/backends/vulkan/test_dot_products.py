@@ -28,7 +28,10 @@ pytestmark = pytest.mark.vulkan
 
 TARGETS = ("vulkan-1.1", "vulkan-1.3")
 FEATURE = "shaderIntegerDotProduct"
-IN_WORDS = ("four-channels", "strided", "dilated", "groups-of-words", "row", "not-narrow")
+IN_WORDS = (
+    *("four-channels", "strided", "dilated", "groups-of-words", "row", "not-narrow"),
+    *("in-place", "in-place-strided", "in-place-windows", "in-place-dilated"),
+)
 MORE = {
     "tall": matmul(I8, 70, 32, 65),
     "padded": conv(U8, 32, 24, pad_value=255),
