@@ -8,13 +8,14 @@ constants are stored in the order of their use.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr
+from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Prefetch, Stmt
-from aot.kernels.lower.nest import Axis
+from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
 
 LINE = 64  # bytes
@@ -49,6 +50,35 @@ class Ahead:
             return -(-lines // self.passes)
         return dims.minimum(MOST_LINES, dims.ceil_divide(lines, self.passes))
 
+    def asking(
+        self, nest: Nest, here: Load, piece_bytes: int, pieces: Dim, values: Values
+    ) -> Callable[[Expr], list[Stmt]]:
+        """What asks for some lines before piece `n` of a tile's sum, given `n`.
+
+        Args:
+            here: the tile's first weight.
+            piece_bytes: of its weights, that a piece takes.
+            pieces: how many there are.
+            values: of the axes.
+        """
+        each, first = self.lines_of(piece_bytes), expr.mul(self.number(values), expr.index(pieces))
+        line = LINE // here.source.dtype.bytes
+        base = expr.add(here.indices[0], expr.index(self.distance))
+
+        def before(n: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            begin = expr.mul(expr.add(first, n), expr.mul(expr.index(each), expr.index(line)))
+            at = nest.let(expr.add(base, begin), stmts, "ahead")
+
+            def ask(k: Expr) -> list[Stmt]:
+                return [Prefetch(here.source, expr.add(at, expr.mul(k, expr.index(line))))]
+
+            if isinstance(each, int):
+                return stmts + nest.unrolled(each, ask, "l")
+            return stmts + nest.serial(each, ask, "l")
+
+        return before
+
 
 class AskingTile(Placed):
     """A register tile of packed floats that asks for weights ahead.
@@ -76,29 +106,16 @@ class AskingTile(Placed):
     ) -> list[Stmt]:
         if inner is None or dims.modulo(inner.extent, ASKING_FLOATS) != 0:
             return super()._steps(inner, indices, left, start)
-        nest, zero, ahead = self.nest, expr.index(0), self.ahead
+        nest, zero = self.nest, expr.index(0)
         size, pieces = self.roles.weight.dtype.bytes, dims.floor_divide(inner.extent, ASKING_FLOATS)
         here = loaded(self._right({**indices, inner.var: zero, **self.values}, zero, zero))
         assert here is not None
-        each = ahead.lines_of(self.shape.columns * ASKING_FLOATS * size)
-        first = expr.mul(ahead.number(self.values), expr.index(pieces))
-        line = LINE // size
-        base = expr.add(here.indices[0], expr.index(ahead.distance))
+        piece_bytes = self.shape.columns * ASKING_FLOATS * size
+        before = self.ahead.asking(nest, here, piece_bytes, pieces, self.values)
         inner_piece = Axis(inner.var, ASKING_FLOATS)
 
         def piece(n: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            begin = expr.mul(expr.add(first, n), expr.mul(expr.index(each), expr.index(line)))
-            at = nest.let(expr.add(base, begin), stmts, "ahead")
-
-            def ask(k: Expr) -> list[Stmt]:
-                return [Prefetch(here.source, expr.add(at, expr.mul(k, expr.index(line))))]
-
-            if isinstance(each, int):
-                stmts += nest.unrolled(each, ask, "l")
-            else:
-                stmts += nest.serial(each, ask, "l")
             begin = expr.add(start, expr.mul(n, expr.index(ASKING_FLOATS)))
-            return stmts + super(AskingTile, self)._steps(inner_piece, indices, left, begin)
+            return before(n) + super(AskingTile, self)._steps(inner_piece, indices, left, begin)
 
         return nest.serial(pieces, piece, "p")

@@ -20,11 +20,11 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP, word_terms
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import conditions_of, masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
-from aot.kernels.schedules.ahead import ASKING, LINE, Ahead
+from aot.kernels.schedules.ahead import ASKING, Ahead
 from aot.kernels.schedules.products import (
     ContractionAxes,
     Placed,
@@ -457,21 +457,13 @@ class DotTile(Placed):
         """The loop in pieces, before each of which some lines of weights are asked for."""
         nest = self.nest
         zero, pieces = expr.index(0), groups // ASKING
-        (here,) = self._word(zero, zero, zero).indices
-        each = ahead.lines_of(self.shape.columns * ASKING * DType.I32.bytes)
-        assert isinstance(each, int)
-        first = expr.mul(ahead.number(self.values), expr.index(pieces))
-        step = LINE // self.roles.weight.dtype.bytes
+        here = self._word(zero, zero, zero)
+        piece_bytes = self.shape.columns * ASKING * DType.I32.bytes
+        before = ahead.asking(nest, here, piece_bytes, pieces, self.values)
 
         def piece(n: Expr) -> list[Stmt]:
-            line = expr.mul(expr.add(first, n), expr.index(each * step))
-            at = expr.add(expr.add(here, line), expr.index(ahead.distance))
-            stmts: list[Stmt] = [
-                Prefetch(self.roles.weight.source, expr.add(at, expr.index(k * step)))
-                for k in range(each)
-            ]
             begin = expr.mul(n, expr.index(ASKING))
-            return stmts + nest.serial(ASKING, lambda g: self._group(expr.add(begin, g)), "g")
+            return before(n) + nest.serial(ASKING, lambda g: self._group(expr.add(begin, g)), "g")
 
         done = expr.index(pieces * ASKING)
         return nest.serial(pieces, piece, "p") + nest.serial(
