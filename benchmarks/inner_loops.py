@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,10 +31,10 @@ from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
+from benchmarks import llvm_mca
 from tests.support.half_regions import executable, half_function
 
 PAGE = ROOT / "docs" / "internals" / "inner-loops.md"
-TURNS = 200
 CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
 # the instructions that multiply
 _PRODUCTS = re.compile(r"^\s*(?:\{vex\}\s+)?(sdot|sudot|usdot|udot|u?s?mmla|vpdpbusd|vpmaddwd)\s")
@@ -114,32 +113,16 @@ def kernel_assembly(case: str, target: Target) -> tuple[str, tuple[int, int]]:
     return emit_assembly(lower(executable(packed), target), target), (made.rows, made.columns)
 
 
-def inner_loop(assembly: str) -> list[str]:
-    """The instructions of the loop with most products, its branch back included."""
-    best: list[str] = []
-    blocks = re.split(r"^(\.LBB\w+):.*$", assembly, flags=re.MULTILINE)
-    for label, text in zip(blocks[1::2], blocks[2::2], strict=True):
-        lines = [line for line in text.splitlines() if re.match(r"\s+[a-z{]", line)]
-        ends = [n for n, line in enumerate(lines) if re.search(rf"\s{re.escape(label)}$", line)]
-        loop = lines[: ends[0] + 1] if ends else []
-        if _count(loop) > _count(best):
-            best = loop
-    return best
-
-
-def _count(lines: Sequence[str]) -> int:
-    return sum(_PRODUCTS.match(line) is not None for line in lines)
-
-
 def independent(loop: Sequence[str], arch: str) -> list[str]:
     """As many products as a loop has, each on a register of its own."""
     name = next(m.group(1) for m in map(_PRODUCTS.match, loop) if m is not None)
+    number = llvm_mca.count(loop, _PRODUCTS)
     if arch == "aarch64":
         last = "v31.16b" if name.endswith("mmla") else "v31.4b[0]"
-        return [f"\t{name}\tv{n % 28}.4s, v30.16b, {last}" for n in range(_count(loop))]
+        return [f"\t{name}\tv{n % 28}.4s, v30.16b, {last}" for n in range(number)]
     width = "zmm" if any("zmm" in line for line in loop) else "ymm"
     vex = "{vex} " if name == "vpdpbusd" and width == "ymm" else ""
-    return [f"\t{vex}{name}\t%{width}15, %{width}14, %{width}{n % 14}" for n in range(_count(loop))]
+    return [f"\t{vex}{name}\t%{width}15, %{width}14, %{width}{n % 14}" for n in range(number)]
 
 
 def cycles_of(mca: str, lines: Sequence[str], target: Target, core: str) -> float:
@@ -150,15 +133,7 @@ def cycles_of(mca: str, lines: Sequence[str], target: Target, core: str) -> floa
     """
     features = {"aarch64": "+dotprod,+i8mm,+fullfp16"}.get(target.arch, "+avxvnni")
     triple = {"x86_64": "x86_64-linux-gnu"}.get(target.arch, target.arch)
-    command = [mca, f"-mtriple={triple}", f"-mcpu={core}", f"-iterations={TURNS}"]
-    command += [f"-mattr={features}", "-instruction-info=0", "-resource-pressure=0"]
-    done = subprocess.run(
-        command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False
-    )
-    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    if done.returncode or found is None:
-        raise RuntimeError(f"{mca} on {core}: {done.stderr.strip().splitlines()[:1]}")
-    return int(found.group(1)) / TURNS
+    return llvm_mca.cycles_of(mca, lines, triple, core, [f"-mattr={features}"])
 
 
 def rows(mca: str, names: Sequence[str]) -> Iterator[Row]:
@@ -166,11 +141,11 @@ def rows(mca: str, names: Sequence[str]) -> Iterator[Row]:
         target = targets.load(name)
         for case in CASES:
             assembly, tile = kernel_assembly(case, target)
-            loop = inner_loop(assembly)
+            loop = llvm_mca.inner_loop(assembly, _PRODUCTS)
             for core in _CORES[name]:
                 cycles = cycles_of(mca, loop, target, core)
                 peak = cycles_of(mca, independent(loop, target.arch), target, core)
-                count = _count(loop)
+                count = llvm_mca.count(loop, _PRODUCTS)
                 yield Row(case, name, core, tile, len(loop), count, cycles, peak)
 
 
@@ -217,11 +192,7 @@ def main() -> None:
     text = table(found)
     print(text)
     if options.write:
-        said = subprocess.run(
-            [options.mca, "--version"], capture_output=True, text=True, check=True
-        )
-        version = re.search(r"LLVM version \S+", said.stdout)
-        PAGE.write_text(page(text, version.group() if version else options.mca), encoding="utf-8")
+        PAGE.write_text(page(text, llvm_mca.version_of(options.mca)), encoding="utf-8")
 
 
 if __name__ == "__main__":

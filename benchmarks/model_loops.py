@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from aot.target.model import Target
+from benchmarks import llvm_mca
 from benchmarks.qemu_instructions import count_model
 from tests.support import models
 
@@ -52,7 +52,6 @@ MODELS = (
 )
 FEWER = ("squeezenet_rw", "shufflenet_rw", "pplcnet_orient", "magika")  # elsewhere than on AArch64
 SHARE = 0.02
-TURNS = 200
 LEAST_PRODUCTS = 4  # of a loop that multiplies
 _PRODUCTS = {
     "aarch64": re.compile(r"^\s*(fmla)\s"),
@@ -96,23 +95,6 @@ class Loop:
     of_peak: dict[str, float]
 
 
-def inner_loop(assembly: str, product: re.Pattern[str]) -> list[str]:
-    """The instructions of the loop with most products, its branch back included."""
-    best: list[str] = []
-    blocks = re.split(r"^(\.LBB\w+):.*$", assembly, flags=re.MULTILINE)
-    for label, text in zip(blocks[1::2], blocks[2::2], strict=True):
-        lines = [line for line in text.splitlines() if re.match(r"\s+[a-z]", line)]
-        ends = [n for n, line in enumerate(lines) if re.search(rf"\s{re.escape(label)}$", line)]
-        loop = lines[: ends[0] + 1] if ends else []
-        if count(loop, product) > count(best, product):
-            best = loop
-    return best
-
-
-def count(lines: Sequence[str], product: re.Pattern[str]) -> int:
-    return sum(product.match(line) is not None for line in lines)
-
-
 def independent(number: int, arch: str) -> list[str]:
     """So many multiply-adds, each on a register of its own as far as there are any."""
     if arch == "aarch64":
@@ -136,18 +118,12 @@ def cycles_of(mca: str, lines: Sequence[str], arch: str, core: str) -> float:
     Raises:
         RuntimeError: llvm-mca does not know the core or an instruction.
     """
-    command = [mca, f"-mtriple={_TRIPLES[arch]}", f"-mcpu={core}", f"-iterations={TURNS}"]
-    command += ["-instruction-info=0", "-resource-pressure=0"]
+    options = []
     if arch == "arm":  # loads of several registers have no fixed class
-        command.append("-skip-unsupported-instructions=lack-sched")
+        options.append("-skip-unsupported-instructions=lack-sched")
     if arch in _ATTRIBUTES:
-        command.append(f"-mattr={_ATTRIBUTES[arch]}")
-    text = "\n".join(_in_lanes(lines, arch)) + "\n"
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    found = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    if done.returncode or found is None:
-        raise RuntimeError(f"{mca} on {core}: {done.stderr.strip().splitlines()[:1]}")
-    return int(found.group(1)) / TURNS
+        options.append(f"-mattr={_ATTRIBUTES[arch]}")
+    return llvm_mca.cycles_of(mca, _in_lanes(lines, arch), _TRIPLES[arch], core, options)
 
 
 def executables_of(model: str, options: CompileOptions, target: Target) -> dict[str, Function]:
@@ -176,8 +152,8 @@ def loops_of(mca: str, model: str, name: str) -> Iterator[Loop]:
         if share < SHARE or executable not in executables:
             continue
         function = executables[executable]
-        loop = inner_loop(emit_assembly(lower(function, target), target), product)
-        number = count(loop, product)
+        loop = llvm_mca.inner_loop(emit_assembly(lower(function, target), target), product)
+        number = llvm_mca.count(loop, product)
         if number < LEAST_PRODUCTS:
             continue
         found = {}
@@ -272,11 +248,7 @@ def main() -> None:
         parts.append(f"## {name}\n\n{summary(name, found)}\n\n{table(name, found)}")
         print(parts[-1], flush=True)
     if options.write:
-        said = subprocess.run(
-            [options.mca, "--version"], capture_output=True, text=True, check=True
-        )
-        version = re.search(r"LLVM version \S+", said.stdout)
-        PAGE.write_text(page(parts, version.group() if version else options.mca), encoding="utf-8")
+        PAGE.write_text(page(parts, llvm_mca.version_of(options.mca)), encoding="utf-8")
 
 
 if __name__ == "__main__":
