@@ -175,13 +175,13 @@ def _conv_group_divides(call: Call) -> bool:
     )
 
 
-def _conv_bias_fits(call: Call) -> bool:
+def bias_fits(call: Call, name: str = "conv") -> bool:
+    """Whether the bias of the convolution that is called `name`, if it has one, has a number for
+    each filter."""
     if not call.has(2):
         return True
-    bias = call.operand(2)
-    return bias.rank == 1 and call.equal(
-        bias.dims[0], call.operand(1).dims[0], "conv: one bias a filter"
-    )
+    bias, filters = call.operand(2), call.operand(1).dims[0]
+    return bias.rank == 1 and call.equal(bias.dims[0], filters, f"{name}: one bias a filter")
 
 
 def conv_type(call: Call) -> Sequence[TensorType]:
@@ -362,7 +362,7 @@ CONV_CONSTRAINTS = (
     Constraint(WINDOW_TEXT, has_window_attributes),
     Constraint("group is positive and divides the number of filters", _conv_group_divides),
     Constraint("x has group times as many channels as w", _conv_channels_match),
-    Constraint("bias is one number a filter", _conv_bias_fits),
+    Constraint("bias is one number a filter", bias_fits),
 )
 
 CONV = register(

@@ -29,7 +29,7 @@ from aot.ir.record import (
     register,
 )
 from aot.ir.types import Array, DType, TensorType
-from aot.ops.contraction import conv_reference, window_extent
+from aot.ops.contraction import bias_fits, conv_reference, window_extent
 from aot.ops.contraction import may_be_positions as _may_be_positions
 from aot.ops.elementwise import result_indices
 
@@ -87,12 +87,7 @@ def _channels_match(call: Call) -> bool:
 
 
 def _bias_fits(call: Call) -> bool:
-    if not call.has(2):
-        return True
-    bias = call.operand(2)
-    return bias.rank == 1 and call.equal(
-        bias.dims[0], call.operand(1).dims[0], "conv_winograd: one bias a filter"
-    )
+    return bias_fits(call, "conv_winograd")
 
 
 def _type(call: Call) -> Sequence[TensorType]:
