@@ -125,7 +125,8 @@ class _Part(Placed):
 
 
 class TilesInPieces:
-    """The tiles of a contraction whose sums have `pieces`, and the loops around them."""
+    """The tiles of a contraction whose sums have `pieces`, and the loops around them; all extents
+    are known, and there is an axis of rows."""
 
     def __init__(
         self,
@@ -139,21 +140,16 @@ class TilesInPieces:
     ) -> None:
         self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
         self.pieces, self.scratch = pieces, scratch
-        self.axes = list(roles.outer)
-        self.row_tile = Axis(nest.builder.var("mt"), 1)
-        has_all_rows = True
-        if roles.rows is not None:
-            extent = roles.rows.extent
-            self.row_tile = Axis(self.row_tile.var, dims.ceil_divide(extent, shape.rows))
-            self.axes.append(self.row_tile)
-            has_all_rows = dims.modulo(extent, shape.rows) == 0
+        assert roles.rows is not None
+        rows = roles.rows.extent
+        self.row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(rows, shape.rows))
+        self.axes = [*roles.outer, self.row_tile]
+        has_all_rows = dims.modulo(rows, shape.rows) == 0
         has_all_columns = dims.modulo(roles.columns.extent, shape.columns) == 0
         self.shape = replace(shape, has_all_rows=has_all_rows, has_all_columns=has_all_columns)
-        self.count = dims.product([a.extent for a in self.axes])
+        self.count = _known(dims.product([a.extent for a in self.axes]))
         most = min(MOST_TILES, max(1, MOST_BYTES // (shape.rows * shape.columns * SUM_BYTES)))
-        self.tiles = most
-        if isinstance(self.count, int):  # as many in each workgroup
-            self.tiles = -(-self.count // -(-self.count // most))
+        self.tiles = -(-self.count // -(-self.count // most))  # as many in each workgroup
 
     def build(self) -> tuple[Stmt, ...]:
         nest, shape = self.nest, self.shape
@@ -230,12 +226,10 @@ class TilesInPieces:
             values: Values = {}
             stmts: list[Stmt] = []
             nest.decode(nest.let(number, stmts, "tile"), self.axes, values, stmts)
-            first = expr.index(0)
-            if self.roles.rows is not None:
-                first = expr.mul(values.pop(self.row_tile.var), expr.index(self.shape.rows))
-                first = nest.let(first, stmts, "first")
+            first = expr.mul(values.pop(self.row_tile.var), expr.index(self.shape.rows))
+            first = nest.let(first, stmts, "first")
             stmts += body(t, values, first)
-            if dims.modulo(self.count, self.tiles) == 0:
+            if self.count % self.tiles == 0:
                 return stmts
             return [If(expr.binary("lt", number, expr.index(self.count)), tuple(stmts))]
 
