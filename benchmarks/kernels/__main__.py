@@ -35,7 +35,7 @@ from aot.target.model import Target
 from benchmarks.kernels import synthetic
 from benchmarks.kernels.dispatches import Dispatch, Source, dispatches_of_source
 from benchmarks.kernels.machine import Machine, Peaks
-from benchmarks.kernels.table import comparison, kinds_table, worst_table
+from benchmarks.kernels.table import comparison, kinds_table, shares, worst_table
 from benchmarks.kernels.timing import Prepared, Result, Settings, batches, time_batch
 
 QUICK_MODELS = ("squeezenet_rw", "ppocr_rec", "minilm_l3")
@@ -176,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         given.json.write_text(json.dumps(saved(results, peaks), indent=1))
     print(peaks_text(peaks, max(1, target.vector_bytes // 4)))
-    print(f"\n{kinds_table(results)}\n\nthe worst:\n{worst_table(results, given.worst)}")
+    print(f"\n{kinds_table(results)}\n{shares(results)}")
+    print(f"\nthe worst:\n{worst_table(results, given.worst)}")
     if given.compare:
         print(f"\n{comparison(loaded(given.compare), results)}")
     return 0

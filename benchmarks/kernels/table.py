@@ -11,6 +11,8 @@ from benchmarks.kernels.timing import Result
 # a dispatch got worse where its ratio is so much larger, and its time so many seconds longer
 WORSE, LEAST_SECONDS = 1.25, 1e-6
 TEXT = 150
+# ratios of which the table says how many dispatches are within them
+WITHIN = (1.6, 3.0, 6.0)
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -44,6 +46,15 @@ def kinds_table(results: Sequence[Result]) -> str:
             f"{percentile(ratios, 0.9):7.2f} {weighted(found):7.2f} {100 * part:5.1f}%"
         )
     return "\n".join(lines)
+
+
+def shares(results: Sequence[Result]) -> str:
+    """Which part of all dispatches is within some ratios of its bound."""
+    parts = ", ".join(
+        f"{100 * sum(r.ratio <= limit for r in results) / len(results):.1f} % within {limit:g}"
+        for limit in WITHIN
+    )
+    return f"{len(results)} dispatches: {parts} of the bound, all {weighted(results):.2f} by time"
 
 
 def _above(result: Result) -> float:

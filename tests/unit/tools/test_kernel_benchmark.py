@@ -25,7 +25,14 @@ from benchmarks.kernels.bounds import Work, bound_seconds, cost_of, work_of
 from benchmarks.kernels.dispatches import Dispatch, Source, dispatches_of_source, key
 from benchmarks.kernels.kinds import kind_of
 from benchmarks.kernels.machine import Peaks, cache_sizes
-from benchmarks.kernels.table import comparison, kinds_table, percentile, weighted, worst_table
+from benchmarks.kernels.table import (
+    comparison,
+    kinds_table,
+    percentile,
+    shares,
+    weighted,
+    worst_table,
+)
 from benchmarks.kernels.timing import Result, fill, index_limits
 
 TARGET = selection.load("x86-64-v3")
@@ -344,6 +351,14 @@ def test_percentiles_and_the_ratio_by_time() -> None:
     assert percentile([5.0], 0.9) == 5.0
     assert percentile(list(range(100)), 0.9) == 90
     assert weighted([result(seconds=3e-5), result(seconds=1e-5, count=3)]) == pytest.approx(1.5)
+
+
+def test_shares_of_all_dispatches_within_some_ratios() -> None:
+    seconds = (1e-5, 1.6e-5, 2e-5, 5e-5, 7e-5)
+    assert shares([result(text=str(s), seconds=s) for s in seconds]) == (
+        "5 dispatches: 40.0 % within 1.6, 60.0 % within 3, 80.0 % within 6 of the bound, "
+        "all 3.32 by time"
+    )
 
 
 def test_the_worst_come_first_with_where_they_are() -> None:
