@@ -92,7 +92,9 @@ def plans_of(
     if not recorded:
         return plans
     return [
-        replace(p, schedule=s.schedule, lanes=s.lanes, rows=s.rows, columns=s.columns)
+        replace(
+            p, schedule=s.schedule, lanes=s.lanes, rows=s.rows, columns=s.columns, shares=s.shares
+        )
         for p, s in zip(plans, recorded, strict=True)
     ]
 

@@ -332,9 +332,10 @@ def _type_rule(x: TensorType, y: TensorType, x_key: TypeKey, y_key: TypeKey) -> 
     return "one is dense and the other a part of something larger, with strides"
 
 
-def _plan_text(schedule: tuple[Schedule, bool]) -> str:
-    kind, is_window = schedule
-    return f"{kind.value} by windows" if is_window else str(kind.value)
+def _plan_text(schedule: tuple[Schedule, bool, int]) -> str:
+    kind, is_window, shares = schedule
+    text = f"{kind.value} by windows" if is_window else str(kind.value)
+    return text if shares == 1 else f"{text} in {shares} shares"
 
 
 def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:

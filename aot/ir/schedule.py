@@ -58,13 +58,17 @@ class StageSchedule:
             vectors; rows of WINOGRAD are tiles of outputs), the workgroup's tile on a GPU; the
             queries of an attention's workgroup, and the keys of its register tile; 1 where the
             class has no tiles.
+        shares: lanes of a GPU that each have a share of the terms of a sum, of a contraction; a
+            tile is then that of as many fewer lanes.
     """
 
     schedule: Schedule
     lanes: int
     rows: int = 1
     columns: int = 1
+    shares: int = 1
 
     def __str__(self) -> str:
         tile = "" if (self.rows, self.columns) == (1, 1) else f" tile={self.rows}:{self.columns}"
-        return f"{self.schedule.value} lanes={self.lanes}{tile}"
+        shares = "" if self.shares == 1 else f" shares={self.shares}"
+        return f"{self.schedule.value} lanes={self.lanes}{tile}{shares}"

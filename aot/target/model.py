@@ -40,6 +40,8 @@ class GpuGeometry:
             have those that a kernel uses.
         integer_dot_product: whether an instruction sums the products of four pairs of bytes; a
             device must have it where a kernel uses it.
+        busy_lanes: lanes of a dispatch below which a GPU is not busy, so that lanes share sums for
+            there to be more; 0 where a lane more gains nothing.
     """
 
     lanes: int
@@ -51,6 +53,7 @@ class GpuGeometry:
     subgroup_operations: tuple[str, ...] = ()
     storage_bits: tuple[int, ...] = ()
     integer_dot_product: bool = False
+    busy_lanes: int = 0
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,7 @@ _NUMBERS = {
     "min_storage_alignment_bytes": _Rule(1, 4096, is_power_of_two=True),
     "max_lane_iterations": _Rule(1024, 1 << 30),
     "lanes": _Rule(1, 1024, is_power_of_two=True),
+    "busy_lanes": _Rule(0, 1 << 20),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
 _TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}

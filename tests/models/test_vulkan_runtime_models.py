@@ -64,10 +64,33 @@ def test_agrees_with_onnxruntime(
         assert info_of(program).recording_count <= 2 * len(runs(name)) + 6
 
 
+@pytest.mark.parametrize(("driver", "texels"), WAYS)
+@pytest.mark.parametrize(
+    "name", ["squeezenet_rw", pytest.param("resnet50_rw", marks=pytest.mark.sweep)]
+)
+def test_sums_that_lanes_share_agree(
+    name: str, driver: str, texels: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_TEXELS", texels)
+    module = compiled(name, targets=["vulkan-android-2022"])
+    share_memory = [
+        sum(e.scratch_bytes > 0 for e in made.image.variants[-1].executables)
+        for made in (for_both(name), module)
+    ]
+    assert share_memory[0] < share_memory[1]
+    with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
+        for run in runs(name):
+            outputs = program(feeds(name, run))
+            for output, wanted in reference(name, run).items():
+                agreement = compare(output, outputs[output], wanted)
+                assert agreement.error <= TOLERANCES.get(name, TOLERANCE), (run, agreement)
+
+
 @pytest.mark.parametrize(
     ("name", "target"),
     [
         *((n, "vulkan-1.1") for n in MODELS),
+        ("squeezenet_rw", "vulkan-android-2022"),
         *(pytest.param(*p.values, "lavapipe", marks=p.marks) for p in NAMES),
     ],
 )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.plan import Plan, gpu_columns, gpu_sums, wide_extents
+from aot.analysis.cost.gpu_tiles import gpu_columns, gpu_sums
+from aot.analysis.cost.plan import Plan, wide_extents
 from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of, stages_of
@@ -104,8 +105,10 @@ def _with_tiles(
 ) -> tuple[StageSchedule, ...]:
     """The schedule with other tiles, stage by stage."""
     return tuple(
-        replace(stage, rows=rows, columns=columns)
-        for stage, (rows, columns) in zip(stages, tiles, strict=True)
+        stage
+        if tile == (stage.rows, stage.columns)
+        else replace(stage, rows=tile[0], columns=tile[1], shares=1)
+        for stage, tile in zip(stages, tiles, strict=True)
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
+from aot.analysis.cost.gpu_tiles import gpu_tile
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
@@ -19,16 +20,11 @@ from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout, TensorType
 from aot.target.model import GpuGeometry, Target
 
-# How many columns of a contraction a lane of a GPU has, which lie together: fewer where it has few
-# sums, so that a load of them serves more rows.
-GPU_COLUMNS, FEW_GPU_COLUMNS = 8, 4
-MANY_GPU_SUMS = 64
-
 
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
-    schedule, lanes, rows, columns: what is recorded of it, see `StageSchedule`.
+    schedule, lanes, rows, columns, shares: what is recorded of it, see `StageSchedule`.
     weight: operand that wants `weight_layout`, or -1.
     flops: arithmetic operations of one run where dims are known, else 0.
     """
@@ -40,11 +36,12 @@ class Plan:
     weight: int = -1
     weight_layout: Layout | None = None
     flops: int = 0
+    shares: int = 1
 
     @property
     def stage(self) -> StageSchedule:
         """What of it an executable records, and its kernel obeys."""
-        return StageSchedule(self.schedule, self.lanes, self.rows, self.columns)
+        return StageSchedule(self.schedule, self.lanes, self.rows, self.columns, self.shares)
 
 
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
@@ -162,6 +159,10 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if has_lanes_along_sum(contraction, target):
         tile = _rows_of_sums(target, contraction), lanes // 2
         return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
+    if target.has_workgroups:
+        rows, columns, shares = gpu_tile(contraction, target, lanes)
+        placed = (rows, columns, right.operand, layout, flops, shares)
+        return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
     rows, columns = _tile(
@@ -309,9 +310,12 @@ def _innermost(type: TensorType) -> int:
 
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
     """A product whose weights are stored in blocks, which have panels of their own."""
+    if target.has_workgroups:
+        rows, columns, shares = gpu_tile(contraction, target, lanes, least=target.panel)
+        return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops, shares=shares)
     rows, columns = _tile(target, lanes, *contraction.tile_extents)
     columns = max(columns, target.panel)
-    if contraction.left.dtype is DType.I8 and not target.has_workgroups:
+    if contraction.left.dtype is DType.I8:
         rows, columns = _tile_of_sums(target, lanes, rows, columns)
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops)
 
@@ -574,8 +578,6 @@ def _tile(
         most: rows beyond which there are none.
         across: the most columns of a result whose rows are neighbours in memory, 0 of others.
     """
-    if target.has_workgroups:
-        return _gpu_tile(target, lanes, rows_total, columns_total)
     most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
@@ -635,49 +637,6 @@ def are_far(weight_bytes: int, cache_bytes: int) -> bool:
     """Whether the weights of a tile's columns come from beyond the second level of cache each time
     that rows pass them; never where `cache_bytes` is 0."""
     return 0 < cache_bytes * CACHED_SHARE < weight_bytes
-
-
-def _gpu_tile(target: Target, lanes: int, rows_total: Dim, columns_total: Dim) -> tuple[int, int]:
-    """Rows and columns of a workgroup: as near to a square as the extents let it be, up to as many
-    elements a lane as there are sums."""
-    own = gpu_columns(target)
-
-    def wanted(total: Dim, each: int) -> int:
-        return _power_above(-(-total // each)) if isinstance(total, int) else lanes
-
-    each = max(1, gpu_sums(target) // own)
-    rows, columns = wanted(rows_total, each), wanted(columns_total, own)
-    across = min(columns, max(1, lanes // 8))
-    along = min(rows, lanes // across)
-    across = min(columns, lanes // along)
-    if isinstance(rows_total, int) and rows_total:
-        # as many rows in each tile, so that few are too many
-        tiles = -(-rows_total // (along * each))
-        each = -(-rows_total // (along * tiles))
-    return along * each, across * own
-
-
-def _power_above(count: int) -> int:
-    return 1 << max(count - 1, 0).bit_length()
-
-
-def gpu_sums(target: Target) -> int:
-    """How many sums of a contraction a lane of a GPU has at most."""
-    return target.vector_registers // 2
-
-
-def gpu_columns(target: Target) -> int:
-    """How many columns of them."""
-    return GPU_COLUMNS if gpu_sums(target) >= MANY_GPU_SUMS else FEW_GPU_COLUMNS
-
-
-def gpu_lanes(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
-    """How a workgroup's lanes stand along rows and columns of its tile."""
-    across = max(1, columns // gpu_columns(target))
-    along = max(1, min(lanes // across, rows))
-    while rows % along:
-        along -= 1
-    return along, across
 
 
 def _used(total: Dim, size: int) -> float:

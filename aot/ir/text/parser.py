@@ -209,9 +209,11 @@ class _FunctionParser:
         tokens.expect("=")
         rows = self.tile_extent("rows of a tile", 4096)
         tokens.expect(":")
-        return StageSchedule(
-            _SCHEDULES[name], lanes, rows, self.tile_extent("columns of a tile", 4096)
-        )
+        columns, shares = self.tile_extent("columns of a tile", 4096), 1
+        if tokens.take("shares"):
+            tokens.expect("=")
+            shares = self.tile_extent("shares of a sum", lanes)
+        return StageSchedule(_SCHEDULES[name], lanes, rows, columns, shares)
 
     def tile_extent(self, what: str, most: int) -> int:
         number = int(self.tokens.next("int", what))

@@ -192,6 +192,7 @@ class _Tiles:
             if narrow < self.width:
                 self.width, self.chunks = narrow, 1
         self.columns = self.chunks * self.width
+        self.shares = plan.shares
         self.staged: StagedRows | None = None
         if dotted is not None and has_matrices(nest, roles, dotted, self.rows, self.width):
             self.rows = even(self.rows)
@@ -379,8 +380,8 @@ class _Tiles:
         """Tiles of all rows from `first` on that one tile of the plan's height has."""
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
-            make = GpuTile if self.nest.is_gpu else Tile
-            tile = make(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+            parts = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+            tile = GpuTile(*parts, self.shares) if self.nest.is_gpu else Tile(*parts)
             if self.staged is None:
                 if self.ahead is not None:
                     return AskingTile(tile, values, first, start, self.ahead).build()

@@ -44,6 +44,7 @@ MOST_UNROLLED = 4
 LEAST_TRANSPOSED = 4
 
 Values = dict[Var, Expr]
+Body = Callable[[Expr], list[Stmt]]
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,9 @@ class Placed:
     """A tile at its place."""
 
     def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
-        self.nest = tile.nest
-        self.output = tile.output
-        self.roles = tile.roles
-        self.panel = tile.panel
-        self.shape = tile.shape
-        self.scratch = tile.scratch
-        self.acc = tile.acc
-        self.pieces = tile.pieces
+        self.nest, self.output, self.roles = tile.nest, tile.output, tile.roles
+        self.panel, self.shape, self.scratch = tile.panel, tile.shape, tile.scratch
+        self.acc, self.pieces = tile.acc, tile.pieces
         self.values = values
         self.first = first
         self.start = start
@@ -167,7 +163,7 @@ class Placed:
         stmts: list[Stmt] = []
         for scratch in (self.acc, self.pieces):
             if scratch is not None:
-                stmts += self._each_row(partial(_store_zero, scratch), "u")
+                stmts += self._each_row(partial(store_zero, scratch), "u")
         return stmts
 
     def _add_piece(self) -> list[Stmt]:
@@ -181,7 +177,7 @@ class Placed:
             old = Load(sums, (r, u, lane), sums.dtype)
             return Store(sums, (r, u, lane), expr.add(old, more))
 
-        return self._each_row(add, "u") + self._each_row(partial(_store_zero, acc), "u")
+        return self._each_row(add, "u") + self._each_row(partial(store_zero, acc), "u")
 
     def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
         """`body(row, chunk, lane)` for all of the tile, in registers."""
@@ -194,7 +190,7 @@ class Placed:
         nest, shape = self.nest, self.shape
         return nest.unrolled(shape.chunks, lambda u: self._each_lane(lambda lane: [body(u, lane)]))
 
-    def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+    def _each_lane(self, body: Body) -> list[Stmt]:
         """`body(lane)` for the lanes of a vector."""
         return [self.nest.spread(self.shape.width, body)]
 
@@ -360,14 +356,17 @@ class Placed:
         steps = self._steps_together(inner)
         if self._has_rows_together(left) and dims.modulo(inner.extent, 2) == 0:
             steps = 2  # what a loop costs beside its products is a sixth
-        whole = dims.floor_divide(inner.extent, steps)
-        return self.nest.serial(
-            whole,
-            lambda k: self.nest.unrolled(
-                steps, lambda j: together(at(expr.add(expr.mul(k, expr.index(steps)), j))), "j"
-            ),
-            "k",
-        )
+        return self._in_order(inner.extent, steps, lambda k: together(at(k)))
+
+    def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
+        """`body(k)` for each step, as many written out in a loop as `steps` says."""
+        number = dims.floor_divide(extent, steps)
+        return self.nest.serial(number, lambda k: self._together(k, steps, body), "k")
+
+    def _together(self, number: Expr, steps: int, body: Body) -> list[Stmt]:
+        """Some steps, as the loop's iteration `number`."""
+        first = expr.mul(number, expr.index(steps))
+        return self.nest.unrolled(steps, lambda j: body(expr.add(first, j)), "j")
 
     def _has_rows_together(self, left: Expr) -> bool:
         """Whether the scalars of neighbouring rows are loaded a vector at a time: all are there."""
@@ -693,5 +692,6 @@ class Placed:
         return [If(exists, tuple(stmts))]
 
 
-def _store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
+def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
+    """A sum of nothing."""
     return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))

@@ -1,7 +1,9 @@
 """A contraction's register tile on a GPU: a workgroup's lanes in a grid over rows and columns.
 
 Each lane has a small outer product of its own: a few rows, and neighbouring columns, so that what
-it reads of packed weights is contiguous. Owns the lanes' geometry; what is summed is products.py's.
+it reads of packed weights is contiguous. Several lanes may share one, each with a part of the
+terms, and put their sums together through shared memory. Owns the lanes' geometry; what is summed
+is products.py's.
 """
 
 from __future__ import annotations
@@ -9,20 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from aot.analysis.cost.plan import gpu_columns, gpu_lanes
+from aot.analysis.cost.gpu_tiles import gpu_columns, gpu_lanes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
-from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
+from aot.kernels.schedules.products import (
+    Body,
+    ContractionAxes,
+    Placed,
+    Tile,
+    Values,
+    loaded,
+    store_zero,
+)
 
 QUAD = 4  # elements that a GPU loads at a time
 MOST_LOADS = 24  # one by one, of the rows of some steps
 
 
 class GpuTile(Tile):
-    """The statements of a workgroup's tile."""
+    """The statements of a workgroup's tile, of whose sums each has `shares` lanes."""
 
     def __init__(
         self,
@@ -32,9 +42,11 @@ class GpuTile(Tile):
         panel: int,
         shape: Shape,
         scratch: ReusedScratch,
+        shares: int = 1,
     ) -> None:
+        self.shares = shares
         self.along_rows, self.along_columns = gpu_lanes(
-            nest.target, nest.lanes, shape.rows, shape.width
+            nest.target, nest.lanes // shares, shape.rows, shape.width
         )
         own = gpu_columns(nest.target)
         columns = own if panel % own == 0 else 1
@@ -49,17 +61,33 @@ class GpuTile(Tile):
     def lanes(self) -> int:
         return self.nest.lanes  # all loops over lanes of a kernel are as long
 
-    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        def lanes(lane: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            placed = _PlacedOnGpu(self, values, first, start, lane, stmts)
-            stmts += placed.build()
-            used = self.along_rows * self.along_columns
-            if used == self.lanes:
-                return stmts
-            return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+    @property
+    def places(self) -> int:
+        """Lanes of different rows or columns."""
+        return self.along_rows * self.along_columns
 
-        return [self.nest.spread(self.lanes, lanes)]
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        def part(body: Callable[[_PlacedOnGpu], list[Stmt]]) -> Stmt:
+            def lanes(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                placed = _PlacedOnGpu(self, values, first, start, lane, stmts)
+                stmts += body(placed)
+                used = self.places * self.shares
+                if used == self.lanes:
+                    return stmts
+                return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+
+            return self.nest.spread(self.lanes, lanes)
+
+        if self.shares == 1:
+            return [part(lambda placed: placed.build())]
+        shape = (self.shares, self.shape.rows, self.shape.chunks, self.places)
+        parts = self.scratch.get("parts", self.acc.dtype, shape)
+        return [
+            part(lambda placed: placed.share(parts)),
+            Barrier(),
+            part(lambda placed: placed.finish_shared(parts)),
+        ]
 
 
 class _PlacedOnGpu(Placed):
@@ -74,16 +102,22 @@ class _PlacedOnGpu(Placed):
         lane: Expr,
         stmts: list[Stmt],
     ) -> None:
-        across = expr.index(tile.along_columns)
+        let, across = tile.nest.let, expr.index(tile.along_columns)
         own_rows = expr.index(tile.shape.rows)
+        # lanes of one share are neighbours, those of one row within them
+        self.shares, self.number, place = tile.shares, expr.index(0), lane
+        if self.shares > 1:
+            places = expr.index(tile.places)
+            self.number = let(expr.binary("floordiv", lane, places), stmts, "share")
+            place = let(expr.binary("floormod", lane, places), stmts, "place")
+        self.lane, self.place_of_lane = lane, place
         is_split = tile.along_rows > 1
-        row = expr.binary("floordiv", lane, across) if is_split else expr.index(0)
-        column = expr.binary("floormod", lane, across) if is_split else lane
-        first = tile.nest.let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
+        row = expr.binary("floordiv", place, across) if is_split else expr.index(0)
+        column = expr.binary("floormod", place, across) if is_split else place
+        first = let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
         super().__init__(tile, values, first, start)
-        self.lane = lane
         # the first of its columns, a multiple of how many it has
-        self.column = tile.nest.let(
+        self.column = let(
             expr.add(
                 expr.mul(start, expr.index(self.shape.columns)),
                 expr.mul(column, expr.index(self.shape.chunks)),
@@ -92,6 +126,72 @@ class _PlacedOnGpu(Placed):
             "column",
         )
         self.place = self._first_panel(stmts)
+
+    # Sums that lanes share
+
+    def share(self, parts: Scratch) -> list[Stmt]:
+        """Adds up this lane's share of the terms, for all that have the tile."""
+        acc, place = self.acc, self.place_of_lane
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            return Store(parts, (self.number, r, u, place), Load(acc, (r, u, lane), acc.dtype))
+
+        return self._zeros() + self._sum() + self._each_row(store)
+
+    def finish_shared(self, parts: Scratch) -> list[Stmt]:
+        """Epilogue and stores of some of the rows, of which each lane that has the tile has as
+        many, once the shares of all are added up."""
+        nest, rows, zero = self.nest, self.shape.rows, expr.index(0)
+        space = Space.REGISTER if self._has_all_or_none else Space.PRIVATE
+        total = nest.builder.scratch(
+            "total", parts.dtype, (1, self.shape.chunks, nest.lanes), space
+        )
+
+        def turn(n: Expr) -> list[Stmt]:
+            r = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
+
+            def add(part: Expr, u: Expr, lane: Expr) -> Stmt:
+                more = Load(parts, (part, r, u, self.place_of_lane), parts.dtype)
+                old = Load(total, (zero, u, lane), total.dtype)
+                return Store(total, (zero, u, lane), expr.add(old, more))
+
+            stmts = self._each_chunk(lambda u, lane: store_zero(total, zero, u, lane))
+            stmts += nest.serial(
+                self.shares, lambda p: self._each_chunk(lambda u, lane: add(p, u, lane)), "p"
+            )
+            stmts += self._finish_of(r, total)
+            if rows % self.shares == 0:
+                return stmts
+            return [If(expr.binary("lt", r, expr.index(rows)), tuple(stmts))]
+
+        return nest.serial(-(-rows // self.shares), turn, "r")
+
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: Values,
+        left: Expr,
+        start: Expr = expr.index(0),  # noqa: B008
+    ) -> list[Stmt]:
+        stmts = super()._steps(inner, indices, left, start)
+        if inner is not None or self.shares == 1:
+            return stmts
+        return [If(expr.binary("eq", self.number, expr.index(0)), tuple(stmts))]
+
+    def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
+        """As everywhere; of lanes that share the sum each has every so many-th turn of the loop."""
+        if self.shares == 1:
+            return super()._in_order(extent, steps, body)
+        turns = dims.floor_divide(extent, steps)
+
+        def own(k: Expr) -> list[Stmt]:
+            number = expr.add(expr.mul(k, expr.index(self.shares)), self.number)
+            found = self._together(number, steps, body)
+            if dims.modulo(turns, self.shares) == 0:
+                return found
+            return [If(expr.binary("lt", number, expr.index(turns)), tuple(found))]
+
+        return self.nest.serial(dims.ceil_divide(turns, self.shares), own, "k")
 
     def _first_panel(self, stmts: list[Stmt]) -> tuple[Expr, Expr]:
         panel = expr.index(self.panel)
@@ -162,14 +262,22 @@ class _PlacedOnGpu(Placed):
         nest, acc, rows = self.nest, self.acc, self.shape.rows
         if rows * self.shape.chunks == 1:
             return super()._finish()
-        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
         if self._has_all_or_none and not is_long(self.output.values, self.roles.reduce):
-            return nest.unrolled(rows, lambda r: finish(r, acc), "r")
+            return nest.unrolled(rows, lambda r: self._finish_of(r, acc), "r")
         tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
         stored = self._each_row(
             lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
         )
-        return stored + nest.serial(rows, lambda r: finish(r, tile), "r")
+        return stored + nest.serial(rows, lambda r: self._finish_of(r, tile), "r")
+
+    def _finish_of(self, r: Expr, source: Scratch) -> list[Stmt]:
+        """Epilogue and stores of row `r`; a source of one row has just that."""
+        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
+        return finish(r, source)
+
+    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+        is_one = source.shape[0] == 1
+        return super()._stores(here, source, expr.index(0) if is_one else r, u, lane)
 
     @property
     def _has_all_or_none(self) -> bool:

@@ -22,8 +22,9 @@ from aot.analysis.accesses import Accesses, Read, accesses_of
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
+from aot.analysis.cost.gpu_tiles import gpu_lanes
 from aot.analysis.cost.layout_costs import innermost
-from aot.analysis.cost.plan import gpu_lanes, plan
+from aot.analysis.cost.plan import plan
 from aot.analysis.cost.recompute import Prices, recompute_prices
 from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
@@ -426,9 +427,9 @@ def _widens_often(user: Op, number: int, producer: Group, target: Target | None)
     if not any(accesses.is_widened for op in producer.ops for accesses in accesses_of(op)):
         return False
     made = plan(call, target)
-    along = (
-        gpu_lanes(target, made.lanes, made.rows, made.columns)[0] if target.has_workgroups else 1
-    )
+    along = 1
+    if target.has_workgroups:
+        along, _ = gpu_lanes(target, made.lanes // made.shares, made.rows, made.columns)
     return ceil_divide(contraction.tile_extents[0], made.rows // along) != 1
 
 

@@ -1,0 +1,137 @@
+"""A contraction's tile on a GPU: rows and columns of a workgroup, and how its lanes stand.
+
+Owns the rule by which lanes share sums: a dispatch of few results and long sums would keep few of a
+GPU's lanes busy. Knows nothing of kernels; products_gpu.py obeys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from aot.ir.contraction import ContractionDims
+from aot.ir.dims import Dim
+from aot.ir.types import DType
+from aot.target.model import Target
+
+# How many columns of a contraction a lane of a GPU has, which lie together: fewer where it has few
+# sums, so that a load of them serves more rows.
+GPU_COLUMNS, FEW_GPU_COLUMNS = 8, 4
+MANY_GPU_SUMS = 64
+# how many lanes may share a sum: few numbers, as kernels of others are not merged
+SHARES = (4, 16)
+# lanes along columns at least, where there are as many: they read a line of memory together
+LEAST_ACROSS = 4
+# terms of a lane's share at least, as what its sums take to be put together is as much as a few;
+# and those of them that lie side by side
+LEAST_TERMS, LEAST_CHANNELS = 32, 8
+
+
+def gpu_tile(
+    contraction: ContractionDims, target: Target, lanes: int, least: int = 1
+) -> tuple[int, int, int]:
+    """Rows and columns of a workgroup, of which it has `least` or more, and by how many lanes a sum
+    is shared.
+
+    The tile is as near to a square as the extents let it be, up to as many elements a lane as there
+    are sums. While the lanes of all workgroups are at most half of those that keep the target busy,
+    more of them share a sum, and the tile is that of fewer.
+    """
+    rows_total, columns_total = contraction.tile_extents
+    own = gpu_columns(target)
+    busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
+
+    def wanted(total: Dim, each: int) -> int:
+        return _power_above(-(-total // each)) if isinstance(total, int) else lanes
+
+    each = max(1, gpu_sums(target) // own)
+    rows, columns = wanted(rows_total, each), wanted(columns_total, own)
+    across = min(columns, max(1, lanes // 8))
+    along = min(rows, lanes // across)
+    across = min(columns, lanes // along)
+    if isinstance(rows_total, int) and rows_total:
+        # as many rows in each tile, so that few are too many
+        tiles = -(-rows_total // (along * each))
+        each = -(-rows_total // (along * tiles))
+    grid = _Grid(contraction, along, each, across, own)
+    shares, most = 1, _most_shares(contraction)
+    for more in SHARES:
+        if more > most or 2 * grid.tiles * grid.lanes * shares > busy_lanes:
+            break
+        smaller = grid.within(lanes // more)
+        if smaller is None:
+            break
+        grid, shares = smaller, more
+    return grid.along * each, max(least, grid.across * own), shares
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The lanes of a tile, `along` rows and `across` columns, and how many of each a lane has."""
+
+    contraction: ContractionDims
+    along: int
+    rows: int
+    across: int
+    columns: int
+
+    @property
+    def lanes(self) -> int:
+        return self.along * self.across
+
+    @property
+    def tiles(self) -> int:
+        """How many tiles the result has, of extents that are all known."""
+        rows, columns = self.contraction.tile_extents
+        outputs = self.contraction.result.element_count
+        assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)
+        others = outputs // max(1, rows * columns)
+        across = -(-columns // (self.across * self.columns))
+        return -(-rows // (self.along * self.rows)) * across * others
+
+    def within(self, lanes: int) -> _Grid | None:
+        """One of at most so many lanes, by halves; None where it would be too narrow."""
+        grid = self
+        while grid.lanes > lanes:
+            if grid.along > 1:
+                grid = replace(grid, along=grid.along // 2)
+            elif grid.across > LEAST_ACROSS:
+                grid = replace(grid, across=grid.across // 2)
+            else:
+                return None
+        return grid
+
+
+def _most_shares(contraction: ContractionDims) -> int:
+    """How many lanes may share a sum: 1 where extents are not known, or sums are in pieces."""
+    terms, channels = contraction.k, contraction.channels
+    outputs = contraction.result.element_count
+    known = all(isinstance(n, int) for n in (*contraction.tile_extents, outputs))
+    if not known or not isinstance(terms, int) or not isinstance(channels, int):
+        return 1
+    if contraction.accumulator is DType.F16:
+        return 1
+    return min(terms // LEAST_TERMS, channels // LEAST_CHANNELS)
+
+
+def _power_above(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def gpu_sums(target: Target) -> int:
+    """How many sums of a contraction a lane of a GPU has at most."""
+    return target.vector_registers // 2
+
+
+def gpu_columns(target: Target) -> int:
+    """How many columns of them."""
+    return GPU_COLUMNS if gpu_sums(target) >= MANY_GPU_SUMS else FEW_GPU_COLUMNS
+
+
+def gpu_lanes(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
+    """How a workgroup's lanes, of those that have sums of their own, stand along rows and columns
+    of its tile."""
+    across = max(1, columns // gpu_columns(target))
+    along = max(1, min(lanes // across, rows))
+    while rows % along:
+        along -= 1
+    return along, across
