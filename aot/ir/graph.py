@@ -17,7 +17,7 @@ import xxhash
 
 from aot.errors import InternalError
 from aot.ir.dims import Dim
-from aot.ir.large_arrays import is_same, kept, parts
+from aot.ir.large_arrays import given, is_same, kept, parts
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
 
@@ -48,7 +48,13 @@ class ConstantData:
     @staticmethod
     def of(array: np.ndarray[Any, Any], type: TensorType) -> ConstantData:
         """A constant of `type` from its logical elements."""
-        return ConstantData(to_physical(array, type), type)
+        physical = to_physical(array, type)
+        return ConstantData(array if physical is array else given(physical), type)
+
+    @staticmethod
+    def given(array: np.ndarray[Any, Any], type: TensorType) -> ConstantData:
+        """The same of an array that nobody changes from now on, in its memory where it may be."""
+        return ConstantData(given(array if type.layout is None else to_physical(array, type)), type)
 
     @property
     def logical(self) -> np.ndarray[Any, Any]:

@@ -87,6 +87,18 @@ def kept(array: Array) -> Array:
     return frozen(copy)
 
 
+def given(array: Array) -> Array:
+    """A dense array of these elements that nobody can change, of an array that only the caller has:
+    itself, frozen, where it is dense and there is room for it in memory."""
+    flags = array.flags
+    is_own = array.base is None and flags.writeable and flags.c_contiguous and flags.aligned
+    if not is_own or not _Memory.has_room(array.nbytes):
+        return kept(array)
+    flags.writeable = False
+    _Memory.take(array)
+    return array
+
+
 def parts(data: Data) -> Iterator[memoryview]:
     """Bytes by parts, of which only one is in memory at a time where they are in a file."""
     view = memoryview(data)

@@ -312,7 +312,9 @@ def _binary(
             return [result.astype(bool) if compare else result]
         with np.errstate(all="ignore"):
             result = np.asarray(numpy(*inputs))
-        return [result.astype(call.result_types[0].dtype.numpy) if call.result_types else result]
+        if not call.result_types:
+            return [result]
+        return [result.astype(call.result_types[0].dtype.numpy, copy=False)]
 
     shapes = (((2, 3, 5), (3, 1)), ((17,), ()))
     dtype = DType.BOOL if dtypes == BOOL else F32

@@ -241,7 +241,7 @@ def _store(rewriter: Rewriter, value: Value, array: Array) -> None:
         attrs: dict[str, Attr] = {"dims": tuple(_dims_of(array))}
         made = at.insert(Op(DIM_VALUES, [], attrs, [value.type], (), definer.origin)).result
     else:
-        made = insert_constant(at, ConstantData.of(array, value.type), definer.origin)
+        made = insert_constant(at, ConstantData.given(array, value.type), definer.origin)
     rewriter.replace(value, made)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from aot.ir import large_arrays
 from aot.ir.graph import ConstantData
-from aot.ir.large_arrays import empty, forget, frozen, is_same, kept, parts
+from aot.ir.large_arrays import empty, forget, frozen, given, is_same, kept, parts
 
 MANY = 1 << 19  # elements, of 4 bytes
 
@@ -68,6 +68,25 @@ def test_bytes_that_a_model_was_read_to_count() -> None:
     first, second = (kept(np.frombuffer(raw, np.uint8)) for _ in range(2))
     assert (is_in_file(first), is_in_file(second)) == (False, True)
     assert is_same(first.data, second.data)
+
+
+def test_an_array_that_is_given_away_is_kept_where_there_is_room() -> None:
+    arrays = [np.arange(MANY, dtype=np.float32) for _ in range(2)]
+    first, second = map(given, arrays)
+    assert first is arrays[0] and kept(first) is first
+    assert (is_in_file(first), is_in_file(second)) == (False, True)
+    assert not first.flags.writeable and not second.flags.writeable
+    assert (first == second).all()
+    del first, arrays
+    assert not is_in_file(empty((MANY,), np.float32))  # it was counted, and there is room again
+
+
+def test_parts_of_what_others_have_are_copied_though_they_are_given_away() -> None:
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for part in (whole[1:], whole.T, whole[:, ::2]):
+        copy = given(part)
+        assert not np.shares_memory(copy, whole)
+        assert (copy == part).all() and whole.flags.writeable
 
 
 def test_parts_are_the_whole() -> None:
