@@ -413,8 +413,17 @@ def _without_products(
 
 def _several_of(column: Sequence[Dim], others: Mapping[str, Sequence[Dim]]) -> Dim | None:
     """The column as a number times two or three of others, in every member."""
+    first = column[0]
+    if not isinstance(first, int):
+        return None
+
+    def divides(start: Dim) -> bool:
+        return isinstance(start, int) and start != 0 and first % start == 0
+
+    # factors divide in the first member, too, which few others do
+    fit = [name for name, other in others.items() if divides(other[0])]
     for count in (2, 3):
-        for names in combinations_with_replacement(others, count):
+        for names in combinations_with_replacement(fit, count):
             products = [product(factors) for factors in zip(*(others[n] for n in names))]
             ratio = _ratio(tuple(column), tuple(products))
             if ratio:
