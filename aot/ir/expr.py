@@ -467,8 +467,6 @@ def coefficient(e: Expr, var: Var) -> Dim | None:
 
     if e is var:
         return 1
-    if var not in free_vars(e):
-        return 0
     if isinstance(e, Binary) and e.op in ("add", "sub"):
         a, b = coefficient(e.a, var), coefficient(e.b, var)
         if a is None or b is None:
@@ -480,4 +478,4 @@ def coefficient(e: Expr, var: Var) -> Dim | None:
             inner = coefficient(x, var) if scale is not None else None
             if inner is not None and scale is not None:
                 return dims.multiply(inner, scale)
-    return None
+    return None if var in free_vars(e) else 0

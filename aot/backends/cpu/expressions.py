@@ -13,12 +13,12 @@ from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.memory import Memory
-from aot.backends.cpu.ranges import interval
+from aot.backends.cpu.ranges import LinearForm, interval
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.traits import Traits
 from aot.errors import CompileError, InternalError
 from aot.ir import dims
-from aot.ir.dims import Dim, Interval
+from aot.ir.dims import Interval
 from aot.ir.expr import (
     COMPARE_OPS,
     Binary,
@@ -195,9 +195,7 @@ class Expressions:
 
     def _difference(self, a: Expr, b: Expr) -> Interval:
         """The interval of `a - b` at all iterations of the loops around."""
-        terms: dict[Expr, Dim] = {}
-        constant = self.memory.linear(a, 1, terms)
-        constant = dims.add(constant, self.memory.linear(b, -1, terms))
+        constant, terms = self.memory.resolved(LinearForm.of((a, b), (1, -1)))
         return interval(constant, terms, self.scopes.ranges)
 
     def _fma(self, e: Fma, args: list[Laned]) -> Laned:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from aot.backends.cpu import byte_tables
 from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
 from aot.backends.cpu.lanes import Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
+from aot.backends.cpu.ranges import LinearForm
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import ScratchPlan
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.expr import Binary, Cast, Const, Expr, Size, Var, dim_of
+from aot.ir.expr import Cast, Expr, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
@@ -90,6 +91,7 @@ class Memory:
         self._fields: dict[int, Value] = {}
         self._params: dict[object, Value] = {}
         self._bases: dict[object, Value] = {}
+        self._forms: dict[tuple[Buffer | Scratch, tuple[Expr, ...]], LinearForm] = {}
         self._by_name = {p.name: p for p in kernel.params if p.dtype is DType.INDEX}
 
     # What the entry block loads.
@@ -203,13 +205,13 @@ class Memory:
                 f"kernel {self.kernel.name}: {memory.name} has {len(strides)} dims,"
                 f" accessed with {len(indices)} indices"
             )
-        terms: dict[Expr, Dim] = {}
-        constant: Dim = 0
-        for e, stride in zip(indices, strides, strict=True):
-            constant = dims.add(constant, self.linear(e, stride, terms))
+        form = self._forms.get((memory, indices))
+        if form is None:
+            form = self._forms[memory, indices] = LinearForm.of(indices, strides)
+        constant, terms = self.resolved(form)
         fixed = constant.constant if isinstance(constant, DimExpr) else constant
         parts: dict[int, Laned] = {0: self.dims.value(dims.add(constant, -fixed))}
-        for e, factor in terms.items():
+        for e, factor in terms:
             scale = self.dims.value(factor)
             part = self.lanes.index_binary("mul", self.evaluate(e), scale, is_nonnegative=False)
             depth = self.scopes.depth(e)
@@ -259,28 +261,18 @@ class Memory:
             size *= extent
         return self.asm.offset(base, self.asm.op("mul", copy, self.lanes.constant(size)))
 
-    def linear(self, e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
-        """Adds `scale * e` to `terms` as a sum of products; the part without variables comes
-        back. Copies of unrolled loops differ in it alone."""
-        dim = dim_of(e)
-        if dim is not None:
-            return dims.multiply(scale, dim)
-        if isinstance(e, Var):
-            value = self.scopes.known.get(e)
+    def resolved(self, form: LinearForm) -> tuple[Dim, list[tuple[Expr, Dim]]]:
+        """The constant and the terms of a sum where variables that are numbers here are numbers:
+        copies of unrolled loops differ in the constant alone."""
+        known = self.scopes.known
+        constant, terms = form.constant, []
+        for e, factor in form.terms:
+            value = known.get(e) if isinstance(e, Var) else None
             if isinstance(value, Value) and value.number is not None and not value.type.lanes:
-                return dims.multiply(scale, value.number)
-        if isinstance(e, Binary) and e.op in ("add", "sub"):
-            other = scale if e.op == "add" else dims.multiply(scale, -1)
-            return dims.add(self.linear(e.a, scale, terms), self.linear(e.b, other, terms))
-        if isinstance(e, Binary) and e.op == "mul":
-            for x, y in ((e.a, e.b), (e.b, e.a)):
-                factor = dim_of(y)
-                if factor is not None and isinstance(y, Const | Size):
-                    return self.linear(x, dims.multiply(scale, factor), terms)
-        terms[e] = dims.add(terms.get(e, 0), scale)
-        if terms[e] == 0:
-            del terms[e]
-        return 0
+                constant = dims.add(constant, dims.multiply(factor, value.number))
+            else:
+                terms.append((e, factor))
+        return constant, terms
 
     # Loads.
 

@@ -103,6 +103,9 @@ class Scopes:
 
     def facts(self, root: Expr) -> Facts:
         """What `root` depends on; each node is looked at once per kernel."""
+        found = self._facts.get(root)
+        if found is not None:
+            return found
         stack = [root]
         while stack:
             e = stack[-1]

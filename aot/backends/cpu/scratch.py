@@ -57,8 +57,8 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
     Raises:
         InternalError: REGISTER scratch takes more than the target's stack bound.
     """
-    carried = _carried_by_lanes(kernel)
     sizes = kernel.workgroup_size
+    carried = set() if sizes == (1, 1, 1) else _carried_by_lanes(kernel)
     slots: dict[Scratch, Slot] = {}
     in_memory: dict[Scratch, int] = {}
     stack_bytes = 0
@@ -75,7 +75,7 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
                 )
         else:
             in_memory[scratch] = -(-taken // ALIGNMENT) * ALIGNMENT
-    offsets = _place(in_memory, _live_ranges(kernel))
+    offsets = _place(in_memory, _live_ranges(kernel) if len(in_memory) > 1 else {})
     for scratch, offset in offsets.items():
         slots[scratch] = Slot(offset, slots[scratch].copies)
     return ScratchPlan(slots, max((offsets[s] + n for s, n in in_memory.items()), default=0))

@@ -60,6 +60,7 @@ class KernelEmitter:
         self.expressions.memory = self.memory
         self._widths: dict[For, int] = {}
         self._spread: dict[For, bool] = {}
+        self._blocks: dict[For, Block | None] = {}
 
     def run(self) -> None:
         """Emits everything; the text is in `asm`."""
@@ -287,7 +288,9 @@ class KernelEmitter:
         if not is_candidate:
             return None
         assert isinstance(stmt.body[0], For)
-        return block_of(stmt, self.width_of(stmt.body[0]))
+        if stmt not in self._blocks:
+            self._blocks[stmt] = block_of(stmt, self.width_of(stmt.body[0]))
+        return self._blocks[stmt]
 
     def transposed(self, stmt: For, block: Block) -> None:
         """A block, by pieces of its vector loop: transposed loads, all that is computed, and then

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.backends.cpu.ranges import interval
-from aot.ir.dims import Dim, decided, symbol
-from aot.ir.expr import Expr, Var
+from aot.ir.dims import decided, symbol
+from aot.ir.expr import Var
 from aot.ir.types import DType
 
 OPS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
@@ -22,7 +22,7 @@ def test_what_is_decided_holds_at_every_iteration(
     constant: int, loops: list[tuple[int, int]]
 ) -> None:
     variables = [Var(f"v{n}", DType.INDEX) for n in range(len(loops))]
-    terms: dict[Expr, Dim] = {v: factor for v, (factor, _) in zip(variables, loops, strict=True)}
+    terms = [(v, factor) for v, (factor, _) in zip(variables, loops, strict=True)]
     found = interval(
         constant, terms, {v: (0, last) for v, (_, last) in zip(variables, loops, strict=True)}
     )
@@ -48,8 +48,8 @@ def test_open_intervals(difference: tuple[int | None, int | None], answer: bool 
 
 def test_what_is_not_known_decides_nothing() -> None:
     i = Var("i", DType.INDEX)
-    assert interval(3, {i: 1}, {}) == (None, None)
-    assert interval(3, {i: 1}, {i: (0, None)}) == (3, None)
-    assert interval(3, {i: -2}, {i: (0, None)}) == (None, 3)
-    assert interval(3, {i: symbol("N")}, {i: (0, 4)}) == (None, None)
-    assert interval(symbol("N"), {}, {}) == (0, None)
+    assert interval(3, [(i, 1)], {}) == (None, None)
+    assert interval(3, [(i, 1)], {i: (0, None)}) == (3, None)
+    assert interval(3, [(i, -2)], {i: (0, None)}) == (None, 3)
+    assert interval(3, [(i, symbol("N"))], {i: (0, 4)}) == (None, None)
+    assert interval(symbol("N"), [], {}) == (0, None)
