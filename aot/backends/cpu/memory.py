@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aot.backends.cpu import byte_tables
-from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
+from aot.backends.cpu.assembler import PTR, Assembler, Block, Type, Value, integer, real
 from aot.backends.cpu.lanes import Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.ranges import LinearForm
 from aot.backends.cpu.scopes import Scopes
@@ -91,6 +91,8 @@ class Memory:
         self._fields: dict[int, Value] = {}
         self._params: dict[object, Value] = {}
         self._bases: dict[object, Value] = {}
+        self._block: Block | None = None  # that is written now, in which starts are shared
+        self._starts: dict[object, tuple[Laned, Value]] = {}
         self._forms: dict[tuple[Buffer | Scratch, tuple[Expr, ...]], LinearForm] = {}
         self._by_name = {p.name: p for p in kernel.params if p.dtype is DType.INDEX}
 
@@ -139,7 +141,7 @@ class Memory:
         """Address of the first element."""
         if memory not in self._bases:
             if isinstance(memory, Buffer):
-                start, offset = self._start(memory), self.param(memory.offset)
+                start, offset = self._buffer(memory), self.param(memory.offset)
             else:
                 slot = self.plan.slots[memory]
                 if slot.offset is None:
@@ -156,7 +158,7 @@ class Memory:
             self.asm.current = here
         return self._bases[memory]
 
-    def _start(self, buffer: Buffer) -> Value:
+    def _buffer(self, buffer: Buffer) -> Value:
         """The start of the dispatch's buffer that `buffer` is in."""
         if buffer.class_param is None:
             return self.field(_FIELDS[buffer.binding])
@@ -210,7 +212,52 @@ class Memory:
             form = self._forms[memory, indices] = LinearForm.of(indices, strides)
         constant, terms = self.resolved(form)
         fixed = constant.constant if isinstance(constant, DimExpr) else constant
-        parts: dict[int, Laned] = {0: self.dims.value(dims.add(constant, -fixed))}
+        open_part = dims.add(constant, -fixed)
+        if self._block is not self.asm.current:
+            self._block, self._starts = self.asm.current, {}
+        key = self._key(memory, open_part, terms)
+        start = None if key is None else self._starts.get(key)
+        if start is None:
+            start = self._start(memory, open_part, terms)
+            if key is not None and self._block is self.asm.current:
+                self._starts[key] = start
+        return self._at(memory, *start, fixed)
+
+    def _at(self, memory: Buffer | Scratch, elements: Laned, base: Value, fixed: int) -> Address:
+        size = self.traits.bytes_of(memory.dtype)
+
+        def pointer(count: Value) -> Value:
+            scaled = self.asm.op("mul", count, self.lanes.constant(size))
+            moved = self.asm.offset(base, scaled)
+            return self.asm.offset(moved, self.lanes.constant(fixed * size))
+
+        if isinstance(elements, Affine):
+            return Address(pointer(elements.base), elements.step)
+        if isinstance(elements, PerLane):
+            pointers = tuple(pointer(v) for v in elements.values)
+            return Address(pointers[0], None, pointers)
+        return Address(pointer(elements))
+
+    def _key(
+        self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
+    ) -> object | None:
+        """All that a start depends on within a block; None where it needs what has no value yet."""
+        if isinstance(memory, Scratch) and self.plan.slots[memory].copies != (1, 1, 1):
+            return None
+        key: list[object] = [memory, open_part]
+        for e, factor in terms:
+            value = self.scopes.known.get(e)
+            if value is None or isinstance(value, PerLane):
+                return None
+            refs = (value.base.ref, value.step.ref) if isinstance(value, Affine) else value.ref
+            key.append((refs, factor, self.scopes.depth(e)))
+        return tuple(key)
+
+    def _start(
+        self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
+    ) -> tuple[Laned, Value]:
+        """The elements that are no known number, and an address to count from."""
+        parts: dict[int, Laned] = {0: self.dims.value(open_part)}
         for e, factor in terms:
             scale = self.dims.value(factor)
             part = self.lanes.index_binary("mul", self.evaluate(e), scale, is_nonnegative=False)
@@ -228,22 +275,7 @@ class Memory:
             total = rest.pop(0)
         for part in rest:
             total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
-        return self._at(memory, total, fixed, base)
-
-    def _at(self, memory: Buffer | Scratch, elements: Laned, fixed: int, base: Value) -> Address:
-        size = self.traits.bytes_of(memory.dtype)
-
-        def pointer(count: Value) -> Value:
-            scaled = self.asm.op("mul", count, self.lanes.constant(size))
-            moved = self.asm.offset(base, scaled)
-            return self.asm.offset(moved, self.lanes.constant(fixed * size))
-
-        if isinstance(elements, Affine):
-            return Address(pointer(elements.base), elements.step)
-        if isinstance(elements, PerLane):
-            pointers = tuple(pointer(v) for v in elements.values)
-            return Address(pointers[0], None, pointers)
-        return Address(pointer(elements))
+        return total, base
 
     def _copy_of(self, memory: Buffer | Scratch) -> Value:
         """The base of the current lane's copy, for scratch that lanes have their own of."""

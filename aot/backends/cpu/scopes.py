@@ -96,6 +96,8 @@ class Scopes:
 
     def depth(self, e: Expr) -> int:
         """How deep the innermost variable of `e` is bound; loads count as deepest."""
+        if isinstance(e, Var):
+            return self.depths.get(e, 0)
         facts = self.facts(e)
         if facts.has_load:
             return len(self.stack) + 1
