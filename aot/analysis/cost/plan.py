@@ -82,6 +82,8 @@ KEYS_AT_ONCE = 64
 MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 0.6, 2.0, 3
 # dot products by lane that a core does while it loads a vector: in-order ones load one in two
 LANE_DOT_LOADS = 2.0
+# vectors of columns of a tile of groups whose weights lie in rows, and are multiplied by lanes
+FITTED_VECTORS = range(2, 7)
 # the share of the second level of cache that weights of a tile's columns may take to stay there
 # beside rows; and rows that multiply them as fast as they come from beyond it
 CACHED_SHARE, FAR_ROWS = 0.5, 8
@@ -580,7 +582,11 @@ def _tile(
     """
     most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
-    for columns in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
+    widths = [target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))]
+    is_fitted = grouped and by_lane and hides
+    if is_fitted:  # of few columns as many as leave little of a last tile
+        widths = [n * lanes for n in FITTED_VECTORS]
+    for columns in widths:
         vectors = columns // lanes
         if vectors == 0 or columns % lanes:
             continue
@@ -603,7 +609,8 @@ def _tile(
                 held = 2 * vectors + MATRIX_REGISTERS - 1
             if in_pairs:
                 held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)
-            if rows * vectors + held + (3 if grouped else 1) > target.vector_registers:
+            free = 3 if grouped and not is_fitted else 1
+            if rows * vectors + held + free > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total + in_matrices:
                 break

@@ -44,6 +44,8 @@ from aot.target.model import Target
 TILE_COST, STORE_COST, DYNAMIC_TILE_COST = 14.0, 3.0, 40.0
 # weights that lie in rows: vectors of them straddle lines, and the last one of a row isn't full
 DYNAMIC_PLAIN_COST = 0.06
+# the same where rows' scalars are lanes: their loads and those under masks are most of such a sum
+DYNAMIC_PLAIN_LANE_COST = 1.0
 # rows whose addresses a CPU's registers hold, and what each one more costs where the distance of
 # rows is a parameter
 FREE_ROWS, ROW_COST = 6, 0.012
@@ -53,6 +55,9 @@ HELD_SHARE, SPILL_COST = 0.18, 0.2
 # what a tile at a border takes more, because each row of it is asked for at every step; where sums
 # are long, at those taps only that may be outside
 BORDER_COST, TAP_BORDER_COST, LONG_SUM = 1.0, 0.4, 48
+# where rows' scalars are lanes, one row in four steps is asked for; what loading them takes more is
+# counted, because such kernels are measured in instructions
+LANE_BORDER_COST, LANE_LOAD_COST = 0.1, 0.2
 # the same of a window's tile, and an address of its row of taps, by tap
 DYNAMIC_WINDOW_COST = 30.0
 DYNAMIC_TAP_COST = 0.2
@@ -122,6 +127,7 @@ class KernelModel(NamedTuple):
             of floats from tile to tile; 0 where that doesn't count.
         is_across: whether rows are neighbours in memory, and tiles only those that layers want.
         is_stored: whether filters are stored as Winograd's algorithm transforms them.
+        is_by_lane: whether vectors are multiplied by lanes of those of rows.
     """
 
     form: str
@@ -135,6 +141,7 @@ class KernelModel(NamedTuple):
     cache_bytes: int = 0
     is_across: bool = False
     is_stored: bool = False
+    is_by_lane: bool = False
 
     @property
     def unpacking(self) -> int:
@@ -168,6 +175,7 @@ class KernelModel(NamedTuple):
             cache_bytes=target.l2_bytes if _is_cached(made, contraction) else 0,
             is_across=contraction is not None and is_across(contraction),
             is_stored=call is not None and winograd.has_transformed_filters(call),
+            is_by_lane=target.multiplies_by_lane,
         )
 
 
@@ -278,6 +286,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
     chunk = min(tile[1], kernel.panel) if is_cpu and dynamic.columns else tile[1]
     at_borders = 2 if is_cpu and kernel.is_padded else 0
     border = BORDER_COST if loops.terms < LONG_SUM else TAP_BORDER_COST
+    if kernel.is_by_lane and loops.terms >= LONG_SUM:
+        border = LANE_BORDER_COST
     total = 0.0
     passing = -(-loops.rows // tile[0]) * loops.outer
     for columns, across in _wide_tiles(loops.columns, tile[1], chunk):
@@ -290,6 +300,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
         for rows, along in _tiles(loops.rows, tile[0], lower):
             sums = rows * vectors
             step = winograd.product_cost(rows, vectors)
+            if kernel.is_by_lane:
+                step += LANE_LOAD_COST * (rows + vectors)
             if is_far:
                 step = max(step, FAR_ROWS * vectors)
             if kernel.is_unpacked:
@@ -302,7 +314,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
                 if sums + vectors + 1 + kernel.unpacking > kernel.registers:
                     step *= 1 + SPILL_COST
                 if not kernel.is_packed:
-                    step *= 1 + DYNAMIC_PLAIN_COST
+                    is_slow = kernel.is_by_lane and dynamic.columns and loops.outer > 1
+                    step *= 1 + (DYNAMIC_PLAIN_LANE_COST if is_slow else DYNAMIC_PLAIN_COST)
             guarded = min(left, along)
             left -= guarded
             steps = loops.terms * (along + border * guarded)

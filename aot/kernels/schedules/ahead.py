@@ -16,7 +16,8 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.lower.nest import Axis, Nest
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, loaded
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
+from aot.kernels.schedules.products import Placed, Tile
 
 LINE = 64  # bytes
 # words of terms after which a tile asks for some lines, those of floats, and how many it asks for

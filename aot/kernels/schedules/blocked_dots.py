@@ -24,8 +24,9 @@ from aot.kernels.schedules.blocked_weights import (
     HeldWord,
     StoredWeights,
 )
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_splits
 from aot.kernels.schedules.dots import DotAxes, StagedRows
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values, at_splits
+from aot.kernels.schedules.products import Placed, Tile
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
 

@@ -18,7 +18,8 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
+from aot.kernels.schedules.products import Placed, Tile
 from aot.ops.blocked import (
     FACTORS,
     LOW_BITS,

@@ -23,6 +23,7 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.schedules.ahead import Ahead, AskingTile
 from aot.kernels.schedules.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
@@ -33,7 +34,7 @@ from aot.kernels.schedules.dots import (
 from aot.kernels.schedules.dots_gpu import sum_words
 from aot.kernels.schedules.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
-from aot.kernels.schedules.products import ContractionAxes, Tile, Values, loaded
+from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
 from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces

@@ -25,13 +25,8 @@ from aot.kernels.lower.borders import conditions_of, masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.ahead import ASKING, Ahead
-from aot.kernels.schedules.products import (
-    ContractionAxes,
-    Placed,
-    Tile,
-    Values,
-    at_splits,
-)
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_splits
+from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
 from aot.kernels.schedules.sum_order import by_weight_step
 
@@ -378,43 +373,12 @@ class DotTile(Placed):
         self.staged = staged
         self.row = row
         self.ahead = ahead
-        self.sum_with_bias = self._find_bias()
         # what all elements read, by what it was named before the epilogue
         self.named: dict[Expr, Expr] = {}
 
-    def _find_bias(self) -> tuple[Binary, Load] | None:
-        """The addition of a number for each column to the sums, and these, where the sums may begin
-        with them."""
-        reduce, columns = self.roles.reduce, self.roles.columns.var
-        users = {
-            node
-            for value in self.output.values
-            for node in expr.nodes(value)
-            if reduce in expr.children(node)
-        }
-        # of floats another order would be another sum
-        is_exact = reduce.dtype is DType.I32
-        if not is_exact or not self.shape.has_all_columns or len(users) != 1:
-            return None
-        (user,) = users
-        if not isinstance(user, Binary) or user.op != "add":
-            return None
-        bias = user.b if user.a is reduce else user.a
-        if not isinstance(bias, Load) or bias.guard is not None or bias.dtype is not reduce.dtype:
-            return None
-        return (user, bias) if expr.free_vars(bias) == {columns} else None
-
-    def _zeros(self) -> list[Stmt]:
-        if self.sum_with_bias is None:
-            return super()._zeros()
-        _, bias = self.sum_with_bias
-        columns, acc = self.roles.columns.var, self.acc
-
-        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
-            first = expr.substitute(bias, {columns: self._column(u, lane)})
-            return Store(acc, (r, u, lane), first)
-
-        return self._each_row(store, "u")
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return self.roles.reduce.dtype is DType.I32 and self.shape.has_all_columns
 
     def _finish(self) -> list[Stmt]:
         """What all elements read is read once before."""
@@ -427,10 +391,7 @@ class DotTile(Placed):
         return stmts + super()._finish()
 
     def _done(self, total: Expr) -> dict[Expr, Expr]:
-        done = {**self.named, **super()._done(total)}
-        if self.sum_with_bias is not None:
-            done[self.sum_with_bias[0]] = total
-        return done
+        return {**self.named, **super()._done(total)}
 
     def _sum(self) -> list[Stmt]:
         """A loop over the groups of all taps."""

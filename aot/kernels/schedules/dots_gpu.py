@@ -16,8 +16,8 @@ from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass
 from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.schedules.contraction_axes import ContractionAxes, at_splits
 from aot.kernels.schedules.dots import WORDS, is_grouped
-from aot.kernels.schedules.products import ContractionAxes, at_splits
 
 
 def sum_words(

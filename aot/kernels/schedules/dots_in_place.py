@@ -13,8 +13,8 @@ from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, Stmt
 from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.dots import WORDS, DotAxes, DotTile, StagedRows
-from aot.kernels.schedules.products import ContractionAxes, Values
 
 BYTES = (DType.U8, DType.I8)
 # bytes of a row beyond which it is nearer in scratch: what is read in a stride is in no near cache

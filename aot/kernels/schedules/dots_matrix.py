@@ -14,8 +14,9 @@ from aot.ir import expr
 from aot.ir.expr import Const, Expr, Load
 from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Nest
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.dots import WORDS, DotAxes, DotTile, StagedRows
-from aot.kernels.schedules.products import ContractionAxes, Tile, Values
+from aot.kernels.schedules.products import Tile
 
 PAIR = 2  # rows of a matrix, and words of each of them
 TOGETHER = 4  # parts of matrices that are brought into scratch at a time, and written out

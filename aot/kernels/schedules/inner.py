@@ -15,13 +15,8 @@ from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.schedules.contraction import merged_axes, sum_of_products
-from aot.kernels.schedules.products import (
-    ContractionAxes,
-    Placed,
-    Tile,
-    Values,
-    loaded,
-)
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
+from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
 
 _Body = Callable[[Expr], Sequence[Stmt]]
@@ -90,6 +85,10 @@ def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
 
 class _Placed(Placed):
     """A tile at its place: the columns are the chunks of its sums."""
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False  # each lane has a part of the sum
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False

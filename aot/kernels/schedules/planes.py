@@ -18,7 +18,8 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction import merged_axes
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
+from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them

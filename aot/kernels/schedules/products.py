@@ -5,25 +5,28 @@ Owns what happens inside a tile, given where it starts; which tiles there are is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
+from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, packs_bytes
+from aot.kernels.lower.tiles import ReusedScratch, Shape
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.row_vectors import (
+    Runs,
     Slide,
     are_in_line,
     are_neighbours,
     by_lanes,
     by_rows,
+    by_runs,
     by_slide,
     holds_row_vectors,
+    runs_of,
     slide_of,
 )
 from aot.kernels.schedules.sum_order import (
@@ -35,73 +38,10 @@ from aot.kernels.schedules.sum_order import (
     is_piece,
     plus_product,
 )
+from aot.kernels.schedules.tile_ends import TileEnds, store_zero
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
-# vectors of a single row whose epilogue is written out, so that its sums stay in registers
-MOST_UNROLLED = 4
-# rows below which an element is stored after the other where they are neighbours in the result
-LEAST_TRANSPOSED = 4
-
-Values = dict[Var, Expr]
-Body = Callable[[Expr], list[Stmt]]
-
-
-@dataclass(frozen=True)
-class ContractionAxes:
-    """What each axis of a kernel's contraction does, once the ops around it are inlined.
-
-    Attributes:
-        weight: the load in `right`, which is it or a conversion of it.
-        rows: the innermost axis that only `left` varies along, or None.
-        columns: the axis that only `right` varies along, in lanes.
-        outer: the other axes, outermost first.
-    """
-
-    reduce: Reduce
-    left: Expr
-    right: Expr
-    weight: Load
-    rows: Axis | None
-    columns: Axis
-    outer: tuple[Axis, ...]
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the weights lie in panels of columns."""
-        return expr.coefficient(self.weight.indices[0], self.columns.var) is None
-
-    @property
-    def has_factors(self) -> bool:
-        """Whether the right side also reads what has an element for each column, as scales."""
-        loads = (e for e in expr.loads(self.right) if e is not self.weight)
-        return any(expr.coefficient(e.indices[0], self.columns.var) not in (0, None) for e in loads)
-
-    def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
-        """The right side at place `within` of panel `number`, with other variables' values."""
-        return at_splits(self.right, {(self.columns.var, panel): (number, within)}, values)
-
-
-def at_splits(e: Expr, splits: Mapping[tuple[Var, int], tuple[Expr, Expr]], values: Values) -> Expr:
-    """`e`, where a variable divided by a size becomes the number of the part that it is in, and the
-    rest its place there, as `splits` says of both; other variables have `values`."""
-
-    def rewrite(x: Expr) -> Expr | None:
-        if isinstance(x, Binary) and isinstance(x.a, Var):
-            size = expr.dim_of(x.b)
-            split = splits.get((x.a, size)) if isinstance(size, int) else None
-            if split is not None and x.op in ("floordiv", "floormod"):
-                return split[x.op == "floormod"]
-        return values.get(x) if isinstance(x, Var) else None
-
-    return expr.transform(e, rewrite)
-
-
-def loaded(e: Expr) -> Load | None:
-    """The load that `e` is, or is a conversion of."""
-    while isinstance(e, Cast):
-        e = e.a
-    return e if isinstance(e, Load) else None
 
 
 class Tile:
@@ -140,7 +80,7 @@ class Tile:
         return Placed(self, values, first, start).build()
 
 
-class Placed:
+class Placed(TileEnds):
     """A tile at its place."""
 
     def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
@@ -150,21 +90,13 @@ class Placed:
         self.values = values
         self.first = first
         self.start = start
-        # whether rows past the last one read that one again; else guards keep them from reading
         self.is_clamped = True
+        self.sum_with_bias = self._find_bias() if self._may_begin_with_bias else None
         # how many of the innermost axes are summed before a piece's sums join others
         self.piece_axes = 0
 
     def build(self) -> list[Stmt]:
         return self._zeros() + self._sum() + self._finish()
-
-    def _zeros(self) -> list[Stmt]:
-        """Sums of nothing."""
-        stmts: list[Stmt] = []
-        for scratch in (self.acc, self.pieces):
-            if scratch is not None:
-                stmts += self._each_row(partial(store_zero, scratch), "u")
-        return stmts
 
     def _add_piece(self) -> list[Stmt]:
         """Adds the sums of a piece to those of others, and begins the next one."""
@@ -178,21 +110,6 @@ class Placed:
             return Store(sums, (r, u, lane), expr.add(old, more))
 
         return self._each_row(add, "u") + self._each_row(partial(store_zero, acc), "u")
-
-    def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
-        """`body(row, chunk, lane)` for all of the tile, in registers."""
-        return self.nest.unrolled(
-            self.shape.rows, lambda r: self._each_chunk(lambda u, lane: body(r, u, lane)), name
-        )
-
-    def _each_chunk(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
-        """`body(chunk, lane)` for the vectors of the columns."""
-        nest, shape = self.nest, self.shape
-        return nest.unrolled(shape.chunks, lambda u: self._each_lane(lambda lane: [body(u, lane)]))
-
-    def _each_lane(self, body: Body) -> list[Stmt]:
-        """`body(lane)` for the lanes of a vector."""
-        return [self.nest.spread(self.shape.width, body)]
 
     # The reduction
 
@@ -353,6 +270,12 @@ class Placed:
                 lambda r, k: scalar(r, at(k)),
                 lambda k, of_row: step(at(k), of_row),
             )
+        if (runs := self._runs(inner, left)) is not None:
+            return by_runs(
+                *(self.nest, runs, (self.shape.rows, inner.extent), self.acc.dtype),
+                lambda r, place: expr.substitute(runs.left, {**indices, **place, **self._at(r)}),
+                lambda k, of_row: step(at(k), of_row),
+            )
         steps = self._steps_together(inner)
         if self._has_rows_together(left) and dims.modulo(inner.extent, 2) == 0:
             steps = 2  # what a loop costs beside its products is a sixth
@@ -381,6 +304,14 @@ class Placed:
         if not are_in_line(self.nest, left, inner, self.acc.dtype):
             return False
         return holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
+
+    def _runs(self, inner: Axis, left: Expr) -> Runs | None:
+        """The runs in which a row's scalars lie along `inner`, where registers hold them."""
+        if self.nest.is_gpu or self.pieces is not None:
+            return None
+        if not holds_row_vectors(self.nest, self.shape.rows, self.shape.columns):
+            return None
+        return runs_of(self.nest, left, inner, self.acc.dtype)
 
     def _steps_together(self, inner: Axis) -> int:
         """Steps of the innermost loop that are written out: a divisor of its extent."""
@@ -487,80 +418,6 @@ class Placed:
 
         return self._pieces(inner.extent, size, piece)
 
-    # Where things are
-
-    def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
-        """The indices around the reduction, for row `r` of the tile."""
-        is_clamped = is_clamped and self.is_clamped
-        at = self.shape.row_values(self.roles.rows, self.first, r, is_clamped=is_clamped)
-        return {**self.values, **at}
-
-    @property
-    def _moves_back(self) -> bool:
-        """Whether a tile that would end past the last column begins earlier, so that no weight is
-        masked, and stores what the tile before it does not."""
-        shape, extent = self.shape, self.roles.columns.extent
-        if self.nest.is_gpu or self.roles.is_packed or shape.has_all_columns:
-            return False
-        least, _ = dims.bounds(extent, dims.NO_BOUNDS)
-        return least is not None and least >= shape.columns
-
-    @property
-    def _is_masked(self) -> bool:
-        """Whether lanes may stand where there are no weights, or no factors of them."""
-        if self.shape.has_all_columns or self._moves_back:
-            return False
-        return not self.roles.is_packed or self.roles.has_factors
-
-    def _own_column(self, u: Expr, lane: Expr) -> Expr:
-        """As `_column`, of a tile that stands where it would if there were columns enough."""
-        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
-
-    def _column(self, u: Expr, lane: Expr) -> Expr:
-        """The column of lane `lane` of chunk `u`."""
-        if not self._moves_back:
-            return self._own_column(u, lane)
-        zero, shape = expr.index(0), self.shape
-        last = expr.index(dims.add(self.roles.columns.extent, -shape.columns))
-        first = expr.binary("min", self._own_column(zero, zero), last)
-        return expr.add(first, expr.add(expr.mul(u, expr.index(shape.width)), lane))
-
-    def _is_stored(self, u: Expr, lane: Expr) -> Expr:
-        """Whether a lane's column is there, and this tile stores it."""
-        at = self._column(u, lane)
-        if self._moves_back:
-            return expr.binary("ge", at, self._own_column(expr.index(0), expr.index(0)))
-        return expr.binary("lt", at, expr.index(self.roles.columns.extent))
-
-    def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
-        """The panel of that column, and where it is in the panel."""
-        width, panel = self.shape.width, expr.index(self.panel)
-        if width == self.panel:
-            number, within = expr.add(self.start, u), lane
-        elif self.nest.is_gpu:
-            whole = self._column(u, lane)
-            number = expr.binary("floordiv", whole, panel)
-            within = expr.binary("floormod", whole, panel)
-        else:  # a vector never straddles a panel
-            start = self._column(u, expr.index(0))
-            number = expr.binary("floordiv", start, panel)
-            within = expr.add(expr.binary("floormod", start, panel), lane)
-        if self._covers():
-            return number, within
-        # a tile past the last panel reads that one again; its lanes aren't stored
-        last = expr.index(dims.add(self.roles.columns.extent, -1))
-        return expr.binary("min", number, expr.binary("floordiv", last, panel)), within
-
-    def _covers(self) -> bool:
-        """Whether all panels of a tile are there."""
-        shape, extent = self.shape, self.roles.columns.extent
-        padded = dims.multiply(dims.ceil_divide(extent, self.panel), self.panel)
-        return (
-            shape.has_all_columns
-            or dims.modulo(padded, shape.columns) == 0
-            or (shape.chunks == 1 and self.panel % shape.width == 0)
-        )
-
     def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
         """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
         columns = self.roles.columns
@@ -570,128 +427,3 @@ class Placed:
         if not self._is_masked:
             return right
         return masked(right, expr.binary("lt", at, expr.index(columns.extent)))
-
-    # What becomes of the sums
-
-    def _finish(self) -> list[Stmt]:
-        """Epilogue and stores of the tile.
-
-        On a CPU the registers go through memory, so that one copy of the epilogue serves all
-        rows: unrolled it would be most of a kernel's code.
-        """
-        nest, acc, shape = self.nest, self.acc, self.shape
-        tile, stored = self.pieces, list[Stmt]()
-        if tile is None:
-            if nest.is_gpu or (shape.rows == 1 and shape.chunks <= MOST_UNROLLED):
-                return nest.unrolled(
-                    shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r"
-                )
-            vectors = (1, shape.columns) if self._packs_bytes else acc.shape[1:]
-            tile = memory = self.scratch.get("tile", acc.dtype, (shape.rows, *vectors))
-
-            def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
-                total = Load(acc, (r, u, lane), acc.dtype)
-                if self._packs_bytes:
-                    u, lane = expr.index(0), expr.add(expr.mul(u, expr.index(shape.width)), lane)
-                return Store(memory, (r, u, lane), total)
-
-            stored = self._each_row(store)
-        loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
-        by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop), "r")
-        if loop is nest.serial or not self._has_rows_side_by_side():
-            return stored + by_row
-        return stored + self._finish_blocks(tile, by_row)
-
-    @property
-    def _packs_bytes(self) -> bool:
-        """Whether all vectors of a row are finished as one, whose bytes are packed together."""
-        return self.pieces is None and packs_bytes(self.nest, self.output, self.roles.columns.var)
-
-    def _has_rows_side_by_side(self) -> bool:
-        """Whether rows are neighbours in the result's memory, and columns are not."""
-        roles, address = self.roles, self.output.address
-        if roles.rows is None or self.shape.rows < LEAST_TRANSPOSED or self.nest.lanes == 1:
-            return False
-        extent = roles.columns.extent
-        if isinstance(extent, int) and extent < self.shape.columns:
-            return False
-        across = expr.coefficient(address, roles.columns.var)
-        return expr.coefficient(address, roles.rows.var) == 1 and across not in (0, 1, None)
-
-    def _finish_blocks(self, source: Scratch, by_row: list[Stmt]) -> list[Stmt]:
-        """Epilogue and stores of some rows at a time, which the backend transposes; `by_row` where
-        not all rows and columns are there."""
-        nest, roles, shape = self.nest, self.roles, self.shape
-        stmts: list[Stmt] = []
-        done, count = 0, shape.width
-        while count >= LEAST_TRANSPOSED:
-            while done + count <= shape.rows:
-                stmts += self._finish_block(done, count, source)
-                done += count
-            count //= 2
-        for r in range(done, shape.rows):
-            stmts += self._finish_row(expr.index(r), source, nest.unrolled, is_there=True)
-        held: list[Expr] = []
-        if not shape.has_all_rows and roles.rows is not None:
-            end = expr.add(self.first, expr.index(shape.rows))
-            held.append(expr.binary("le", end, expr.index(roles.rows.extent)))
-        if not shape.has_all_columns:
-            end = self._own_column(expr.index(shape.chunks), expr.index(0))
-            held.append(expr.binary("le", end, expr.index(roles.columns.extent)))
-        are_there = expr.all_of(held)
-        return stmts if are_there is None else [If(are_there, tuple(stmts), tuple(by_row))]
-
-    def _finish_block(self, begin: int, count: int, source: Scratch) -> list[Stmt]:
-        """Epilogue and stores of `count` rows, vector by vector of their columns."""
-        nest, shape = self.nest, self.shape
-
-        def row(r: Expr, u: Expr) -> list[Stmt]:
-            r = expr.add(r, expr.index(begin))
-            here = self._at(r, is_clamped=False)
-            return [nest.spread(shape.width, lambda lane: self._stores(here, source, r, u, lane))]
-
-        return nest.unrolled(shape.chunks, lambda u: nest.unrolled(count, lambda r: row(r, u), "r"))
-
-    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
-        """Epilogue and stores of one element, whose row is at `here`."""
-        place = {**here, self.roles.columns.var: self._column(u, lane)}
-        done = self._done(Load(source, (r, u, lane), source.dtype))
-        return self.output.stores(self.nest, place, done.get)
-
-    def _done(self, total: Expr) -> dict[Expr, Expr]:
-        """What stands for parts of the values: `total` for the reduction."""
-        return {self.roles.reduce: expr.cast(total, self.roles.reduce.dtype)}
-
-    def _finish_row(
-        self,
-        r: Expr,
-        source: Scratch,
-        loop: Callable[..., list[Stmt]],
-        *,
-        is_there: bool = False,
-    ) -> list[Stmt]:
-        """Epilogue and store of one row, where the row is there; or all is, as `is_there` says."""
-        roles, shape, nest = self.roles, self.shape, self.nest
-        here = self._at(r, is_clamped=False)
-        is_whole = self._packs_bytes and source is not self.acc
-
-        def chunk(u: Expr) -> list[Stmt]:
-            def lanes(lane: Expr) -> list[Stmt]:
-                stores = self._stores(here, source, r, u, lane)
-                if shape.has_all_columns or is_there:
-                    return stores
-                return [If(self._is_stored(u, lane), tuple(stores))]
-
-            return [nest.spread(shape.columns, lanes)] if is_whole else self._each_lane(lanes)
-
-        stmts = loop(1 if is_whole else shape.chunks, chunk)
-        rows = roles.rows
-        if rows is None or shape.has_all_rows or is_there:
-            return stmts
-        exists = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
-        return [If(exists, tuple(stmts))]
-
-
-def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
-    """A sum of nothing."""
-    return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))

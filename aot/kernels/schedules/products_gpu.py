@@ -17,15 +17,9 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
-from aot.kernels.schedules.products import (
-    Body,
-    ContractionAxes,
-    Placed,
-    Tile,
-    Values,
-    loaded,
-    store_zero,
-)
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
+from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.tile_ends import Body, store_zero
 
 QUAD = 4  # elements that a GPU loads at a time
 MOST_LOADS = 24  # one by one, of the rows of some steps

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Load, Var
+from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt, Store
+from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.nest import Axis, Nest
+
+Values = dict[Var, Expr]
 
 
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
@@ -190,3 +193,75 @@ def by_lanes(
         return step(k, lambda r: left(r, k))
 
     return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, lanes), single, "k")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Every so many steps along an axis of a sum, whose scalars a row has side by side: where
+    channels are shuffled, those of a group before it.
+
+    Attributes:
+        size: how many steps neighbours are apart, and how many runs there are.
+        left: the scalar of a row, by `number` of the run and `place` in it.
+    """
+
+    size: int
+    left: Load
+    number: Var
+    place: Var
+
+
+def runs_of(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> Runs | None:
+    """The runs along `inner` of vectors at least; None where scalars don't lie so."""
+    if not nest.target.multiplies_by_lane or not isinstance(left, Load):
+        return None
+    if not isinstance(inner.extent, int):
+        return None
+    for e in expr.nodes(left.indices[0]):
+        if not isinstance(e, Binary) or e.op != "floordiv":
+            continue
+        size = expr.dim_of(e.b)
+        if isinstance(size, int) and size > 1 and expr.coefficient(e.a, inner.var) == 1:
+            number, place = Var("number"), Var("place")
+            step = expr.add(expr.mul(place, expr.index(size)), number)
+            found = simplify(expr.substitute(left, {inner.var: step}), {})
+            run = Axis(place, dims.floor_divide(inner.extent, size))
+            if isinstance(found, Load) and are_in_line(nest, found, run, dtype):
+                return Runs(size, found, number, place)
+    return None
+
+
+def by_runs(
+    nest: Nest,
+    runs: Runs,
+    sizes: tuple[int, dims.Dim],
+    dtype: DType,
+    left: Callable[[Expr, Values], Expr],
+    step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """Outer products run by run, each as `by_lanes` does, and of the steps that are left.
+
+    Args:
+        sizes: rows, and steps.
+        left: the scalar of a row, given what `runs` has as variables.
+        step: the product of a step, given the scalar of each row.
+    """
+    rows, extent = sizes
+    size = expr.index(runs.size)
+    whole = dims.floor_divide(extent, runs.size)
+
+    def run(number: Expr) -> list[Stmt]:
+        return by_lanes(
+            *(nest, (rows, whole), dtype),
+            lambda r, k: left(r, {runs.number: number, runs.place: k}),
+            lambda k, of_row: step(expr.add(expr.mul(k, size), number), of_row),
+        )
+
+    def single(number: Expr) -> list[Stmt]:
+        end = expr.index(whole)
+        here = {runs.number: number, runs.place: end}
+        return step(expr.add(expr.mul(end, size), number), lambda r: left(r, here))
+
+    return nest.serial(runs.size, run, "n") + nest.serial(
+        dims.modulo(extent, runs.size), single, "n"
+    )

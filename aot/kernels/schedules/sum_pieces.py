@@ -19,7 +19,8 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
-from aot.kernels.schedules.products import ContractionAxes, Placed, Tile, Values
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
+from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.sum_order import by_weight_step, has_far_terms
 
 # bytes of sums that wait, and tiles of rows that they may belong to: each more reads weights for

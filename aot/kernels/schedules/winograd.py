@@ -37,7 +37,7 @@ from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
-from aot.kernels.schedules.products import ContractionAxes
+from aot.kernels.schedules.contraction_axes import ContractionAxes
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
 
 Name = Callable[[Expr], Expr]

@@ -1,0 +1,72 @@
+"""What the axes of a contraction's kernel do, and its right side by panels.
+
+Shared by tiles and by what becomes of their sums. Owns no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aot.ir import expr
+from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
+from aot.kernels.lower.nest import Axis
+
+Values = dict[Var, Expr]
+
+
+@dataclass(frozen=True)
+class ContractionAxes:
+    """What each axis of a kernel's contraction does, once the ops around it are inlined.
+
+    Attributes:
+        weight: the load in `right`, which is it or a conversion of it.
+        rows: the innermost axis that only `left` varies along, or None.
+        columns: the axis that only `right` varies along, in lanes.
+        outer: the other axes, outermost first.
+    """
+
+    reduce: Reduce
+    left: Expr
+    right: Expr
+    weight: Load
+    rows: Axis | None
+    columns: Axis
+    outer: tuple[Axis, ...]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the weights lie in panels of columns."""
+        return expr.coefficient(self.weight.indices[0], self.columns.var) is None
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether the right side also reads what has an element for each column, as scales."""
+        loads = (e for e in expr.loads(self.right) if e is not self.weight)
+        return any(expr.coefficient(e.indices[0], self.columns.var) not in (0, None) for e in loads)
+
+    def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
+        """The right side at place `within` of panel `number`, with other variables' values."""
+        return at_splits(self.right, {(self.columns.var, panel): (number, within)}, values)
+
+
+def at_splits(e: Expr, splits: Mapping[tuple[Var, int], tuple[Expr, Expr]], values: Values) -> Expr:
+    """`e`, where a variable divided by a size becomes the number of the part that it is in, and the
+    rest its place there, as `splits` says of both; other variables have `values`."""
+
+    def rewrite(x: Expr) -> Expr | None:
+        if isinstance(x, Binary) and isinstance(x.a, Var):
+            size = expr.dim_of(x.b)
+            split = splits.get((x.a, size)) if isinstance(size, int) else None
+            if split is not None and x.op in ("floordiv", "floormod"):
+                return split[x.op == "floormod"]
+        return values.get(x) if isinstance(x, Var) else None
+
+    return expr.transform(e, rewrite)
+
+
+def loaded(e: Expr) -> Load | None:
+    """The load that `e` is, or is a conversion of."""
+    while isinstance(e, Cast):
+        e = e.a
+    return e if isinstance(e, Load) else None
