@@ -296,6 +296,10 @@ class DotBlocks(Placed):
         self.zeros = builder.scratch("zeros", F32, vectors)
         self.minimums = builder.scratch("minimums", F32, vectors)
 
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
+
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
         whole, rest = divmod(blocks.k, blocks.block)

@@ -371,6 +371,10 @@ class _PlacedRow(Placed):
         self.part = tile.part
         self.lefts = tile.lefts
 
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
+
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
         whole, rest = divmod(blocks.k, blocks.block)

@@ -182,9 +182,12 @@ class MatrixTile(DotTile):
     ) -> None:
         super().__init__(tile, staged, row, values, first, start)
         self.pairs = staged
-        self.sum_with_bias = None
         shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
         self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
 
     def _zeros(self) -> list[Stmt]:
         return self._each_line(self._zero_line)

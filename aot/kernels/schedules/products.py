@@ -91,11 +91,13 @@ class Placed(TileEnds):
         self.first = first
         self.start = start
         self.is_clamped = True
-        self.sum_with_bias = self._find_bias() if self._may_begin_with_bias else None
+        self.sum_with_bias = None
         # how many of the innermost axes are summed before a piece's sums join others
         self.piece_axes = 0
 
     def build(self) -> list[Stmt]:
+        if self._may_begin_with_bias:
+            self.sum_with_bias = self._find_bias()
         return self._zeros() + self._sum() + self._finish()
 
     def _add_piece(self) -> list[Stmt]:
