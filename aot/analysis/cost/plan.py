@@ -582,11 +582,9 @@ def _tile(
     """
     most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
-    widths = [target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))]
     is_fitted = grouped and by_lane and hides
-    if is_fitted:  # of few columns as many as leave little of a last tile
-        widths = [n * lanes for n in FITTED_VECTORS]
-    for columns in widths:
+    fitted = [n * lanes for n in FITTED_VECTORS if is_fitted]
+    for columns in fitted or [target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))]:
         vectors = columns // lanes
         if vectors == 0 or columns % lanes:
             continue
@@ -597,11 +595,8 @@ def _tile(
         for rows in range(1, most + 1):
             if across and rows != 4 and rows % 8:
                 continue
-            if (
-                together
-                and rows % lanes
-                and not (isinstance(rows_total, int) and rows_total < lanes)
-            ):
+            has_lanes = not isinstance(rows_total, int) or rows_total >= lanes
+            if together and rows % lanes and has_lanes:
                 continue
             row_vectors, row_loads = _row_vectors(rows, lanes, by_lane, together, slide)
             held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
