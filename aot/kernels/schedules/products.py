@@ -38,7 +38,7 @@ from aot.kernels.schedules.sum_order import (
     is_piece,
     plus_product,
 )
-from aot.kernels.schedules.tile_ends import TileEnds, store_zero
+from aot.kernels.schedules.tile_ends import Body, TileEnds, store_zero
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
