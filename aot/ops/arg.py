@@ -62,13 +62,12 @@ def _arg_compute(call: Call, is_max: bool) -> Sequence[Compute]:
 
     m, a = e.Var("m"), e.Var("a")
     extremum = e.Reduce("max" if is_max else "min", ((m, x.dims[axis]),), element(m), x.dtype)
-    never = e.const(-1 if is_last else int(np.iinfo(dtype.numpy).max), dtype)
-    candidate = e.select(is_extremum(element(a), extremum), e.cast(a, dtype), never)
-    return [
-        Compute(
-            indices, e.Reduce("max" if is_last else "min", ((a, x.dims[axis]),), candidate, dtype)
-        )
-    ]
+    # positions of 32 bits are compared in half the vectors
+    narrow = I32 if isinstance(x.dims[axis], int) else dtype
+    never = e.const(-1 if is_last else int(np.iinfo(narrow.numpy).max), narrow)
+    candidate = e.select(is_extremum(element(a), extremum), e.cast(a, narrow), never)
+    found = e.Reduce("max" if is_last else "min", ((a, x.dims[axis]),), candidate, narrow)
+    return [Compute(indices, e.cast(found, dtype))]
 
 
 def _arg_type(call: Call) -> Sequence[TensorType]:

@@ -17,7 +17,7 @@ that holds them, what cannot overlap, and a launch. It knows nothing of schedule
   many lines go on side by side.
 - A *scatter* does one scalar operation for each update, as positions may be equal.
 - A *sort* of lines of n takes n log2 n comparisons for each line, and picking the k first
-  n + k log2 k, each of them a scalar operation.
+  n + k log2 k, each of them a scalar operation. Suppression of boxes makes a heap of n at least.
 - *Attention* takes both products, and for each score a polynomial of exp and four operations.
 """
 
@@ -35,6 +35,7 @@ from aot.ir.graph import Function, Op
 from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType
 from aot.kernels.transcendentals.expansion import expand
+from aot.ops.suppression import NON_MAX_SUPPRESSION
 from benchmarks.kernels.machine import Peaks
 
 _DIVISIONS = frozenset({"div", "sqrt"})
@@ -208,6 +209,9 @@ def _scatter(call: Call, values: Mapping[str, int]) -> Work:
 
 
 def _sort(call: Call, values: Mapping[str, int]) -> Work:
+    if call.record is NON_MAX_SUPPRESSION:
+        # a heap of each line of scores, at least: data decide how many boxes are compared
+        return Work(scalars=_number(call.operand(1).element_count, values))
     n = _axis(call, values)
     lines = _number(call.operand(0).element_count, values) / max(n, 1)
     k = min(n, _number(call.dim("k"), values)) if "k" in call.attrs else n

@@ -12,7 +12,7 @@ from aot.analysis.cost.recompute import operation_cost
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import COMBINE_OPS, Barrier, Combine, If, Space, Stmt, Store
+from aot.kernels.ir.nodes import COMBINE_OPS, Barrier, Combine, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import COMBINE, Axis, Kept, Nest, collapse, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 
@@ -20,7 +20,7 @@ from aot.kernels.lower.rows import SUMS, row_of_vectors
 QUICK = 8
 
 
-def _lanes(nest: Nest, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
+def over_lanes(nest: Nest, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
     """Lanes for a width; one element alone needs no loop on a CPU."""
     if width == 1 and not nest.is_gpu:
         return list(body(expr.index(0)))
@@ -35,21 +35,30 @@ def reduce_lanes(
     Args:
         kept: what is stored on the way, on a CPU.
     """
-    axes = [Axis(v, n) for v, n in reduce.axes]
-    zero = expr.index(0)
-    axes, gone = collapsed_axes(axes, body)
+    if nest.is_gpu:
+        axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
+        return _reduce_workgroup(nest, reduce, body, {**gone, **values}, axes)
+    stmts, acc, width = terms_in_lanes(nest, reduce, body, values, kept)
+    stmts += _halved(nest, reduce, acc, width, 1)
+    return stmts, nest.let(Load(acc, (expr.index(0),), reduce.dtype), stmts, "r")
+
+
+def terms_in_lanes(
+    nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
+) -> tuple[list[Stmt], Scratch, int]:
+    """What each lane of a CPU's vector has of a reduction, and how many they are; as above."""
+    axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
     values = {**gone, **values}
     inner = axes[-1]
-    if nest.is_gpu:
-        return _reduce_workgroup(nest, reduce, body, values, axes)
-    width = nest.lanes * (SUMS if _is_quick(body) else 1)
+    zero = expr.index(0)
+    width = nest.lanes * (SUMS if _is_quick(body, [a.var for a in axes]) else 1)
     if isinstance(inner.extent, int):
         while width > 1 and width > inner.extent:
             width //= 2
     elif len(axes) > 1:
         width = nest.lanes  # of rows that may be short
     acc = nest.builder.scratch("acc", reduce.dtype, (width,))
-    stmts = _lanes(
+    stmts = over_lanes(
         nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
     )
 
@@ -68,10 +77,17 @@ def reduce_lanes(
         )
 
     stmts += nest.inside(axes[:-1], {}, rows)
+    left = min(width, nest.lanes)
+    return stmts + _halved(nest, reduce, acc, width, left), acc, left
+
+
+def _halved(nest: Nest, reduce: Reduce, acc: Scratch, width: int, left: int) -> list[Stmt]:
+    """Combines the `width` lanes of a sum until `left` of them have it all."""
+    stmts: list[Stmt] = []
     half = width // 2
-    while half >= 1:
+    while half >= left:
         offset = expr.index(half)
-        stmts += _lanes(
+        stmts += over_lanes(
             nest,
             half,
             lambda lane, offset=offset: [  # type: ignore[misc]
@@ -87,7 +103,7 @@ def reduce_lanes(
             ],
         )
         half //= 2
-    return stmts, nest.let(Load(acc, (zero,), reduce.dtype), stmts, "r")
+    return stmts
 
 
 def collapsed_axes(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
@@ -190,6 +206,11 @@ def _reduce_workgroup(
     return stmts, nest.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
 
 
-def _is_quick(body: Expr) -> bool:
-    """Whether terms are computed so quickly that sums of their own are worth it."""
-    return sum(operation_cost(e) for e in expr.nodes(body) if e.dtype is not DType.INDEX) <= QUICK
+def _is_quick(body: Expr, along: Sequence[Var]) -> bool:
+    """Whether terms are computed so quickly that sums of their own are worth it; what is the same
+    in all of them is computed before."""
+    varying, cost = set(along), 0
+    for e in expr.nodes(body):
+        if e.dtype is not DType.INDEX and varying & expr.free_vars(e):
+            cost += operation_cost(e)
+    return cost <= QUICK

@@ -34,6 +34,7 @@ from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.padded import find_padded, schedule_padded
+from aot.kernels.schedules.row_blocks import schedule_row_blocks
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
 
@@ -176,7 +177,8 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     is_narrow = not nest.is_gpu and _are_narrow(nest, output, depends)
     if is_short or (depends and (is_narrow or _prefers_output_lanes(depends, inner))):
         return _lanes_over_results(nest, output, reduces, free)
-    return _lanes_over_reduction(nest, output, reduces, free)
+    blocks = schedule_row_blocks(nest, output, reduces, free)
+    return blocks or _lanes_over_reduction(nest, output, reduces, free)
 
 
 def _by_planes(nest: Nest, output: Output) -> tuple[Output, ...]:

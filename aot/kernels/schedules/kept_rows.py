@@ -42,6 +42,7 @@ class KeptRows:
         reduces: the reductions, in their order.
         free: the result's axes along the row.
         lanes: rows that are done side by side, each in a lane; 1 where lanes go along the row.
+        are_apart: whether each of them has its elements side by side, instead of those of all rows.
     """
 
     def __init__(
@@ -51,8 +52,11 @@ class KeptRows:
         reduces: Sequence[Reduce],
         free: Sequence[Axis],
         lanes: int = 1,
+        *,
+        are_apart: bool = False,
     ) -> None:
-        self.lanes = lanes
+        self.lanes, self.are_apart = lanes, are_apart
+        self.elements = 1
         self.passes: dict[Reduce | None, _Pass] = {r: _Pass([r.body], r.axes) for r in reduces}
         self.passes[None] = _Pass(output.values, [(a.var, a.extent) for a in free])
         self._numbers: dict[object, int] = {}
@@ -62,7 +66,8 @@ class KeptRows:
         (row,) = extents if len(extents) == 1 else ((),)
         if nest.is_gpu or not row or not all(isinstance(n, int) for n in row):
             return
-        bytes = prod(n for n in row if isinstance(n, int)) * lanes * ELEMENT_BYTES
+        self.elements = prod(n for n in row if isinstance(n, int))
+        bytes = self.elements * lanes * ELEMENT_BYTES
         for made in self.passes.values():
             self._number(made)
         self._choose(nest, bytes)
@@ -95,6 +100,8 @@ class KeptRows:
         if self.lanes == 1:
             return place
         slot = expr.index(0) if lane is None else lane
+        if self.are_apart:
+            return expr.add(expr.mul(slot, expr.index(self.elements)), place)
         return expr.add(expr.mul(place, expr.index(self.lanes)), slot)
 
     # What is equal

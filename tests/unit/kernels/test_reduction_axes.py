@@ -20,6 +20,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands
 from aot.target import selection as targets
+from tests.support.kernel_steps import steps
 from tests.support.lowering_checks import check
 
 TARGETS = ("x86-64-v3", "vulkan-1.1")
@@ -64,17 +65,16 @@ def statements(body: tuple[Stmt, ...], times: Dim = 1) -> Dim:
     return total
 
 
-def times_run(body: tuple[Stmt, ...], op: str, times: int = 1) -> int:
+def times_run(body: tuple[Stmt, ...], op: str) -> int:
     """How often an operation is done, of extents that are known."""
-    total = 0
-    for stmt in body:
-        if isinstance(stmt, For):
-            assert isinstance(stmt.extent, int)
-            total += times_run(stmt.body, op, times * stmt.extent)
-        elif isinstance(stmt, (Store, Let)):
-            found = [e for e in expr.nodes(stmt.value) if isinstance(e, (Unary, Binary))]
-            total += times * sum(e.op == op for e in found)
-    return total
+
+    def of(stmt: Stmt) -> int:
+        if not isinstance(stmt, (Store, Let)):
+            return 0
+        found = [e for e in expr.nodes(stmt.value) if isinstance(e, (Unary, Binary))]
+        return sum(e.op == op for e in found)
+
+    return steps(body, of)
 
 
 def softmax_of_chain(scratch_bytes: int, shape: str, axis: int, ops: int = 9) -> Kernel:

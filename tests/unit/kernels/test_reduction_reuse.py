@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aot.builder import Builder
-from aot.kernels.ir.nodes import For, If, Kernel, Stmt
+from aot.kernels.ir.nodes import Kernel
 from aot.target import selection as targets
+from tests.support.kernel_steps import steps
 from tests.support.lowering_checks import TARGETS, check, on_interpreter
 
 SHAPES = ((5, 9), (3, 5, 9), (2, 3, 5, 9), (1, 3, 16, 16), (2, 3, 2, 3, 7), (2, 1, 17, 1))
-
-
-def steps(body: Sequence[Stmt]) -> int:
-    """Statements that a kernel of numbers runs, both sides of each choice counted."""
-    total = 0
-    for stmt in body:
-        if isinstance(stmt, For):
-            assert isinstance(stmt.extent, int)
-            total += stmt.extent * steps(stmt.body)
-        elif isinstance(stmt, If):
-            total += 1 + steps(stmt.then) + steps(stmt.otherwise)
-        else:
-            total += 1
-    return total
 
 
 @pytest.mark.parametrize("target", TARGETS)

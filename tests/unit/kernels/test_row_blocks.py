@@ -1,0 +1,88 @@
+"""Short rows that are reduced several at a time: their values, and what is done once a block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.builder import Builder
+from aot.ir.expr import Binary, nodes
+from aot.ir.graph import Function
+from aot.kernels.ir.nodes import Kernel, Let, Stmt, Store
+from tests.support.kernel_steps import steps
+from tests.support.lowering_checks import check, on_interpreter
+
+# vectors of 16, 8 and 4
+CPUS = ("x86-64-v4", "x86-64-v3", "aarch64-generic")
+
+
+def rows(op: str, shape: tuple[int | str, ...], *, across: bool = False) -> Function:
+    """An op along what the last axis of the input is; `across` makes its results lie the other
+    way."""
+    b = Builder()
+    x = b.input("x", f"f32[{', '.join(map(str, shape))}]")
+    axis = len(shape) - 1
+    if across:
+        x = b.op("transpose", x, perm=(*range(axis - 1), axis, axis - 1))
+        axis -= 1
+    if op == "layer_norm":
+        scale = b.constant(np.linspace(0.5, 2, int(shape[-1]), dtype=np.float32))
+        y = b.op(op, x, scale, scale, axis=axis, epsilon=1e-5)
+    elif op in ("softmax", "arg_max"):
+        y = b.op(op, x, axis=axis)
+    else:
+        y = b.op(op, x, axes=(axis,), keepdims=True)
+    b.output("y", y)
+    return b.module().main
+
+
+def data(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).uniform(-2, 2, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("op", ["layer_norm", "softmax", "arg_max", "reduce_sum", "reduce_max"])
+@pytest.mark.parametrize("extents", [(21, 4), (3, 20), (4, 33), (2, 37, 18), (1, 16, 64)], ids=str)
+def test_values(op: str, extents: tuple[int, ...], across: bool, target: str) -> None:
+    if op == "layer_norm" and across:
+        return  # that would be all of the axes behind it
+    check(rows(op, extents, across=across), [data(*extents)], target, 1)
+
+
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("count", [1, 3, 4, 22])
+def test_values_of_as_many_rows_as_a_run_has(count: int, target: str) -> None:
+    check(rows("layer_norm", ("A", 20)), [data(count, 20)], target, 1)
+    check(rows("softmax", (2, "A", 9), across=True), [data(2, count, 9)], target, 1)
+
+
+@pytest.mark.parametrize("target", CPUS)
+def test_masks_of_rows(target: str) -> None:
+    b = Builder()
+    x, mask = b.input("x", "f32[2, 3, 18, 21]"), b.input("mask", "f32[2, 1, 18, 21]")
+    b.output("y", b.op("softmax", b.op("add", x, mask), axis=3))
+    masks = np.where(data(2, 1, 18, 21) > 0, np.float32(0), np.float32(-np.inf))
+    masks[..., 0] = 0
+    check(b.module().main, [data(2, 3, 18, 21), masks], target, 1)
+
+
+@pytest.mark.parametrize(("count", "most"), [(16, 16), (64, 64), (20, 20)])
+def test_a_norm_divides_and_takes_roots_once_a_block(count: int, most: int) -> None:
+    """As vectors, so that a lane of a block is counted for each row."""
+    kernels: list[Kernel] = []
+
+    def engine(kernel: Kernel, buffers: Any, params: Any) -> None:
+        kernels.append(kernel)
+        on_interpreter(kernel, buffers, params)
+
+    check(rows("layer_norm", (count, 32)), [data(count, 32)], "x86-64-v4", 1, engine=engine)
+
+    def divisions(stmt: Stmt) -> int:
+        found = nodes(stmt.value) if isinstance(stmt, (Store, Let)) else ()
+        return sum(isinstance(e, Binary) and e.op == "div" for e in found)
+
+    # by the root; means divide by the number of elements, a constant
+    assert count <= steps(kernels[0].body, divisions) <= 3 * most
