@@ -241,8 +241,12 @@ def identity(op: str, dtype: DType) -> Const:
 
 
 def combine(op: str, a: Expr, b: Expr) -> Expr:
-    """`a op b` of a reduction."""
-    return expr.binary(COMBINE[op], a, b)
+    """What a reduction has so far, `a`, with a term `b`.
+
+    Of an extremum the term stands first: x86 asks the first operand whether it is NaN, which a
+    term can be asked before it is known what it is compared with.
+    """
+    return expr.binary(op, b, a) if op in ("max", "min") else expr.binary(COMBINE[op], a, b)
 
 
 @dataclass

@@ -323,16 +323,40 @@ def _reduce_here(
     body, kept = term
     width = nest.lanes if nest.is_gpu or lanes is None else lanes[2]
     slot = expr.index(0) if lanes is None else lanes[1]
-    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else width,))
-    stmts: list[Stmt] = [Store(acc, (slot,), identity(reduce.op, reduce.dtype))]
     # what is kept is found in the body as it is
     asked = None if kept else lanes
     borders, corners = _borders(nest, replace(reduce, body=body), values, asked)
+    sums = 1 if lanes is None or corners is not None else _sums_apart(nest, reduce, width)
+    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else sums * width,))
 
-    def add(body: Expr, indices: Values) -> list[Stmt]:
+    def at(n: int) -> Expr:
+        """The place of a lane's `n`th sum."""
+        return expr.add(expr.index(n * width), slot)
+
+    first = identity(reduce.op, reduce.dtype)
+    stmts: list[Stmt] = [Store(acc, (at(n),), first) for n in range(sums)]
+
+    def add(body: Expr, indices: Values, n: int = 0) -> list[Stmt]:
         stored, value = nest.keep(kept, body, {**values, **indices})
-        total = combine(reduce.op, Load(acc, (slot,), reduce.dtype), value)
-        return [*stored, Store(acc, (slot,), total)]
+        total = combine(reduce.op, Load(acc, (at(n),), reduce.dtype), value)
+        return [*stored, Store(acc, (at(n),), total)]
+
+    def several(outer: Values) -> list[Stmt]:
+        """The terms along the innermost axis, which the sums have in turn."""
+        var, extent = reduce.axes[-1]
+
+        def term(start: Expr, n: int) -> list[Stmt]:
+            return add(body, {**outer, var: expr.add(start, expr.index(n))}, n)
+
+        whole = dims.floor_divide(extent, sums)
+        done = expr.index(dims.multiply(whole, sums))
+        return nest.serial(
+            whole,
+            lambda i: [
+                stmt for n in range(sums) for stmt in term(expr.mul(i, expr.index(sums)), n)
+            ],
+            var.name,
+        ) + nest.serial(dims.modulo(extent, sums), lambda i: term(expr.add(done, i), 0), var.name)
 
     def loops(
         axes: Sequence[tuple[Var, Dim]],
@@ -352,6 +376,12 @@ def _reduce_here(
         return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, left, term), var.name)
 
     total = Load(acc, (slot,), reduce.dtype)
+    if sums > 1:
+        stmts += nest.inside([Axis(v, n) for v, n in reduce.axes[:-1]], {}, several)
+        for n in range(1, sums):
+            other = Load(acc, (at(n),), reduce.dtype)
+            stmts.append(Store(acc, (slot,), combine(reduce.op, total, other)))
+        return stmts, total
     inside = None if corners is None else borders.inside(corners, values)
     if corners is None or inside is None:
         return [*stmts, *loops(reduce.axes, {}, (), partial(add, body))], total
@@ -368,6 +398,17 @@ def _reduce_here(
     fast = loops(reduce.axes, {}, borders.skipped, partial(add, free))
     slow = loops(reduce.axes, {}, borders.skipped, either)
     return [*stmts, If(inside, tuple(fast), tuple(slow))], total
+
+
+def _sums_apart(nest: Nest, reduce: Reduce, width: int) -> int:
+    """How many sums a lane has, of vectors so wide: few of them alone would wait for each other,
+    if there are terms enough along the innermost axis and none is left out."""
+    extent = reduce.axes[-1][1]
+    is_plain = all(load.guard is None for load in expr.loads(reduce.body))
+    if nest.is_gpu or not is_plain or not isinstance(extent, int):
+        return 1
+    sums = max(1, SUMS * nest.lanes // max(width, nest.lanes))
+    return sums if extent >= 2 * sums else 1
 
 
 def _borders(
