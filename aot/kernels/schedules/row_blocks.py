@@ -57,7 +57,7 @@ def _block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     """How many rows a block has; 0 where there are none."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:
-        return 0
+        return 0  # open rows may be long
     longest = max(
         _number(r) * sum(load.dtype.bytes for load in expr.loads(r.body)) for r in reduces
     )

@@ -45,5 +45,6 @@ def test_a_reduction_over_the_last_axes_is_done_once_a_line(
     check(b.function(), [data], target, 1, engine=engine)
     if targets.load(target).device == "cpu":
         elements, lines = math.prod(shape), math.prod(shape) // math.prod(shape[axis:])
-        # a lane's sums are added up at each line's end
-        assert steps(kernels[0].body) <= 4 * elements + 80 * lines
+        # what lanes have of a line is stored, and added up for several lines at once: a step a lane
+        # in each of both passes, and some for what is the same along a line
+        assert steps(kernels[0].body) <= 4 * elements + 140 * lines

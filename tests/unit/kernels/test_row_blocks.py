@@ -57,6 +57,8 @@ def test_values(op: str, extents: tuple[int, ...], across: bool, target: str) ->
 def test_values_of_as_many_rows_as_a_run_has(count: int, target: str) -> None:
     check(rows("layer_norm", ("A", 20)), [data(count, 20)], target, 1)
     check(rows("softmax", (2, "A", 9), across=True), [data(2, count, 9)], target, 1)
+    check(rows("softmax", (count, "B")), [data(count, 21)], target, 1)
+    check(rows("reduce_max", ("A", "B"), across=True), [data(count, 33)], target, 1)
 
 
 @pytest.mark.parametrize("target", CPUS)
