@@ -33,6 +33,7 @@ from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
+from aot.kernels.schedules.packed_windows import PackedTiles, find_packed
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.row_blocks import schedule_row_blocks
 from aot.kernels.schedules.tables import schedule_tables
@@ -154,6 +155,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
         return schedule_columns(nest, output, reduces[0])
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
+        packed = find_packed(nest, window)
+        if packed is not None:
+            return PackedTiles(nest, output, window, plan, packed).build()
         return schedule_window(nest, output, window, plan)
     tables = None if free else schedule_tables(nest, output, reduces)
     if tables is not None:

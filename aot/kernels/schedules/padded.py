@@ -188,6 +188,14 @@ def _slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) ->
     return replace(made, begin=min(begin, last), end=last)
 
 
+def slide_along(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
+    """How windows slide along `at`, with padding or without any; None where that isn't plain."""
+    if asked:
+        return _slide(load, at, taps, asked)
+    found = (_slide_inside(load, at, tap) for tap in reversed(taps))
+    return next((slide for slide in found if slide is not None), None)
+
+
 def _slide_inside(load: Load, at: Axis, tap: Axis) -> Slide | None:
     """How windows slide along an axis without padding, if they do."""
     by_at, by_tap = (expr.coefficient(load.indices[0], axis.var) for axis in (at, tap))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import gcd
 
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
 from aot.ir import dims, expr
@@ -31,6 +32,12 @@ from aot.kernels.lower.nest import (
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
 
 Values = dict[Var, Expr]
+
+# bytes of neighbouring columns that all lines are read for before the next ones, and elements of a
+# line that only the device knows
+BLOCK_BYTES, LINE = 128, 64
+# neighbours that a divisor of so many bytes lies between want few places of a cache
+WAY_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,17 @@ def schedule_window(
     nest: Nest, output: Output, window: Window, plan: StageSchedule
 ) -> tuple[Stmt, ...]:
     """The loops of a window."""
-    return _Tiles(nest, output, window, plan).build()
+    return WindowTiles(nest, output, window, plan).build()
 
 
-class _Tiles:
-    """The tiles of a window and the loops around them."""
+class WindowTiles:
+    """The tiles of a window and the loops around them.
+
+    Attributes:
+        is_clamped: whether rows past the last one read that one again.
+    """
+
+    is_clamped = True
 
     def __init__(self, nest: Nest, output: Output, window: Window, plan: StageSchedule) -> None:
         self.nest = nest
@@ -127,17 +140,59 @@ class _Tiles:
         tiles: Dim = 0
         for piece in self.pieces:
             tiles = dims.add(tiles, piece.tiles)
-        column_tile = Axis(nest.builder.var("nt"), tiles)
+        together = self._together(tiles)
+        column_tile = Axis(nest.builder.var("nt"), tiles if together is None else together)
         axes.append(column_tile)
+        block = Axis(nest.builder.var("nb"), 1)
+        if together is not None:
+            block = Axis(block.var, dims.ceil_divide(tiles, together))
+            axes.insert(0, block)
         taps = dims.product([a.extent for a in window.axes])
 
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if window.rows is not None:
                 first = expr.mul(values[row_tile.var], expr.index(self.rows))
-            return self._columns(self.pieces, values, first, values[column_tile.var])
+            number = values[column_tile.var]
+            if together is None:
+                return self._columns(self.pieces, values, first, number)
+            number = expr.add(expr.mul(values[block.var], expr.index(together)), number)
+            found = self._columns(self.pieces, values, first, number)
+            if dims.modulo(tiles, together) == 0:
+                return found
+            return [If(expr.binary("lt", number, expr.index(tiles)), tuple(found))]
 
         return nest.grid(axes, body, dims.multiply(taps, self.rows * self.pieces[0].columns // 4))
+
+    def _together(self, tiles: Dim) -> int | None:
+        """How many tiles of columns all rows come to before the next ones: so few that what windows
+        of several lines share is still in the nearest cache. None where all columns are, or they
+        come from memory in order as fast."""
+        window, target = self.window, self.nest.target
+        extent, rows = window.lane.extent, window.rows
+        taps = [a for a in window.axes if a.extent != 1]
+        if not taps or rows is None or not isinstance(extent, int) or not isinstance(tiles, int):
+            return None
+        loads = [x for x in expr.loads(window.reduce.body) if rows.var in expr.free_vars(x)]
+        lines = dims.estimate(dims.product([a.extent for a in taps[:-1]]), 1)
+        positions = dims.estimate(rows.extent, LINE)
+        if len(loads) != 1 or positions is None or lines is None:
+            return None
+        index, size = loads[0].indices[0], loads[0].dtype.bytes
+        step, apart = (expr.coefficient(index, v) for v in (taps[-1].var, rows.var))
+        if isinstance(step, int) and isinstance(apart, int) and 0 < step < apart:
+            positions *= apart // step
+        line = positions * extent * size
+        if lines * line <= target.l1_bytes // 2:
+            return None
+        images = dims.estimate(dims.product([a.extent for a in window.outer[-1:]]), LINE)
+        if (images or 1) * line > target.l2_bytes and lines * line <= target.l2_bytes // 2:
+            return None
+        block = BLOCK_BYTES
+        if isinstance(step, int):
+            block = max(block, gcd(step * size, WAY_BYTES) // 4)
+        together = max(1, block // (self.pieces[0].columns * size))
+        return together if together < tiles else None
 
     def _columns(
         self, pieces: Sequence[_Piece], values: Values, first: Expr, number: Expr
@@ -232,7 +287,7 @@ class _Tile:
     """One register tile at its place: from row `first` and column `start` on."""
 
     def __init__(
-        self, tiles: _Tiles, shape: Shape, values: Values, first: Expr, start: Expr
+        self, tiles: WindowTiles, shape: Shape, values: Values, first: Expr, start: Expr
     ) -> None:
         self.nest = tiles.nest
         self.output = tiles.output
@@ -244,7 +299,7 @@ class _Tile:
         self.start = start
         self.number = Var("r")  # of a row within the tile
         # whether rows past the last one read that one again; else guards keep them from reading
-        self.is_clamped = True
+        self.is_clamped = tiles.is_clamped
         self.acc: Scratch = self.nest.builder.scratch(
             "acc", self.window.reduce.dtype, (shape.rows, shape.chunks, shape.width)
         )
@@ -280,7 +335,8 @@ class _Tile:
             return self._loops(list(merged), {**indices, **gone}, reduce.body, ())
         rows = [window.rows] if window.rows is not None else []
         borders = Borders.of(reduce, [a.var for a in (*axes[-1:], *rows)])
-        self.is_clamped = window.rows is None or not borders.keep(reduce.body, window.rows.var)
+        if window.rows is not None and borders.keep(reduce.body, window.rows.var):
+            self.is_clamped = False
         free = expr.transform(reduce.body, without_guard)
         corners = {a.var: (expr.index(0), expr.index(dims.add(a.extent, -1))) for a in axes}
         if window.rows is not None:

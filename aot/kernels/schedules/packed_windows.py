@@ -1,0 +1,248 @@
+"""Channels-last windows whose lines are first brought into scratch: lanes along the channels.
+
+Neighbours that lie far apart in memory want the same few places of a cache, and windows of many
+taps read each of them again and again. So a workgroup copies some channels of some lines, with
+their padding, and its tiles ask no guard. CPU only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from aot.analysis.cost.plan import UNROLLED_TAPS
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.lower.borders import conditions_of, skipped_guard
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import Shape
+from aot.kernels.schedules.padded import Slide, slide_along
+from aot.kernels.schedules.windows import Values, Window, WindowTiles
+
+# rows of a tile at most
+MOST_ROWS = 8
+# lines that are copied for each line of the result at most
+MOST_COPIES = 3.0
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A window whose image is brought into scratch.
+
+    Attributes:
+        load: of the image.
+        along, down: how windows slide along a line, and from line to line.
+        asked: whether a line is one; None where padding does not leave the sum as it is.
+    """
+
+    load: Load
+    along: Slide
+    down: Slide
+    asked: Expr | None
+
+
+def find_packed(nest: Nest, window: Window) -> Packed | None:
+    """What is brought into scratch, if that is worth its while."""
+    if nest.is_gpu or nest.lanes == 1 or window.rows is None or not window.outer:
+        return None
+    moving = {window.rows.var, window.outer[-1].var}
+    body = window.reduce.body
+    found = [x for x in expr.loads(body) if moving & expr.free_vars(x)]
+    if len(found) != 1:
+        return None
+    (load,) = found
+    read = Var("read", load.dtype)
+    if moving & expr.free_vars(expr.transform(body, lambda e: read if e is load else None)):
+        return None
+    if load.guard is not None and not isinstance(load.other, expr.Const):
+        return None
+    taps = [Axis(v, n) for v, n in window.reduce.axes if n != 1]
+    conditions = [] if load.guard is None else list(conditions_of(load.guard))
+    slides: list[Slide] = []
+    asked: list[Expr] = []
+    for at in (window.rows, window.outer[-1]):
+        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+        slide = slide_along(load, at, taps, asked)
+        if slide is None or slide.tap is None:
+            return None
+        slides.append(slide)
+        conditions = [c for c in conditions if c not in asked]
+        taps = [tap for tap in taps if tap is not slide.tap]
+    if taps or conditions:
+        return None
+    is_neutral = load.guard is not None and skipped_guard(window.reduce) is not None
+    along, down = slides
+    made = Packed(load, along, down, expr.all_of(asked) if is_neutral else None)
+    return made if _is_wanted(nest, made) else None
+
+
+def _is_wanted(nest: Nest, packed: Packed) -> bool:
+    """Whether taps along a line are so many that they are a loop, so that neighbours share nothing
+    of what is loaded, nor what guards ask, and scratch holds what some lines share."""
+    along, down = packed.along, packed.down
+    if along.taps <= UNROLLED_TAPS:
+        return False
+    assert isinstance(along.at.extent, int) and isinstance(down.at.extent, int)
+    # a tile has no more rows than are done at once anywhere
+    row = (along.count + along.step * MOST_ROWS) * nest.lanes * packed.load.dtype.bytes
+    if 4 * down.taps * row > 5 * nest.target.l1_bytes:
+        return False  # a tile's lines come from the next cache, there or here
+    lines = _lines(down, nest.target.scratch_bytes // row)
+    return lines > 0 and down.places(lines) <= MOST_COPIES * lines
+
+
+class PackedTiles(WindowTiles):
+    """The tiles of a window on lines in scratch, some lines of the result a workgroup."""
+
+    is_clamped = False
+
+    def __init__(
+        self, nest: Nest, output: Output, window: Window, plan: StageSchedule, packed: Packed
+    ) -> None:
+        super().__init__(nest, output, window, plan)
+        along, down = packed.along, packed.down
+        assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
+        self.packed = packed
+        self.tiles = -(-along.at.extent // self.rows)
+        self.places = along.places(self.tiles * self.rows)
+        columns = self.pieces[0].columns
+        row = self.places * columns * packed.load.dtype.bytes
+        self.lines = _lines(down, nest.target.scratch_bytes // row)
+        self.strips = -(-down.at.extent // self.lines)
+        shape = down.places(self.lines), self.places, columns
+        self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
+        self.line, self.column = Var("line"), Var("column")
+        self._read_held()
+
+    def _read_held(self) -> None:
+        """Has the window read what is in scratch."""
+        window, packed, load = self.window, self.packed, self.packed.load
+
+        def place(slide: Slide, at: Expr) -> Expr:
+            assert slide.tap is not None
+            first = expr.mul(at, expr.index(slide.step))
+            return expr.add(first, expr.mul(slide.tap.var, expr.index(slide.apart)))
+
+        indices = (
+            place(packed.down, self.line),
+            place(packed.along, packed.along.at.var),
+            expr.sub(window.lane.var, self.column),
+        )
+        other = None if packed.asked is None else load.other
+        held = Load(self.held, indices, load.dtype, guard=packed.asked, other=other)
+        body = expr.transform(window.reduce.body, lambda e: held if e is load else None)
+        reduce = replace(window.reduce, body=body)
+        known: dict[Expr, Expr] = {window.reduce: reduce}
+        self.output = self.output.rewritten(lambda e: expr.transform(e, known.get))
+        self.window = replace(window, reduce=reduce)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, window = self.nest, self.window
+        strip = Axis(nest.builder.var("strip"), self.strips)
+        tiles: Dim = 0
+        for piece in self.pieces:
+            tiles = dims.add(tiles, piece.tiles)
+        column_tile = Axis(nest.builder.var("nt"), tiles)
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[strip.var], expr.index(self.lines))
+            return self._columns(
+                self.pieces, {**values, strip.var: first}, first, values[column_tile.var]
+            )
+
+        taps = dims.product([a.extent for a in window.axes])
+        axes = [*window.outer[:-1], column_tile, strip]
+        work = dims.multiply(
+            taps, self.lines * self.tiles * self.rows * self.pieces[0].columns // 4
+        )
+        return nest.grid(axes, body, work)
+
+    def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
+        """All lines of a workgroup, of which `first` is the first one."""
+        nest, down = self.nest, self.packed.down
+        stmts: list[Stmt] = []
+        column = nest.let(start, stmts, "column")
+        stmts += self._fill(values, first, column, shape)
+
+        def line(t: Expr) -> list[Stmt]:
+            at = expr.add(first, t)
+            here = {**values, down.at.var: at, self.line: t, self.column: column}
+            stmts = nest.serial(
+                self.tiles,
+                lambda m: super(PackedTiles, self)._rows(
+                    here, expr.mul(m, expr.index(self.rows)), column, shape
+                ),
+                "mt",
+            )
+            if dims.modulo(down.at.extent, self.lines) == 0:
+                return stmts
+            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+
+        return stmts + nest.serial(self.lines, line, "line")
+
+    def _fill(self, values: Values, first: Expr, column: Expr, shape: Shape) -> list[Stmt]:
+        """Brings the lines that a workgroup reads into scratch, with their padding."""
+        nest, packed = self.nest, self.packed
+        along, down, load = packed.along, packed.down, packed.load
+        start = expr.mul(first, expr.index(down.step))
+        zeros = {a.var: expr.index(0) for a in (along.at, down.at, *self.window.axes)}
+        nothing = expr.const(0, load.dtype) if load.other is None else load.other
+        lane = self.window.lane
+
+        def vectors(v: Expr, place: Expr, value: Load | None) -> list[Stmt]:
+            def one(u: Expr, at: Expr) -> list[Stmt]:
+                column_in = expr.add(expr.mul(u, expr.index(shape.width)), at)
+                found: Expr = nothing
+                if value is not None:
+                    found = expr.substitute(value, {lane.var: expr.add(column, column_in)})
+                return [Store(self.held, (v, place, column_in), found)]
+
+            return nest.unrolled(
+                shape.chunks, lambda u: [nest.spread(shape.width, lambda at: one(u, at))]
+            )
+
+        def line(v: Expr) -> list[Stmt]:
+            at = expr.add(start, v)
+
+            def there(q: Expr) -> list[Stmt]:
+                place = expr.add(q, expr.index(along.begin))
+                index = expr.substitute(load.indices[0], {**values, **zeros})
+                index = expr.add(index, expr.mul(at, expr.index(down.stride)))
+                index = expr.add(index, expr.mul(place, expr.index(along.stride)))
+                value = replace(load, indices=(index,), guard=None, other=None)
+                if not shape.has_all_columns:
+                    inside = expr.binary("lt", lane.var, expr.index(lane.extent))
+                    value = replace(value, guard=inside, other=expr.const(0, load.dtype))
+                return vectors(v, place, value)
+
+            def padding(begin: int, count: int) -> list[Stmt]:
+                return nest.serial(
+                    count, lambda q: vectors(v, expr.add(q, expr.index(begin)), None), "q"
+                )
+
+            stmts = padding(0, along.begin)
+            stmts += nest.serial(along.end - along.begin, there, "q")
+            stmts += padding(along.end, self.places - along.end)
+            asked: list[Expr] = []
+            if down.begin > 0:
+                asked.append(expr.binary("ge", at, expr.index(down.begin)))
+            if down.end < down.places(self.strips * self.lines):
+                asked.append(expr.binary("lt", at, expr.index(down.end)))
+            is_there = expr.all_of(asked)
+            if is_there is None:
+                return stmts
+            missing = [] if packed.asked is not None else padding(0, self.places)
+            return [If(is_there, tuple(stmts), tuple(missing))]
+
+        return nest.serial(down.places(self.lines), line, "v")
+
+
+def _lines(down: Slide, most: int) -> int:
+    """Lines of the result whose own lines scratch holds, as many in each workgroup; 0 if none."""
+    assert isinstance(down.at.extent, int)
+    lines = down.at.extent
+    while lines and down.places(lines) > most:
+        lines -= 1
+    return lines and -(-down.at.extent // -(-down.at.extent // lines))
