@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
+from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
 from aot.analysis.cost.gpu_tiles import gpu_tile
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
@@ -75,8 +76,6 @@ BLOCKED_ROWS, BLOCKED_VECTORS = 4, 2
 # bits, and those that bring a row's word and a vector of columns in order for that; registers for
 # these, beside two halves of each vector of columns
 PAIR_PRODUCTS, PAIR_ROW_COST, PAIR_COLUMNS_COST, PAIR_REGISTERS = 3.0, 3.25, 2.5, 3
-# keys of an attention's tile on a CPU: its scores stay in the nearest cache beside keys and values
-KEYS_AT_ONCE = 64
 # instructions beside products of matrices: those that bring a vector of columns' words in order, a
 # load, as a share of a product, and a turn of the loop; registers beside sums and columns
 MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 0.6, 2.0, 3
@@ -400,7 +399,11 @@ def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
     row = 4 * (_number_or_0(depth) + _number_or_0(width) + KEYS_AT_ONCE)
     while lanes == 1 and vectors > 1 and (vectors + 1) * row > target.scratch_bytes:
         vectors //= 2
-    columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
+    keys = call.operand(1).dims[-2]
+    if lanes >= WIDE_LANES and isinstance(queries, int) and isinstance(keys, int):
+        vectors, columns = attention_tile(queries, keys, _number_or_0(depth), registers, lanes)
+    else:
+        columns = next((n for n in (8, 4, 2) if (n + 1) * vectors + 1 <= registers), 1)
     return Plan(Schedule.ATTENTION, lanes, lanes * vectors, columns)
 
 

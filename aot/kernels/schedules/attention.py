@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from aot.analysis.cost.plan import KEYS_AT_ONCE
+from aot.analysis.cost.attention_tiles import keys_of_tile
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
@@ -26,6 +26,8 @@ from aot.kernels.schedules.attention_gpu import OnGpu
 
 # vectors of a value that a register tile is wide
 VECTORS_OF_VALUES = 2
+# queries that are turned at once where those of a vector are not all there
+FEW_AT_ONCE = 4
 
 Body = Callable[[Expr], Sequence[Stmt]]
 
@@ -61,9 +63,7 @@ class _OnCpu(Elements):
 
     def tile_keys(self) -> int:
         """Keys of a tile: its scores stay in the nearest cache beside the keys and values."""
-        columns = self.plan.columns
-        most = self.all_keys if isinstance(self.all_keys, int) else KEYS_AT_ONCE
-        return columns * max(1, -(-min(most, KEYS_AT_ONCE) // columns))
+        return keys_of_tile(self.all_keys, self.plan.columns)
 
     def build(self) -> tuple[Stmt, ...]:
         self._stage_fewer_keys()
@@ -127,12 +127,23 @@ class _OnCpu(Elements):
         self.largest, self.total, self.shrink = (
             self.scratch(name, rows) for name in ("largest", "total", "shrink")
         )
+        self.best = self.scratch("best", self.vectors, self.lanes, space=Space.REGISTER)
         self.staged_keys: Scratch | None = None
         self.staged: Scratch | None = None
         if self._stages_keys():
             self.staged_keys = self.scratch("tile_keys", self.keys, self.depth)
         if self._stages_values():
             self.staged = self.scratch("values", self.keys, self.padded)
+
+    @property
+    def is_one_tile(self) -> bool:
+        """Whether a tile has all keys, so that nothing is scaled down later."""
+        return isinstance(self.all_keys, int) and self.all_keys <= self.keys
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether mixed values go from registers to the result."""
+        return self.is_one_tile and self.width % self.lanes == 0
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:
         stmts = self._start(values, first)
@@ -165,16 +176,9 @@ class _OnCpu(Elements):
 
     def _start(self, values: Values, first: Expr) -> list[Stmt]:
         nest, rows, zero = self.nest, self.plan.rows, self.const(0)
-
-        def turn(r: Expr) -> list[Stmt]:
-            row = self.real_row(expr.add(first, r), rows)
-            return nest.serial(
-                self.depth,
-                lambda d: [Store(self.q_transposed, (d, r), self.scaled_query(values, row, d))],
-                "d",
-            )
-
-        stmts = nest.serial(rows, turn, "r")
+        stmts = self._turn_queries(values, first)
+        if self.is_one_tile:
+            return stmts
         stmts += self._over_rows(
             lambda u, lane: [
                 Store(self.largest, (self._row_of(u, lane),), self.lowest),
@@ -185,16 +189,76 @@ class _OnCpu(Elements):
             rows, lambda r: self._over_width(lambda e: [Store(self.mix, (r, e), zero)]), "r"
         )
 
+    def _turn_queries(self, values: Values, first: Expr) -> list[Stmt]:
+        """Queries as columns, in registers those whose elements lie side by side."""
+        nest, rows, lanes = self.nest, self.plan.rows, self.lanes
+
+        def turn(r: Expr) -> list[Stmt]:
+            row = self.real_row(expr.add(first, r), rows)
+            return nest.serial(
+                self.depth,
+                lambda d: [Store(self.q_transposed, (d, r), self.scaled_query(values, row, d))],
+                "d",
+            )
+
+        side = next((n for n in (16, 8, 4) if n <= lanes and self.depth % n == 0), 0)
+        if not side or not self.has_whole_queries():
+            return nest.serial(rows, turn, "r")
+
+        def some(start: Expr, count: int) -> list[Stmt]:
+            """`count` queries from number `start` of the block on."""
+
+            def one(c: Expr, d: Expr, lane: Expr) -> list[Stmt]:
+                at, r = expr.add(expr.mul(c, expr.index(side)), d), expr.add(start, lane)
+                query = self.scaled_query(values, expr.add(first, r), at)
+                return [Store(self.q_transposed, (at, r), query)]
+
+            def square(c: Expr) -> list[Stmt]:
+                return nest.unrolled(
+                    side, lambda d: [nest.spread(count, lambda lane: one(c, d, lane))], "d"
+                )
+
+            return nest.serial(self.depth // side, square, "c")
+
+        if dims.modulo(self.queries, rows) == 0:
+            return nest.serial(
+                self.vectors, lambda u: some(expr.mul(u, expr.index(lanes)), lanes), "u"
+            )
+
+        def quarter(n: Expr) -> list[Stmt]:
+            start = expr.mul(n, expr.index(FEW_AT_ONCE))
+            end = expr.add(expr.add(first, start), expr.index(FEW_AT_ONCE))
+            rest = nest.serial(FEW_AT_ONCE, lambda r: turn(expr.add(start, r)), "r")
+            are_there = expr.binary("le", end, expr.index(self.queries))
+            return [If(are_there, tuple(some(start, FEW_AT_ONCE)), tuple(rest))]
+
+        def vector(u: Expr) -> list[Stmt]:
+            start = expr.mul(u, expr.index(lanes))
+            end = expr.add(expr.add(first, start), expr.index(lanes))
+            quarters = lanes // FEW_AT_ONCE
+            begin = expr.mul(u, expr.index(quarters))
+            rest = nest.serial(quarters, lambda n: quarter(expr.add(begin, n)), "n")
+            are_there = expr.binary("le", end, expr.index(self.queries))
+            return [If(are_there, tuple(some(start, lanes)), tuple(rest))]
+
+        return nest.serial(self.vectors, vector, "u")
+
     def _tile(self, values: Values, first: Expr, tile: Expr) -> list[Stmt]:
         start = expr.mul(tile, expr.index(self.keys))
         stmts = self._stage_keys(values, start)
         columns = self.plan.columns
+
+        def begin(u: Expr, lane: Expr) -> list[Stmt]:
+            least = self.lowest if self.is_one_tile else load(self.largest, self._row_of(u, lane))
+            return [Store(self.best, (u, lane), least)]
+
+        stmts += self._over_rows(begin)
         stmts += self.nest.serial(
             self.keys // columns,
-            lambda j: self._products(values, start, expr.mul(j, expr.index(columns))),
+            lambda j: self._products(values, first, start, expr.mul(j, expr.index(columns))),
             "j",
         )
-        stmts += self._online_softmax(values, first, start)
+        stmts += self._online_softmax()
         stmts += self._stage(values, start)
         stmts += self._accumulate_pv(values, first, start)
         end = self.real_row(expr.add(first, expr.index(self.plan.rows - 1)), self.plan.rows)
@@ -231,8 +295,8 @@ class _OnCpu(Elements):
 
         return self.nest.serial(self.keys, one, "t")
 
-    def _products(self, values: Values, start: Expr, at: Expr) -> list[Stmt]:
-        """The queries' products with a register tile's keys, from the tile's key `at` on."""
+    def _products(self, values: Values, first: Expr, start: Expr, at: Expr) -> list[Stmt]:
+        """The queries' scores of a register tile's keys, from the tile's key `at` on."""
         nest, columns = self.nest, self.plan.columns
         acc = self.scratch("acc", columns, self.vectors, self.lanes, space=Space.REGISTER)
 
@@ -258,41 +322,44 @@ class _OnCpu(Elements):
 
         stmts = each(lambda j, u, lane: Store(acc, (j, u, lane), self.const(0)))
         stmts += nest.serial(self.depth, step, "d")
-        return stmts + each(
-            lambda j, u, lane: Store(
-                self.weights, (expr.add(at, j), self._row_of(u, lane)), load(acc, j, u, lane)
-            )
-        )
 
-    def _online_softmax(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        """From products to weights; what is there already is scaled down later by `shrink`."""
-        nest, rows = self.nest, self.plan.rows
-        best = self.scratch("best", self.vectors, self.lanes, space=Space.REGISTER)
-        total = self.scratch("sum", self.vectors, self.lanes, space=Space.REGISTER)
+        def give(j: Expr) -> list[Stmt]:
+            key = expr.add(at, j)
 
-        def compare(t: Expr) -> list[Stmt]:
             def one(u: Expr, lane: Expr) -> list[Stmt]:
-                at = (t, self._row_of(u, lane))
                 stmts: list[Stmt] = []
-                score: Expr = load(self.weights, *at)
+                score: Expr = load(acc, j, u, lane)
                 if not self.has_plain_scores:
-                    place = expr.add(first, at[1])
-                    row = self.real_row(place, rows)
-                    found = self.score(values, row, expr.add(start, t), score, place)
+                    place = expr.add(first, self._row_of(u, lane))
+                    row = self.real_row(place, self.plan.rows)
+                    found = self.score(values, row, expr.add(start, key), score, place)
                     score = nest.let(found, stmts, "s")
-                    stmts.append(Store(self.weights, at, score))
-                larger = self.larger(load(best, u, lane), score)
-                return [*stmts, Store(best, (u, lane), larger)]
+                larger = self.larger(load(self.best, u, lane), score)
+                return [
+                    *stmts,
+                    Store(self.weights, (key, self._row_of(u, lane)), score),
+                    Store(self.best, (u, lane), larger),
+                ]
 
             return self._over_rows(one)
 
+        return stmts + nest.unrolled(columns, give, "j")
+
+    def _online_softmax(self) -> list[Stmt]:
+        """From scores to weights; what is there already is scaled down later by `shrink`."""
+        nest, best = self.nest, self.best
+        total = self.scratch("sum", self.vectors, self.lanes, space=Space.REGISTER)
+
         def raise_largest(u: Expr, lane: Expr) -> list[Stmt]:
+            nothing = Store(total, (u, lane), self.const(0))
+            if self.is_one_tile:
+                return [nothing]
             row = (self._row_of(u, lane),)
             drop = expr.sub(load(self.largest, *row), load(best, u, lane))
             return [
                 Store(self.shrink, row, expr.unary("exp_nonpositive", drop)),
                 Store(self.largest, row, load(best, u, lane)),
-                Store(total, (u, lane), self.const(0)),
+                nothing,
             ]
 
         def weigh(t: Expr) -> list[Stmt]:
@@ -308,16 +375,13 @@ class _OnCpu(Elements):
 
         def add_up(u: Expr, lane: Expr) -> list[Stmt]:
             row = (self._row_of(u, lane),)
+            if self.is_one_tile:
+                share = self.share(load(total, u, lane)) if self.is_direct else load(total, u, lane)
+                return [Store(self.total, row, share)]
             before, shrink = load(self.total, *row), load(self.shrink, *row)
             return [Store(self.total, row, Fma(before, shrink, load(total, u, lane), self.wide))]
 
-        stmts = self._over_rows(
-            lambda u, lane: [
-                Store(best, (u, lane), load(self.largest, self._row_of(u, lane))),
-            ]
-        )
-        stmts += nest.serial(self.keys, compare, "t")
-        stmts += self._over_rows(raise_largest)
+        stmts = self._over_rows(raise_largest)
         stmts += nest.serial(self.keys, weigh, "t")
         return stmts + self._over_rows(add_up)
 
@@ -362,6 +426,8 @@ class _OnCpu(Elements):
 
             def take(r: Expr) -> list[Stmt]:
                 row = expr.add(base, r)
+                if self.is_one_tile:
+                    return vectors(lambda u, lane, e: Store(acc, (r, u, lane), self.const(0)))
                 stmts: list[Stmt] = []
                 shrink = nest.let(load(self.shrink, row), stmts, "s")
                 return stmts + vectors(
@@ -385,6 +451,15 @@ class _OnCpu(Elements):
                 return nest.unrolled(rows, one_row, "r")
 
             def give(r: Expr) -> list[Stmt]:
+                if self.is_direct:
+                    row, share = expr.add(base, r), load(self.total, expr.add(base, r))
+                    place = expr.add(first, row)
+                    stored = vectors(
+                        lambda u, lane, e: self.store(
+                            values, place, e, load(acc, r, u, lane), share
+                        )
+                    )
+                    return self.has_row(place, self.plan.rows, stored)
                 return vectors(
                     lambda u, lane, e: Store(
                         self.mix, (expr.add(base, r), e), load(acc, r, u, lane)
@@ -403,6 +478,8 @@ class _OnCpu(Elements):
         return self.value_element(values, expr.add(start, t), e)
 
     def _end(self, values: Values, first: Expr) -> list[Stmt]:
+        if self.is_direct:
+            return []
         nest, rows = self.nest, self.plan.rows
 
         def one(r: Expr) -> list[Stmt]:

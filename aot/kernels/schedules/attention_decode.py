@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import gcd
 
+from aot.analysis.cost.attention_tiles import FEW_QUERIES
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.schedules.attention_elements import Elements, Values, load
 
 # Up to so many queries lanes along queries would mostly idle.
-FEW = 4
+FEW = FEW_QUERIES
 # products side by side, to hide the multiply-add's latency
 PRODUCTS_AT_ONCE = 4
 # vectors of a depth whose products are written out

@@ -175,6 +175,10 @@ class Elements(ABC):
         padded = self._operand(V, self._v_at, inside)
         return expr.substitute(padded, {**values, self.key: self._there(key), self.e: e})
 
+    def has_whole_queries(self) -> bool:
+        """Whether a query's elements lie side by side, and nothing else is read for one."""
+        return _is_contiguous(self._q, self.d)
+
     def has_whole_keys(self) -> bool:
         """Whether vectors along a key's depth can be read where they lie."""
         return _is_contiguous(self._k, self.d)

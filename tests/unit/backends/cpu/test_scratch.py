@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from aot.analysis.cost.plan import KEYS_AT_ONCE
+from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE
 from aot.backends.cpu.scratch import plan_scratch
 from aot.backends.cpu.traits import Traits
 from aot.frontends.text import import_text
