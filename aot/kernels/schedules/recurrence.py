@@ -7,7 +7,8 @@ a step computes of the gates is the cell's, in aot/ops/cells.py; here are the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
@@ -16,6 +17,7 @@ from aot.ir.types import TensorType
 from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.inline import flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest
+from aot.kernels.schedules.recurrence_parts import Add, At, Rows, Term
 from aot.ops.cells import Unit
 from aot.ops.elementwise import narrowed
 from aot.ops.recurrent import (
@@ -33,6 +35,8 @@ from aot.ops.recurrent import (
 
 # gate panels whose accumulators are in flight at once, to hide the multiply-add's latency
 PANELS_AT_ONCE = 4
+# sequences side by side at most
+MOST_SLOTS = 6
 
 
 def schedule_recurrence(
@@ -46,51 +50,6 @@ def schedule_recurrence(
     each where asked for.
     """
     return _Layer(nest, op, buffers, results, panel).build()
-
-
-@dataclass(frozen=True)
-class _Term:
-    """A part of the gates' sums: `scalar(k) * weight[gate, k]` over k."""
-
-    weight: Value
-    extent: dims.Dim
-    scalar: Callable[[Expr], Expr]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Where the sums of some units' gates are in registers: rows `first`, ... of `acc`.
-
-    Attributes:
-        apart: how many rows further those over the state are; 0 where they are in the same sums.
-    """
-
-    acc: Scratch
-    first: int
-    apart: int
-    lane: Expr | None = None
-
-    def input(self, gate: int) -> Expr:
-        assert self.lane is not None
-        return Load(self.acc, (expr.index(self.first + gate), self.lane), self.acc.dtype)
-
-    def around(self, gate: int) -> Expr:
-        return self.input(gate + self.apart)
-
-
-@dataclass(frozen=True)
-class _At:
-    """Where a step stands.
-
-    Attributes:
-        t: the step's place in x and y.
-        is_there: whether the sequence is so long; None where all are.
-    """
-
-    d: Expr
-    b: Expr
-    t: Expr
-    is_there: Expr | None
 
 
 class _Layer:
@@ -123,6 +82,7 @@ class _Layer:
         self.is_fused = (
             not nest.is_gpu and self.cell.late_state is None and hidden % panel == 0 and hidden > 0
         )
+        self.slots = self._slots()
         # a layer of one step reads its states from the operands, and keeps none
         self.is_single = self.is_fused and self.x.type.dims[0] == 1
         names = "" if self.is_single else "hc"[: self.cell.states]
@@ -142,15 +102,55 @@ class _Layer:
         return value
 
     def _scratch(self, name: str, extent: int) -> Scratch:
-        return self.nest.builder.scratch(name, self.wide, (extent,), Space.WORKGROUP)
+        return self.nest.builder.scratch(name, self.wide, (self.slots, extent), Space.WORKGROUP)
+
+    def _slots(self) -> int:
+        """How many sequences a workgroup takes, so that a load of weights serves all: as many as
+        registers hold sums of; two workgroups are left where there are two sequences."""
+        nest, batch, directions = self.nest, self.x.type.dims[1], self.r.type.dims[0]
+        if nest.is_gpu or self.operands[LENGTHS] is not None:
+            return 1
+        if not isinstance(batch, int) or not isinstance(directions, int) or batch == 0:
+            return 1
+        sums = self._sums_at_once() * max(1, self.panel // nest.lanes)
+        most = min(MOST_SLOTS, (nest.target.vector_registers - 2) // (sums + 1))
+        most = max(1, min(most, batch * directions // 2))
+        return -(-batch // -(-batch // most))
+
+    def _sums_at_once(self) -> int:
+        """Panels of a sequence whose sums are in registers at once."""
+        if not self.is_fused:
+            return min(PANELS_AT_ONCE, self.panels)
+        each = self.cell.gates * (2 if self.cell.is_split else 1)
+        return each * self._units_at_once(each)
+
+    def _units_at_once(self, each: int) -> int:
+        """Panels of units, of each of which there are so many sums, in a fused step."""
+        count = self.hidden // self.panel
+        most = max(1, PANELS_AT_ONCE // each)
+        return max(n for n in range(1, most + 1) if count % n == 0)
+
+    def _sequences(self, first: Expr, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(slot, sequence)` for each one of a workgroup, whose first one is given."""
+        return self.nest.serial(self.slots, lambda s: body(s, self._sequence(first, s)), "s")
+
+    def _sequence(self, first: Expr, slot: Expr) -> Expr:
+        """A slot's sequence: what has none does the last one's again."""
+        batch, at = self.x.type.dims[1], expr.add(first, slot)
+        if dims.modulo(batch, self.slots) == 0:
+            return at
+        return expr.binary("min", at, expr.index(dims.add(batch, -1)))
+
+    def _in_slot(self, at: At, slot: Expr) -> At:
+        return replace(at, slot=slot, b=self._sequence(at.b, slot)) if self.slots > 1 else at
 
     def build(self) -> tuple[Stmt, ...]:
         steps, batch = self.x.type.dims[0], self.x.type.dims[1]
         d = Axis(self.nest.builder.var("d"), self.r.type.dims[0])
-        b = Axis(self.nest.builder.var("b"), batch)
+        b = Axis(self.nest.builder.var("b"), dims.ceil_divide(batch, self.slots))
 
         def one(values: dict[Var, Expr]) -> list[Stmt]:
-            at_d, at_b = values[d.var], values[b.var]
+            at_d, at_b = values[d.var], expr.mul(values[b.var], expr.index(self.slots))
             stmts = self._start(at_d, at_b)
             length = self._length(at_b, stmts)
             stmts += self._sync()
@@ -158,7 +158,7 @@ class _Layer:
             stmts += self._end(at_d, at_b)
             return stmts
 
-        # each (d, b) keeps its own state in scratch: it is a workgroup whatever its size
+        # each (d, b) keeps its own states in scratch: it is a workgroup whatever its size
         return self.nest.grid([d, b], one, 1 << 30)
 
     def _sync(self) -> list[Stmt]:
@@ -176,22 +176,14 @@ class _Layer:
         """Statements for each hidden unit, in lanes."""
         nest, hidden, width = self.nest, self.hidden, self.nest.lanes
         if not nest.is_gpu:
-            while width > hidden:
-                width //= 2
-            full = hidden // width
-            stmts = nest.serial(
-                full,
-                lambda o: [
-                    nest.spread(
-                        width, lambda lane: body(expr.add(expr.mul(o, expr.index(width)), lane))
-                    )
-                ],
-                "o",
-            )
-            done = expr.index(full * width)
-            return stmts + nest.serial(
-                hidden - full * width, lambda i: body(expr.add(done, i)), "i"
-            )
+            stmts: list[Stmt] = []
+            done = 0
+            while done < hidden:  # ever narrower vectors
+                while width > hidden - done:
+                    width //= 2
+                stmts += self._vectors(done, (hidden - done) // width, width, body)
+                done += (hidden - done) // width * width
+            return stmts
 
         def guarded(o: Expr, lane: Expr) -> Sequence[Stmt]:
             at = expr.add(expr.mul(o, expr.index(width)), lane)
@@ -203,28 +195,39 @@ class _Layer:
             -(-hidden // width), lambda o: [nest.spread(width, lambda lane: guarded(o, lane))], "o"
         )
 
+    def _vectors(
+        self, first: int, count: int, width: int, body: Callable[[Expr], Sequence[Stmt]]
+    ) -> list[Stmt]:
+        """`count` vectors of units, from number `first` on."""
+
+        def one(o: Expr) -> list[Stmt]:
+            start = expr.add(expr.mul(o, expr.index(width)), expr.index(first))
+            return [self.nest.spread(width, lambda lane: body(expr.add(start, lane)))]
+
+        return self.nest.serial(count, one, "o")
+
     def _initial(self, state: int, d: Expr, b: Expr, j: Expr) -> Expr:
         """A state of unit j before the first step."""
         value = self.operands[(INITIAL_H, INITIAL_C)[state]]
         return self._number(0) if value is None else self._load(value, (d, b, j))
 
-    def _before(self, state: int, at: _At, j: Expr) -> Expr:
+    def _before(self, state: int, at: At, j: Expr) -> Expr:
         """A state of unit j before a step."""
         if self.is_single:
             return self._initial(state, at.d, at.b, j)
-        return Load(self.states[state], (j,), self.wide)
+        return Load(self.states[state], (at.slot, j), self.wide)
 
     def _start(self, d: Expr, b: Expr) -> list[Stmt]:
         if self.is_single:
             return []
 
-        def one(j: Expr) -> list[Stmt]:
+        def one(slot: Expr, b: Expr, j: Expr) -> list[Stmt]:
             return [
-                Store(scratch, (j,), self._initial(number, d, b, j))
+                Store(scratch, (slot, j), self._initial(number, d, b, j))
                 for number, scratch in enumerate(self.states)
             ]
 
-        return self._over_hidden(one)
+        return self._sequences(b, lambda slot, b: self._over_hidden(lambda j: one(slot, b, j)))
 
     # time
 
@@ -242,7 +245,7 @@ class _Layer:
         low = expr.binary("max", given, expr.index(0))
         return self.nest.let(expr.binary("min", low, steps), into, "length")
 
-    def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr, into: list[Stmt]) -> _At:
+    def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr, into: list[Stmt]) -> At:
         """Which step of the input is the t-th of direction d."""
         direction = self.op.attrs["direction"]
         count = expr.index(self.x.type.dims[0]) if length is None else length
@@ -260,7 +263,7 @@ class _Layer:
             at = backward
         elif direction == "bidirectional":
             at = expr.select(expr.binary("eq", d, expr.index(0)), t, backward)
-        return _At(d, b, self.nest.let(at, into, "at"), is_there)
+        return At(d, b, self.nest.let(at, into, "at"), is_there, expr.index(0))
 
     def _step(self, t: Expr, length: Expr | None, d: Expr, b: Expr) -> list[Stmt]:
         stmts: list[Stmt] = []
@@ -269,8 +272,8 @@ class _Layer:
         into = []
         if self.w is not None:
             extent = self.x.type.dims[2]
-            into = [_Term(self.w, extent, lambda k: self._load(self.x, (at.t, b, k)))]
-        around = _Term(self.r, self.hidden, lambda k: self._before(0, at, k))
+            into = [Term(self.w, extent, lambda k, at: self._load(self.x, (at.t, at.b, k)))]
+        around = Term(self.r, self.hidden, lambda k, at: self._before(0, at, k))
         if self.sums is None:
             return stmts + self._fused(into, around, at)
         if self.around is None:
@@ -284,10 +287,13 @@ class _Layer:
         stmts += self._sync()
         if self.late is not None and self.late_sums is not None:
             stmts += self._late(at)
-        stmts += self._over_hidden(lambda j: self._unit(j, at))
+        stmts += self._each_slot(at, lambda at: self._over_hidden(lambda j: self._unit(j, at)))
         return stmts + self._sync()
 
-    def _fused(self, into: Sequence[_Term], around: _Term, at: _At) -> list[Stmt]:
+    def _each_slot(self, at: At, body: Callable[[At], list[Stmt]]) -> list[Stmt]:
+        return self.nest.serial(self.slots, lambda s: body(self._in_slot(at, s)), "s")
+
+    def _fused(self, into: Sequence[Term], around: Term, at: At) -> list[Stmt]:
         """A step in which the sums of some units' gates never leave registers."""
         nest, size, gates = self.nest, self.panel, self.cell.gates
         count = self.hidden // size
@@ -297,44 +303,46 @@ class _Layer:
         terms = [[*into], over_state] if self.cell.is_split else [[*into, *over_state]]
         offsets = [[0], [self.rows]] if self.cell.is_split else [[0, self.rows]]
         each = gates * len(terms)
-        group = max(n for n in range(1, max(1, PANELS_AT_ONCE // each) + 1) if count % n == 0)
-        acc = nest.builder.scratch("acc", self.wide, (group * each, size))
+        group = self._units_at_once(each)
+        acc = nest.builder.scratch("acc", self.wide, (self.slots * group * each, size))
 
         def one(o: Expr) -> list[Stmt]:
             first = expr.mul(o, expr.index(group))
 
-            def lanes(kind: int, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-                """`body(row of acc, panel, lane)` of a kind's gates."""
+            def lanes(kind: int, body: Add) -> list[Stmt]:
+                """`body(row of acc, panel, lane, where)` of a kind's gates, for each sequence."""
                 stmts: list[Stmt] = []
-                for unit in range(group):
-                    for gate in range(gates):
-                        row = expr.index(unit * each + kind * gates + gate)
-                        panel = expr.add(first, expr.index(gate * count + unit))
-                        stmts.append(
-                            nest.spread(
-                                size,
-                                lambda lane, r=row, p=panel: [body(r, p, lane)],  # type: ignore[misc]
-                            )
+                for unit, gate, slot in product(range(group), range(gates), range(self.slots)):
+                    row = expr.index((slot * group + unit) * each + kind * gates + gate)
+                    panel = expr.add(first, expr.index(gate * count + unit))
+                    where = self._in_slot(at, expr.index(slot))
+                    stmts.append(
+                        nest.spread(
+                            size,
+                            lambda lane, r=row, p=panel, w=where: [body(r, p, lane, w)],  # type: ignore[misc]
                         )
+                    )
                 return stmts
 
             stmts: list[Stmt] = []
             for kind, added in enumerate(terms):
-                stmts += lanes(kind, self._store_bias(acc, at, offsets[kind]))
+                stmts += lanes(kind, self._store_bias(acc, offsets[kind]))
                 for term in added:
                     stmts += nest.serial(
                         term.extent,
-                        lambda k, t=term, n=kind: lanes(n, self._add_term(acc, t, at.d, k)),  # type: ignore[misc]
+                        lambda k, t=term, n=kind: lanes(n, self._add_term(acc, t, k)),  # type: ignore[misc]
                         "k",
                     )
-            for unit in range(group):
+            for slot, unit in product(range(self.slots), range(group)):
                 start = expr.mul(expr.add(first, expr.index(unit)), expr.index(size))
-                rows = _Rows(acc, unit * each, gates if self.cell.is_split else 0)
+                apart = gates if self.cell.is_split else 0
+                rows = Rows(acc, (slot * group + unit) * each, apart)
+                where = self._in_slot(at, expr.index(slot))
                 stmts.append(
                     nest.spread(
                         size,
-                        lambda lane, s=start, r=rows: self._unit(  # type: ignore[misc]
-                            expr.add(s, lane), at, replace(r, lane=lane)
+                        lambda lane, s=start, r=rows, w=where: self._unit(  # type: ignore[misc]
+                            expr.add(s, lane), w, replace(r, lane=lane)
                         ),
                     )
                 )
@@ -344,50 +352,47 @@ class _Layer:
         if self.following is None:
             return stmts
         state, following = self.states[0], self.following
-        return stmts + self._over_hidden(
-            lambda j: [Store(state, (j,), Load(following, (j,), self.wide))]
-        )
 
-    def _store_bias(
-        self, acc: Scratch, at: _At, offsets: Sequence[int]
-    ) -> Callable[[Expr, Expr, Expr], Stmt]:
+        def pass_on(at: At, j: Expr) -> list[Stmt]:
+            return [Store(state, (at.slot, j), Load(following, (at.slot, j), self.wide))]
+
+        return stmts + self._each_slot(at, lambda at: self._over_hidden(lambda j: pass_on(at, j)))
+
+    def _store_bias(self, acc: Scratch, offsets: Sequence[int]) -> Add:
         size = expr.index(self.panel)
 
-        def one(row: Expr, panel: Expr, lane: Expr) -> Stmt:
+        def one(row: Expr, panel: Expr, lane: Expr, at: At) -> Stmt:
             gate = expr.add(expr.mul(panel, size), lane)
             return Store(acc, (row, lane), self._begin(at, gate, offsets))
 
         return one
 
-    def _add_term(
-        self, acc: Scratch, term: _Term, d: Expr, k: Expr
-    ) -> Callable[[Expr, Expr, Expr], Stmt]:
-        scalar = term.scalar(k)
-
-        def one(row: Expr, panel: Expr, lane: Expr) -> Stmt:
-            weight = self._weight(term.weight, d, panel, lane, k)
+    def _add_term(self, acc: Scratch, term: Term, k: Expr) -> Add:
+        def one(row: Expr, panel: Expr, lane: Expr, at: At) -> Stmt:
+            weight = self._weight(term.weight, at.d, panel, lane, k)
             old = Load(acc, (row, lane), self.wide)
-            return Store(acc, (row, lane), Fma(scalar, weight, old, self.wide))
+            return Store(acc, (row, lane), Fma(term.scalar(k, at), weight, old, self.wide))
 
         return one
 
-    def _late(self, at: _At) -> list[Stmt]:
+    def _late(self, at: At) -> list[Stmt]:
         """The recurrent sums of the gate that looks at what other gates left of the state."""
         late = self.late
         assert late is not None and self.late_sums is not None
         first, last = (n * self.hidden for n in (self.cell.late_gate, self.cell.late_gate + 1))
         panels = (first // self.panel, -(-last // self.panel))
 
-        def one(j: Expr) -> list[Stmt]:
+        def one(at: At, j: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             assert self.cell.late_state is not None
             value = self.cell.late_state(self._terms(j, at, stmts, is_late=False))
-            return [*stmts, Store(late, (j,), value)]
+            return [*stmts, Store(late, (at.slot, j), value)]
 
-        stmts = self._over_hidden(one) + self._sync()
+        stmts = self._each_slot(at, lambda at: self._over_hidden(lambda j: one(at, j)))
+        stmts += self._sync()
         stmts += self._sums(
             self.late_sums,
-            [_Term(self.r, self.hidden, lambda k: Load(late, (k,), self.wide))],
+            [Term(self.r, self.hidden, lambda k, at: Load(late, (at.slot, k), self.wide))],
             (self.rows,),
             panels,
             at,
@@ -396,7 +401,7 @@ class _Layer:
 
     # sums of the gates
 
-    def _begin(self, at: _At, gate: Expr, offsets: Sequence[int]) -> Expr:
+    def _begin(self, at: At, gate: Expr, offsets: Sequence[int]) -> Expr:
         """What a gate's sum begins with: its biases, and what the input adds if x is that."""
         total = self._bias(at.d, gate, offsets)
         if self.w is not None or 0 not in offsets:
@@ -447,10 +452,10 @@ class _Layer:
     def _sums(
         self,
         target: Scratch,
-        terms: Sequence[_Term],
+        terms: Sequence[Term],
         offsets: Sequence[int],
         panels: tuple[int, int],
-        at: _At,
+        at: At,
     ) -> list[Stmt]:
         """Biases and terms of the gates in panels [first, last) into `target`."""
         if self.nest.is_gpu:
@@ -467,40 +472,41 @@ class _Layer:
     def _groups(
         self,
         target: Scratch,
-        terms: Sequence[_Term],
+        terms: Sequence[Term],
         offsets: Sequence[int],
-        at: _At,
+        at: At,
         first: int,
         count: int,
         group: int,
     ) -> list[Stmt]:
         """`count` times `group` panels, whose accumulators stay in registers."""
         nest, size = self.nest, expr.index(self.panel)
-        acc = nest.builder.scratch("acc", self.wide, (group, self.panel))
+        slots = self.slots
+        acc = nest.builder.scratch("acc", self.wide, (group * slots, self.panel))
 
         def one(g: Expr) -> list[Stmt]:
             start = expr.add(expr.mul(g, expr.index(group)), expr.index(first))
 
-            def lanes(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-                return nest.unrolled(
-                    group,
-                    lambda u: [
-                        nest.spread(self.panel, lambda lane: [body(u, expr.add(start, u), lane)])
-                    ],
-                )
+            def lanes(body: Add) -> list[Stmt]:
+                def one(u: Expr, slot: Expr) -> list[Stmt]:
+                    row, panel = expr.add(expr.mul(u, expr.index(slots)), slot), expr.add(start, u)
+                    where = self._in_slot(at, slot)
+                    return [nest.spread(self.panel, lambda lane: [body(row, panel, lane, where)])]
 
-            stmts = lanes(self._store_bias(acc, at, offsets))
+                return nest.unrolled(group, lambda u: nest.unrolled(slots, lambda s: one(u, s)))
+
+            stmts = lanes(self._store_bias(acc, offsets))
             for term in terms:
                 stmts += nest.serial(
                     term.extent,
-                    lambda k, t=term: lanes(self._add_term(acc, t, at.d, k)),  # type: ignore[misc]
+                    lambda k, t=term: lanes(self._add_term(acc, t, k)),  # type: ignore[misc]
                     "k",
                 )
             return stmts + lanes(
-                lambda u, panel, lane: Store(
+                lambda row, panel, lane, at: Store(
                     target,
-                    (expr.add(expr.mul(panel, size), lane),),
-                    Load(acc, (u, lane), self.wide),
+                    (at.slot, expr.add(expr.mul(panel, size), lane)),
+                    Load(acc, (row, lane), self.wide),
                 )
             )
 
@@ -509,10 +515,10 @@ class _Layer:
     def _sums_gpu(
         self,
         target: Scratch,
-        terms: Sequence[_Term],
+        terms: Sequence[Term],
         offsets: Sequence[int],
         panels: tuple[int, int],
-        at: _At,
+        at: At,
     ) -> list[Stmt]:
         """One gate an invocation."""
         nest, size = self.nest, expr.index(self.panel)
@@ -524,13 +530,13 @@ class _Layer:
             panel = expr.binary("floordiv", gate, size)
             inner = expr.binary("floormod", gate, size)
 
-            def add(term: _Term, k: Expr) -> list[Stmt]:
+            def add(term: Term, k: Expr) -> list[Stmt]:
                 return [
                     Store(
                         acc,
                         (lane,),
                         Fma(
-                            term.scalar(k),
+                            term.scalar(k, at),
                             self._weight(term.weight, at.d, panel, inner, k),
                             Load(acc, (lane,), self.wide),
                             self.wide,
@@ -541,7 +547,7 @@ class _Layer:
             stmts: list[Stmt] = [Store(acc, (lane,), self._begin(at, gate, offsets))]
             for term in terms:
                 stmts += nest.serial(term.extent, lambda k, term=term: add(term, k), "k")  # type: ignore[misc]
-            stmts.append(Store(target, (gate,), Load(acc, (lane,), self.wide)))
+            stmts.append(Store(target, (at.slot, gate), Load(acc, (lane,), self.wide)))
             if (end - start) % nest.lanes == 0:
                 return stmts
             return [If(expr.binary("lt", gate, expr.index(end)), tuple(stmts))]
@@ -555,7 +561,7 @@ class _Layer:
     # one unit
 
     def _terms(
-        self, j: Expr, at: _At, into: list[Stmt], *, is_late: bool, rows: _Rows | None = None
+        self, j: Expr, at: At, into: list[Stmt], *, is_late: bool, rows: Rows | None = None
     ) -> Unit:
         """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there; `rows`:
         where its sums are in registers."""
@@ -567,7 +573,7 @@ class _Layer:
             if rows is not None:
                 return rows.input(gate)
             assert self.sums is not None
-            return Load(self.sums, (place(gate),), self.wide)
+            return Load(self.sums, (at.slot, place(gate)), self.wide)
 
         def around(gate: int) -> Expr:
             if rows is not None:
@@ -575,7 +581,9 @@ class _Layer:
             source = self.around
             if is_late and gate == self.cell.late_gate:
                 source = self.late_sums
-            return self._number(0) if source is None else Load(source, (place(gate),), self.wide)
+            if source is None:
+                return self._number(0)
+            return Load(source, (at.slot, place(gate)), self.wide)
 
         def activate(number: int, x: Expr) -> Expr:
             if self.clip and number not in self.cell.unclipped:
@@ -605,7 +613,7 @@ class _Layer:
             self._number(1),
         )
 
-    def _unit(self, j: Expr, at: _At, rows: _Rows | None = None) -> list[Stmt]:
+    def _unit(self, j: Expr, at: At, rows: Rows | None = None) -> list[Stmt]:
         stmts: list[Stmt] = []
         unit = self._terms(j, at, stmts, is_late=True, rows=rows)
         fresh = [self.nest.let(value, stmts, "s") for value in self.cell.unit(unit)]
@@ -626,7 +634,7 @@ class _Layer:
         else:
             # other units still want this one's h from before the step
             targets = [self.following or self.states[0], *self.states[1:]]
-            stmts += [Store(t, (j,), v) for t, v in zip(targets, fresh, strict=True)]
+            stmts += [Store(t, (at.slot, j), v) for t, v in zip(targets, fresh, strict=True)]
         if self.results[0] is not None:
             stmts.append(self._store(0, (at.t, at.d, at.b, j), y))
         return stmts
@@ -642,6 +650,8 @@ class _Layer:
         wanted = [(n, s) for n, s in enumerate(self.states, 1) if self.results[n] is not None]
         if not wanted:
             return []
-        return self._over_hidden(
-            lambda j: [self._store(n, (d, b, j), Load(s, (j,), self.wide)) for n, s in wanted]
-        )
+
+        def one(slot: Expr, b: Expr, j: Expr) -> list[Stmt]:
+            return [self._store(n, (d, b, j), Load(s, (slot, j), self.wide)) for n, s in wanted]
+
+        return self._sequences(b, lambda slot, b: self._over_hidden(lambda j: one(slot, b, j)))
