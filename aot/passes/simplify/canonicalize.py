@@ -16,7 +16,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import canonicalize_scatters
-from aot.passes.simplify.canonicalize_pads import pad_inside
+from aot.passes.simplify.canonicalize_pads import pad_inside, without_far_taps
 from aot.passes.simplify.rewriting import (
     Rewrite,
     Rule,
@@ -229,6 +229,11 @@ RULES: tuple[Rule, ...] = (
     Rule(movement.SLICE, "x[0:n:1] -> x", _same_type_slice),
     Rule(movement.PAD, "pad(x) by nothing -> x", _without_padding),
     Rule(contraction.CONV, "conv(pad(x)) -> conv(x) with these pads", pad_inside),
+    Rule(
+        contraction.CONV,
+        "conv(x, w) -> conv(x, w[taps that some window has in the image])",
+        without_far_taps,
+    ),
     Rule(selection.CONCAT, "concat(x) -> x", _only_part),
     Rule(
         selection.CONCAT, "concat(x, ..., y, ...) -> concat(concat(x, ...), ...)", _split_open_parts

@@ -1,4 +1,4 @@
-"""Padding that stands before a convolution, as the convolution's own: rules of canonicalize."""
+"""Padding of convolutions: rules of canonicalize."""
 
 from __future__ import annotations
 
@@ -34,6 +34,46 @@ def pad_inside(op: Op, rewriter: Rewriter) -> Value | None:
             return None  # the transpose would be there twice
         x = rewriter.create(movement.TRANSPOSE, [x], {"perm": order}, swap.origin).result
     return make(op, rewriter, op.record, x, *op.operands[1:], **{**op.attrs, "pads": tuple(pads)})
+
+
+def without_far_taps(op: Op, rewriter: Rewriter) -> Value | None:
+    """A convolution without the first and the last taps of a spatial dim that lie in the padding
+    for every window, as those of dilated convolutions do on small images."""
+    x, weight = op.operands[0], op.operands[1]
+    assert x is not None and weight is not None
+    shape = _ints(weight.type.dims)
+    strides, dilations, pads = (_ints(op.attrs[a]) for a in ("strides", "dilations", "pads"))
+    if shape is None or strides is None or dilations is None or pads is None:
+        return None
+    spatial = len(strides)
+    starts, stops, own = [0] * len(shape), list(shape), list(pads)
+    for d, (step, apart) in enumerate(zip(strides, dilations, strict=True)):
+        size, windows = x.type.dims[2 + d], op.result.type.dims[2 + d]
+        if not isinstance(size, int) or not isinstance(windows, int):
+            continue
+        places = [k * apart - pads[d] for k in range(shape[2 + d])]
+        used = [k for k, at in enumerate(places) if _meets(size, windows, step, at)]
+        if not used:
+            continue
+        left_out = len(places) - 1 - used[-1]
+        begin, end = pads[d] - used[0] * apart, pads[spatial + d] - left_out * apart
+        if begin >= 0 and end >= 0:
+            starts[2 + d], stops[2 + d] = used[0], used[-1] + 1
+            own[d], own[spatial + d] = begin, end
+    if own == list(pads):
+        return None
+    part = {"starts": tuple(starts), "stops": tuple(stops), "steps": (1,) * len(shape)}
+    near = rewriter.create(movement.SLICE, [weight], part, op.origin).result
+    return make(
+        op, rewriter, op.record, x, near, *op.operands[2:], **{**op.attrs, "pads": tuple(own)}
+    )
+
+
+def _meets(size: int, windows: int, step: int, place: int) -> bool:
+    """Whether a tap that is at `place` of the image for the first window is in the image for any,
+    where windows are `step` apart."""
+    first = max(0, -(place // step))
+    return first < windows and place + first * step < size
 
 
 def _ints(value: Attr) -> tuple[int, ...] | None:
