@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower.nest import identity
 
 Values = Mapping[Var, Expr]
@@ -29,10 +30,12 @@ class Borders:
         skipped: those that are alike for all of a tile at a tap, and without which the tap adds
             nothing.
         asked: the others, which an element needs at a tap.
+        is_neutral: whether what is read where a condition fails adds nothing to the reduction.
     """
 
     skipped: tuple[Expr, ...]
     asked: tuple[Expr, ...]
+    is_neutral: bool = False
 
     @staticmethod
     def of(reduce: Reduce, varying: Sequence[Var]) -> Borders:
@@ -42,7 +45,7 @@ class Borders:
         if skipped_guard(reduce) is None:
             return Borders((), tuple(conditions))
         alike = tuple(c for c in conditions if not expr.free_vars(c) & set(varying))
-        return Borders(alike, tuple(c for c in conditions if c not in alike))
+        return Borders(alike, tuple(c for c in conditions if c not in alike), True)
 
     def inside(self, corners: Corners, place: Values) -> Expr | None:
         """Whether all that is asked holds for the whole tile; None where nothing is.
@@ -54,6 +57,19 @@ class Borders:
         for condition in self.asked:
             for at in _hardest(condition, corners):
                 held[expr.substitute(condition, {**place, **at})] = None
+        return expr.all_of(held)
+
+    def anywhere(self, corners: Corners, place: Values) -> Expr | None:
+        """What holds unless a tap adds nothing to all of a tile, as where some condition fails at
+        the corner at which it is the easiest to meet; None where that isn't known."""
+        if not self.is_neutral:
+            return None
+        opposite = {var: (high, low) for var, (low, high) in corners.items()}
+        held: dict[Expr, None] = {}
+        for condition in self.asked:
+            easiest = _hardest(condition, opposite)
+            if len(easiest) == 1:
+                held[expr.substitute(condition, {**place, **easiest[0]})] = None
         return expr.all_of(held)
 
     def asking(self, e: Expr) -> Expr:
@@ -81,6 +97,25 @@ class Borders:
             return by_row, by_tap
         return None
 
+    def choose(
+        self,
+        corners: Corners,
+        place: Values,
+        inside: Sequence[Stmt],
+        asking: Sequence[Stmt],
+        *,
+        may_miss: bool,
+    ) -> list[Stmt]:
+        """`inside` where all that is asked holds for all of the tile, else `asking`; but nothing
+        where a tap adds nothing, if tiles `may_miss` one."""
+        is_inside, is_anywhere = self.inside(corners, place), self.anywhere(corners, place)
+        assert is_inside is not None
+        if is_anywhere == is_inside:
+            return [If(is_inside, tuple(inside))]
+        if is_anywhere is not None and may_miss:
+            asking = [If(is_anywhere, tuple(asking))]
+        return [If(is_inside, tuple(inside), tuple(asking))]
+
     def unsure(self, row: Var, span: Span, place: Values) -> Expr | None:
         """What is asked of rows of `span`, which may fail there; None where all surely holds.
 
@@ -99,6 +134,13 @@ class Borders:
     def are_linear_in(self, corners: Corners) -> bool:
         """Whether what is asked is linear in all that changes within a tile."""
         return all(_is_linear(c, var) for c in self.asked for var in corners)
+
+
+def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
+    """Whether a tap may be outside for so many neighbouring rows, which have others inside."""
+    borders = Borders.of(reduce, [row])
+    steps = (borders.steps(row, tap) for tap, extent in reduce.axes if extent != 1)
+    return any(s is not None and s[1] > s[0] * (height - 1) for s in steps)
 
 
 def conditions_of(guard: Expr) -> Iterator[Expr]:

@@ -12,7 +12,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
-from aot.kernels.lower.borders import Borders, masked, without_guard
+from aot.kernels.lower.borders import Borders, masked, may_miss_taps, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
@@ -42,6 +42,8 @@ from aot.kernels.schedules.tile_ends import Body, TileEnds, store_zero
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
+# vectors of it from which on rows at borders are brought into scratch
+LEAST_ASKING = 4
 
 
 class Tile:
@@ -94,6 +96,8 @@ class Placed(TileEnds):
         self.sum_with_bias = None
         # how many of the innermost axes are summed before a piece's sums join others
         self.piece_axes = 0
+        # the contraction that the tile's is a piece of, or is
+        self.whole = tile.roles
 
     def build(self) -> list[Stmt]:
         if self._may_begin_with_bias:
@@ -150,22 +154,20 @@ class Placed(TileEnds):
         # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
         if self.nest.is_gpu or not borders.are_linear_in(corners):
             return self._loops(axes, indices, borders.asking(roles.left), skipped)
+        may_miss = bool(rows) and may_miss_taps(self.whole.reduce, rows[0].var, self.shape.rows)
+        choose = partial(borders.choose, may_miss=may_miss)
         asking = borders.asking(roles.left)
         if asks_by_tap(borders, axes):
             # a tap is outside for some rows only at a tile's ends
             ends_of_rows = {a.var: corners[a.var] for a in rows}
 
             def either(at: Values) -> list[Stmt]:
-                is_inside = borders.inside(ends_of_rows, {**self.values, **at})
-                assert is_inside is not None
-                fast, slow = (tuple(self._inner(axes[-1:], at, e)) for e in (free, asking))
-                return [If(is_inside, fast, slow)]
+                fast, slow = (self._inner(axes[-1:], at, e) for e in (free, asking))
+                return choose(ends_of_rows, {**self.values, **at}, fast, slow)
 
             return self._loops(axes[:-1], indices, free, skipped, either)
-        inside = borders.inside(corners, {**self.values, **indices})
-        assert inside is not None
         slow = self._loops(axes, indices, asking, skipped)
-        return [If(inside, tuple(fast), tuple(slow))]
+        return choose(corners, {**self.values, **indices}, fast, slow)
 
     def _slid(self, slide: Slide, left: Expr, here: Values) -> list[Stmt]:
         """The products of all taps along which rows slide."""
@@ -349,17 +351,18 @@ class Placed(TileEnds):
         return before + nest.unrolled(shape.rows, one_row, "r")
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        """Which sides to convert into scratch before they are multiplied: a left one that is in
-        order, because a scalar at a time is slow; a right one where conversions are no instructions
-        and would leave the tile no registers."""
+        """Which sides to bring into scratch before they are multiplied: a left one that is in order
+        and converted, or asks for borders, because a scalar at a time is slow; a right one where
+        conversions are no instructions and would leave the tile no registers."""
         lanes, right = self.nest.lanes, self.roles.weight
-        is_short = isinstance(inner.extent, int) and inner.extent < lanes
-        if self.nest.is_gpu or lanes == 1 or is_short:
+        vectors = inner.extent // lanes if isinstance(inner.extent, int) else LEAST_ASKING
+        if self.nest.is_gpu or lanes == 1 or vectors == 0:
             return False, False
         read = loaded(left)
+        asks = read is not None and read.guard is not None and vectors >= LEAST_ASKING
         return (
             read is not None
-            and read.dtype is not self.acc.dtype
+            and (read.dtype is not self.acc.dtype or asks)
             and expr.coefficient(read.indices[0], inner.var) == 1,
             right.dtype is DType.F16 and not self.nest.target.converts_half,
         )

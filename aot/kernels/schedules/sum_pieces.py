@@ -182,7 +182,9 @@ class TilesInPieces:
 
     def _placed(self, roles: ContractionAxes, values: Values, first: Expr, start: Expr) -> _Part:
         tile = Tile(self.nest, self.output, roles, self.panel, self.shape, self.scratch)
-        return _Part(tile, values, first, start)
+        part = _Part(tile, values, first, start)
+        part.whole = self.roles
+        return part
 
     def _zeros(self, sums: Scratch) -> list[Stmt]:
         nest, shape = self.nest, self.shape

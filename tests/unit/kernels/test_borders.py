@@ -21,7 +21,7 @@ from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, Stmt, Store
-from aot.kernels.lower.borders import Borders
+from aot.kernels.lower.borders import Borders, may_miss_taps
 from aot.kernels.lower.lowering import lower
 from aot.kernels.lower.tiles import Shape
 from aot.passes.fusion.fuse import fuse
@@ -56,7 +56,7 @@ def summed(*guards: Expr, other: float = 0.0, op: str = "sum") -> expr.Reduce:
 def test_what_is_alike_for_all_of_a_tile_is_skipped() -> None:
     here, line = position(1, 1, 1), at_least(LINE)
     borders = Borders.of(summed(at_least(here), below(here), line), [ROW, TAP])
-    assert repr(borders) == repr(Borders((line,), (at_least(here), below(here))))
+    assert repr(borders) == repr(Borders((line,), (at_least(here), below(here)), is_neutral=True))
 
 
 def test_nothing_is_skipped_that_would_add_something() -> None:
@@ -99,6 +99,42 @@ def test_a_tile_is_inside_where_its_corners_are() -> None:
     assert borders.are_linear_in(corners)
     wanted = expr.all_of([at_least(expr.index(7)), below(expr.index(23))])
     assert repr(borders.inside(corners, {})) == repr(wanted)
+
+
+@pytest.mark.parametrize("apart", [1, 2, 5, 12])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_tap_is_missed_where_no_row_of_a_tile_has_it(step: int, apart: int) -> None:
+    rows, windows = 4, 11
+    width = step * windows
+    here = position(step, apart, apart)
+    reduce = summed(at_least(here), expr.binary("lt", here, expr.index(width)))
+    borders = Borders.of(reduce, [ROW, TAP])
+    misses = set()
+    for first, tap in product(range(windows - rows + 1), range(3)):
+        corners = {ROW: (expr.index(first), expr.index(first + rows - 1))}
+        found = borders.anywhere(corners, {TAP: expr.index(tap)})
+        assert found is not None
+        places = [step * (first + row) + apart * (tap - 1) for row in range(rows)]
+        assert holds(found) is (max(places) >= 0 and min(places) < width)
+        misses.add(not holds(found))
+    assert may_miss_taps(reduce, ROW, rows) or misses == {False}
+
+
+def test_no_tap_is_missed_that_would_add_something() -> None:
+    here = position(1, 5, 5)
+    corners = {ROW: (expr.index(0), expr.index(1))}
+    for reduce in (summed(at_least(here), other=1.0), summed(at_least(here), op="max")):
+        assert Borders.of(reduce, [ROW, TAP]).anywhere(corners, {TAP: expr.index(0)}) is None
+
+
+def holds(e: Expr) -> bool:
+    """Whether a condition on numbers holds."""
+    assert isinstance(e, expr.Binary)
+    if e.op == "and":
+        return holds(e.a) and holds(e.b)
+    a, b = expr.dim_of(e.a), expr.dim_of(e.b)
+    assert isinstance(a, int) and isinstance(b, int)
+    return {"ge": a >= b, "lt": a < b}[e.op]
 
 
 def test_positions_are_told_by_steps() -> None:
@@ -170,8 +206,8 @@ CASES = st.builds(
     op=st.sampled_from(["conv", "depthwise", "max_pool", "average_pool"]),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 8)),
     strides=st.tuples(st.integers(1, 2), st.integers(1, 3)),
-    dilations=st.tuples(st.just(1), st.integers(1, 2)),
-    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    dilations=st.tuples(st.integers(1, 2), st.sampled_from([1, 1, 2, 5, 9])),
+    pads=st.tuples(*[st.sampled_from([0, 1, 2, 3, 9])] * 4),
     channels=st.integers(1, 40),
     height=st.integers(1, 4),
     widths=st.tuples(*[st.integers(1, 40)] * 3),
