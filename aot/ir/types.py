@@ -173,7 +173,7 @@ class DType(Enum):
     @property
     def facts(self) -> DTypeFacts:
         """The row of the table that says all of it."""
-        return _FACTS[self.value]
+        return _FACTS[self._value_]  # `value` is a call of Python
 
     # Members are single objects; an enum's own hash is a call of Python at every look-up.
     __hash__ = object.__hash__

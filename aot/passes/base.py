@@ -121,7 +121,7 @@ def count_ops(module: Module) -> int:
 
 
 def _count(block: Block) -> int:
-    return sum(1 + (sum(map(_count, op.blocks)) if op.blocks else 0) for op in block)
+    return len(block) + sum(_count(inner) for op in block if op.blocks for inner in op.blocks)
 
 
 def ops_after(context: PassContext, step: Pass) -> int:
@@ -139,6 +139,7 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
     """
     _dump(module, "input", context, is_first=True)
     start = clone_module(module)
+    ops = count_ops(module)
     for number, step in enumerate(passes):
         if context.is_stopped:
             return
@@ -147,7 +148,7 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
             continue
         text = _readable(module) if context.switches.is_printing_changes else ""
         try:
-            _run_one(module, step, context)
+            ops = _run_one(module, step, context, ops)
             if context.switches.is_verifying_each:
                 with count_shape_rules(is_hidden=True):  # a debugging aid, no part of the pass
                     during = f"after pass {step.name}"
@@ -179,13 +180,15 @@ def _lint_aliases(function: Function) -> None:
             lint(listener)
 
 
-def _run_one(module: Module, step: Pass, context: PassContext) -> None:
-    ops_before = count_ops(module)
+def _run_one(module: Module, step: Pass, context: PassContext, ops_before: int) -> int:
+    """Runs a pass; returns how many ops it left."""
     start = time.perf_counter()
     with count_shape_rules() as rules:
         step.run(module, context)
     seconds = time.perf_counter() - start
-    context.runs.append(PassRun(step.name, seconds, rules.calls, ops_before, count_ops(module)))
+    ops_after = count_ops(module)
+    context.runs.append(PassRun(step.name, seconds, rules.calls, ops_before, ops_after))
+    return ops_after
 
 
 def _readable(module: Module) -> str:

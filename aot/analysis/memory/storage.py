@@ -57,6 +57,7 @@ class BufferAssignment:
         self.assigned: dict[str, Op] = {}
         self._places: dict[Value, tuple[Value, Dim]] = {}
         self._claimed: dict[Value, int] = {}
+        self._roots: dict[Value, tuple[Value, Dim]] = {}
         self._place_states()
         wholes = [op for op in control_ops(function) if op.record is CONCAT_ALIAS]
         for op in reversed(wholes):  # the whole before a part that is assembled itself
@@ -173,7 +174,10 @@ class BufferAssignment:
         return argument in self._places
 
     def _find(self, value: Value) -> tuple[Value, Dim]:
-        root, offset = root_of(value)
+        found = self._roots.get(value)
+        if found is None:
+            found = self._roots[value] = root_of(value)
+        root, offset = found
         while root in self._places:
             root, more = self._places[root]
             offset = add(offset, more)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from aot.errors import InternalError
 from aot.ir.dims import DimExpr
 from aot.kernels.ir.nodes import Kernel
 
-_PLAIN = (int, str, bool, float, type(None))
+_PLAIN = frozenset({int, str, bool, float, type(None)})
 
 
 def fingerprint(kernel: Kernel) -> bytes:
@@ -29,11 +29,22 @@ def fingerprint(kernel: Kernel) -> bytes:
     parts: list[str] = []
     add = parts.append
     numbers: dict[int, int] = {}
-    stack: list[Any] = [getattr(kernel, f) for f in reversed(_fields(Kernel) or ()) if f != "name"]
+    own = _record(Kernel)
+    assert own is not None
+    stack: list[Any] = [getattr(kernel, f) for f in reversed(own.fields) if f != "name"]
     while stack:
         item = stack.pop()
         kind = type(item)
-        if kind is tuple:
+        if (record := _record(kind)) is not None:
+            known = numbers.get(id(item))
+            if known is not None:
+                add(f"#{known}")
+                continue
+            if record.is_compared_by_identity:
+                numbers[id(item)] = len(numbers)
+            add(record.name)
+            stack.extend([getattr(item, name) for name in record.fields])
+        elif kind is tuple:
             add(f"({len(item)}")
             stack.extend(reversed(item))
         elif kind in _PLAIN:
@@ -44,15 +55,6 @@ def fingerprint(kernel: Kernel) -> bytes:
             add(f"<{item}>")
         elif isinstance(item, np.generic):
             add(f"{kind.__name__}:{item!r}")
-        elif (names := _fields(kind)) is not None:
-            known = numbers.get(id(item))
-            if known is not None:
-                add(f"#{known}")
-                continue
-            if _is_compared_by_identity(kind):
-                numbers[id(item)] = len(numbers)
-            add(kind.__name__)
-            stack.extend([getattr(item, name) for name in names])
         else:
             raise InternalError(
                 f"kernel {kernel.name}: a {kind.__name__} has no place in a kernel's identity"
@@ -60,16 +62,23 @@ def fingerprint(kernel: Kernel) -> bytes:
     return "\n".join(parts).encode()
 
 
-def _is_compared_by_identity(kind: type) -> bool:
-    return "__eq__" not in vars(kind)
+class _Record(NamedTuple):
+    """What is written of a class of records; its fields last first."""
+
+    name: str
+    fields: tuple[str, ...]
+    is_compared_by_identity: bool
 
 
-def _fields(kind: type) -> tuple[str, ...] | None:
-    """Names of a record's fields, last first; None for what is no record."""
-    if kind not in _known_fields:
-        names = tuple(f.name for f in reversed(fields(kind))) if is_dataclass(kind) else None
-        _known_fields[kind] = names
-    return _known_fields[kind]
+def _record(kind: type) -> _Record | None:
+    """None for what is no record, or has a form of its own."""
+    if kind not in _records:
+        made = None
+        if is_dataclass(kind) and kind is not DimExpr:
+            names = tuple(f.name for f in reversed(fields(kind)))
+            made = _Record(kind.__name__, names, "__eq__" not in vars(kind))
+        _records[kind] = made
+    return _records[kind]
 
 
-_known_fields: dict[type, tuple[str, ...] | None] = {}
+_records: dict[type, _Record | None] = {}
