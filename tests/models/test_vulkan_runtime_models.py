@@ -108,8 +108,9 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
             # Drivers' compile time grows with the words of a loop's body. A tile whose rows are
             # loaded as vectors, and one whose sums are finished row by row without memory of its
             # own, are longer, and compile no slower: lavapipe takes 0.85 of the time for squeezenet
-            # with the latter, SwiftShader 1.13.
-            assert executable.spirv is not None and len(executable.spirv) // 4 <= 4600
+            # with the latter, SwiftShader 1.13. A product of as many rows as the device finds has a
+            # tile for one row beside: lavapipe takes 1.02 of the time for a decoder's shaders.
+            assert executable.spirv is not None and len(executable.spirv) // 4 <= 5400
 
 
 @pytest.mark.parametrize(

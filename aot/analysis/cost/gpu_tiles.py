@@ -26,9 +26,46 @@ LEAST_ACROSS = 4
 LEAST_TERMS, LEAST_CHANNELS = 32, 8
 
 
-def gpu_tile(
-    contraction: ContractionDims, target: Target, lanes: int, least: int = 1
-) -> tuple[int, int, int]:
+@dataclass(frozen=True)
+class Extents:
+    """What a contraction's tile depends on.
+
+    Attributes:
+        rows, columns: that tiles go along.
+        others: how many such planes of rows and columns the result has.
+        terms: of a sum.
+        channels: those of them that lie side by side.
+        is_in_pieces: whether sums are added up in pieces.
+    """
+
+    rows: Dim
+    columns: Dim
+    others: Dim
+    terms: Dim
+    channels: Dim
+    is_in_pieces: bool = False
+
+    @staticmethod
+    def of(contraction: ContractionDims) -> Extents:
+        rows, columns = contraction.tile_extents
+        elements, others = contraction.result.element_count, 1
+        if isinstance(rows, int) and isinstance(columns, int) and isinstance(elements, int):
+            others = elements // max(1, rows * columns)
+        sums = contraction.k, contraction.channels, contraction.accumulator is DType.F16
+        return Extents(rows, columns, others, *sums)
+
+    @property
+    def most_shares(self) -> int:
+        """How many lanes may share a sum: 1 where extents are not known, or sums are in pieces."""
+        known = all(isinstance(n, int) for n in (self.rows, self.columns, self.others))
+        if self.is_in_pieces or not known:
+            return 1
+        if not isinstance(self.terms, int) or not isinstance(self.channels, int):
+            return 1
+        return min(self.terms // LEAST_TERMS, self.channels // LEAST_CHANNELS)
+
+
+def gpu_tile(extents: Extents, target: Target, lanes: int, least: int = 1) -> tuple[int, int, int]:
     """Rows and columns of a workgroup, of which it has `least` or more, and by how many lanes a sum
     is shared.
 
@@ -36,7 +73,7 @@ def gpu_tile(
     are sums. While the lanes of all workgroups are at most half of those that keep the target busy,
     more of them share a sum, and the tile is that of fewer.
     """
-    rows_total, columns_total = contraction.tile_extents
+    rows_total, columns_total = extents.rows, extents.columns
     own = gpu_columns(target)
     busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
 
@@ -52,8 +89,8 @@ def gpu_tile(
         # as many rows in each tile, so that few are too many
         tiles = -(-rows_total // (along * each))
         each = -(-rows_total // (along * tiles))
-    grid = _Grid(contraction, along, each, across, own)
-    shares, most = 1, _most_shares(contraction)
+    grid = _Grid(extents, along, each, across, own)
+    shares, most = 1, extents.most_shares
     for more in SHARES:
         if more > most or 2 * grid.tiles * grid.lanes * shares > busy_lanes:
             break
@@ -68,7 +105,7 @@ def gpu_tile(
 class _Grid:
     """The lanes of a tile, `along` rows and `across` columns, and how many of each a lane has."""
 
-    contraction: ContractionDims
+    extents: Extents
     along: int
     rows: int
     across: int
@@ -81,10 +118,8 @@ class _Grid:
     @property
     def tiles(self) -> int:
         """How many tiles the result has, of extents that are all known."""
-        rows, columns = self.contraction.tile_extents
-        outputs = self.contraction.result.element_count
-        assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)
-        others = outputs // max(1, rows * columns)
+        rows, columns, others = self.extents.rows, self.extents.columns, self.extents.others
+        assert isinstance(rows, int) and isinstance(columns, int) and isinstance(others, int)
         across = -(-columns // (self.across * self.columns))
         return -(-rows // (self.along * self.rows)) * across * others
 
@@ -99,18 +134,6 @@ class _Grid:
             else:
                 return None
         return grid
-
-
-def _most_shares(contraction: ContractionDims) -> int:
-    """How many lanes may share a sum: 1 where extents are not known, or sums are in pieces."""
-    terms, channels = contraction.k, contraction.channels
-    outputs = contraction.result.element_count
-    known = all(isinstance(n, int) for n in (*contraction.tile_extents, outputs))
-    if not known or not isinstance(terms, int) or not isinstance(channels, int):
-        return 1
-    if contraction.accumulator is DType.F16:
-        return 1
-    return min(terms // LEAST_TERMS, channels // LEAST_CHANNELS)
 
 
 def _power_above(count: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
-from aot.analysis.cost.gpu_tiles import gpu_tile
+from aot.analysis.cost.gpu_tiles import Extents, gpu_tile
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
@@ -161,7 +161,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         tile = _rows_of_sums(target, contraction), lanes // 2
         return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
     if target.has_workgroups:
-        rows, columns, shares = gpu_tile(contraction, target, lanes)
+        rows, columns, shares = gpu_tile(Extents.of(contraction), target, lanes)
         placed = (rows, columns, right.operand, layout, flops, shares)
         return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
@@ -312,7 +312,7 @@ def _innermost(type: TensorType) -> int:
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
     """A product whose weights are stored in blocks, which have panels of their own."""
     if target.has_workgroups:
-        rows, columns, shares = gpu_tile(contraction, target, lanes, least=target.panel)
+        rows, columns, shares = gpu_tile(Extents.of(contraction), target, lanes, least=target.panel)
         return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops, shares=shares)
     rows, columns = _tile(target, lanes, *contraction.tile_extents)
     columns = max(columns, target.panel)

@@ -2,7 +2,7 @@
 
 A GPU's lane that goes through all of a sum is fast and simple, but drivers limit how long it may be
 at it; a workgroup whose lanes share the sum is slower, and reaches further. Where only the device
-knows how long sums are, a kernel has both.
+knows how long sums are, a kernel has both. So it is with tiles of many rows, and with those of one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from aot.ir import dims
+from aot.ir.dims import Dim
 from aot.kernels.ir.nodes import For, If, KernelBuilder, Let, LoopKind, Stmt
 from aot.kernels.lower.steps import body_iterations, chosen, is_first
 
@@ -31,17 +32,24 @@ def two_ways(
     if body_iterations(usual) == body_iterations(shared):
         return None
     iterations = body_iterations(usual, unrolled)
-    choice = dims.minimum(1, dims.floor_divide(iterations, most + 1))
-    (first, then), (second, otherwise) = _grid(usual), _grid(shared)
-    axes = sorted({*first, *second})
+    return up_to(builder, iterations, most, usual, shared)
+
+
+def up_to(
+    builder: KernelBuilder, extent: Dim, most: int, first: Sequence[Stmt], second: Sequence[Stmt]
+) -> tuple[Stmt, ...]:
+    """The nest `first` where an extent is at most `most`, elsewhere `second`."""
+    choice = dims.minimum(1, dims.floor_divide(extent, most + 1))
+    (grid, then), (other_grid, otherwise) = _grid(first), _grid(second)
+    axes = sorted({*grid, *other_grid})
     groups = {axis: builder.var("g") for axis in axes}
     branches = [
-        (*(Let(loop.var, groups[axis]) for axis, loop in grid.items()), *body)
-        for grid, body in ((first, then), (second, otherwise))
+        (*(Let(loop.var, groups[axis]) for axis, loop in loops.items()), *body)
+        for loops, body in ((grid, then), (other_grid, otherwise))
     ]
     stmts: tuple[Stmt, ...] = (If(is_first(choice), *branches),)
     for axis in reversed(axes):
-        counts = [grid[axis].extent if axis in grid else 1 for grid in (first, second)]
+        counts = [n[axis].extent if axis in n else 1 for n in (grid, other_grid)]
         extent = chosen(choice, *counts)
         stmts = (For(groups[axis], extent, LoopKind.WORKGROUP, stmts, axis=axis),)
     return stmts

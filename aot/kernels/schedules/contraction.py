@@ -8,7 +8,9 @@ CPU comes to them, so that weights are read from its caches; products.py has one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from aot.analysis.cost.gpu_tiles import Extents, gpu_tile
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -20,6 +22,7 @@ from aot.kernels.lower.borders import without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.lower.two_ways import up_to
 from aot.kernels.schedules.ahead import Ahead, AskingTile
 from aot.kernels.schedules.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
@@ -138,7 +141,31 @@ def schedule_contraction(
             return BlockedTiles(nest, *found, plan, weights).build()
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
-    return _Tiles(nest, *found, plan, panel, max_weight).build()
+    usual = _Tiles(nest, *found, plan, panel, max_weight).build()
+    alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
+    rows = found[1].rows
+    if alone is None or rows is None:
+        return usual
+    _, columns, shares = alone
+    made = replace(plan, rows=1, columns=columns, shares=shares)
+    one_row = _Tiles(nest, *found, made, panel, max_weight).build()
+    return up_to(nest.builder, rows.extent, 1, one_row, usual)
+
+
+def _tile_of_a_row(nest: Nest, roles: ContractionAxes, least: int) -> tuple[int, int, int] | None:
+    """The tile of a GPU for a row that is alone, where it may be, as a language model's next token
+    is: tiles of many rows have lanes for all of them. None elsewhere, and where windows slide over
+    rows."""
+    rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
+        return None
+    low, _ = dims.bounds(rows.extent, dims.NO_BOUNDS)
+    if (low is not None and low > 1) or any(load.guard for load in expr.loads(roles.left)):
+        return None
+    others = dims.product([axis.extent for axis in roles.outer])
+    terms, is_in_pieces = axes[0].extent, roles.reduce.dtype is DType.F16
+    extents = Extents(1, roles.columns.extent, others, terms, terms, is_in_pieces)
+    return gpu_tile(extents, nest.target, nest.lanes, least)
 
 
 def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:

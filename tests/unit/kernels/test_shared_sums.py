@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.stages import planned
+from aot.ir.dims import evaluate
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
@@ -92,6 +93,10 @@ def test_sums_of_unknown_length_have_no_shares() -> None:
     assert made.shares == 1
 
 
+BACKENDS = [
+    INTERPRETED["vulkan-1.1"],
+    *(pytest.param(b, marks=pytest.mark.vulkan) for b in DRIVEN.values()),
+]
 FUNCTIONS = [
     product(1, 512, 40),
     product(1, 515, 40),  # no steps of the loop together
@@ -106,14 +111,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize(
-    "backend",
-    [
-        INTERPRETED["vulkan-1.1"],
-        *(pytest.param(b, marks=pytest.mark.vulkan) for b in DRIVEN.values()),
-    ],
-    ids=lambda backend: backend.name,
-)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
 def test_shared_sums_are_whole(function: Function, backend: KernelBackend) -> None:
     target = busy(4096)
     assert planned(function, target)[0].shares > 1
@@ -130,3 +128,35 @@ def test_shared_sums_are_whole(function: Function, backend: KernelBackend) -> No
     alignments = [16] * len(function.bindings)
     (found,) = run_executable(function, target, laid, [], backend.engine, alignments)
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def open_product(terms: int, columns: int) -> Function:
+    """A product of as many rows as the device finds."""
+    text = PRODUCT.format(rows="t", terms=terms, columns=columns).replace("@e0(", "@e0[t](")
+    (function,) = parse_module(text).executables
+    return function
+
+
+@pytest.mark.parametrize("rows", [1, 2, 70])
+@pytest.mark.parametrize("lanes", [0, 4096])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_a_row_alone_has_a_tile_of_its_own(rows: int, lanes: int, backend: KernelBackend) -> None:
+    function, target = open_product(259, 300), busy(lanes)
+    kernel = lower(function, target, [16] * 4)
+    groups = [evaluate(extent, {"t": rows}) for extent in kernel.grid]
+    tiles = [1, {0: 2, 4096: 5}[lanes]] if rows == 1 else [-(-rows // 64), 10]
+    assert groups[:2] == tiles
+    rng = np.random.default_rng(rows)
+    shapes = (rows, 259), (259, 300), (300,)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    (wanted,) = run(function, arrays)
+    laid = [array.reshape(-1) for array in arrays]
+    (found,) = run_executable(function, target, laid, [rows], backend.engine, [16] * 4)
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_windows_have_no_tile_for_one_row() -> None:
+    text = CONV.format(size="t", channels=64, taps=3, columns=32, pads=[1, 1, 1, 1])
+    (function,) = parse_module(text.replace("@e0(", "@e0[t](")).executables
+    kernel = lower(function, busy(4096), [16] * 3)
+    assert not any(isinstance(stmt, Barrier) for stmt in walk(kernel.body))
