@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -64,6 +64,7 @@ class CpuCodegen:
     jobs: int
     _workers: Workers | None = field(default=None, init=False)
     _expected: str | None = field(default=None, init=False)
+    _calls: int = field(default=0, init=False)  # of LLVM
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @staticmethod
@@ -94,7 +95,7 @@ class CpuCodegen:
             if self.cache.has_met(key):
                 return
             self._expected = key
-        self._hand_out([], None, 0)
+        self._hand_out((), None, 0)
 
     def objects(self, kernels: Sequence[Kernel], target: Target, progress: Progress) -> Objects:
         """An object for each of `kernels`.
@@ -103,14 +104,15 @@ class CpuCodegen:
             InternalError: LLVM rejects what was emitted, or ends; of several, the first kernel's.
         """
         hits, misses = self.cache.hits, self.cache.misses
-        is_cached = self.cache.folder is not None  # else keys only tell equal kernels
-        keys = [object_key(k, target) if is_cached else key_of((fingerprint(k),)) for k in kernels]
+        # Without a cache texts tell which kernels are equal: kernels that are have one text.
+        is_cached = self.cache.folder is not None
+        keys = [object_key(k, target) if is_cached else f"{n}" for n, k in enumerate(kernels)]
         found: dict[str, bytes] = {}
         missing: dict[str, Kernel] = {}
         for key, kernel in zip(keys, kernels, strict=True):
             if key in found or key in missing:
                 continue
-            data = self.cache.get(key)
+            data = self.cache.get(key) if is_cached else None
             if data is None:
                 missing[key] = kernel
             else:
@@ -118,6 +120,7 @@ class CpuCodegen:
         if missing and target.file:
             check_names(target)
         done = len(kernels) - len(missing)
+        calls = self._calls
         progress("codegen", done, len(kernels))
         for number, (key, data) in enumerate(self._compile(missing, target), done + 1):
             progress("codegen", number, len(kernels))
@@ -126,27 +129,34 @@ class CpuCodegen:
         return Objects(
             tuple(found[key] for key in keys),
             self.cache.hits - hits,
-            self.cache.misses - misses,
-            len(missing),
+            self.cache.misses - misses if is_cached else self._calls - calls,
+            self._calls - calls,
         )
 
     def _compile(self, missing: dict[str, Kernel], target: Target) -> Iterator[tuple[str, bytes]]:
         """The objects in order. Text is written here while workers, if any, compile."""
-        waiting: list[_Text] = []
+        waiting: dict[str, _Text] = {}
+        order: list[tuple[str, _Text]] = []
         text_bytes = 0
         if missing and self.jobs > 1 and not llvm.is_loaded():
             # A process costs what loading LLVM here would, and starts while text is written.
-            self._hand_out(waiting, target, text_bytes)
+            self._hand_out((), target, text_bytes)
         for key, kernel in missing.items():
-            waiting.append(_Text(key, kernel.name, cpu.to_llvm(kernel, target)))
-            text_bytes += len(waiting[-1].text)
+            text = cpu.to_llvm(kernel, target)
+            if text not in waiting:
+                waiting[text] = _Text(kernel.name, text)
+                text_bytes += len(text)
+                self._calls += 1
+            order.append((key, waiting[text]))
             if self._workers is not None or (self.jobs > 1 and text_bytes >= _POOL_BYTES):
-                self._hand_out(waiting, target, text_bytes)
-        for text in waiting:
-            with cpu.blaming(text.name, target):
-                yield text.key, _result(text, target)
+                self._hand_out(waiting.values(), target, text_bytes)
+        for key, made in order:
+            if made.object is None:
+                with cpu.blaming(made.name, target):
+                    made.object = _result(made, target)
+            yield key, made.object
 
-    def _hand_out(self, waiting: list[_Text], target: Target | None, text_bytes: int) -> None:
+    def _hand_out(self, waiting: Collection[_Text], target: Target | None, text_bytes: int) -> None:
         """Gives workers what is not given yet, and starts as many as the text is worth."""
         with contextlib.suppress(UnavailableError):
             workers = self._workers or Workers(self.jobs)
@@ -167,12 +177,12 @@ class CpuCodegen:
 
 @dataclass
 class _Text:
-    """A kernel's LLVM IR, and its object to come where a worker has it."""
+    """The LLVM IR of a kernel, or of equal ones; its object, and that to come from a worker."""
 
-    key: str
     name: str
     text: str
     future: Future[bytes] | None = None
+    object: bytes | None = None
 
 
 def _result(text: _Text, target: Target) -> bytes:
