@@ -38,15 +38,20 @@ class Launch:
 def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
     """What the dispatches of an entry point do, in the order of the text."""
     executables = {f.name: f for f in module.executables}
+    flops: dict[str, Dim] = {}
     found = []
     for op in control_ops(function):
         if is_dispatch(op):
-            found.append(launch_of(op, executables[executable_of(op)]))
+            name = executable_of(op)
+            if name not in flops:
+                flops[name] = flops_of(executables[name])
+            found.append(launch_of(op, executables[name], flops[name]))
     return tuple(found)
 
 
-def launch_of(op: Op, executable: Function) -> Launch:
-    """What a dispatch op of `executable` does, over the symbols of the function it stands in."""
+def launch_of(op: Op, executable: Function, flops: Dim) -> Launch:
+    """What a dispatch op of `executable` does, over the symbols of the function it stands in;
+    `flops` are the executable's own."""
     values = op.attrs.get("dims", ())
     assert isinstance(values, tuple)
     env = {
@@ -54,8 +59,7 @@ def launch_of(op: Op, executable: Function) -> Launch:
         for name, dim in zip(executable.dim_names, values, strict=True)
         if isinstance(dim, int | DimExpr)
     }
-    flops = dims.substitute(flops_of(executable), env)
-    return Launch(op.origin, flops, _bytes_of(op, executable, env))
+    return Launch(op.origin, dims.substitute(flops, env), _bytes_of(op, executable, env))
 
 
 def flops_of(function: Function) -> Dim:
