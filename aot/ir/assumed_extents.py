@@ -25,6 +25,9 @@ TILE: Final = 256
 # Steps of a weight's address along reduced axes, of which the smallest goes innermost.
 WEIGHT_STRIDE: Final = 256
 
+# Columns and terms of a row that a GPU multiplies alone: a language model's layer.
+LAYER: Final = 2048
+
 # Work of a dispatch, as join-regions prices it on a CPU: a sequence of usual length.
 WORK: Final = 256
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from aot.analysis.cost.gpu_tiles import Extents, gpu_tile
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import LAYER
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
@@ -163,8 +164,11 @@ def _tile_of_a_row(nest: Nest, roles: ContractionAxes, least: int) -> tuple[int,
     if (low is not None and low > 1) or any(load.guard for load in expr.loads(roles.left)):
         return None
     others = dims.product([axis.extent for axis in roles.outer])
-    terms, is_in_pieces = axes[0].extent, roles.reduce.dtype is DType.F16
-    extents = Extents(1, roles.columns.extent, others, terms, terms, is_in_pieces)
+    columns, terms = (
+        n if isinstance(n, int) else LAYER for n in (roles.columns.extent, axes[0].extent)
+    )
+    is_in_pieces = roles.reduce.dtype is DType.F16
+    extents = Extents(1, columns, others, terms, terms, is_in_pieces)
     return gpu_tile(extents, nest.target, nest.lanes, least)
 
 

@@ -155,6 +155,25 @@ def test_a_row_alone_has_a_tile_of_its_own(rows: int, lanes: int, backend: Kerne
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_a_row_alone_may_have_any_length(rows: int, backend: KernelBackend) -> None:
+    text = PRODUCT.format(rows="t", terms="k", columns="n").replace("@e0(", "@e0[t, k, n](")
+    (function,) = parse_module(text).executables
+    target = busy(4096)
+    kernel = lower(function, target, [4] * 4)
+    assert sum(isinstance(stmt, Barrier) for stmt in walk(kernel.body)) == 1
+    rng = np.random.default_rng(rows)
+    for terms, columns in ((301, 100), (3, 5), (64, 33)):
+        shapes = (rows, terms), (terms, columns), (columns,)
+        arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        (wanted,) = run(function, arrays)
+        laid = [array.reshape(-1) for array in arrays]
+        sizes = [rows, terms, columns]
+        (found,) = run_executable(function, target, laid, sizes, backend.engine, [4] * 4)
+        np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
 def test_windows_have_no_tile_for_one_row() -> None:
     text = CONV.format(size="t", channels=64, taps=3, columns=32, pads=[1, 1, 1, 1])
     (function,) = parse_module(text.replace("@e0(", "@e0[t](")).executables
