@@ -213,6 +213,9 @@ class Expressions:
             return a if condition.number else b
         if is_uniform(a) and is_uniform(b) and is_uniform(condition):
             return self._lift(self.asm.select, args)
+        if self.traits.has_nan_extrema and (extremum := _limit(e)) is not None:
+            vectors = [self.lanes.vector(v) for v in (a, b)]
+            return arithmetic.binary(self.asm, self.traits, extremum, *vectors, e.dtype)
         if e.dtype is not DType.INDEX:
             chosen = self.lanes.vector(condition) if condition.type.lanes else condition
             return self.asm.select(chosen, self.lanes.vector(a), self.lanes.vector(b))
@@ -290,3 +293,15 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
     if isinstance(e, Load):
         return tuple(x for x in (e.guard, e.other) if x is not None)
     return children(e)
+
+
+def _limit(e: Select) -> str | None:
+    """The extremum that a selection is which keeps a float from going beyond a number other than 0,
+    NaN staying NaN; None of others."""
+    ask, number = e.condition, e.a
+    if not isinstance(ask, Binary) or not isinstance(number, Const) or not e.dtype.is_float:
+        return None
+    is_same = isinstance(ask.b, Const) and ask.b.value == number.value
+    if number.value == 0 or not is_same or ask.a is not e.b:
+        return None
+    return {"lt": "max", "gt": "min"}.get(ask.op)

@@ -495,13 +495,19 @@ class _Winograd:
 
             return nest.unrolled(self.rows, row, "r")
 
+        # what there is already is what the sums begin with, where one instruction loads two vectors
+        is_continued = nest.target.multiplies_by_lane and not self.is_whole
+
+        def begin(*at: Expr) -> Expr:
+            return Load(self.sums, sums_at(*at), dtype) if is_continued else expr.const(0, dtype)
+
         def total(*at: Expr) -> Expr:
             more = Load(acc, at, dtype)
-            if self.is_whole:
+            if self.is_whole or is_continued:
                 return more
             return expr.add(Load(self.sums, sums_at(*at), dtype), more)
 
-        stmts = each(lambda *at: Store(acc, at, expr.const(0, dtype)))
+        stmts = each(lambda *at: Store(acc, at, begin(*at)))
         if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
             stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step)
         else:

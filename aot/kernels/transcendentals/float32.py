@@ -178,14 +178,31 @@ def exp_nonpositive(a: Expr) -> Expr:
     return (p * ((t.bits() << 23) + 0x3F800000).float_bits()).e
 
 
+# What sigmoid is scaled by, so that exp(-x) is normal as far as it counts: it is 2^-24 at 1, and
+# 2^126 where the quotient is half of the least denormal number.
+_SIGMOID_SCALE = 24
+
+
 def sigmoid(a: Expr) -> Expr:
     """1 / (1 + exp(-x)), at most 2.5 ulp.
 
-    Written with exp(-|x|), which cannot overflow, so that denormal results come out right.
+    It is s / (s + s exp(-x)) with s = 2^-24. The magic number has the bias of 2^n's exponent less
+    24 in its low bits, so that a shift makes s * 2^n of the sum; with exp(-r) = 1 - (r + r^2 p(r))
+    no sign changes, and the polynomial is in two halves, of which only the first ones add to a
+    constant.
     """
-    x = V(a)
-    z = _exp_clamped(at_least(V(unary("neg", x.abs().e)), -104.0))
-    return ((x < 0.0).choose(z, 1.0) / (z + 1.0)).e
+    x = at_most(at_least(V(a), -104.0), 70.0)
+    magic = _MAGIC + 127 - _SIGMOID_SCALE
+    t = x.fma(-_LOG2E, magic)
+    n = t - magic
+    r = n.fma(_LN2_LOW, n.fma(_LN2_HIGH, x))
+    square = r * r
+    low, high = r.fma(_EXP[1], -_EXP[0]), r.fma(_EXP[3], -_EXP[2])
+    high = square.fma(-_EXP[4], high)
+    part = square.fma(square.fma(high, low), r)
+    z = (V(Const(F32, 1.0)) - part) * (t.bits() << 23).float_bits()
+    scale = 2.0**-_SIGMOID_SCALE
+    return (V(Const(F32, scale)) / (z + scale)).e
 
 
 # log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
