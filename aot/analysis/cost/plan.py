@@ -607,7 +607,8 @@ def _tile(
                 held = 2 * vectors + MATRIX_REGISTERS - 1
             if in_pairs:
                 held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)
-            free = 3 if grouped and not is_fitted else 1
+            # in 32 bits rows' scalars are copied to all lanes ahead of their products
+            free = 3 if (grouped and not is_fitted) or target.arch == "arm" else 1
             if rows * vectors + held + free > target.vector_registers:
                 break
             if isinstance(rows_total, int) and rows > rows_total + in_matrices:

@@ -214,8 +214,8 @@ class Expressions:
         if is_uniform(a) and is_uniform(b) and is_uniform(condition):
             return self._lift(self.asm.select, args)
         if self.traits.has_nan_extrema and (extremum := _limit(e)) is not None:
-            vectors = [self.lanes.vector(v) for v in (a, b)]
-            return arithmetic.binary(self.asm, self.traits, extremum, *vectors, e.dtype)
+            limit, value = self.lanes.vector(a), self.lanes.vector(b)
+            return arithmetic.binary(self.asm, self.traits, extremum, value, limit, e.dtype)
         if e.dtype is not DType.INDEX:
             chosen = self.lanes.vector(condition) if condition.type.lanes else condition
             return self.asm.select(chosen, self.lanes.vector(a), self.lanes.vector(b))
