@@ -143,7 +143,7 @@ def test_a_plugin_that_is_misused_says_so(tmp_path: Path) -> None:
 BOUNDS = {
     "yolov8n_320": (1_012_627_200, {"balanced": 0.236, "speed": 0.221}),
     "squeezenet_rw": (349_151_936, {"balanced": 0.26, "speed": 0.238}),
-    "shufflenet_rw": (124_664_528, {"balanced": 0.415, "speed": 0.406}),
+    "shufflenet_rw": (124_664_528, {"balanced": 0.417, "speed": 0.409}),
 }
 
 

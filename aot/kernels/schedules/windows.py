@@ -191,6 +191,10 @@ class WindowTiles:
         block = BLOCK_BYTES
         if isinstance(step, int):
             block = max(block, gcd(step * size, WAY_BYTES) // 4)
+        if (
+            target.multiplies_by_lane
+        ):  # what a line takes beside its tiles shows where these are short
+            block = max(block, target.l1_bytes // 2 // (lines * positions))
         together = max(1, block // (self.pieces[0].columns * size))
         return together if together < tiles else None
 
