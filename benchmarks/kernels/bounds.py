@@ -6,7 +6,10 @@ that holds them, what cannot overlap, and a launch. It knows nothing of schedule
 - *Operations* are those of a vector unit for elements of four bytes: a multiply-add is one, as is
   any other operation on numbers, but divisions and square roots, which are slower. Narrower
   elements count less, wider ones more. Transcendentals count as the polynomials that compute them.
-  Index arithmetic, comparisons, choices and casts are free. A convolution counts all taps, those in
+  Index arithmetic, comparisons, choices and casts are free, but conversions between integers and
+  floats, which are instructions of floats on all machines (cvtdq2ps, scvtf); what is rounded is
+  converted by that. A zero point is added to numbers as narrow as the result's, which saturate.
+  A convolution counts all taps, those in
   the padding too, and as the direct algorithm has them: Winograd's may do better than its bound.
   Products of bytes are as fast as the target's instructions for them, which are measured too.
 - *Bytes* are read or written once, both at the speed of reading, all operands together in the
@@ -136,13 +139,31 @@ def _computed(call: Call, values: Mapping[str, int]) -> Work:
     for compute, type in zip(call.record.compute(call), call.result_types, strict=True):
         value = _expanded(compute.value)
         extents = dict(zip(compute.indices, type.dims, strict=True))
-        operations, divisions = (
-            _number(count_operations(value, extents, weigh), values)
-            for weigh in (_operations, _divisions)
-        )
-        weight = _weight(value.dtype)
-        found += Work(operations * weight, divisions * weight)
+        narrowed = _narrowed(value)
+
+        def bits(
+            e: expr.Expr, narrowed: expr.Expr | None = narrowed, to: DType = value.dtype
+        ) -> int:
+            return _operations(e) * max((to if e is narrowed else e.dtype).bits, 8)
+
+        def divisions(e: expr.Expr) -> int:
+            return _divisions(e) * max(e.dtype.bits, 8)
+
+        counts = (_number(count_operations(value, extents, w), values) for w in (bits, divisions))
+        found += Work(*(count / 32 for count in counts))
     return found
+
+
+def _narrowed(value: expr.Expr) -> expr.Expr | None:
+    """What is added to a rounded number before a cast that saturates, if that is all of it."""
+    is_narrow = isinstance(value, expr.Cast) and value.dtype.is_integer and value.dtype.bits <= 16
+    if not is_narrow or not isinstance(value.a, expr.Binary) or value.a.op != "add":
+        return None
+    return value.a if _is_rounded(value.a.a) else None
+
+
+def _is_rounded(e: expr.Expr) -> bool:
+    return isinstance(e, expr.Unary) and e.op == "round"
 
 
 def _expanded(value: expr.Expr) -> expr.Expr:
@@ -156,9 +177,21 @@ def _operations(e: expr.Expr) -> int:
     if isinstance(e, expr.Reduce):
         # the sum of products is multiply-adds
         return 0 if isinstance(e.body, expr.Binary) and e.body.op == "mul" else 1
+    if isinstance(e, expr.Cast):
+        return int(_converts(e))
     if isinstance(e, expr.Unary | expr.Binary):
         return int(e.op not in _DIVISIONS and e.op not in expr.COMPARE_OPS)
     return int(isinstance(e, expr.Fma))
+
+
+def _converts(cast: expr.Cast) -> bool:
+    """Whether a cast makes floats of integers, or integers of floats that are not rounded yet."""
+    a, b = cast.a.dtype, cast.dtype
+    if a.is_float == b.is_float or DType.INDEX in (a, b) or DType.BOOL in (a, b):
+        return False
+    rounded = cast.a.a if _narrowed(cast) is not None else cast.a  # type: ignore[attr-defined]
+    # a scalar, as a zero point is, is converted once
+    return bool(expr.free_vars(cast)) and not _is_rounded(rounded)
 
 
 def _divisions(e: expr.Expr) -> int:

@@ -31,6 +31,27 @@ class PerLane:
     values: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Address:
+    """Where an access goes: `pointer + lane * step` elements, or a pointer per lane, each `places`
+    elements from the first one's base where that is known. What is `before` the pointer, in memory
+    whose steps all are whole, is there as well as what follows up to a whole step."""
+
+    pointer: Value
+    step: Value | None = None
+    pointers: tuple[Value, ...] = ()
+    places: tuple[int, ...] = ()
+    before: int | None = None
+
+    @property
+    def is_uniform(self) -> bool:
+        return self.step is None and not self.pointers
+
+    @property
+    def is_unit(self) -> bool:
+        return self.step is not None and self.step.number == 1
+
+
 # A scalar Value is uniform, a vector Value has an element per lane (never of dtype INDEX).
 Laned = Value | Affine | PerLane
 

@@ -7,11 +7,18 @@ mask register reads zeros from the image instead of branching; a guarded store b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from aot.backends.cpu import byte_tables
 from aot.backends.cpu.assembler import PTR, Assembler, Block, Type, Value, integer, real
-from aot.backends.cpu.lanes import Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
+from aot.backends.cpu.gathered import (
+    are_near,
+    before_a_step,
+    load_picked,
+    load_places,
+    store_places,
+)
+from aot.backends.cpu.lanes import Address, Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.ranges import LinearForm
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import ScratchPlan
@@ -46,23 +53,6 @@ METADATA = (
     '!4 = !{!"scratch", !1}',
     "!5 = !{!4}",
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Address:
-    """Where an access goes: `pointer + lane * step` elements, or a pointer per lane."""
-
-    pointer: Value
-    step: Value | None = None
-    pointers: tuple[Value, ...] = ()
-
-    @property
-    def is_uniform(self) -> bool:
-        return self.step is None and not self.pointers
-
-    @property
-    def is_unit(self) -> bool:
-        return self.step is not None and self.step.number == 1
 
 
 class Memory:
@@ -221,7 +211,11 @@ class Memory:
             start = self._start(memory, open_part, terms)
             if key is not None and self._block is self.asm.current:
                 self._starts[key] = start
-        return self._at(memory, *start, fixed)
+        found = self._at(memory, *start, fixed)
+        if found.step is None or not isinstance(memory, Scratch) or constant != fixed:
+            return found
+        factors = (*(factor for _, factor in terms), *memory.shape[-1:])
+        return replace(found, before=before_a_step(fixed, found.step.number, factors))
 
     def _at(self, memory: Buffer | Scratch, elements: Laned, base: Value, fixed: int) -> Address:
         size = self.traits.bytes_of(memory.dtype)
@@ -235,7 +229,12 @@ class Memory:
             return Address(pointer(elements.base), elements.step)
         if isinstance(elements, PerLane):
             pointers = tuple(pointer(v) for v in elements.values)
-            return Address(pointers[0], None, pointers)
+            numbers = [v.number for v in elements.values]
+            places = tuple(n for n in numbers if n is not None)
+            if len(places) < len(numbers):
+                return Address(pointers[0], None, pointers)
+            least = self.lanes.constant(min(places))
+            return Address(pointer(least), None, pointers, tuple(n - min(places) for n in places))
         return Address(pointer(elements))
 
     def _key(
@@ -339,6 +338,8 @@ class Memory:
         if address.is_uniform:
             align = self.traits.bytes_of(memory.dtype)
             loaded = self._load_uniform(address.pointer, type_, size, align, metadata, guard, mask)
+        elif guard is None and mask is None and self._are_near(address):
+            loaded = load_places(self.asm, address.pointer, address.places, type_, size, metadata)
         elif address.is_unit:
             fallback = self._fallback(other, dtype)
             loaded = self._load_unit(address, type_, size, metadata, guard, mask, fallback)
@@ -352,6 +353,11 @@ class Memory:
         if dtype is DType.INDEX and result.type.lanes:
             return self.lanes.per_lane(lambda i: self.asm.extract(result, i))
         return result
+
+    def _are_near(self, address: Address) -> bool:
+        """Whether lanes' places are known, and few vectors hold all of them."""
+        is_known = bool(address.places) and self.traits.target.arch == "x86_64"
+        return is_known and are_near(address.places)
 
     def is_table(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
         """Whether a number of 8 bits says which byte of a whole table is meant, and vectors of such
@@ -367,6 +373,8 @@ class Memory:
         """The address of packed words, counted in words; those of vectors are aligned as words."""
         if address.is_uniform:
             return address
+        if address.places and not any(n % dtype.parts for n in address.places):
+            return replace(address, places=tuple(n // dtype.parts for n in address.places))
         step = address.step.number if address.step is not None else None
         if step is None or step % dtype.parts:
             raise InternalError(
@@ -517,7 +525,10 @@ class Memory:
             condition = None
         step = None if address.step is None else address.step.number
         if condition is None and step is not None and 1 < step <= MOST_PICKED:
-            return self._load_picked(address.pointer, type_, size, step, metadata)
+            vector = Type(type_.element, self.lanes.count)
+            return load_picked(
+                self.asm, address.pointer, vector, size, step, address.before, metadata
+            )
         values = []
         for lane in range(self.lanes.count):
             pointer = self.lane_pointer(address, lane, size)
@@ -526,34 +537,6 @@ class Memory:
                 pointer = self.asm.select(bit, pointer, self.zeros(size))
             values.append(self.asm.load(type_, pointer, size, metadata))
         return self.asm.gather(values)
-
-    def _load_picked(
-        self, pointer: Value, type_: Type, size: int, step: int, metadata: str
-    ) -> Value:
-        """Every `step`th element, out of vectors of all from the first lane's to the last one's."""
-        count = self.lanes.count
-        span = step * (count - 1)  # from the first to the last
-        vector = Type(type_.element, count)
-        result: Value | None = None
-        lanes: list[int] = []
-        for part in range(step):
-            # the last one ends with the last lane, so that nothing beyond is read
-            first = min(part * count, span + 1 - count)
-            at = self.asm.offset(pointer, self.lanes.constant(first * size))
-            loaded = self.asm.load(vector, at, size, metadata)
-            wanted = [n for n in range(len(lanes), count) if step * n < first + count]
-            picked = [count + step * n - first for n in wanted]
-            if result is None:
-                picked = [n - count for n in picked]
-                rest = [0] * (count - len(picked))
-                result = self.asm.shuffle(loaded, loaded, picked + rest)
-            else:
-                kept = list(range(len(lanes)))
-                rest = [0] * (count - len(lanes) - len(picked))
-                result = self.asm.shuffle(result, loaded, kept + picked + rest)
-            lanes += wanted
-        assert result is not None
-        return result
 
     def lane_pointer(self, address: Address, lane: int, size: int) -> Value:
         """The address of a lane's element of `size` bytes."""
@@ -623,6 +606,9 @@ class Memory:
     def _store_lanes(
         self, address: Address, vector: Value, size: int, metadata: str, mask: Value | None
     ) -> None:
+        if mask is None and self._are_near(address):
+            store_places(self.asm, address.pointer, address.places, vector, size, metadata)
+            return
         if not address.is_unit:
             for lane in range(self.lanes.count):
                 pointer = self.lane_pointer(address, lane, size)

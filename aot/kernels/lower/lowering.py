@@ -26,6 +26,7 @@ from aot.kernels.lower.stages import schedule_stages
 from aot.kernels.lower.stored_bits import as_bits
 from aot.kernels.lower.two_ways import two_ways
 from aot.kernels.schedules.attention import schedule_attention
+from aot.kernels.schedules.byte_groups import schedule_byte_groups
 from aot.kernels.schedules.contraction import schedule_contraction
 from aot.kernels.schedules.elementwise import schedule_elementwise
 from aot.kernels.schedules.general import (
@@ -222,6 +223,9 @@ def _schedule(
         if body is not None:
             return body
     if made.schedule in _TILES and not is_long_for_a_lane(nest, output):
+        grouped = schedule_byte_groups(nest, output) if blocks is None else None
+        if grouped is not None:
+            return grouped
         body = schedule_contraction(nest, output, made, target.panel, blocks, max_weight)
         if body is not None:
             return body

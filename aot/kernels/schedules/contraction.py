@@ -27,6 +27,7 @@ from aot.kernels.lower.two_ways import up_to
 from aot.kernels.schedules.ahead import Ahead, AskingTile
 from aot.kernels.schedules.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.schedules.blocked_weights import BlockedTiles, StoredWeights, weight_of
+from aot.kernels.schedules.byte_planes import schedule_byte_planes
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.dots import (
     COLUMNS_TOGETHER,
@@ -36,6 +37,12 @@ from aot.kernels.schedules.dots import (
     StagedRows,
 )
 from aot.kernels.schedules.dots_gpu import sum_words
+from aot.kernels.schedules.dots_in_parts import (
+    DotTileInParts,
+    PartsTile,
+    parts_of,
+    rows_in_parts,
+)
 from aot.kernels.schedules.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.schedules.products import Tile
@@ -140,6 +147,9 @@ def schedule_contraction(
             if left is not None and DotBlockTiles.fits(nest, blocks):
                 return DotBlockTiles(nest, *found, plan, weights, left).build()
             return BlockedTiles(nest, *found, plan, weights).build()
+    planes = schedule_byte_planes(nest, *found, panel, max_weight)
+    if planes is not None:
+        return planes
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
     usual = _Tiles(nest, *found, plan, panel, max_weight).build()
@@ -226,11 +236,17 @@ class _Tiles:
         self.columns = self.chunks * self.width
         self.shares = plan.shares
         self.staged: StagedRows | None = None
+        self.parts = 1  # lanes of a column
         if dotted is not None and has_matrices(nest, roles, dotted, self.rows, self.width):
             self.rows = even(self.rows)
             self.staged = StagedPairs(nest, roles, dotted, self.rows)
         elif dotted is not None:
-            make = RowsInPlace if are_in_place(nest, dotted) else StagedRows
+            is_in_place = are_in_place(nest, dotted)
+            if self.chunks == 1:
+                self.parts = parts_of(nest, roles, dotted, self.width, is_in_place=is_in_place)
+            if self.parts > 1:
+                self.rows = rows_in_parts(roles, dotted, self.rows)
+            make = RowsInPlace if is_in_place else StagedRows
             self.staged = make(nest, roles, dotted, self.rows)
         self.ahead: Ahead | None = None
 
@@ -412,8 +428,12 @@ class _Tiles:
         """Tiles of all rows from `first` on that one tile of the plan's height has."""
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
-            parts = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
-            tile = GpuTile(*parts, self.shares) if self.nest.is_gpu else Tile(*parts)
+            given = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+            if self.staged is not None and self.parts > 1:
+                row = expr.index(0) if first is base else expr.sub(first, base)
+                parted = PartsTile(self.parts, *given)
+                return DotTileInParts(parted, self.staged, row, values, first, start).build()
+            tile = GpuTile(*given, self.shares) if self.nest.is_gpu else Tile(*given)
             if self.staged is None:
                 if self.ahead is not None:
                     return AskingTile(tile, values, first, start, self.ahead).build()
@@ -428,7 +448,7 @@ class _Tiles:
         extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
-        is_split = self._has_rows_together and self.staged is None
+        is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
         return over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
 
     @property

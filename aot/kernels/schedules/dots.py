@@ -381,6 +381,9 @@ class DotTile(Placed):
         return self.roles.reduce.dtype is DType.I32 and self.shape.has_all_columns
 
     def _finish(self) -> list[Stmt]:
+        return self._named() + super()._finish()
+
+    def _named(self) -> list[Stmt]:
         """What all elements read is read once before."""
         stmts: list[Stmt] = []
         inside = set(expr.nodes(self.roles.reduce))
@@ -388,7 +391,7 @@ class DotTile(Placed):
             for load in expr.loads(value):
                 if load not in inside and not expr.free_vars(load) and load not in self.named:
                     self.named[load] = self.nest.let(load, stmts, "c")
-        return stmts + super()._finish()
+        return stmts
 
     def _done(self, total: Expr) -> dict[Expr, Expr]:
         return {**self.named, **super()._done(total)}

@@ -30,6 +30,7 @@ from aot.kernels.lower.nest import (
     identity,
 )
 from aot.kernels.lower.rows import SUMS, row_of_vectors
+from aot.kernels.schedules.byte_depthwise import schedule_byte_depthwise
 from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
@@ -153,6 +154,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
         return _lanes_over_reduction(nest, output, reduces, free)
     if not free and are_columns(nest, output, reduces):
         return schedule_columns(nest, output, reduces[0])
+    bytes_ = None if free else schedule_byte_depthwise(nest, output, reduces)
+    if bytes_ is not None:
+        return bytes_
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         packed = find_packed(nest, window)

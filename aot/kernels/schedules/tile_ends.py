@@ -10,7 +10,7 @@ from copy import copy
 from functools import partial
 
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Expr, Load
+from aot.ir.expr import Binary, Expr, Load, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.lower.nest import Nest, Output
@@ -103,25 +103,13 @@ class TileEnds:
     def _find_bias(self) -> tuple[Binary, Load] | None:
         """The addition of a number for each column to the sums, and these, where the sums may begin
         with them."""
-        reduce = self.roles.reduce
-        users = {
-            node
-            for value in self.output.values
-            for node in expr.nodes(value)
-            if reduce in expr.children(node)
-        }
-        if len(users) != 1:
+        found = sum_with_bias(self.output, self.roles.reduce)
+        if found is None:
             return None
-        (user,) = users
-        if not isinstance(user, Binary) or user.op != "add":
-            return None
-        bias = user.b if user.a is reduce else user.a
-        if not isinstance(bias, Load) or bias.guard is not None or bias.dtype is not reduce.dtype:
-            return None
-        seen = expr.free_vars(bias)
+        seen = expr.free_vars(found[1])
         if self.roles.rows is not None and self.roles.rows.var in seen:
             return None
-        return (user, bias) if self.roles.columns.var in seen else None
+        return found if self.roles.columns.var in seen else None
 
     # What becomes of the sums
 
@@ -422,3 +410,23 @@ class TileEnds:
 def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
     """A sum of nothing."""
     return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
+
+
+def sum_with_bias(output: Output, reduce: Reduce) -> tuple[Binary, Load] | None:
+    """The addition of a number that is loaded to a sum, and that; None where anything else reads
+    the sum."""
+    users = {
+        node
+        for value in output.values
+        for node in expr.nodes(value)
+        if reduce in expr.children(node)
+    }
+    if len(users) != 1:
+        return None
+    (user,) = users
+    if not isinstance(user, Binary) or user.op != "add":
+        return None
+    bias = user.b if user.a is reduce else user.a
+    if not isinstance(bias, Load) or bias.guard is not None or bias.dtype is not reduce.dtype:
+        return None
+    return user, bias

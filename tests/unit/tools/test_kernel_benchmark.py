@@ -160,6 +160,10 @@ def test_values_beyond_the_limit_are_no_case() -> None:
         ("sqrt", ("f32[6, 5]",), {}, Work(0, 30)),
         ("transpose", ("f32[6, 5]",), {"perm": [1, 0]}, Work()),
         ("equal", ("f32[6]", "f32[6]"), {}, Work()),
+        ("cast", ("i32[6, 5]",), {"to": DType.F32, "clamps": False}, Work(30)),
+        ("cast", ("u8[6, 5]",), {"to": DType.I32, "clamps": False}, Work()),
+        # rounding converts as well, and the zero point joins what is narrow by then
+        ("quantize", ("f32[6, 5]", "f32[]", "u8[]"), {"to": DType.U8}, Work(30 * 1.25, 30)),
         ("reduce_sum", ("f32[6, 5]",), {"axes": [1]}, Work(30)),
         ("scan", ("f32[6, 5]",), {"axis": 1}, Work(30, chain=5)),
         ("top_k", ("f32[6, 64]",), {"axis": 1, "k": 64, "dtype": "i32"}, Work(scalars=6 * 64 * 6)),
