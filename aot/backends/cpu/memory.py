@@ -563,7 +563,8 @@ class Memory:
         pointer = self.address(memory, (index,)).pointer
         name = "llvm.prefetch.p0"
         self.asm.declarations[name] = f"declare void @{name}(ptr, i32, i32, i32)"
-        self.asm.emit_void(f"call void @{name}({pointer}, i32 0, i32 2, i32 1)")
+        is_written = int(memory.is_written)
+        self.asm.emit_void(f"call void @{name}({pointer}, i32 {is_written}, i32 2, i32 1)")
 
     # Stores.
 

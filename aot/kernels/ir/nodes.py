@@ -174,8 +174,9 @@ class Combine:
 
 @dataclass(frozen=True, eq=False)
 class Prefetch:
-    """A hint that what a Buffer has at an index will be loaded soon; changes no value, whether it
-    is done or not, and the index may be outside. Stands outside VECTOR and LANE loops."""
+    """A hint that a Buffer will soon be read at an index, or stored to if it is written; changes no
+    value, whether it is done or not, and the index may be outside. Stands outside VECTOR and LANE
+    loops."""
 
     source: Buffer
     index: Expr

@@ -30,7 +30,7 @@ VECTOR_BYTES = 64
 # channels of the result that are finished together, whose bytes fill a vector
 TOGETHER = 64
 # results of a workgroup, which shares what it makes of its weights
-LEAST_RESULTS = 1 << 14
+LEAST_RESULTS = 1 << 15
 # how much larger than the nearest cache an image is whose rows are asked for before they are read
 LARGE = 4
 
@@ -172,8 +172,8 @@ class ByteTiles(ABC):
         self.lanes = nest.target.vector_bytes // DType.I32.bytes
         height, width = (number(slide.at) for slide in (window.down, window.along))
         self.rows = min(rows, height)
-        # half of the nearest cache: the other half is what is read and stored meanwhile
-        most = max(nest.target.l1_bytes // 2 // row - window.along.taps, 4 * window.along.step)
+        # most of the nearest cache: the rest is what is read and stored meanwhile
+        most = max(nest.target.l1_bytes * 3 // 4 // row - window.along.taps, 4 * window.along.step)
         self.piece = even(width, max(1, min(most // window.along.step, width)))
         self.tile = even(self.piece, self.tile_results)
         self.named: dict[Expr, Expr] = {}
@@ -325,18 +325,24 @@ class ByteTiles(ABC):
         first = expr.mul(values[down.at.var], expr.index(down.step))
         begin = expr.add(first, expr.index(down.places(self.rows)))
         place = expr.mul(x, expr.index(along.step))
+        later = {down.at.var: expr.add(values[down.at.var], expr.index(self.rows))}
+        later = {**values, **later, along.at.var: x, window.channels.var: block.first}
+        stored = Prefetch(self.output.buffer, expr.substitute(self.output.address, later))
         return [
-            Prefetch(
-                source,
-                self.image_at(
-                    values,
-                    block.image,
-                    expr.add(begin, expr.index(r)),
-                    expr.add(place, expr.index(p)),
-                ),
-            )
-            for r in range(down.step)
-            for p in range(along.step)
+            stored,
+            *(
+                Prefetch(
+                    source,
+                    self.image_at(
+                        values,
+                        block.image,
+                        expr.add(begin, expr.index(r)),
+                        expr.add(place, expr.index(p)),
+                    ),
+                )
+                for r in range(down.step)
+                for p in range(along.step)
+            ),
         ]
 
     def bias_of(self, channel: Expr) -> Expr:

@@ -22,6 +22,8 @@ from aot.kernels.schedules.products import Tile
 # rows whose sums are in registers at once, and results that are finished together
 ROWS, TOGETHER = 16, 64
 VECTOR_BYTES = 64
+# steps of a sum that are written out, so that registers hold their weights for all tiles
+UNROLLED = 8
 # bytes of a row below which half as many rows are summed at once
 SHORT = 64
 
@@ -115,7 +117,9 @@ class DotTileInParts(DotTile):
 
             return self._each_place(product)
 
-        return self.nest.serial(axes.size // axes.terms // self.parts, step, "g")
+        steps = axes.size // axes.terms // self.parts
+        loop = self.nest.unrolled if steps <= UNROLLED else self.nest.serial
+        return loop(steps, step, "g")
 
     def _left(self, r: Expr, word: Expr) -> Expr:
         if isinstance(self.staged, RowsInPlace):
