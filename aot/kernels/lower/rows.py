@@ -1,4 +1,5 @@
-"""Rows of neighbours in vectors, ever narrower ones for what is left. Chooses no axis."""
+"""Rows of neighbours in vectors, ever narrower ones for what is left, or some lanes of one. Chooses
+no axis."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from collections.abc import Callable, Sequence
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr
-from aot.kernels.ir.nodes import Stmt
+from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower.nest import Nest
 
 # vectors of results side by side, whose sums hide an operation's latency
 SUMS = 4
+# lanes of vectors in which some are turned off
+_LEAST_MASKED = 8
 
 
 def row_of_vectors(
@@ -20,10 +23,13 @@ def row_of_vectors(
     count: Dim,
     width: int,
     body: Callable[[Expr, int, Expr | None], Sequence[Stmt]],
+    *,
+    may_mask: bool = False,
 ) -> list[Stmt]:
     """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
 
-    `body(index, width, lane)` gives the statements of an element.
+    `body(index, width, lane)` gives the statements of an element. With `may_mask` what is left may
+    be lanes of one vector, the others of which are off.
     """
 
     def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
@@ -31,7 +37,8 @@ def row_of_vectors(
 
     out: list[Stmt] = []
     done: Dim = 0
-    for wide in _widths(width, nest.lanes, count):
+    masked = _masked_lanes(nest, count) if may_mask else 0
+    for wide in _widths(width, nest.lanes, dims.add(count, -masked)):
         size = expr.index(wide)
         begin = expr.index(done)
         full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
@@ -44,7 +51,23 @@ def row_of_vectors(
         done = dims.add(done, dims.multiply(full, wide))
     rest = dims.add(count, dims.multiply(done, -1))
     end = expr.index(done)
+    if masked:
+
+        def some(lane: Expr) -> list[Stmt]:
+            is_there = expr.binary("lt", lane, expr.index(masked))
+            return [If(is_there, tuple(element(expr.add(end, lane), nest.lanes, lane)))]
+
+        return [*out, nest.spread(nest.lanes, some)]
     return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
+
+
+def _masked_lanes(nest: Nest, count: Dim) -> int:
+    """How many lanes of a last vector are on, where the target turns lanes off by masks, and what
+    is left of whole vectors would take several narrower ones; else 0."""
+    if nest.is_gpu or nest.lanes < _LEAST_MASKED or not nest.target.has("avx512bw"):
+        return 0
+    rest = count % nest.lanes if isinstance(count, int) else 0
+    return rest if rest.bit_count() > 1 else 0
 
 
 def _widths(width: int, lanes: int, count: Dim) -> list[int]:

@@ -41,7 +41,9 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     together = Neighbours.of(nest, output, axes)
     if together is not None:
         return lanes_over_output(nest, together.axes, lambda at, width, lane: together.stores(at))
-    return lanes_over_output(nest, axes, lambda values, width, lane: output.stores(nest, values))
+    return lanes_over_output(
+        nest, axes, lambda values, width, lane: output.stores(nest, values), may_mask=True
+    )
 
 
 def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
@@ -76,6 +78,7 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
                 end - first,
                 _width(nest, end - first),
                 lambda at, width, lane, part=part: part.stores(nest, {**values, inner.var: at}),  # type: ignore[misc]
+                may_mask=True,
             )
             first = end
         return stmts

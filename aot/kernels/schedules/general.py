@@ -52,7 +52,13 @@ ElementBody = Callable[[Values, int, Expr | None], Sequence[Stmt]]
 
 
 def lanes_over_output(
-    nest: Nest, axes: Sequence[Axis], body: ElementBody, work: Dim = 1, vectors: int = 1
+    nest: Nest,
+    axes: Sequence[Axis],
+    body: ElementBody,
+    work: Dim = 1,
+    vectors: int = 1,
+    *,
+    may_mask: bool = False,
 ) -> tuple[Stmt, ...]:
     """Loops over all `axes` with lanes along the last.
 
@@ -63,6 +69,7 @@ def lanes_over_output(
         work: what an element is as work: the terms of its reductions.
         vectors: how many of them a CPU does side by side: neighbours of a term lie in one line of a
             cache, and sums of their own hide an addition's latency.
+        may_mask: whether lanes of a CPU's vector may be off for what is left of a row.
     """
     if nest.is_gpu:
         return _one_invocation_each(nest, axes, body)
@@ -79,7 +86,9 @@ def lanes_over_output(
 
     def row(values: Values, start: Expr, count: Dim) -> list[Stmt]:
         return row_of_vectors(
-            nest, start, count, width, lambda at, *lane: body({**values, inner.var: at}, *lane)
+            *(nest, start, count, width),
+            lambda at, *lane: body({**values, inner.var: at}, *lane),
+            may_mask=may_mask,
         )
 
     if _is_one_piece(inner.extent, outer, grain):
