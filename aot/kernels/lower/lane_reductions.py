@@ -39,7 +39,7 @@ def reduce_lanes(
         axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
         return _reduce_workgroup(nest, reduce, body, {**gone, **values}, axes)
     stmts, acc, width = terms_in_lanes(nest, reduce, body, values, kept)
-    stmts += _halved(nest, reduce, acc, width, 1)
+    stmts += halved(nest, reduce.op, acc, width, 1)
     return stmts, nest.let(Load(acc, (expr.index(0),), reduce.dtype), stmts, "r")
 
 
@@ -78,10 +78,10 @@ def terms_in_lanes(
 
     stmts += nest.inside(axes[:-1], {}, rows)
     left = min(width, nest.lanes)
-    return stmts + _halved(nest, reduce, acc, width, left), acc, left
+    return stmts + halved(nest, reduce.op, acc, width, left), acc, left
 
 
-def _halved(nest: Nest, reduce: Reduce, acc: Scratch, width: int, left: int) -> list[Stmt]:
+def halved(nest: Nest, op: str, acc: Scratch, width: int, left: int) -> list[Stmt]:
     """Combines the `width` lanes of a sum until `left` of them have it all."""
     stmts: list[Stmt] = []
     half = width // 2
@@ -95,9 +95,9 @@ def _halved(nest: Nest, reduce: Reduce, acc: Scratch, width: int, left: int) -> 
                     acc,
                     (lane,),
                     combine(
-                        reduce.op,
-                        Load(acc, (lane,), reduce.dtype),
-                        Load(acc, (expr.add(lane, offset),), reduce.dtype),
+                        op,
+                        Load(acc, (lane,), acc.dtype),
+                        Load(acc, (expr.add(lane, offset),), acc.dtype),
                     ),
                 )
             ],
