@@ -65,6 +65,15 @@ def _float_to_i32(asm: Assembler, a: Value) -> Value:
     return asm.select(asm.fcmp("uno", a, a), integer(0, number.type), number)
 
 
+def _float_to_i64(asm: Assembler, a: Value) -> Value:
+    """As above."""
+    bits = 24 if a.type.element == "float" else 53  # of a significand
+    number = asm.cast("fptosi", _clamped(asm, a, -(2.0**63), 2.0**63 - 2.0 ** (63 - bits)), "i64")
+    is_beyond = asm.fcmp("oge", a, real(2.0**63, a.type))
+    number = asm.select(is_beyond, integer(2**63 - 1, number.type), number)
+    return asm.select(asm.fcmp("uno", a, a), integer(0, number.type), number)
+
+
 def _float_to_narrow(asm: Assembler, a: Value, to: DType, element: str) -> Value:
     """Saturated, as floats: LLVM makes the conversion that does it lane by lane on x86."""
     bits = type_bits(element)
@@ -87,6 +96,8 @@ def _float_to_integer(asm: Assembler, traits: Traits, a: Value, source: DType, t
         return _float_to_narrow(asm, a, to, element)
     if is_f32 and arch == "x86_64" and a.type.lanes and to is DType.I32:
         return _float_to_i32(asm, a)
+    if to is DType.I64 and a.type.lanes and traits.target.has("avx512dq"):
+        return _float_to_i64(asm, a)
     name = "llvm.fptosi.sat" if to.is_signed else "llvm.fptoui.sat"
     result = a.type.of(element)
     return asm.call(name, result, [a], f"{result.mangled}.{a.type.mangled}")
