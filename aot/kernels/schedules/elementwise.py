@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
-from aot.ir.expr import Expr
+from aot.ir.expr import Expr, Reduce
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
 from aot.kernels.lower.borders import conditions_of
@@ -19,6 +20,7 @@ from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
 from aot.kernels.schedules.neighbours_gpu import Neighbours
+from aot.kernels.schedules.tables import schedule_tables
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
@@ -35,7 +37,7 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
-        made = _segmented(nest, output) or _in_blocks(nest, output)
+        made = _segmented(nest, output) or _in_blocks(nest, output) or _gathered(nest, output)
         if made is not None:
             return made
     together = Neighbours.of(nest, output, axes)
@@ -259,6 +261,28 @@ def _in_blocks(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
         return [If(is_whole, tuple(blocks(values, row, size)), tuple(blocks(values, row, left)))]
 
     return nest.grid(outer, body, dims.multiply(inner.extent, size))
+
+
+def _gathered(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """Loops of what a table names along the innermost axis, the same in all rows, as a reduction of
+    one term; None where that is not all, or lanes are not picked out of vectors."""
+    if not nest.target.has("avx512f") or len(output.axes) < 2 or output.others:
+        return None
+    inner, rows = output.axes[-1].var, output.axes[-2].var
+    chosen = [
+        load
+        for load in expr.loads(output.value)
+        if any(inner in expr.free_vars(place) for place in expr.loads(load.indices[0]))
+    ]
+    if len(chosen) != 1 or chosen[0].guard is not None or chosen[0].dtype is not DType.F32:
+        return None
+    (load,) = chosen
+    places = [expr.free_vars(place) for place in expr.loads(load.indices[0])]
+    if any({rows, inner} <= known for known in places):
+        return None
+    one = Reduce("sum", ((nest.builder.var("t"), 1),), load, load.dtype)
+    reduced = output.rewritten(lambda e: expr.transform(e, {load: one}.get))  # type: ignore[arg-type]
+    return schedule_tables(nest, reduced, [one])
 
 
 def _far_axis(nest: Nest, output: Output) -> Axis | None:

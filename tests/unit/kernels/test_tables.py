@@ -85,20 +85,15 @@ def test_tables_are_read_once_for_many_rows() -> None:
         assert [row.extent for row in rows] == [64]
 
 
-def resized(
-    shape: tuple[int, ...], count: int, taps: int, *, is_reversed: bool = False
-) -> Function:
+def resized(shape: tuple[int, ...], count: int, taps: int, *, is_back: bool = False) -> Function:
     """The last axis resampled at places that go on as a resize's do, or back."""
     b = Builder()
     x: Any = b.input("x", TensorType(DType.F32, shape))
     first = np.floor((np.arange(count) + 0.5) * shape[-1] / count - 0.5).astype(np.int64)
     positions = first + np.arange(taps)[:, None] - (taps - 1) // 2
     weights = np.random.default_rng(1).integers(-3, 4, (taps, count)).astype(np.float32)
-    positions = np.clip(positions, 0, shape[-1] - 1)
-    made = [
-        b.constant(positions[:, ::-1].copy() if is_reversed else positions),
-        b.constant(weights),
-    ]
+    positions = np.clip(positions, 0, shape[-1] - 1)[:, :: -1 if is_back else 1].copy()
+    made = map(b.constant, (positions, weights))
     b.output("y", b.op("resample", x, *made, axis=len(shape) - 1))
     return b.function()
 
@@ -131,3 +126,22 @@ def test_tables_of_near_terms_are_read_once_for_many_rows() -> None:
     for stmt in walk(near.body):
         value = stmt.value if isinstance(stmt, (Store, Let)) else None
         assert value is None or not any(e.dtype is DType.I64 for e in expr.loads(value))
+
+
+@pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_elements_that_a_table_names_along_the_innermost_axis(is_near: bool, target: str) -> None:
+    engine = on_interpreter if target == "interpreted" else on_cpu(target)
+    name = "x86-64-v4" if target == "interpreted" else target
+    for shape, count in (((5, 40), 70), ((2, 3, 300), 37), ((70, 18), 16), ((3, 9), 5)):
+        random = np.random.default_rng(count)
+        places = np.arange(count) * shape[-1] // count
+        if not is_near:
+            places = random.integers(-shape[-1], shape[-1], count)
+        b = Builder()
+        x = b.input("x", TensorType(DType.F32, shape))
+        scale = b.input("scale", TensorType(DType.F32, (*shape[:-1], count)))
+        chosen = b.op("gather", x, b.constant(places), axis=len(shape) - 1)
+        b.output("y", b.op("relu", b.op("mul", chosen, scale)))
+        scales = numbers((*shape[:-1], count))
+        check(b.function(), [numbers(shape), scales], name, 1, engine=engine)
