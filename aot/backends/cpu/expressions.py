@@ -13,6 +13,7 @@ from aot.backends.cpu.assembler import Type, Value, integer, real
 from aot.backends.cpu.convert import convert, type_bits
 from aot.backends.cpu.lanes import Affine, Laned, Lanes, PerLane, is_uniform
 from aot.backends.cpu.memory import Memory
+from aot.backends.cpu.picked import is_picked, picked
 from aot.backends.cpu.ranges import LinearForm, interval
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.traits import Traits
@@ -285,6 +286,10 @@ class Expressions:
         other = None if e.other is None else known[e.other]
         if e.source.dtype not in (e.dtype, e.dtype.part):
             raise InternalError(f"load of {e.source.name} as {e.dtype}, it is {e.source.dtype}")
+        if is_picked(self.memory, e):
+            found = picked(self.memory, e)
+            if found is not None:
+                return found
         return self.memory.load(e.source, e.indices, e.dtype, guard, other, self.mask)
 
 

@@ -28,7 +28,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.expr import Cast, Expr, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch, Space
+from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
 # Position of the buffers' and other pointers in aot_dispatch_t.
 _FIELDS = {
@@ -41,8 +41,6 @@ _PARAMS_FIELD = 4
 _SCRATCH_FIELD = 5
 # steps between lanes up to which all that is between is loaded, and the lanes' are picked from it
 MOST_PICKED = 4
-# lanes of the vectors that elements are picked out of, two at a time
-_WINDOW = 16
 INVARIANT = ", !invariant.load !0"
 # Worker scratch and buffers never overlap.
 _BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
@@ -331,12 +329,6 @@ class Memory:
             if isinstance(numbers, Value) and numbers.type.lanes:
                 metadata = self.metadata(memory, is_load=True)
                 return byte_tables.lookup(self.asm, self.base(memory), numbers, metadata)
-        if guard is None and self.is_window(memory, indices):
-            (index,) = indices
-            assert isinstance(index, Cast)
-            numbers = self.evaluate(index.a)
-            if isinstance(numbers, Value) and numbers.type.lanes == self.lanes.count:
-                return self._picked(memory, numbers)
         address = self.address(memory, indices)
         if dtype is not memory.dtype:
             address = self._of_words(address, dtype)
@@ -376,28 +368,6 @@ class Memory:
         (index, *others) = indices
         is_number = isinstance(index, Cast) and index.a.dtype is DType.U8
         return is_whole and is_number and not others and memory.dtype.bytes == 1
-
-    def is_window(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
-        """Whether lanes pick elements by numbers of 32 bits out of scratch that is as large as two
-        vectors, which one instruction does."""
-        if not self.traits.target.has("avx512f") or not isinstance(memory, Scratch):
-            return False
-        is_whole = memory.shape == (2 * _WINDOW,) and memory.space is Space.WORKGROUP
-        if not is_whole or memory.dtype is not DType.F32 or self.lanes.count != _WINDOW:
-            return False
-        (index,) = indices
-        return isinstance(index, Cast) and index.a.dtype is DType.I32
-
-    def _picked(self, memory: Buffer | Scratch, numbers: Value) -> Value:
-        """Elements `numbers` of two vectors."""
-        vector = Type("float", _WINDOW)
-        base, metadata = self.base(memory), self.metadata(memory, is_load=True)
-        low, high = (
-            self.asm.load(vector, self.asm.offset(base, self.lanes.constant(at)), 4, metadata)
-            for at in (0, 4 * _WINDOW)
-        )
-        name = "llvm.x86.avx512.vpermi2var.ps.512"
-        return self.asm.call(name, vector, [low, numbers, high])
 
     def _of_words(self, address: Address, dtype: DType) -> Address:
         """The address of packed words, counted in words; those of vectors are aligned as words."""
