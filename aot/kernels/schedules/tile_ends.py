@@ -21,6 +21,8 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 MOST_UNROLLED = 4
 # rows below which an element is stored after the other where they are neighbours in the result
 LEAST_TRANSPOSED = 4
+# terms of sums beside which an epilogue through memory takes long
+BRIEF = 64
 
 Body = Callable[[Expr], list[Stmt]]
 Range = tuple[int, int]
@@ -94,11 +96,12 @@ class TileEnds:
     @property
     def _may_begin_with_bias(self) -> bool:
         """Whether sums may be added up in an order that begins with a bias: floats where that saves
-        as much as it costs, because one of several scalars is multiplied by an instruction."""
-        if not self.nest.target.multiplies_by_lane or self.acc.dtype is not DType.F32:
+        as much as it costs."""
+        if not self._is_written_out or self.acc.dtype is not DType.F32:
             return False
         is_whole = self.shape.has_all_columns or self._moves_back
-        return self.pieces is None and (is_whole or self._has_ends_in_registers)
+        has_ends = self.nest.target.multiplies_by_lane and self._has_ends_in_registers
+        return self.pieces is None and (is_whole or has_ends)
 
     def _find_bias(self) -> tuple[Binary, Load] | None:
         """The addition of a number for each column to the sums, and these, where the sums may begin
@@ -116,9 +119,8 @@ class TileEnds:
     def _finish(self) -> list[Stmt]:
         """Epilogue and stores of the tile.
 
-        Where a target multiplies by lanes, and so holds most of a tile's operands in registers, all
-        is written out for tiles of which all is stored. Else the sums go through memory, so that
-        one copy of the epilogue serves all rows.
+        Where that is worth it, all is written out for tiles of which all is stored. Else the sums
+        go through memory, so that one copy of the epilogue serves all rows.
         """
         nest, shape = self.nest, self.shape
         if self.pieces is None and (nest.is_gpu or self._is_short):
@@ -127,7 +129,9 @@ class TileEnds:
             )
         if not self._has_ends_in_registers:
             return self._finish_in_memory()
-        columns, rows, every = self._has_columns(), self._has_rows(), (0, shape.columns)
+        rows, columns, every = self._has_rows(), None, None
+        if nest.target.multiplies_by_lane:  # which tells tiles of all columns from others
+            columns, every = self._has_columns(), (0, shape.columns)
         stmts = nest.unrolled(
             shape.rows,
             lambda r: self._finish_row(r, self.acc, nest.unrolled, has_row=True, some=every),
@@ -145,6 +149,14 @@ class TileEnds:
         """Whether the tile is so small that a copy of the epilogue for each vector is little."""
         return self.shape.rows == 1 and self.shape.chunks <= MOST_UNROLLED
 
+    @property
+    def _is_written_out(self) -> bool:
+        """Whether a copy of the epilogue for each vector is worth its code: of tiles of few terms,
+        or whose operands are in registers for the most part, as where lanes multiply."""
+        terms = dims.product([n for _, n in self.roles.reduce.axes])
+        is_brief = isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
+        return self.nest.target.multiplies_by_lane or (is_brief and not self.nest.is_gpu)
+
     def _without_bias(self) -> TileEnds:
         """The tile where it has not all columns, and began with nothing."""
         if self._moves_back or self.sum_with_bias is None:
@@ -156,8 +168,8 @@ class TileEnds:
     @property
     def _has_ends_in_registers(self) -> bool:
         """Whether what becomes of the sums is written out where they are."""
-        nest, output, roles = self.nest, self.output, self.roles
-        if not nest.target.multiplies_by_lane or self.pieces is not None or self._packs_bytes:
+        output, roles = self.output, self.roles
+        if not self._is_written_out or self.pieces is not None or self._packs_bytes:
             return False
         if (
             self._is_short
