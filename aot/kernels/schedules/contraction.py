@@ -18,7 +18,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Stmt
 from aot.kernels.lower.borders import without_guard
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, split_axis
@@ -38,6 +38,7 @@ from aot.kernels.schedules.dots import (
 )
 from aot.kernels.schedules.dots_gpu import sum_words
 from aot.kernels.schedules.dots_in_parts import (
+    HELD,
     DotTileInParts,
     PartsTile,
     parts_of,
@@ -427,12 +428,20 @@ class _Tiles:
     ) -> list[Stmt]:
         """Tiles of all rows from `first` on that one tile of the plan's height has."""
 
+        before: list[Stmt] = []
+        words: Scratch | None = None
+
         def build(shape: Shape, first: Expr) -> list[Stmt]:
+            nonlocal words
             given = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
             if self.staged is not None and self.parts > 1:
                 row = expr.index(0) if first is base else expr.sub(first, base)
                 parted = PartsTile(self.parts, *given)
-                return DotTileInParts(parted, self.staged, row, values, first, start).build()
+                made = DotTileInParts(parted, self.staged, row, values, first, start, words)
+                if words is None and made.steps <= HELD:
+                    before.extend(made.hold_words())
+                    words = made.words
+                return made.build()
             tile = GpuTile(*given, self.shares) if self.nest.is_gpu else Tile(*given)
             if self.staged is None:
                 if self.ahead is not None:
@@ -449,7 +458,8 @@ class _Tiles:
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
         is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
-        return over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
+        stmts = over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
+        return before + stmts
 
     @property
     def _has_rows_together(self) -> bool:

@@ -23,7 +23,7 @@ from aot.kernels.schedules.products import Tile
 ROWS, TOGETHER = 16, 64
 VECTOR_BYTES = 64
 # steps of a sum that are written out, so that registers hold their weights for all tiles
-UNROLLED = 8
+HELD = 8
 # bytes of a row below which half as many rows are summed at once
 SHORT = 64
 
@@ -78,8 +78,11 @@ class DotTileInParts(DotTile):
         values: Values,
         first: Expr,
         start: Expr,
+        words: Scratch | None = None,
     ) -> None:
+        """`words` has the weights, if they are in registers."""
         super().__init__(tile, staged, row, values, first, start)
+        self.words = words
         self.parts = tile.parts
         self.lanes = tile.lanes
         self.sums: Scratch = self.scratch.get(
@@ -103,23 +106,52 @@ class DotTileInParts(DotTile):
         zero, none = expr.const(0, self.acc.dtype), expr.index(0)
         return self._each_place(lambda r, lane: Store(self.acc, (r, none, lane), zero))
 
-    def _sum(self) -> list[Stmt]:
-        axes, acc, none = self.staged.axes, self.acc, expr.index(0)
+    @property
+    def steps(self) -> int:
+        """Of a sum."""
+        axes = self.staged.axes
+        return axes.size // axes.terms // self.parts
+
+    def hold_words(self) -> list[Stmt]:
+        """Brings the weights into registers, whichever rows there are."""
+        dtype, steps = WORDS[self.roles.weight.dtype], self.steps
+        words = self.nest.builder.scratch("words", dtype, (steps, self.lanes))
+        self.words = words
+
+        def one(g: Expr, lane: Expr) -> list[Stmt]:
+            return [Store(words, (g, lane), self._word_of_lane(g, lane))]
+
+        return self.nest.unrolled(
+            steps, lambda g: [self.nest.spread(self.lanes, lambda lane: one(g, lane))], "g"
+        )
+
+    def _word_of_lane(self, g: Expr, lane: Expr) -> Expr:
+        """The weights of step `g`."""
+        column = expr.binary("floordiv", lane, expr.index(self.parts))
+        return self._word(self._number(g, lane), expr.index(0), column)
+
+    def _number(self, g: Expr, lane: Expr) -> Expr:
+        """Which of a row's words a lane multiplies in step `g`."""
         parts = expr.index(self.parts)
+        return expr.add(expr.mul(g, parts), expr.binary("floormod", lane, parts))
+
+    def _sum(self) -> list[Stmt]:
+        acc, none, words = self.acc, expr.index(0), self.words
 
         def step(g: Expr) -> list[Stmt]:
             def product(r: Expr, lane: Expr) -> Stmt:
-                column = expr.binary("floordiv", lane, parts)
-                word = expr.add(expr.mul(g, parts), expr.binary("floormod", lane, parts))
+                weight = self._word_of_lane(g, lane)
+                if words is not None:
+                    weight = Load(words, (g, lane), words.dtype)
                 old = Load(acc, (r, none, lane), acc.dtype)
-                made = Dot(self._left(r, word), self._word(word, none, column), old)
+                made = Dot(self._left(r, self._number(g, lane)), weight, old)
                 return Store(acc, (r, none, lane), made)
 
             return self._each_place(product)
 
-        steps = axes.size // axes.terms // self.parts
-        loop = self.nest.unrolled if steps <= UNROLLED else self.nest.serial
-        return loop(steps, step, "g")
+        if words is not None:
+            return self.nest.unrolled(self.steps, step, "g")
+        return self.nest.serial(self.steps, step, "g")
 
     def _left(self, r: Expr, word: Expr) -> Expr:
         if isinstance(self.staged, RowsInPlace):
