@@ -27,13 +27,14 @@ from aot.kernels.lower.stored_bits import as_bits
 from aot.kernels.lower.two_ways import two_ways
 from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.byte_groups import schedule_byte_groups
-from aot.kernels.schedules.contraction import schedule_contraction
+from aot.kernels.schedules.contraction import schedule_contraction, sum_of_products
 from aot.kernels.schedules.elementwise import schedule_elementwise
 from aot.kernels.schedules.general import (
     is_long_for_a_lane,
     schedule_reduction,
     schedule_shared_reduction,
 )
+from aot.kernels.schedules.grouped_windows import schedule_grouped
 from aot.kernels.schedules.inner import schedule_inner
 from aot.kernels.schedules.lines import Lines, schedule_scan
 from aot.kernels.schedules.planes import schedule_planes
@@ -220,6 +221,11 @@ def _schedule(
             return body
     if made.schedule is Schedule.INNER:
         body = schedule_inner(nest, output, made)
+        if body is not None:
+            return body
+    if made.schedule is Schedule.CONTRACTION and blocks is None:
+        products = sum_of_products(output)
+        body = None if products is None else schedule_grouped(nest, output, products[0], made)
         if body is not None:
             return body
     if made.schedule in _TILES and not is_long_for_a_lane(nest, output):

@@ -7,7 +7,9 @@ their padding, and its tiles ask no guard. CPU only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
 from aot.ir import dims, expr
@@ -19,12 +21,13 @@ from aot.kernels.lower.borders import conditions_of, skipped_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.padded import Slide, slide_along
-from aot.kernels.schedules.windows import Values, Window, WindowTiles
+from aot.kernels.schedules.windows import Values, Window, WindowTiles, pieces_of
 
 # rows of a tile at most
 MOST_ROWS = 8
 # lines that are copied for each line of the result at most
 MOST_COPIES = 3.0
+MOST_LINES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,15 @@ def find_packed(nest: Nest, window: Window) -> Packed | None:
         return None
     if load.guard is not None and not isinstance(load.other, expr.Const):
         return None
+    made = slides_of(window, load)
+    if made is None or made[1]:
+        return None
+    return made[0] if _is_wanted(nest, made[0]) else None
+
+
+def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
+    """How windows slide along rows and lines, and what else is summed over."""
+    assert window.rows is not None
     taps = [Axis(v, n) for v, n in window.reduce.axes if n != 1]
     conditions = [] if load.guard is None else list(conditions_of(load.guard))
     slides: list[Slide] = []
@@ -70,12 +82,11 @@ def find_packed(nest: Nest, window: Window) -> Packed | None:
         slides.append(slide)
         conditions = [c for c in conditions if c not in asked]
         taps = [tap for tap in taps if tap is not slide.tap]
-    if taps or conditions:
+    if conditions:
         return None
     is_neutral = load.guard is not None and skipped_guard(window.reduce) is not None
     along, down = slides
-    made = Packed(load, along, down, expr.all_of(asked) if is_neutral else None)
-    return made if _is_wanted(nest, made) else None
+    return Packed(load, along, down, expr.all_of(asked) if is_neutral else None), taps
 
 
 def _is_wanted(nest: Nest, packed: Packed) -> bool:
@@ -93,50 +104,134 @@ def _is_wanted(nest: Nest, packed: Packed) -> bool:
     return lines > 0 and down.places(lines) <= MOST_COPIES * lines
 
 
-class PackedTiles(WindowTiles):
-    """The tiles of a window on lines in scratch, some lines of the result a workgroup."""
+class HeldTiles(WindowTiles):
+    """Tiles on lines in scratch, for some lines of the result a workgroup.
+
+    Attributes:
+        held: [line][place][channel]: what the windows of these lines read, with their padding.
+        tiles: of rows, along a line.
+        line: the variable that stands for a line of the result among those of a workgroup.
+    """
 
     is_clamped = False
 
     def __init__(
-        self, nest: Nest, output: Output, window: Window, plan: StageSchedule, packed: Packed
+        self,
+        nest: Nest,
+        output: Output,
+        window: Window,
+        plan: StageSchedule,
+        packed: Packed,
+        channels: int,
+        most: int,
     ) -> None:
+        """Of so many `channels`, and at `most` so many lines of the result."""
         super().__init__(nest, output, window, plan)
         along, down = packed.along, packed.down
         assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
         self.packed = packed
         self.tiles = -(-along.at.extent // self.rows)
         self.places = along.places(self.tiles * self.rows)
-        columns = self.pieces[0].columns
-        row = self.places * columns * packed.load.dtype.bytes
-        self.lines = _lines(down, nest.target.scratch_bytes // row)
+        row = self.places * channels * packed.load.dtype.bytes
+        self.lines = _lines(down, nest.target.scratch_bytes // row, most)
         self.strips = -(-down.at.extent // self.lines)
-        shape = down.places(self.lines), self.places, columns
+        shape = down.places(self.lines), self.places, channels
         self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
-        self.line, self.column = Var("line"), Var("column")
-        self._read_held()
+        self.line = Var("line")
 
-    def _read_held(self) -> None:
-        """Has the window read what is in scratch."""
-        window, packed, load = self.window, self.packed, self.packed.load
+    def load(self, channel: Expr, guard: Expr | None = None) -> Load:
+        """What a tap reads of a channel among those in scratch."""
 
         def place(slide: Slide, at: Expr) -> Expr:
             assert slide.tap is not None
             first = expr.mul(at, expr.index(slide.step))
             return expr.add(first, expr.mul(slide.tap.var, expr.index(slide.apart)))
 
-        indices = (
-            place(packed.down, self.line),
-            place(packed.along, packed.along.at.var),
-            expr.sub(window.lane.var, self.column),
-        )
-        other = None if packed.asked is None else load.other
-        held = Load(self.held, indices, load.dtype, guard=packed.asked, other=other)
-        body = expr.transform(window.reduce.body, lambda e: held if e is load else None)
+        along, down = self.packed.along, self.packed.down
+        indices = place(down, self.line), place(along, along.at.var), channel
+        other = None if guard is None else self.packed.load.other
+        return Load(self.held, indices, self.held.dtype, guard=guard, other=other)
+
+    def over_lines(
+        self, values: Values, first: Expr, body: Callable[[Values, Expr], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` for each tile of rows, which it is given the first of, of each line."""
+        nest, down = self.nest, self.packed.down
+
+        def line(t: Expr) -> list[Stmt]:
+            at = expr.add(first, t)
+            here = {**values, down.at.var: at, self.line: t}
+            stmts = nest.serial(
+                self.tiles, lambda m: body(here, expr.mul(m, expr.index(self.rows))), "mt"
+            )
+            if dims.modulo(down.at.extent, self.lines) == 0:
+                return stmts
+            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+
+        return nest.serial(self.lines, line, "line")
+
+    def fill(
+        self, values: Values, first: Expr, copy: Callable[[Expr, Expr, Load | None], list[Stmt]]
+    ) -> list[Stmt]:
+        """Brings the lines that a workgroup reads into scratch, with their padding: `copy(line,
+        place, value)` all channels of a place, of which `value` is the image's load, or None."""
+        nest, packed = self.nest, self.packed
+        along, down, load = packed.along, packed.down, packed.load
+        start = expr.mul(first, expr.index(down.step))
+        zeros = {a.var: expr.index(0) for a in (along.at, down.at, along.tap, down.tap) if a}
+
+        def line(v: Expr) -> list[Stmt]:
+            at = expr.add(start, v)
+
+            def there(q: Expr) -> list[Stmt]:
+                place = expr.add(q, expr.index(along.begin))
+                index = expr.substitute(load.indices[0], {**values, **zeros})
+                index = expr.add(index, expr.mul(at, expr.index(down.stride)))
+                index = expr.add(index, expr.mul(place, expr.index(along.stride)))
+                return copy(v, place, replace(load, indices=(index,), guard=None, other=None))
+
+            def padding(begin: int, count: int) -> list[Stmt]:
+                return nest.serial(
+                    count, lambda q: copy(v, expr.add(q, expr.index(begin)), None), "q"
+                )
+
+            stmts = padding(0, along.begin)
+            stmts += nest.serial(along.end - along.begin, there, "q")
+            stmts += padding(along.end, self.places - along.end)
+            asked: list[Expr] = []
+            if down.begin > 0:
+                asked.append(expr.binary("ge", at, expr.index(down.begin)))
+            if down.end < down.places(self.strips * self.lines):
+                asked.append(expr.binary("lt", at, expr.index(down.end)))
+            is_there = expr.all_of(asked)
+            if is_there is None:
+                return stmts
+            missing = [] if packed.asked is not None else padding(0, self.places)
+            return [If(is_there, tuple(stmts), tuple(missing))]
+
+        return nest.serial(down.places(self.lines), line, "v")
+
+    def reading(self, window: Window, body: Expr) -> Window:
+        """The window with another body; the output has it, too."""
         reduce = replace(window.reduce, body=body)
         known: dict[Expr, Expr] = {window.reduce: reduce}
         self.output = self.output.rewritten(lambda e: expr.transform(e, known.get))
-        self.window = replace(window, reduce=reduce)
+        return replace(window, reduce=reduce)
+
+
+class PackedTiles(HeldTiles):
+    """The tiles of a window of each channel by itself: a workgroup has a tile of columns."""
+
+    def __init__(
+        self, nest: Nest, output: Output, window: Window, plan: StageSchedule, packed: Packed
+    ) -> None:
+        columns = columns_of_tiles(nest, window, plan)
+        super().__init__(nest, output, window, plan, packed, columns, MOST_LINES)
+        self.column = Var("column")
+        held = self.load(expr.sub(window.lane.var, self.column), packed.asked)
+        body = window.reduce.body
+        body = expr.transform(body, lambda e: held if e is packed.load else None)
+        self.window = self.reading(window, body)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window
@@ -161,88 +256,45 @@ class PackedTiles(WindowTiles):
 
     def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
         """All lines of a workgroup, of which `first` is the first one."""
-        nest, down = self.nest, self.packed.down
         stmts: list[Stmt] = []
-        column = nest.let(start, stmts, "column")
-        stmts += self._fill(values, first, column, shape)
+        column = self.nest.let(start, stmts, "column")
+        zeros = {a.var: expr.index(0) for a in self.window.axes}
+        stmts += self.fill({**values, **zeros}, first, partial(self._copy, column, shape))
+        tile = super()._rows
+        return stmts + self.over_lines(
+            {**values, self.column: column}, first, lambda here, row: tile(here, row, column, shape)
+        )
 
-        def line(t: Expr) -> list[Stmt]:
-            at = expr.add(first, t)
-            here = {**values, down.at.var: at, self.line: t, self.column: column}
-            stmts = nest.serial(
-                self.tiles,
-                lambda m: super(PackedTiles, self)._rows(
-                    here, expr.mul(m, expr.index(self.rows)), column, shape
-                ),
-                "mt",
-            )
-            if dims.modulo(down.at.extent, self.lines) == 0:
-                return stmts
-            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+    def _copy(
+        self, column: Expr, shape: Shape, line: Expr, place: Expr, value: Load | None
+    ) -> list[Stmt]:
+        nest, lane, given = self.nest, self.window.lane, self.packed.load
+        nothing = expr.const(0, given.dtype) if given.other is None else given.other
+        if value is not None and not shape.has_all_columns:
+            inside = expr.binary("lt", lane.var, expr.index(lane.extent))
+            value = replace(value, guard=inside, other=expr.const(0, given.dtype))
 
-        return stmts + nest.serial(self.lines, line, "line")
+        def one(u: Expr, at: Expr) -> list[Stmt]:
+            channel = expr.add(expr.mul(u, expr.index(shape.width)), at)
+            found: Expr = nothing
+            if value is not None:
+                found = expr.substitute(value, {lane.var: expr.add(column, channel)})
+            return [Store(self.held, (line, place, channel), found)]
 
-    def _fill(self, values: Values, first: Expr, column: Expr, shape: Shape) -> list[Stmt]:
-        """Brings the lines that a workgroup reads into scratch, with their padding."""
-        nest, packed = self.nest, self.packed
-        along, down, load = packed.along, packed.down, packed.load
-        start = expr.mul(first, expr.index(down.step))
-        zeros = {a.var: expr.index(0) for a in (along.at, down.at, *self.window.axes)}
-        nothing = expr.const(0, load.dtype) if load.other is None else load.other
-        lane = self.window.lane
-
-        def vectors(v: Expr, place: Expr, value: Load | None) -> list[Stmt]:
-            def one(u: Expr, at: Expr) -> list[Stmt]:
-                column_in = expr.add(expr.mul(u, expr.index(shape.width)), at)
-                found: Expr = nothing
-                if value is not None:
-                    found = expr.substitute(value, {lane.var: expr.add(column, column_in)})
-                return [Store(self.held, (v, place, column_in), found)]
-
-            return nest.unrolled(
-                shape.chunks, lambda u: [nest.spread(shape.width, lambda at: one(u, at))]
-            )
-
-        def line(v: Expr) -> list[Stmt]:
-            at = expr.add(start, v)
-
-            def there(q: Expr) -> list[Stmt]:
-                place = expr.add(q, expr.index(along.begin))
-                index = expr.substitute(load.indices[0], {**values, **zeros})
-                index = expr.add(index, expr.mul(at, expr.index(down.stride)))
-                index = expr.add(index, expr.mul(place, expr.index(along.stride)))
-                value = replace(load, indices=(index,), guard=None, other=None)
-                if not shape.has_all_columns:
-                    inside = expr.binary("lt", lane.var, expr.index(lane.extent))
-                    value = replace(value, guard=inside, other=expr.const(0, load.dtype))
-                return vectors(v, place, value)
-
-            def padding(begin: int, count: int) -> list[Stmt]:
-                return nest.serial(
-                    count, lambda q: vectors(v, expr.add(q, expr.index(begin)), None), "q"
-                )
-
-            stmts = padding(0, along.begin)
-            stmts += nest.serial(along.end - along.begin, there, "q")
-            stmts += padding(along.end, self.places - along.end)
-            asked: list[Expr] = []
-            if down.begin > 0:
-                asked.append(expr.binary("ge", at, expr.index(down.begin)))
-            if down.end < down.places(self.strips * self.lines):
-                asked.append(expr.binary("lt", at, expr.index(down.end)))
-            is_there = expr.all_of(asked)
-            if is_there is None:
-                return stmts
-            missing = [] if packed.asked is not None else padding(0, self.places)
-            return [If(is_there, tuple(stmts), tuple(missing))]
-
-        return nest.serial(down.places(self.lines), line, "v")
+        return nest.unrolled(
+            shape.chunks, lambda u: [nest.spread(shape.width, lambda at: one(u, at))]
+        )
 
 
-def _lines(down: Slide, most: int) -> int:
-    """Lines of the result whose own lines scratch holds, as many in each workgroup; 0 if none."""
+def columns_of_tiles(nest: Nest, window: Window, plan: StageSchedule) -> int:
+    return pieces_of(window.lane.extent, plan.columns, nest.lanes)[0].columns
+
+
+def _lines(down: Slide, held: int, most: int = MOST_LINES) -> int:
+    """Lines of the result, at most `most`, of whose own lines scratch holds `held`: as many in each
+    workgroup; 0 if none."""
     assert isinstance(down.at.extent, int)
-    lines = down.at.extent
-    while lines and down.places(lines) > most:
+    lines = min(down.at.extent, most)
+    while lines and down.places(lines) > held:
         lines -= 1
     return lines and -(-down.at.extent // -(-down.at.extent // lines))

@@ -124,11 +124,13 @@ class WindowTiles:
         self.window = window
         self.plan = plan
         self.scratch = ReusedScratch(nest)
+        # where a vector of a tile begins, and a lane within it
+        self.chunk, self.in_vector = Var("chunk"), Var("lane")
         rows, extent = window.rows, window.lane.extent
         self.rows = plan.rows if rows is not None else 1
         if rows is not None and isinstance(rows.extent, int):
             self.rows = max(1, min(self.rows, rows.extent))
-        self.pieces = _pieces(extent, plan.columns, nest.lanes)
+        self.pieces = pieces_of(extent, plan.columns, nest.lanes)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window
@@ -248,7 +250,7 @@ class _Piece:
         return self.chunks * self.width
 
 
-def _pieces(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
+def pieces_of(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
     """How tiles take `extent` columns: ever narrower ones where it is known; else whole ones, and
     what is left by vectors that are surely there, or by masked ones where those were many."""
     width = min(lanes, max(columns, 1))
@@ -293,6 +295,7 @@ class _Tile:
     def __init__(
         self, tiles: WindowTiles, shape: Shape, values: Values, first: Expr, start: Expr
     ) -> None:
+        self.tiles = tiles
         self.nest = tiles.nest
         self.output = tiles.output
         self.window = tiles.window
@@ -438,6 +441,8 @@ class _Tile:
         def one(r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
             place = {**indices, **self._at(r), self.number: r}
             place[self.window.lane.var] = self._column(u, lane)
+            place[self.tiles.chunk] = self._column(u, expr.index(0))
+            place[self.tiles.in_vector] = lane
             term = expr.substitute(body, place)
             old = Load(acc, (r, u, lane), acc.dtype)
             return [Store(acc, (r, u, lane), combined(reduce.op, old, term))]
