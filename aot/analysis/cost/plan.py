@@ -57,6 +57,8 @@ LEAST_SUMS = 4
 POOLED_VECTORS = 4
 # columns beyond which vectors of them, of fewer lanes, are better than vectors of terms
 MOST_SUMMED = 4
+# and those of sums so long that adding up a vector's lanes at the end is little beside them
+MOST_LONG_SUMMED = ((768, 8), (128, 6))
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
@@ -275,13 +277,11 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:
     if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
     columns, channels = contraction.n, contraction.channels
-    if (
-        contraction.groups != 1
-        or not isinstance(columns, int)
-        or columns > min(lanes // 2, MOST_SUMMED)
-    ):
+    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
         return False
     if not isinstance(channels, int) or channels < lanes or contraction.right.batch:
+        return False
+    if columns > next((n for least, n in MOST_LONG_SUMMED if channels >= least), MOST_SUMMED):
         return False
     rows = contraction.tile_extents[0]
     is_several = not isinstance(rows, int) or rows >= LEAST_SUMS

@@ -26,6 +26,8 @@ CASES = [
     Conv((64, 4, 4, 6), end="sigmoid"),
     Conv((19, 1, 3, 2), kernel=5, pad=2),
     Conv((40, 3, 8, 8), end="residual"),
+    Conv((130, 6, 5, 6), end="residual"),
+    Conv((770, 8, 3, 5), kernel=1),
 ]
 
 
@@ -61,6 +63,34 @@ def test_products(columns: int) -> None:
         b.output("y", b.op("relu", b.op("matmul", x, weight)))
         data = np.random.default_rng(2).integers(-3, 4, (rows, terms)).astype(np.float32)
         check(b.function(), [data], "x86-64-v3", 1, 0.0, on_cpu("x86-64-v3"))
+
+
+@pytest.mark.parametrize(("columns", "terms"), [(5, 131), (6, 300), (7, 800), (8, 771)])
+def test_products_of_long_sums(columns: int, terms: int) -> None:
+    """More columns are worth it where a vector's lanes are seldom added up."""
+    for target in NATIVE:
+        for rows in (50, 5):
+            b = Builder()
+            x = b.input("x", f"f32[{rows}, {terms}]")
+            weight = np.random.default_rng(1).integers(-3, 4, (terms, columns)).astype(np.float32)
+            b.output("y", b.op("matmul", x, weight))
+            data = np.random.default_rng(2).integers(-3, 4, (rows, terms)).astype(np.float32)
+            check(b.function(), [data], target, 1, 0.0, on_cpu(target))
+
+
+@pytest.mark.parametrize("columns", [5, 8])
+def test_short_sums_have_vectors_of_columns(columns: int) -> None:
+    target = targets.load("x86-64-v4")
+
+    def schedule(terms: int) -> Schedule:
+        b = Builder()
+        x = b.input("x", f"f32[50, {terms}]")
+        weight = np.ones((terms, columns), np.float32)
+        b.output("y", b.op("matmul", x, weight))
+        return schedule_of(b.function(), target)[0].schedule
+
+    assert schedule(64) is Schedule.CONTRACTION
+    assert schedule(1024) is Schedule.INNER
 
 
 @pytest.mark.parametrize("end", ["", "residual", "sigmoid"])
