@@ -42,6 +42,7 @@ from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
+from aot.kernels.schedules.turned_columns import schedule_turned
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
 from aot.ops.integer_contraction import MAX_WEIGHT
@@ -226,6 +227,9 @@ def _schedule(
     if made.schedule is Schedule.CONTRACTION and blocks is None:
         products = sum_of_products(output)
         body = None if products is None else schedule_grouped(nest, output, products[0], made)
+        if body is not None:
+            return body
+        body = schedule_turned(nest, output, made, target.panel)
         if body is not None:
             return body
     if made.schedule in _TILES and not is_long_for_a_lane(nest, output):

@@ -153,14 +153,14 @@ def schedule_contraction(
         return planes
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
-    usual = _Tiles(nest, *found, plan, panel, max_weight).build()
+    usual = ContractionTiles(nest, *found, plan, panel, max_weight).build()
     alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
     rows = found[1].rows
     if alone is None or rows is None:
         return usual
     _, columns, shares = alone
     made = replace(plan, rows=1, columns=columns, shares=shares)
-    one_row = _Tiles(nest, *found, made, panel, max_weight).build()
+    one_row = ContractionTiles(nest, *found, made, panel, max_weight).build()
     return up_to(nest.builder, rows.extent, 1, one_row, usual)
 
 
@@ -200,7 +200,7 @@ def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
     return output, roles
 
 
-class _Tiles:
+class ContractionTiles:
     """The tiles of a contraction and the loops around them.
 
     Where only the device knows an extent, tiles of the plan's size have all that they cover; what
