@@ -252,6 +252,26 @@ def _lstm(n: int, batch: int) -> bytes:
     return g.model()
 
 
+def _channels_last(add: Callable[[Graph, int], Graph]) -> Make:
+    """Of images of 32 channels behind a convolution, which the compiler has channels last."""
+    return _images(4, lambda g, n: add(Conv(4, 32, 1).add(g).op("Relu"), n))
+
+
+def _scales(n: int, size: int) -> np.ndarray[Any, Any]:
+    return np.array([1, 1, size / n, size / n], np.float32)
+
+
+def _resized(mode: str, size: Callable[[int], int]) -> Make:
+    return _images(
+        8,
+        lambda g, n: g.op("Resize", "", g.constant(_scales(n, size(n))), mode=mode),
+    )
+
+
+def _normed(g: Graph, columns: int) -> Graph:
+    return g.op("LayerNormalization", g.weight(columns), g.weight(columns), axis=-1)
+
+
 def _gemm(
     rows: Callable[[int], int], inner: Callable[[int], int], columns: Callable[[int], int]
 ) -> Make:
@@ -289,6 +309,49 @@ CASES: dict[str, Make] = {
         lambda g, n: g.op(
             "Resize", "", g.weight(0), g.integers([1, 8, 2 * n, 2 * n]), mode="linear"
         ),
+    ),
+    **{
+        f"resize {mode} {name}": _resized(mode, size)
+        for mode in ("nearest", "linear", "cubic")
+        for name, size in {
+            "by 3": lambda n: 3 * n,
+            "by 1.7": lambda n: 17 * n // 10,
+            "by 0.75": lambda n: 3 * n // 4,
+        }.items()
+    },
+    **{
+        f"layer norm of {n}": _tensors(
+            lambda rows, batch, n=n: (batch, rows, n),  # type: ignore[misc]
+            lambda g, _, n=n: _normed(g, n),  # type: ignore[misc]
+        )
+        for n in (20, 32, 64, 96, 197)
+    },
+    "layer norm, transposed": _tensors(
+        lambda n, batch: (batch, n, 96),
+        lambda g, _: _normed(g, 96).op("Transpose", perm=[0, 2, 1]),
+    ),
+    "instance norm, channels last": _channels_last(
+        lambda g, n: g.op("InstanceNormalization", g.weight(32), g.weight(32))
+    ),
+    "max pool 5x5, channels last": _channels_last(
+        lambda g, n: g.op("MaxPool", kernel_shape=[5, 5], pads=[2] * 4)
+    ),
+    "max pool 3x3 strided, channels last": _channels_last(
+        lambda g, n: g.op("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    ),
+    "softmax of 49": _tensors(
+        lambda n, batch: (batch, 4, n, 49), lambda g, n: g.op("Softmax", axis=-1)
+    ),
+    "add rows of 26": _tensors(
+        lambda n, batch: (batch * n, 56, 26), lambda g, n: g.op("Add", g.input(1, 56, 1))
+    ),
+    "place of the largest of a row": _tensors(
+        lambda n, batch: (batch, n, 64), lambda g, n: g.op("ArgMax", axis=-1)
+    ),
+    "cast to i64": _images(16, lambda g, n: g.op("Cast", to=TensorProto.INT64)),
+    "gather of columns": _tensors(
+        lambda n, batch: (batch * n, 200),
+        lambda g, n: g.op("Gather", g.integers([(79 * k) % 200 for k in range(100)]), axis=1),
     ),
     "transpose": _images(16, lambda g, n: g.op("Transpose", perm=[0, 2, 3, 1])),
     "transpose inner": _tensors(_rows, lambda g, n: g.op("Transpose", perm=[0, 2, 1])),

@@ -174,6 +174,14 @@ def test_values_beyond_the_limit_are_no_case() -> None:
             {"axis": 0},
             Work(scalars=15),
         ),
+        ("gather_elements", ("f32[9, 5]", "i64[4, 5]"), {"axis": 0}, Work(scalars=20)),
+        ("gather", ("f32[9, 5]", "i64[4]"), {"axis": 0}, Work()),
+        (
+            "non_max_suppression",
+            ("f32[2, 7, 4]", "f32[2, 3, 7]", "i64[]", "f32[]"),
+            {"limit": 5},
+            Work(scalars=42),
+        ),
     ],
 )
 def test_what_an_op_must_do(
@@ -199,6 +207,15 @@ def test_what_is_the_same_along_an_axis_is_made_once() -> None:
     exp = cost_of("exp")
     work = work_of(function, {}, 0)
     assert work.operations < 300 * (2 * exp.operations + 4)
+
+
+@pytest.mark.parametrize(("mode", "taps"), [("nearest", 1), ("linear", 4)])
+def test_what_data_place_is_loaded_one_by_one(mode: str, taps: int) -> None:
+    images, places = "f32[2, 3, 8, 9]", "f32[2, 4, 5, 2]"
+    made = executable(
+        "grid_sample", images, places, mode=mode, padding="zeros", align_corners=False
+    )
+    assert work_of(made, {}, 0).scalars == 2 * 3 * 4 * 5 * taps
 
 
 def test_attention_is_two_products_and_a_softmax() -> None:
