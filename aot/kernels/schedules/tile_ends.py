@@ -100,8 +100,7 @@ class TileEnds:
         if not self._is_written_out or self.acc.dtype is not DType.F32:
             return False
         is_whole = self.shape.has_all_columns or self._moves_back
-        has_ends = self.nest.target.multiplies_by_lane and self._has_ends_in_registers
-        return self.pieces is None and (is_whole or has_ends)
+        return self.pieces is None and (is_whole or self._has_ends_in_registers)
 
     def _find_bias(self) -> tuple[Binary, Load] | None:
         """The addition of a number for each column to the sums, and these, where the sums may begin
@@ -129,9 +128,7 @@ class TileEnds:
             )
         if not self._has_ends_in_registers:
             return self._finish_in_memory()
-        rows, columns, every = self._has_rows(), None, None
-        if nest.target.multiplies_by_lane:  # which tells tiles of all columns from others
-            columns, every = self._has_columns(), (0, shape.columns)
+        columns, rows, every = self._has_columns(), self._has_rows(), (0, shape.columns)
         stmts = nest.unrolled(
             shape.rows,
             lambda r: self._finish_row(r, self.acc, nest.unrolled, has_row=True, some=every),
@@ -151,11 +148,13 @@ class TileEnds:
 
     @property
     def _is_written_out(self) -> bool:
-        """Whether a copy of the epilogue for each vector is worth its code: of tiles of few terms,
-        or whose operands are in registers for the most part, as where lanes multiply."""
+        """Whether a copy of the epilogue for each vector is worth its code: of tiles whose operands
+        are in registers for the most part, as where lanes multiply; or of few terms, where all
+        columns are stored, as sums that are stored under masks don't stay in registers."""
         terms = dims.product([n for _, n in self.roles.reduce.axes])
         is_brief = isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
-        return self.nest.target.multiplies_by_lane or (is_brief and not self.nest.is_gpu)
+        is_plain = is_brief and self.shape.has_all_columns and not self.nest.is_gpu
+        return self.nest.target.multiplies_by_lane or is_plain
 
     def _without_bias(self) -> TileEnds:
         """The tile where it has not all columns, and began with nothing."""
