@@ -17,7 +17,6 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Space, Stmt, Store
 from aot.kernels.lower.nest import Nest, Output
 from aot.kernels.schedules.byte_windows import (
-    TOGETHER,
     Block,
     ByteTiles,
     ByteWindow,
@@ -80,19 +79,17 @@ class _Depthwise(ByteTiles):
 
     @property
     def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
-        extent, done = number(self.window.channels), 0
-        found: list[tuple[int, Callable[[Expr], Block]]] = []
-        width = TOGETHER
-        while width >= self.nest.lanes:
-            count = (extent - done) // width
-            if count:
-                found.append((count, partial(_block, width, done)))
-            done += count * width
-            width //= 2
+        """Whole blocks, and one for what is left, which begins early enough to be there."""
+        extent, width = number(self.window.channels), self.width
+        count = extent // width
+        found: list[tuple[int, Callable[[Expr], Block]]] = [(count, partial(_block, width))]
+        done = count * width
         if done < extent:
-            width = self.nest.lanes
-            last = expr.index(extent - width)
-            found.append((1, lambda n: Block(last, width, last, done)))
+            least = self.nest.lanes
+            last = next(w for w in (least, 2 * least, 4 * least) if w >= extent - done)
+            first = expr.index(extent - last)
+            stored = done if extent - last < done else None
+            found.append((1, lambda n: Block(first, last, first, stored)))
         return found
 
     def prepare(self, block: Block) -> list[Stmt]:
@@ -103,9 +100,10 @@ class _Depthwise(ByteTiles):
         down_tap, along_tap = down.tap.var, along.tap.var
         zero = expr.index(0)
 
-        def words(v: int, kx: Expr, g: int) -> list[Stmt]:
+        def words(v: Expr, kx: Expr, g: Expr) -> list[Stmt]:
             def weight(t: Expr, lane: Expr) -> Expr:
-                tap = expr.add(t, expr.index(DOT_GROUP * g - v * down.step))
+                tap = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
+                tap = expr.sub(tap, expr.mul(v, expr.index(down.step)))
                 place = {var: zero for var, _ in window.reduce.axes}
                 place |= {down_tap: tap, along_tap: kx}
                 place |= {window.channels.var: expr.add(block.first, lane)}
@@ -122,7 +120,7 @@ class _Depthwise(ByteTiles):
 
             def place(t: Expr, lane: Expr) -> Expr:
                 at = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
-                return expr.add(at, expr.index(g * block.width * DOT_GROUP))
+                return expr.add(at, expr.mul(g, expr.index(block.width * DOT_GROUP)))
 
             return nest.unrolled(
                 DOT_GROUP,
@@ -130,33 +128,31 @@ class _Depthwise(ByteTiles):
                     nest.spread(
                         block.width,
                         lambda lane: [
-                            Store(
-                                self.weights, (expr.index(v), kx, place(t, lane)), weight(t, lane)
-                            )
+                            Store(self.weights, (v, kx, place(t, lane)), weight(t, lane))
                         ],
                     )
                 ],
                 "t",
             )
 
-        def tap(kx: Expr) -> list[Stmt]:
-            return [
-                stmt
-                for v in range(self.rows)
-                for g in range(self.groups)
-                for stmt in words(v, kx, g)
-            ]
+        def row(v: Expr) -> list[Stmt]:
+            def tap(kx: Expr) -> list[Stmt]:
+                return nest.serial(self.groups, lambda g: words(v, kx, g), "g")
 
-        return nest.serial(along.taps, tap, "k")
+            return nest.serial(along.taps, tap, "k")
+
+        return nest.serial(self.rows, row, "v")
 
     def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
         nest, window = self.nest, self.window
 
         def column(p: Expr, *, is_asked: bool) -> list[Stmt]:
             at = expr.add(along, p)
-            stmts: list[Stmt] = []
-            for g in range(self.groups):
-                stmts += self._words(values, block, down, (at, p), g, is_asked=is_asked)
+
+            def group(g: Expr) -> list[Stmt]:
+                return self._words(values, block, down, (at, p), g, is_asked=is_asked)
+
+            stmts = nest.serial(self.groups, group, "g")
             is_there = self.is_column(at)
             if is_there is None:
                 return stmts
@@ -178,7 +174,7 @@ class _Depthwise(ByteTiles):
         block: Block,
         down: Expr,
         place: tuple[Expr, Expr],
-        g: int,
+        g: Expr,
         *,
         is_asked: bool,
     ) -> list[Stmt]:
@@ -189,18 +185,17 @@ class _Depthwise(ByteTiles):
 
         def row(t: Expr) -> list[Stmt]:
             # rows behind the last one have no weights
-            r = expr.add(t, expr.index(DOT_GROUP * g))
-            if DOT_GROUP * (g + 1) * slide.apart > last:
-                r = expr.binary("min", expr.mul(r, expr.index(slide.apart)), expr.index(last))
-            else:
-                r = expr.mul(r, expr.index(slide.apart))
+            r = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
+            r = expr.mul(r, expr.index(slide.apart))
+            if (DOT_GROUP * self.groups - 1) * slide.apart > last:
+                r = expr.binary("min", r, expr.index(last))
             at = expr.add(down, r)
             guard = self.is_row(at) if is_asked else None
 
             def channel(lane: Expr) -> list[Stmt]:
                 address = self.image_at(values, expr.add(block.image, lane), at, along)
                 byte = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
-                byte = expr.add(byte, expr.index(g * block.width * DOT_GROUP))
+                byte = expr.add(byte, expr.mul(g, expr.index(block.width * DOT_GROUP)))
                 return [Store(self.words, (p, byte), self.loaded(address, guard))]
 
             return [nest.spread(block.width, channel)]
@@ -266,6 +261,6 @@ class _Depthwise(ByteTiles):
         return Load(self.sums, (r, channel), DType.I32)
 
 
-def _block(width: int, begin: int, n: Expr) -> Block:
-    first = expr.add(expr.mul(n, expr.index(width)), expr.index(begin))
+def _block(width: int, n: Expr) -> Block:
+    first = expr.mul(n, expr.index(width))
     return Block(first, width, first)
