@@ -48,7 +48,6 @@ from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
 from aot.target import selection as targets
 from aot.target.model import Target
-from aot.text.chat import chat_form
 
 if TYPE_CHECKING:
     from aot.tuning.tuner import Tuner
@@ -174,6 +173,8 @@ def _vocabulary(module: Module) -> bytes:
     if vocabulary is None:
         return b""
     if vocabulary.chat_form is None:
+        from aot.text.chat import chat_form
+
         vocabulary = replace(vocabulary, chat_form=chat_form(vocabulary))
     return encode_vocabulary(vocabulary)
 
