@@ -40,6 +40,9 @@ class Backend(Protocol):
     def unrolled(self, kernel: Kernel) -> Container[For]:
         """The loops of a kernel that its code does not have, as far as iterations are limited."""
 
+    def begin(self, kernel: Kernel, target: Target) -> None:
+        """Begins with a kernel that `compile` will be given next, if that may run meanwhile."""
+
     def compile(
         self,
         kernels: Sequence[Kernel],

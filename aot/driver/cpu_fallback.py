@@ -8,7 +8,7 @@ iterations than drivers allow.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -103,9 +103,15 @@ class CpuFallback:
     kernels: list[Kernel] = field(default_factory=list)
 
     @staticmethod
-    def of(module: Module, target: Target, host: Target | None, unrolled: Unrolled) -> CpuFallback:
-        """Kernels of a module whose functions are outlined; what only code generation finds is
-        still to come, see `give`."""
+    def of(
+        module: Module,
+        target: Target,
+        host: Target | None,
+        unrolled: Unrolled,
+        begin: Callable[[Kernel, Target], None] | None = None,
+    ) -> CpuFallback:
+        """Kernels of a module whose functions are outlined, each of the target's handed to `begin`
+        as soon as it is there; what only code generation finds is still to come, see `give`."""
         made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
         alignments = buffer_alignments(module) if target.has_workgroups else {}
         waiting = deque(module.executables)
@@ -121,6 +127,8 @@ class CpuFallback:
                     alignments[apart.name] = known
                     waiting.append(apart)
             made.kernels.append(kernel)
+            if begin is not None and not why:
+                begin(kernel, target)
         return made
 
     def _apart(self, function: Function, iterations: Dim) -> Function | None:

@@ -82,7 +82,7 @@ class VariantBuilder:
         backend = self._backends.of(target)
         self._progress("kernels", 0, len(module.executables))
         with clock.stage("kernels"):
-            fallback = CpuFallback.of(module, target, context.host, backend.unrolled)
+            fallback = CpuFallback.of(module, target, context.host, backend.unrolled, backend.begin)
         with clock.stage("codegen"):
             code = self._code(fallback)
         functions, kernels = module.executables, fallback.kernels

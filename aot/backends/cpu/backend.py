@@ -39,6 +39,9 @@ class CpuBackend:
     def unrolled(self, kernel: Kernel) -> Container[For]:
         return ()
 
+    def begin(self, kernel: Kernel, target: Target) -> None:
+        self._codegen.begin(kernel, target)
+
     def compile(
         self,
         kernels: Sequence[Kernel],

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
@@ -64,7 +64,7 @@ class CpuCodegen:
     jobs: int
     _workers: Workers | None = field(default=None, init=False)
     _expected: str | None = field(default=None, init=False)
-    _calls: int = field(default=0, init=False)  # of LLVM
+    _batch: _Batch | None = field(default=None, init=False)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @staticmethod
@@ -97,64 +97,68 @@ class CpuCodegen:
             self._expected = key
         self._hand_out((), None, 0)
 
+    def begin(self, kernel: Kernel, target: Target) -> None:
+        """Begins with a kernel that `objects` will be asked for next: its text is written here
+        while workers, if any, compile those before it.
+
+        Raises:
+            InternalError: a rule of kernel IR is broken.
+        """
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = _Batch(self.cache.hits, self.cache.misses)
+        if kernel in batch.keys:
+            return
+        # Without a cache texts tell which kernels are equal: kernels that are have one text.
+        is_cached = self.cache.folder is not None
+        key = object_key(kernel, target) if is_cached else f"{len(batch.keys)}"
+        batch.keys[kernel] = key
+        if key in batch.found or key in batch.missing:
+            return
+        data = self.cache.get(key) if is_cached else None
+        if data is not None:
+            batch.found[key] = data
+            return
+        if not batch.missing:
+            if target.file:
+                check_names(target)
+            if self.jobs > 1 and not llvm.is_loaded():
+                # A process costs what loading LLVM here would, and starts while text is written.
+                self._hand_out((), target, 0)
+        text = cpu.to_llvm(kernel, target)
+        if text not in batch.texts:
+            batch.texts[text] = _Text(kernel.name, text)
+            batch.text_bytes += len(text)
+        batch.missing[key] = batch.texts[text]
+        if self._workers is not None or (self.jobs > 1 and batch.text_bytes >= _POOL_BYTES):
+            self._hand_out(batch.texts.values(), target, batch.text_bytes)
+
     def objects(self, kernels: Sequence[Kernel], target: Target, progress: Progress) -> Objects:
         """An object for each of `kernels`.
 
         Raises:
             InternalError: LLVM rejects what was emitted, or ends; of several, the first kernel's.
         """
-        hits, misses = self.cache.hits, self.cache.misses
-        # Without a cache texts tell which kernels are equal: kernels that are have one text.
-        is_cached = self.cache.folder is not None
-        keys = [object_key(k, target) if is_cached else f"{n}" for n, k in enumerate(kernels)]
-        found: dict[str, bytes] = {}
-        missing: dict[str, Kernel] = {}
-        for key, kernel in zip(keys, kernels, strict=True):
-            if key in found or key in missing:
-                continue
-            data = self.cache.get(key) if is_cached else None
-            if data is None:
-                missing[key] = kernel
-            else:
-                found[key] = data
-        if missing and target.file:
-            check_names(target)
-        done = len(kernels) - len(missing)
-        calls = self._calls
+        for kernel in kernels:
+            self.begin(kernel, target)
+        batch, self._batch = self._batch or _Batch(self.cache.hits, self.cache.misses), None
+        found = batch.found
+        done = len(kernels) - len(batch.missing)
         progress("codegen", done, len(kernels))
-        for number, (key, data) in enumerate(self._compile(missing, target), done + 1):
+        for number, (key, text) in enumerate(batch.missing.items(), done + 1):
+            if text.object is None:
+                with cpu.blaming(text.name, target):
+                    text.object = _result(text, target)
             progress("codegen", number, len(kernels))
-            self.cache.put(key, data)
-            found[key] = data
+            self.cache.put(key, text.object)
+            found[key] = text.object
+        is_cached = self.cache.folder is not None
         return Objects(
-            tuple(found[key] for key in keys),
-            self.cache.hits - hits,
-            self.cache.misses - misses if is_cached else self._calls - calls,
-            self._calls - calls,
+            tuple(found[batch.keys[kernel]] for kernel in kernels),
+            self.cache.hits - batch.hits,
+            self.cache.misses - batch.misses if is_cached else len(batch.texts),
+            len(batch.texts),
         )
-
-    def _compile(self, missing: dict[str, Kernel], target: Target) -> Iterator[tuple[str, bytes]]:
-        """The objects in order. Text is written here while workers, if any, compile."""
-        waiting: dict[str, _Text] = {}
-        order: list[tuple[str, _Text]] = []
-        text_bytes = 0
-        if missing and self.jobs > 1 and not llvm.is_loaded():
-            # A process costs what loading LLVM here would, and starts while text is written.
-            self._hand_out((), target, text_bytes)
-        for key, kernel in missing.items():
-            text = cpu.to_llvm(kernel, target)
-            if text not in waiting:
-                waiting[text] = _Text(kernel.name, text)
-                text_bytes += len(text)
-                self._calls += 1
-            order.append((key, waiting[text]))
-            if self._workers is not None or (self.jobs > 1 and text_bytes >= _POOL_BYTES):
-                self._hand_out(waiting.values(), target, text_bytes)
-        for key, made in order:
-            if made.object is None:
-                with cpu.blaming(made.name, target):
-                    made.object = _result(made, target)
-            yield key, made.object
 
     def _hand_out(self, waiting: Collection[_Text], target: Target | None, text_bytes: int) -> None:
         """Gives workers what is not given yet, and starts as many as the text is worth."""
@@ -183,6 +187,26 @@ class _Text:
     text: str
     future: Future[bytes] | None = None
     object: bytes | None = None
+
+
+@dataclass
+class _Batch:
+    """Kernels of one target that were begun with, and what the cache's counts were before.
+
+    Attributes:
+        keys: of objects, by kernel.
+        found: objects that the cache had, by key.
+        missing: others' texts, by key.
+        texts: the same, equal ones once.
+    """
+
+    hits: int
+    misses: int
+    keys: dict[Kernel, str] = field(default_factory=dict)
+    found: dict[str, bytes] = field(default_factory=dict)
+    missing: dict[str, _Text] = field(default_factory=dict)
+    texts: dict[str, _Text] = field(default_factory=dict)
+    text_bytes: int = 0
 
 
 def _result(text: _Text, target: Target) -> bytes:

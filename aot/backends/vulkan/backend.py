@@ -38,6 +38,9 @@ class VulkanBackend:
     def unrolled(self, kernel: Kernel) -> Container[For]:
         return written_out(kernel)
 
+    def begin(self, kernel: Kernel, target: Target) -> None:
+        pass
+
     def compile(
         self,
         kernels: Sequence[Kernel],
