@@ -124,7 +124,8 @@ def _lower(
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
-    body = _schedule(nest, output, made, target, blocks, _max_weight(stages[0].ops))
+    facts = _max_weight(stages[0].ops), _has_windows(stages[0].ops)
+    body = _schedule(nest, output, made, target, blocks, *facts)
     kernel = builder.build(body)
     if unrolled is None or target.gpu is None or blocks is not None:
         return kernel
@@ -185,7 +186,8 @@ def _stages(
         buffers.update((s.result, own[s.result]) for s in group)
         ops = [op for stage in group for op in stage.ops]
         nest_of_stage = replace(nest, lanes=made.lanes)
-        return _schedule(nest_of_stage, output, made, target, _blocks(ops), _max_weight(ops))
+        facts = _blocks(ops), _max_weight(ops), _has_windows(ops)
+        return _schedule(nest_of_stage, output, made, target, *facts)
 
     return schedule_stages(nest, loops_of(stages), body)
 
@@ -206,6 +208,11 @@ def _max_weight(ops: Iterable[Op]) -> int:
     return max((n for n in known if n is not None), default=MAX_WEIGHT.default)
 
 
+def _has_windows(ops: Iterable[Op]) -> bool:
+    """Whether a stage is a convolution, be it one at single points."""
+    return any(dims is not None and dims.windows for dims in map(contraction_of, ops))
+
+
 def _schedule(
     nest: Nest,
     output: Output,
@@ -213,6 +220,7 @@ def _schedule(
     target: Target,
     blocks: Blocks | None,
     max_weight: int,
+    has_windows: bool,
 ) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
@@ -236,7 +244,8 @@ def _schedule(
         grouped = schedule_byte_groups(nest, output) if blocks is None else None
         if grouped is not None:
             return grouped
-        body = schedule_contraction(nest, output, made, target.panel, blocks, max_weight)
+        facts = blocks, max_weight, has_windows
+        body = schedule_contraction(nest, output, made, target.panel, *facts)
         if body is not None:
             return body
     if made.schedule is Schedule.ELEMENTWISE:

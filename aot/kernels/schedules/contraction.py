@@ -133,6 +133,7 @@ def schedule_contraction(
     panel: int,
     blocks: Blocks | None = None,
     max_weight: int = 128,
+    has_windows: bool = False,
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction. Weights
     that are stored in `blocks` have panels of their own; those of 8 bits are no further from 0 than
@@ -154,8 +155,9 @@ def schedule_contraction(
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
     usual = ContractionTiles(nest, *found, plan, panel, max_weight).build()
-    alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
-    rows = found[1].rows
+    alone, rows = None, found[1].rows
+    if not has_windows:  # an image is seldom a point
+        alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
     if alone is None or rows is None:
         return usual
     _, columns, shares = alone

@@ -174,8 +174,9 @@ def test_a_row_alone_may_have_any_length(rows: int, backend: KernelBackend) -> N
         np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
-def test_windows_have_no_tile_for_one_row() -> None:
-    text = CONV.format(size="t", channels=64, taps=3, columns=32, pads=[1, 1, 1, 1])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_windows_have_no_tile_for_one_row(taps: int) -> None:
+    text = CONV.format(size="t", channels=2048, taps=taps, columns=32, pads=[taps // 2] * 4)
     (function,) = parse_module(text.replace("@e0(", "@e0[t](")).executables
     kernel = lower(function, busy(4096), [16] * 3)
     assert not any(isinstance(stmt, Barrier) for stmt in walk(kernel.body))
