@@ -360,6 +360,8 @@ class Placed(TileEnds):
             return False, False
         read = loaded(left)
         asks = read is not None and read.guard is not None and vectors >= LEAST_ASKING
+        # rows whose scalars are lanes are asked for once in a vector of steps
+        asks = asks and not self._has_row_vectors(inner, left)
         return (
             read is not None
             and (read.dtype is not self.acc.dtype or asks)
