@@ -220,15 +220,16 @@ def subscript_of(index: e.Expr, variables: tuple[e.Var, ...], rank: int) -> Subs
 
 @st.composite
 def index_expressions(draw: st.DrawFn, variables: tuple[e.Var, ...]) -> e.Expr:
-    leaves = st.one_of(
-        st.sampled_from(variables),
-        st.integers(-3, 3).map(e.index),
-        st.sampled_from(("n", "m")).map(lambda n: e.index(symbol(n))),
-    )
-    ops = st.sampled_from(("add", "sub", "mul", "add", "sub", "min", "floordiv"))
-    made: e.Expr = draw(
-        st.recursive(leaves, lambda inner: st.builds(e.binary, ops, inner, inner), max_leaves=6)
-    )
+    symbols = st.sampled_from(("n", "m")).map(lambda n: e.index(symbol(n)))
+    leaves = st.one_of(st.sampled_from(variables), st.integers(-3, 3).map(e.index), symbols)
+    divisors = st.one_of(st.sampled_from(variables), st.integers(1, 3).map(e.index), symbols)
+    ops = st.sampled_from(("add", "sub", "mul", "add", "sub", "min"))
+
+    def combined(inner: st.SearchStrategy[e.Expr]) -> st.SearchStrategy[e.Expr]:
+        sums = st.builds(e.binary, ops, inner, inner)
+        return st.one_of(sums, sums, st.builds(e.binary, st.just("floordiv"), inner, divisors))
+
+    made: e.Expr = draw(st.recursive(leaves, combined, max_leaves=6))
     return made
 
 
