@@ -16,7 +16,8 @@ LAYOUT: Final = 64
 # as for layouts both sides of a comparison are of one size.
 STRIDE: Final = 64
 
-# Winograd's tiles: a side of an image, where transforms already pay.
+# Winograd's tiles, and blocks of a window's columns: a side of an image, where transforms already
+# pay.
 IMAGE: Final = 64
 
 # Tiles of contractions: rows and columns enough to fill tiles, with a tail beside.

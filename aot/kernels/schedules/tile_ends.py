@@ -96,8 +96,8 @@ class TileEnds:
     @property
     def _may_begin_with_bias(self) -> bool:
         """Whether sums may be added up in an order that begins with a bias: floats where that saves
-        as much as it costs."""
-        if not self._is_written_out or self.acc.dtype is not DType.F32:
+        as much as it costs, because one of several scalars is multiplied by an instruction."""
+        if not self.nest.target.multiplies_by_lane or self.acc.dtype is not DType.F32:
             return False
         is_whole = self.shape.has_all_columns or self._moves_back
         return self.pieces is None and (is_whole or self._has_ends_in_registers)

@@ -14,6 +14,7 @@ from math import gcd
 
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
@@ -33,9 +34,8 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
 
 Values = dict[Var, Expr]
 
-# bytes of neighbouring columns that all lines are read for before the next ones, and elements of a
-# line that only the device knows
-BLOCK_BYTES, LINE = 128, 64
+# bytes of neighbouring columns that all lines are read for before the next ones
+BLOCK_BYTES = 128
 # neighbours that a divisor of so many bytes lies between want few places of a cache
 WAY_BYTES = 4096
 
@@ -176,9 +176,9 @@ class WindowTiles:
         if not taps or rows is None or not isinstance(extent, int) or not isinstance(tiles, int):
             return None
         loads = [x for x in expr.loads(window.reduce.body) if rows.var in expr.free_vars(x)]
-        lines = dims.estimate(dims.product([a.extent for a in taps[:-1]]), 1)
-        positions = dims.estimate(rows.extent, LINE)
-        if len(loads) != 1 or positions is None or lines is None:
+        lines = dims.product([a.extent for a in taps[:-1]])
+        positions = dims.estimate(rows.extent, IMAGE)
+        if len(loads) != 1 or positions is None or not isinstance(lines, int):
             return None
         index, size = loads[0].indices[0], loads[0].dtype.bytes
         step, apart = (expr.coefficient(index, v) for v in (taps[-1].var, rows.var))
@@ -187,15 +187,14 @@ class WindowTiles:
         line = positions * extent * size
         if lines * line <= target.l1_bytes // 2:
             return None
-        images = dims.estimate(dims.product([a.extent for a in window.outer[-1:]]), LINE)
+        images = dims.estimate(dims.product([a.extent for a in window.outer[-1:]]), IMAGE)
         if (images or 1) * line > target.l2_bytes and lines * line <= target.l2_bytes // 2:
             return None
         block = BLOCK_BYTES
         if isinstance(step, int):
             block = max(block, gcd(step * size, WAY_BYTES) // 4)
-        if (
-            target.multiplies_by_lane
-        ):  # what a line takes beside its tiles shows where these are short
+        if target.multiplies_by_lane:
+            # what a line takes beside its tiles shows where these are short
             block = max(block, target.l1_bytes // 2 // (lines * positions))
         together = max(1, block // (self.pieces[0].columns * size))
         return together if together < tiles else None
