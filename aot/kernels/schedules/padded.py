@@ -265,10 +265,15 @@ class _Rows:
         row = -(-along.count // along.step) * along.step * window.load.dtype.bytes
         if window.is_separable:
             row += _number(along.at) * window.reduce.dtype.bytes
-        most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
+        most, far = (
+            min(nest.target.scratch_bytes, size) // row
+            for size in (nest.target.l1_bytes // 2, nest.target.l2_bytes // 4)
+        )
         if down is None:
             return _Rows(nest, output, window, 1) if most else None
         rows = min(_number(down.at), ROWS_A_TAP * down.taps)
+        if down.places(min(rows, down.taps)) > most:
+            most = far  # long rows: few of them would be brought again and again
         while rows > 1 and down.places(rows) > most:
             rows -= 1
         if down.places(rows) > most:

@@ -94,6 +94,7 @@ def test_padded_planes_natively(name: str) -> None:
         ((30, 3), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
         ((31, 27), (9, 7), (1, 1), (1, 2), (4, 6, 3, 5)),
         ((40, 45), (7, 8), (2, 3), (2, 1), (6, 4, 5, 7)),
+        ((11, 1030), (5, 5), (1, 1), (1, 1), (2, 2, 2, 2)),
         ((7, 9, 19), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1, 1, 1, 1)),
         ((5, 8, 11), (2, 5, 5), (1, 1, 1), (3, 1, 1), (2, 2, 2, 1, 2, 2)),
     ):
@@ -113,16 +114,18 @@ def test_padded_planes_natively(name: str) -> None:
             check(b.function(), [data], target, 1, engine=on_cpu(target))
 
 
-def test_taps_of_padded_planes_are_not_asked() -> None:
-    """Vectors at borders once asked of each tap in each lane whether it was padding."""
-    text = """
-    executable @e0(%0: f32[1, 2, 33, 33]) -> ("r0") bindings [2, 3] {
-      %1 = average_pool(%0) {
-        kernel = [3, 3], strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1],
-        count_include_pad = false
-      } : f32[1, 2, 33, 33]
+@pytest.mark.parametrize(("width", "taps"), [(33, 3), (511, 5), (1024, 5)])
+def test_taps_of_padded_planes_are_not_asked(width: int, taps: int) -> None:
+    """Vectors at borders once asked of each tap in each lane whether it was padding; later, those
+    of lines of which the nearest cache does not hold as many as a window has."""
+    text = f"""
+    executable @e0(%0: f32[1, 2, 33, {width}]) -> ("r0") bindings [2, 3] {{
+      %1 = average_pool(%0) {{
+        kernel = [{taps}, {taps}], strides = [1, 1], dilations = [1, 1],
+        pads = [{taps // 2}, {taps // 2}, {taps // 2}, {taps // 2}], count_include_pad = false
+      }} : f32[1, 2, 33, {width}]
       return(%1)
-    }
+    }}
     """
     (function,) = parse_module(text).executables
     kernel: Kernel = lower(function, targets.load("x86-64-v3"))
