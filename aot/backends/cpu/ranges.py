@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from aot.ir import dims
 from aot.ir.dims import Dim, Interval
-from aot.ir.expr import Binary, Expr, dim_of
+from aot.ir.expr import Expr
+from aot.kernels.lower.index_math import Terms, add_terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +24,11 @@ class LinearForm:
     @staticmethod
     def of(indices: Sequence[Expr], scales: Sequence[Dim]) -> LinearForm:
         """The sum of `indices`, each times its scale."""
-        terms: dict[Expr, Dim] = {}
+        terms: Terms = {}
         constant: Dim = 0
         for e, scale in zip(indices, scales, strict=True):
-            constant = dims.add(constant, _add(e, scale, terms))
+            constant = dims.add(constant, add_terms(e, scale, terms))
         return LinearForm(constant, tuple(terms.items()))
-
-
-def _add(e: Expr, scale: Dim, terms: dict[Expr, Dim]) -> Dim:
-    """Adds `scale * e` to `terms`; the part without variables comes back."""
-    dim = dim_of(e)
-    if dim is not None:
-        return dims.multiply(scale, dim)
-    if isinstance(e, Binary) and e.op in ("add", "sub"):
-        other = scale if e.op == "add" else dims.multiply(scale, -1)
-        return dims.add(_add(e.a, scale, terms), _add(e.b, other, terms))
-    if isinstance(e, Binary) and e.op == "mul":
-        for x, y in ((e.a, e.b), (e.b, e.a)):
-            factor = dim_of(y)
-            if factor is not None:
-                return _add(x, dims.multiply(scale, factor), terms)
-    terms[e] = dims.add(terms.get(e, 0), scale)
-    if terms[e] == 0:
-        del terms[e]
-    return 0
 
 
 def interval(

@@ -53,7 +53,7 @@ class _Simplifier:
         if e.op not in ("floordiv", "floormod") or divisor is None or divisor == 0:
             return e
         terms: Terms = {}
-        constant = _collect(e.a, 1, terms)
+        constant = add_terms(e.a, 1, terms)
         whole: Terms = {}
         rest: Terms = {}
         for atom, factor in terms.items():
@@ -104,7 +104,7 @@ def _joined(e: Expr) -> Expr:
     if not isinstance(e, Binary) or e.dtype is not DType.INDEX or e.op not in ("add", "sub"):
         return e
     terms: Terms = {}
-    constant = _collect(e, 1, terms)
+    constant = add_terms(e, 1, terms)
     parts = [atom for atom in terms if isinstance(atom, Binary) and atom.op == "floormod"]
     is_changed = False
     for part in parts:
@@ -113,7 +113,7 @@ def _joined(e: Expr) -> Expr:
             is_changed = True
             factor = terms.pop(part)
             del terms[quotient]
-            constant = dims.add(constant, _collect(part.a, factor, terms))
+            constant = dims.add(constant, add_terms(part.a, factor, terms))
     return _sum(terms, constant) if is_changed else e
 
 
@@ -134,7 +134,7 @@ def _are_equal(a: Expr, b: Expr) -> bool:
     """Whether two indices are the same sum."""
     found: Terms = {}
     other: Terms = {}
-    return a is b or (_collect(a, 1, found) == _collect(b, 1, other) and found == other)
+    return a is b or (add_terms(a, 1, found) == add_terms(b, 1, other) and found == other)
 
 
 def _is_positive(factor: Dim) -> bool:
@@ -142,19 +142,19 @@ def _is_positive(factor: Dim) -> bool:
     return low is not None and low >= 0
 
 
-def _collect(e: Expr, scale: Dim, terms: Terms) -> Dim:
+def add_terms(e: Expr, scale: Dim, terms: Terms) -> Dim:
     """Adds `scale * e` to `terms`; gives the part without variables."""
     known = expr.dim_of(e)
     if known is not None:
         return dims.multiply(scale, known)
     if isinstance(e, Binary) and e.op in ("add", "sub"):
         other = scale if e.op == "add" else dims.multiply(scale, -1)
-        return dims.add(_collect(e.a, scale, terms), _collect(e.b, other, terms))
+        return dims.add(add_terms(e.a, scale, terms), add_terms(e.b, other, terms))
     if isinstance(e, Binary) and e.op == "mul":
         for a, b in ((e.a, e.b), (e.b, e.a)):
             factor = expr.dim_of(b)
             if factor is not None:
-                return _collect(a, dims.multiply(scale, factor), terms)
+                return add_terms(a, dims.multiply(scale, factor), terms)
     terms[e] = dims.add(terms.get(e, 0), scale)
     if terms[e] == 0:
         del terms[e]

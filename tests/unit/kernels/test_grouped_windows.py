@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from aot.ir.graph import Function
-from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
-from tests.support.lowering import run_executable, to_memory
-from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.lowering_checks import Engine, on_interpreter, on_whole_numbers
 
 NATIVE = native_targets()
 # groups, channels and columns of each
@@ -59,14 +57,7 @@ def conv(groups: tuple[int, int, int], window: tuple[Any, ...]) -> Function:
 
 
 def check(function: Function, target: str, engine: Engine) -> None:
-    rng = np.random.default_rng(3)
-    arrays: list[Any] = [
-        rng.integers(-3, 4, [int(str(d)) for d in v.type.dims]).astype(np.float32)
-        for v in function.inputs
-    ]
-    (wanted,) = run(function, arrays)
-    memory = [to_memory(a, v.type, {}) for a, v in zip(arrays, function.inputs, strict=True)]
-    (got,) = run_executable(function, targets.load(target), memory, [], engine)
+    got, wanted = on_whole_numbers(function, target, engine)
     np.testing.assert_array_equal(got, wanted)
 
 
