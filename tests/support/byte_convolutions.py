@@ -16,7 +16,7 @@ from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir.nodes import Kernel
-from tests.support import cpu_running
+from tests.support import cpu_running, dot_products
 from tests.support.dot_products import CHANNELS_LAST, numbers
 from tests.support.half_contractions import device
 from tests.support.half_regions import half_function
@@ -42,22 +42,22 @@ def conv(
     batch: int = 2,
 ) -> Sample:
     """Channels, height and width are the size; the layout is the image's."""
-    channels, height, width = size
-    pad = dilation * (kernel // 2) if is_padded else 0
-    types = (
-        TensorType(DType.U8, (batch, channels, height, width), layout),
-        TensorType(DType.I8, (filters, channels // group, kernel, kernel)),
-        TensorType(DType.I32, (filters,)),
+    channels, *plane = size
+    _, sample = dot_products.conv(
+        DType.U8,
+        channels,
+        filters,
+        kernel,
+        stride,
+        113,
+        layout,
+        dilation,
+        group,
+        is_padded=is_padded,
+        size=(plane[0], plane[1]),
+        batch=batch,
     )
-    attrs = {
-        "strides": (stride, stride),
-        "dilations": (dilation, dilation),
-        "pads": (pad, pad, pad, pad),
-        "group": group,
-        "pad_value": 113,
-        "max_weight": 128,
-    }
-    return Sample(types, attrs)
+    return sample
 
 
 def made(sample: Sample, target: str, last: str = LAST) -> tuple[Function, Sample]:

@@ -37,10 +37,13 @@ def conv(
     group: int = 1,
     max_weight: int = 128,
     is_padded: bool = True,
+    size: tuple[int, int] = (6, 7),
+    batch: int = 2,
 ) -> tuple[str, Sample]:
+    """Height and width are the size; the layout is the image's."""
     pad = dilation * (kernel // 2) if is_padded else 0
     types = (
-        TensorType(left, (2, channels, 6, 7), layout),
+        TensorType(left, (batch, channels, *size), layout),
         TensorType(I8, (filters, channels // group, kernel, kernel)),
         TensorType(DType.I32, (filters,)),
     )
