@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import ArrayLike
 
 from aot.errors import CompileError
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.link.image import ModuleImage

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aot.errors import CompileError, InternalError
+from aot.records import dataclass
 from aot.switches import DISABLEABLE
 
 DEFAULT_ENTRY = "main"  # what the entry point of a model is called that was given no name

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from aot.errors import CompileError
+from aot.records import dataclass
 
 # Passes that may be left out, which the runner of passes does, and what becomes of a model then.
 PASSES: Mapping[str, str] = {

@@ -8,7 +8,7 @@ because the variables of a loop nest must be its own. Chooses nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from aot.errors import InternalError
@@ -18,6 +18,7 @@ from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.graph import Op
 from aot.ir.record import Call, Compute, call_of
 from aot.ir.types import DType
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

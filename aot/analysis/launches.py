@@ -7,7 +7,6 @@ the padding count, and what a faster algorithm saves is still counted. Chooses n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
@@ -16,6 +15,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType, TensorType
+from aot.records import dataclass
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 

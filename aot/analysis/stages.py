@@ -8,7 +8,7 @@ in order. Owns who belongs to which stage and what the stages share; chooses no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from aot.analysis.accesses import Read, accesses_of
@@ -22,6 +22,7 @@ from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import TensorType
+from aot.records import dataclass
 from aot.target.model import Target
 
 ALGORITHM, DIRECT = "algorithm", "direct"  # a convolution's attribute, and its default

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.stages import ALGORITHM, DIRECT
@@ -16,6 +16,7 @@ from aot.ir.clone import clone_function
 from aot.ir.graph import Function
 from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_function
+from aot.records import dataclass
 from aot.target.model import Target
 
 _NO_FACTS = ("summary", "file")

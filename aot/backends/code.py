@@ -6,12 +6,13 @@ Facts only; what programs call and where buffers lie is the linker's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aot.ir.dims import Dim
 from aot.link.code_image import CodeImage, ImageParts
 from aot.link.image import ExecutableImage
+from aot.records import dataclass
 from aot.target.model import Target
 
 WhyTooLong = Callable[[str, Dim], str]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -38,6 +38,7 @@ from aot.kernels.lower.lowering import Unrolled, lower, root_of
 from aot.kernels.lower.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
+from aot.records import dataclass
 from aot.target.model import Target
 
 # What a symbol without a bound counts as, by kinds of ops that go along lines. Lanes share the work

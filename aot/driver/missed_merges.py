@@ -8,7 +8,6 @@ one that does the same ops, and with the next one that differs in one op, never 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from aot.ir.schedule import Schedule
 from aot.ir.text.printer import print_attr, print_op
 from aot.ir.types import DType, TensorType
 from aot.passes.specialise.slots import SMALL, Family, family_of, groups_of, have_common_groups
+from aot.records import dataclass
 from aot.target.model import Target
 
 # Of a module with very many executables, only those with the most code are compared, and only the

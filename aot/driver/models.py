@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from aot.errors import CompileError, UnsupportedError
 from aot.ir.graph import Module
 from aot.options import DEFAULT_ENTRY, OPTIONS, CompileOptions, check_entry_names, split_name
 from aot.passes.base import PassContext
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

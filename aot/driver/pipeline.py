@@ -6,7 +6,7 @@ Runs each stage once and measures it; owns no algorithm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
@@ -46,6 +46,7 @@ from aot.passes.quantise.bf16_products import BF16_PRODUCTS
 from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
+from aot.records import dataclass
 from aot.target import selection as targets
 from aot.target.model import Target
 

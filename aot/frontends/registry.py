@@ -12,12 +12,12 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError
 from aot.options import OPTIONS, CompileOptions, Progress, no_progress
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.graph import Module

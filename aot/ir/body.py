@@ -7,12 +7,12 @@ them knows an op with blocks by its name. Owns no op.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import Call

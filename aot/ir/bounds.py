@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Union
 
 from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum
 from aot.ir.graph import Assumption
+from aot.records import dataclass
 
 KEEP = "?"
 SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in H:32..960"

@@ -8,7 +8,6 @@ quotients are not multiplied again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from aot.ir import dim_semantics as ds
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import Array
+from aot.records import dataclass
 
 _MOST = 1 << 12  # of a number that floats are multiplied with or divided by
 

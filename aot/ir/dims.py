@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from types import MappingProxyType
 from typing import Union
+
+from aot.records import dataclass
 
 Dim = Union[int, "DimExpr"]
 Interval = tuple[int | None, int | None]

@@ -8,11 +8,12 @@ unless stated; sharing a node means computing it once. Knows nothing of tensors'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Union
 
 from aot.ir.dims import Dim
 from aot.ir.types import DType
+from aot.records import dataclass
 
 # float unary: neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round (half to even)
 # exp_nonpositive is exp of what is not above 0, or NaN; it may be 0 where exp is below 2^-126.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -20,6 +19,7 @@ from aot.ir.dims import Dim
 from aot.ir.large_arrays import given, is_same, kept, parts
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import OpRecord

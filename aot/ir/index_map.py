@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
 
 from aot.ir import dims as d
 from aot.ir.dims import Dim, DimExpr
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ Owns the types; the rules, by family, are in aot/ops/layout_rules.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Union
 
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr
 from aot.ir.index_map import IndexMap
 from aot.ir.types import TensorType
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import Call

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from aot.ir.expr import Expr, Var
 from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, DTypeKind, Layout, TensorType
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.mapped_operand import LayoutRule

@@ -5,10 +5,10 @@ Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/lower` obeys 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from aot.ir.types import DType
+from aot.records import dataclass
 
 # How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for
 # all targets, so that the variants of a module share their weights.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, overload
 
@@ -16,6 +15,7 @@ import ml_dtypes  # noqa: F401  numpy learns of bfloat16
 import numpy as np
 
 from aot.ir.dims import Dim, ceil_divide, multiply, product
+from aot.records import dataclass
 
 Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from aot.errors import InternalError
+from aot.records import dataclass
 
 ALIGNMENT = 64
 NOTHING: Mapping[int, int] = MappingProxyType({})

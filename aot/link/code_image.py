@@ -8,12 +8,12 @@ and says which parts they have, so that images of several models can be linked a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aot.errors import InternalError
 from aot.link import wasm
 from aot.link.elf import ElfObject, Relocation, Section, Symbol, read_object
 from aot.link.relocations import KINDS, Kind
+from aot.records import dataclass
 from aot.target.model import Target
 
 ENTRY_NAME = "kernel"

@@ -8,7 +8,7 @@ parameter block.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
@@ -28,6 +28,7 @@ from aot.link.lifetimes import Buffer, Lifetimes
 from aot.link.rodata import RodataPool
 from aot.link.shape_part import emit_shape_part
 from aot.link.states import at_the_end, states_of
+from aot.records import dataclass
 
 __all__ = ["EmittedProgram", "Entry", "emit_program"]
 

@@ -7,12 +7,13 @@ nothing of what they are for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from aot.errors import InternalError
 from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
+from aot.records import dataclass
 
 Emit = Callable[..., None]  # an instruction's name and operands
 

@@ -8,7 +8,6 @@ memory are computed anew where it changes its place. Owns no memory: lifetimes a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Union
 
 from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch, where
@@ -40,6 +39,7 @@ from aot.link.overlap import STATES, Overlaps
 from aot.link.reader import DTYPE_CODES
 from aot.link.shape_part import ShapePart
 from aot.link.states import States, is_contiguous
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

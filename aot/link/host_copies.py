@@ -10,7 +10,7 @@ Owns these decisions; where values are is the program's.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
@@ -20,6 +20,7 @@ from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
 from aot.link.states import is_contiguous
+from aot.records import dataclass
 
 Memory = Union[Buffer, int]  # of the arena's buffers, or the number of an output
 

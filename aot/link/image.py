@@ -7,13 +7,14 @@ the writer's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from aot.analysis.launches import Launch
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
 from aot.link.rodata import Pieces, RodataSegment
+from aot.records import dataclass
 
 
 class Device(Enum):

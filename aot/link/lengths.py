@@ -9,7 +9,6 @@ keys of a plan, which `prepare` reads. Owns that choice. Emits nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
 from aot.ir import dims
@@ -17,6 +16,7 @@ from aot.ir.data_dims import Largest, extents_of, limit_of, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol
 from aot.ir.graph import Function
 from aot.link.states import States
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ one of its runs carries to the next has two buffers for as long as the loop take
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from aot.analysis.control import block_of, control_ops
 from aot.analysis.dispatches import is_dispatch
@@ -28,6 +27,7 @@ from aot.ir.builtin import EXTENT
 from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Op, Value
+from aot.records import dataclass
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from aot.errors import CompileError, InternalError
@@ -27,6 +27,7 @@ from aot.link.notes import Notes, decode_notes
 from aot.link.program import Operand, decode
 from aot.link.rodata import RodataBytes, RodataPool
 from aot.options import check_entry_names
+from aot.records import dataclass
 
 _Key = tuple[str, str | None]  # of a variant: its target, and that of its host
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from itertools import chain
 from os import PathLike
 
@@ -40,6 +40,7 @@ from aot.link.reader import (
     read_module,
 )
 from aot.link.rodata import ALIGNMENT, Pieces, RodataSegment, checksum, pieces_of
+from aot.records import dataclass
 
 __all__ = [
     "Arch",

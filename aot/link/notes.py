@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aot.analysis.launches import Launch
 from aot.ir.dim_parser import parse
 from aot.link.code_image import ImageParts, Part, Reference
+from aot.records import dataclass
 
 FORMAT = 1
 

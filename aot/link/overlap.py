@@ -9,7 +9,7 @@ known to be apart is taken to meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
@@ -18,6 +18,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Op
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
+from aot.records import dataclass
 
 WORD_BYTES = 4  # what shaders read and write: elements of less share theirs
 MOST_IN_GROUP = 32  # each is compared with all others

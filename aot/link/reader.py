@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,6 +37,7 @@ from aot.link.image_check import check_image
 from aot.link.module_schema import RULES, segment
 from aot.link.rodata import ALIGNMENT, JOINED_BYTES, Pieces, RodataSegment, checksum
 from aot.link.vocabulary import read_vocabulary
+from aot.records import dataclass
 
 IDENTIFIER = b"AOTM"
 FILE_VERSION = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from aot.errors import InternalError
 from aot.ir.large_arrays import Data, forget, is_same, parts
+from aot.records import dataclass
 
 ALIGNMENT = 64
 # The first address. No dim, size or offset comes near, and a distance added to one stays above.

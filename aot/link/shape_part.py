@@ -7,7 +7,7 @@ in one symbol are not checked here: the runtime does that when an input is set, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.errors import CompileError
 from aot.ir import dims
@@ -19,6 +19,7 @@ from aot.ir.states import StateVariable
 from aot.link.emitter import Emit, Emitter, ExecutePart, Header
 from aot.link.lengths import solution
 from aot.link.states import Length, States
+from aot.records import dataclass
 
 MOST_VALUES = 10  # of a message
 

@@ -8,7 +8,6 @@ that a run can read is overwritten before it has ended well, and nothing is copi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
@@ -21,6 +20,7 @@ from aot.ir.states import StateVariable, state_variables
 from aot.ir.types import TensorType
 from aot.link.image import Growth
 from aot.link.rodata import ALIGNMENT
+from aot.records import dataclass
 
 _MOST_STRIDE_BYTES = (1 << 32) - 1
 

@@ -15,7 +15,6 @@ super-block of several blocks then has the float that is multiplied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from aot.ir.record import (
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
+from aot.records import dataclass
 
 F16, F32, I8, I32, U32 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U32
 PANEL = 16  # columns side by side, whatever the target

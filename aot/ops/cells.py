@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from aot.ir import expr as e
 from aot.ir.expr import Expr
 from aot.ir.types import Array
 from aot.ops.elementwise import sigmoid
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from aot.ir.types import Array, DType, TensorType
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, zero
 from aot.ops.selection import clamped_position
+from aot.records import dataclass
 
 F32, I64 = DType.F32, DType.I64
 _MODES = ("avg", "max")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from aot.errors import CompileError
@@ -27,6 +27,7 @@ from aot.packaging.names import identifier
 from aot.packaging.source import source_files
 from aot.packaging.static_library import LibraryLimits, library_files
 from aot.packaging.wasm import wasm_files
+from aot.records import dataclass
 
 FORMATS = ("source", "executable", "static-library", "wasm")
 

@@ -6,12 +6,12 @@ Reads the notes that a module keeps for tools; without them it says what is know
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aot.link.image import Device
 from aot.link.program import constant_value, decode
 from aot.packaging.files import PackageInput
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.packaging.header import HeaderEntry

@@ -7,7 +7,6 @@ the program's text (runtime/packaging/embedded.c), so that its code runs without
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from aot import __version__
@@ -19,6 +18,7 @@ from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
 from aot.packaging.source import alignment, has_vulkan
 from aot.packaging.toolchain import Toolchain, find_toolchain
+from aot.records import dataclass
 
 _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
 

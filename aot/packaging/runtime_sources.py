@@ -5,11 +5,11 @@ By folder and by name: what is added to the runtime is found without a change he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from aot.errors import CompileError
+from aot.records import dataclass
 
 INSTALLED = "_runtime_source"  # in the package; in a checkout the folder runtime beside it
 

@@ -7,7 +7,6 @@ no compiler: the object is written by `objects`, the loader is one C file that t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, VariantImage
@@ -19,6 +18,7 @@ from aot.packaging.names import identifiers
 from aot.packaging.objects import Blob, archive, elf_object
 from aot.packaging.runtime_sources import runtime_sources
 from aot.packaging.static_program import static_program
+from aot.records import dataclass
 
 _LOADER = ("packaging/static/aot_static.h", "packaging/static/aot_static.c")
 _WEIGHTS_ALIGNMENT = 64

@@ -10,11 +10,12 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from aot.errors import CompileError
 from aot.link.image import Arch
+from aot.records import dataclass
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
 _ANDROID_API = 24

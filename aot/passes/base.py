@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.fusion.remarks import FusionRemarks
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.analysis.cost.code_size import CodeEstimate

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, Variant
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode
 from aot.link.reader import ModuleFile, Source, read_module_file
+from aot.records import dataclass
 from aot.report.numbers import TIMES, Figure, amount, count, extents, ratio, seconds, size
 from aot.report.programs import Row, arena_of, rows_of
 

@@ -7,7 +7,7 @@ facts: nothing here holds on to the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aot.analysis.control import control_ops
@@ -21,6 +21,7 @@ from aot.kernels.ir.nodes import Kernel
 from aot.link.emit_program import EmittedProgram
 from aot.passes.base import PassContext, PassRun
 from aot.passes.fusion.region_report import regions_of
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

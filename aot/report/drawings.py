@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
+from aot.records import dataclass
 from aot.report.numbers import readable, short, size
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 64, 14, 14, 36

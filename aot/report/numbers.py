@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from aot.records import dataclass
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 _COUNTS = ("", " k", " M", " G", " T", " P")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from aot.analysis.launches import Launch
 from aot.ir.dims import Dim
 from aot.link.image import EntryPointImage, VariantImage
 from aot.link.program import Instruction, constant_value, decode
+from aot.records import dataclass
 from aot.report import drawings
 from aot.report.numbers import Figure, amount, extents, ratio, size
 

@@ -7,10 +7,11 @@ the machine that compiles.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from aot.ir.types import DType
+from aot.records import dataclass
 
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
 from aot.ir.types import DType
+from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target, VulkanLimits
 
 DEVICES = ("cpu", "vulkan")

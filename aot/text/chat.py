@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aot.errors import CompileError
+from aot.records import dataclass
 from aot.text.vocabulary import ChatForm, Vocabulary
 
 # Stand for what people and models wrote while a template is rendered: code points that no text has.

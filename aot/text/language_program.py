@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import RuntimeFailure
+from aot.records import dataclass
 from aot.runtime.loader import Program
 from aot.runtime.text import Sampler, Tokeniser
 from aot.text.chat import Message, Part, render

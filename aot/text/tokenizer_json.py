@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
+from aot.records import dataclass
 from aot.text.gguf import END_TEXTS
 from aot.text.vocabulary import SPACE, PreTokeniser, Scheme, Strip, TokenType, Vocabulary
 

@@ -7,11 +7,12 @@ lies in a module is `aot.link.vocabulary`'s, and encoding is the runtime's (runt
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, IntFlag
 from functools import cached_property
 
 from aot.errors import CompileError
+from aot.records import dataclass
 
 NO_SYMBOL = (1 << 32) - 1  # where a byte has no symbol
 MOST_SYMBOLS = 1 << 21  # fewer than these: a pair of symbols and its rank are 64 bits

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from aot.errors import CompileError
 from aot.ir.types import Array
+from aot.records import dataclass
 
 Sample = Mapping[str, Array]
 MOST_SAMPLES = 4096

@@ -7,11 +7,11 @@ runtime's driver; compiles and runs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aot.backends.vulkan.requirements import LIMITS, features_of_target, limits_of
 from aot.errors import AotError, RuntimeFailure
+from aot.records import dataclass
 from aot.runtime.cores import find as find_cores
 from aot.target import selection as targets
 from aot.target.model import GpuGeometry, Target

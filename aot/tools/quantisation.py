@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from aot import api
 from aot.errors import CompileError
 from aot.ir.types import Array
 from aot.link.files import write_atomically
+from aot.records import dataclass
 from aot.tools.block_quantisation import quantise_weights
 from aot.tools.calibration import InputSpec, Sample, samples_of
 from aot.tools.engines import check_onnx

@@ -7,7 +7,7 @@ under test as well as everything behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from aot.frontends import registry
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import Disturbance, run
 from aot.options import CompileOptions, Tie
+from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
 from aot.tools.litert_engine import run_litert

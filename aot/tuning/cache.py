@@ -12,7 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from aot.analysis.stages import DIRECT
 from aot.backends import sources
 from aot.backends.cpu.object_cache import default_folder, write_whole
 from aot.errors import CompileError, TuningWarning
+from aot.records import dataclass
 
 FILE_NAME = "tuning.jsonl"
 # what decides how fast a choice is, beside the executable and the target

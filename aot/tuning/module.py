@@ -10,7 +10,6 @@ which says how much times differ that should not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Layout, TensorType
 from aot.ops.control import STATE
 from aot.ops.structure import DISPATCH
+from aot.records import dataclass
 from aot.target.model import Target
 
 

@@ -14,11 +14,11 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from aot.errors import AotError, CompileError
+from aot.records import dataclass
 from aot.runtime.runner import find_runner
 
 # what a run may take beyond the time that tuning has left

@@ -12,7 +12,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from aot.analysis.cost.candidates import WINOGRAD, Choice
@@ -22,6 +22,7 @@ from aot.ir.graph import Function, Module
 from aot.link.image import ModuleImage
 from aot.link.module import write_module
 from aot.options import CompileOptions
+from aot.records import dataclass
 from aot.target.model import Target
 from aot.tuning.module import Sized, comparing_module, copies_of
 from aot.tuning.runner import Runner, RunnerError

@@ -11,7 +11,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from aot.ir.bounds import bounds_of
 from aot.ir.graph import Function, Module
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
+from aot.records import dataclass
 from aot.target.model import Target
 from aot.tuning.cache import TuningCache, TuningRecord, compiler_id
 from aot.tuning.module import Sized

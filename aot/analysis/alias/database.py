@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from aot.analysis.alias.effects import FRESH, origin, read_operands
 from aot.analysis.alias.facts import AliasFacts
@@ -29,6 +28,7 @@ from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, member
 from aot.errors import InternalError
 from aot.ir.graph import Block, Function, Listener, Op, Value, walk
 from aot.ir.types import TensorType
+from aot.records import dataclass
 
 
 @dataclass

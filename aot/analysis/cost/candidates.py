@@ -8,7 +8,7 @@ comes out of a file. Changes nothing and measures nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 
 from aot.analysis.cost import winograd
@@ -22,6 +22,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op
 from aot.ir.record import call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
+from aot.records import dataclass
 from aot.target.model import Target
 
 WINOGRAD = "winograd"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from aot.analysis.cost.code_bytes import FITTED, Fit
@@ -21,6 +20,7 @@ from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Loops, Tile,
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Op
 from aot.ir.record import Call, Kind
+from aot.records import dataclass
 from aot.target.model import Target
 
 # kernels that are one program each

@@ -6,11 +6,12 @@ GPU's lanes busy. Knows nothing of kernels; products_gpu.py obeys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
 from aot.ir.types import DType
+from aot.records import dataclass
 from aot.target.model import Target
 
 # How many columns of a contraction a lane of a GPU has, which lie together: fewer where it has few

@@ -7,7 +7,6 @@ and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
@@ -19,6 +18,7 @@ from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout, TensorType
+from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target
 
 

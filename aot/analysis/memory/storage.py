@@ -8,7 +8,6 @@ and places nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import is_view, map_of, view_offset
@@ -18,6 +17,7 @@ from aot.ir.dims import Dim, add, multiply
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ops.control import ASSIGN, IF, LOOP, STATE
 from aot.ops.selection import CONCAT_ALIAS
+from aot.records import dataclass
 
 CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from aot.errors import InternalError
+from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

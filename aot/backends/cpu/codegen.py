@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from aot.errors import InternalError
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.options import CompileOptions, Progress
+from aot.records import dataclass
 from aot.target.model import Target
 from aot.target.toml import check_names
 

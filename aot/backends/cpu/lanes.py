@@ -7,13 +7,13 @@ indices, which stays scalar as long as it can: vectors of 64-bit indices are slo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aot.backends.cpu import arithmetic
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, iota
 from aot.backends.cpu.traits import Traits
 from aot.ir.dims import Dim, DimExpr, FloorDiv, Symbol
 from aot.ir.types import DType
+from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

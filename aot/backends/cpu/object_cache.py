@@ -17,10 +17,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from aot.errors import CacheWarning, CompileError
+from aot.records import dataclass
 
 FOLDER_VARIABLE = "AOT_CACHE_DIR"
 LIMIT_VARIABLE = "AOT_CACHE_MB"

@@ -6,12 +6,12 @@ Emits nothing; what follows for comparisons is `dims.decided`'s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from aot.ir import dims
 from aot.ir.dims import Dim, Interval
 from aot.ir.expr import Expr
 from aot.kernels.lower.index_math import Terms, add_terms
+from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

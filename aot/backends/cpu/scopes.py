@@ -6,13 +6,14 @@ variables and the control flow allow. Emits nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.backends.cpu.lanes import Laned
 from aot.errors import InternalError
 from aot.ir.dims import Interval
 from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
+from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ after another. Emits nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from aot.backends.cpu.traits import Traits
@@ -26,6 +25,7 @@ from aot.kernels.ir.nodes import (
     Stmt,
     Store,
 )
+from aot.records import dataclass
 from aot.target.model import Target
 
 ALIGNMENT = 64

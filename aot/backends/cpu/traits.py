@@ -6,11 +6,10 @@ not a number in its file is asked here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aot.backends.cpu.assembler import Type
 from aot.errors import InternalError
 from aot.ir.types import DType
+from aot.records import dataclass
 from aot.target.model import Target
 
 _ELEMENTS = {

@@ -9,7 +9,6 @@ transposed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aot.backends.cpu.assembler import Assembler, Type, Value
 from aot.backends.cpu.memory import Memory
@@ -19,6 +18,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var, coefficient, free_vars
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, For, Let, LoopKind, Scratch, Space, Store
+from aot.records import dataclass
 
 # neighbours below which an access for each is as good, but for stores that leave no gap
 LEAST = 4

@@ -8,7 +8,7 @@ kernels, and writes only what `spirv` has numbers for.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.backends.vulkan.spirv import (
     ADDRESSING_LOGICAL,
@@ -27,6 +27,7 @@ from aot.backends.vulkan.spirv import (
     StorageClass,
 )
 from aot.errors import InternalError
+from aot.records import dataclass
 
 MAX_INSTRUCTION_WORDS = 0xFFFF
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from aot.backends.vulkan.limits import LimitError
@@ -31,6 +30,7 @@ from aot.kernels.ir.nodes import (
     Store,
     walk,
 )
+from aot.records import dataclass
 from aot.target.model import GpuGeometry
 
 # Beyond about 2.6 k words drivers' compile time grows worse than linearly, and an instruction is

@@ -8,12 +8,13 @@ Knows nothing of expressions or memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 
 from aot.backends.vulkan.assembler import Assembler, Chunk, FunctionBody
 from aot.backends.vulkan.spirv import Decoration, Glsl, Op
 from aot.errors import InternalError
+from aot.records import dataclass
 
 Interval = tuple[int | None, int | None]
 UNKNOWN: Interval = (None, None)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.reader import GgufFile
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ ggml's ggml-common.h.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +15,7 @@ import numpy as np
 
 from aot.ir.types import Array
 from aot.ops.blocked import Blocks, Codes
+from aot.records import dataclass
 
 Decode = Callable[[Array], Codes]
 

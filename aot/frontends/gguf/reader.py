@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.block_types import BLOCK_TYPES, BlockType, type_name
 from aot.ir.types import Array
+from aot.records import dataclass
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

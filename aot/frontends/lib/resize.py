@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from typing import Union
 
@@ -20,6 +20,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
+from aot.records import dataclass
 
 F32, I64 = DType.F32, DType.I64
 COORDINATES = (

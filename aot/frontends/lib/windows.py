@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.normalization import powers, root
@@ -12,6 +12,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ops.contraction import window_extent
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Owns how an import is undone and how two types are brought to one spelling. Know
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import onnx
@@ -23,6 +22,7 @@ from aot.ir.record import OpRecord
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops import lookup
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ Owns the search. What a choice means, and whether an import with it is right, ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from aot.errors import CompileError, UnsupportedError
+from aot.records import dataclass
 
 MAX_ATTEMPTS = 32
 

@@ -7,7 +7,6 @@ has the node's attributes put in. Imports nothing itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -15,6 +14,7 @@ from onnx import defs, helper
 
 from aot.frontends.onnx.tensors import DTYPES
 from aot.ir.graph import Value
+from aot.records import dataclass
 
 _ELEM_TYPES = {dtype: elem for elem, dtype in DTYPES.items()}
 

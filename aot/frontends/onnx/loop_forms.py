@@ -6,7 +6,7 @@ Owns how sequences that a loop carries become tensors, and how these become sequ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import onnx
 
@@ -20,6 +20,7 @@ from aot.ir.graph import Block, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops.control import INDEX_TYPE
+from aot.records import dataclass
 
 HOW_TO_KEEP_SIZE = (
     "carry a buffer of a fixed capacity and write into it (ScatterND, ScatterElements, Where), or "

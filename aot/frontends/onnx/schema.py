@@ -7,7 +7,6 @@ the user's mistake.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from onnx import AttributeProto, defs
 
@@ -16,6 +15,7 @@ from aot.frontends.onnx.stored import name_of
 from aot.frontends.onnx.table import Node
 from aot.ir.graph import Value
 from aot.ir.types import DType
+from aot.records import dataclass
 
 _TYPE_NAMES = {
     DType.F32: "float",

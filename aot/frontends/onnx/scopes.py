@@ -6,7 +6,7 @@ Knows names and values only. A list is a graph, a block of a control-flow op, or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Union
 
 import onnx
@@ -14,6 +14,7 @@ import onnx
 from aot.frontends.onnx.graphs import captured
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ several shapes have zeros behind them in a stack, and their extents beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.types import DType
+from aot.records import dataclass
 
 I64 = DType.I64
 AnyList = TensorList | StackedList

@@ -9,7 +9,6 @@ Owns the table of these types and the conversions; which values are of which typ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -17,6 +16,7 @@ from onnx import TensorProto, helper
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.graph import Value
 from aot.ir.types import DType
+from aot.records import dataclass
 
 F32, I32, U32, U8 = DType.F32, DType.I32, DType.U32, DType.U8
 

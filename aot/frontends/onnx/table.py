@@ -8,7 +8,7 @@ are checked against ONNX's own schemas before it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Union
 
@@ -28,6 +28,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array
+from aot.records import dataclass
 
 Results = Union[Value, Sequence["Value | None"]]
 _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}

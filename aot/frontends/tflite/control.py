@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aot.frontends.tflite.table import CUSTOM, TABLE, Node, UnsupportedNodeError, with_blocks
@@ -12,6 +11,7 @@ from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
+from aot.records import dataclass
 
 
 class NotImportedError(Exception):

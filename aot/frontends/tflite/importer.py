@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from aot.ir.graph import Block, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
+from aot.records import dataclass
 
 Item = Value | Variable | None
 SET = ".is_set"  # whether a state that starts with other values than zeros has been assigned yet

@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from aot.frontends.tflite.flatbuffer import DamagedError, Flatbuffer, Table
 from aot.frontends.tflite.schema import ENUMS
 from aot.frontends.tflite.sparse import dense
 from aot.ir.types import Array, DType
+from aot.records import dataclass
 
 _NUMPY: Mapping[str, Any] = {
     "FLOAT32": np.float32,

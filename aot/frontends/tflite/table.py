@@ -8,7 +8,7 @@ what the output tensor holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from aot.ir.types import Array, DType, TensorType
 from aot.ops import lookup
 from aot.ops.elementwise import CAST
 from aot.ops.quantization import DEQUANTIZE
+from aot.records import dataclass
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 Results = Value | Sequence[Value | None]

@@ -7,7 +7,6 @@ Imports torch, so that it is imported for programs that are torch's only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from aot.frontends.torch.program import (
     user_inputs,
     user_outputs,
 )
+from aot.records import dataclass
 
 Arrays = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePath
 from typing import Any
 
@@ -21,6 +21,7 @@ from aot.ir.bounds import WantedDim, assumptions_of
 from aot.ir.dims import is_symbol_name, symbol
 from aot.ir.graph import Assumption
 from aot.ir.types import DType, TensorType
+from aot.records import dataclass
 
 DTYPES = {
     "torch.float32": DType.F32,

@@ -8,7 +8,6 @@ has an entry is kept whole when torch decomposes a graph. Knows torch by the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 import numpy as np
@@ -23,6 +22,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

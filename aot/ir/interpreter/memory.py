@@ -7,7 +7,6 @@ an array of its own. Knows nothing of ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.graph import Function
 from aot.ir.types import Array, Layout, TensorType, to_logical
+from aot.records import dataclass
 
 
 class Buffer:

@@ -8,7 +8,6 @@ addresses are `aot.kernels.ir.memory`'s, arithmetic is `aot.kernels.ir.scalar`'s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,6 +36,7 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.races import LoopLog, RaceChecker
 from aot.kernels.ir.scalar import Operation, apply_binary, operation, schedule, word_of
+from aot.records import dataclass
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 

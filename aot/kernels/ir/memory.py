@@ -7,7 +7,7 @@ value in it is an array of the batch's length or a scalar that all iterations sh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Var
 from aot.ir.types import Array, DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch, Space
+from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.kernels.ir.races import RaceChecker

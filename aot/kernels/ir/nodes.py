@@ -7,7 +7,7 @@ which loops, never with which instructions: a backend decides how a VECTOR or LA
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Union
 
@@ -15,6 +15,7 @@ from aot.ir import expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
+from aot.records import dataclass
 
 
 class BufferClass(Enum):

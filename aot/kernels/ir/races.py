@@ -7,7 +7,7 @@ of them must not meet. Decides nothing about values; the interpreter and its mem
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from aot.ir.expr import Var
 from aot.ir.types import Array
 from aot.kernels.ir.memory import GROUP_VAR, Batch, lane_of
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
+from aot.records import dataclass
 
 
 class _Access:

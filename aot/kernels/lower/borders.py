@@ -7,13 +7,14 @@ that are outside for all of a tile are omitted. Owns how guards are decomposed; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower.nest import identity
+from aot.records import dataclass
 
 Values = Mapping[Var, Expr]
 Corners = Mapping[Var, tuple[Expr, Expr]]

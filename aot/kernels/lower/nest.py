@@ -6,7 +6,7 @@ Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from aot.kernels.ir.nodes import (
     Store,
 )
 from aot.kernels.lower.index_math import simplifier
+from aot.records import dataclass
 from aot.target.model import Target
 
 # elements that a CPU workgroup should have at least, so that calling it costs nothing beside them

@@ -9,7 +9,6 @@ constants are stored in the order of their use.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -18,6 +17,7 @@ from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.products import Placed, Tile
+from aot.records import dataclass
 
 LINE = 64  # bytes
 # words of terms after which a tile asks for some lines, those of floats, and how many it asks for

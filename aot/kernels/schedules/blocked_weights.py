@@ -8,7 +8,7 @@ the scales in it, and serves all register tiles of a group of rows. Chooses no t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -29,6 +29,7 @@ from aot.ops.blocked import (
     stored_word,
     word_behind,
 )
+from aot.records import dataclass
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 TOGETHER, WIDE = 64, 2048  # columns of a workgroup; twice as many where there are so many in all

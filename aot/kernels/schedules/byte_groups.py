@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from aot.ir import expr
@@ -30,6 +30,7 @@ from aot.kernels.schedules.byte_windows import (
     number,
 )
 from aot.kernels.schedules.contraction_axes import at_splits
+from aot.records import dataclass
 
 # rows of the result that share what is brought into scratch
 ROWS = 4

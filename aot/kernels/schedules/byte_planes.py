@@ -9,7 +9,7 @@ the products of words of bytes in long vectors. Chooses no tile sizes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from aot.ir import dims, expr
@@ -23,6 +23,7 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_s
 from aot.kernels.schedules.dots import DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.tile_ends import sum_with_bias
+from aot.records import dataclass
 
 # places whose words are in scratch, whose bytes fill a vector; a workgroup has several times these
 PLACES, LEAST_PLACES = 64, 512

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.tile_ends import sum_with_bias
+from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

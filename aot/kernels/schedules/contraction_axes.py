@@ -6,11 +6,11 @@ Shared by tiles and by what becomes of their sums. Owns no loops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from aot.ir import expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.lower.nest import Axis
+from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

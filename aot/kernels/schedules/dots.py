@@ -10,7 +10,7 @@ pairs of 16 bits. All sums of integers are exact. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_s
 from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
 from aot.kernels.schedules.sum_order import by_weight_step
+from aot.records import dataclass
 
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64

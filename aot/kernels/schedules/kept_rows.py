@@ -8,7 +8,7 @@ that costs less than doing it again. Owns that choice and the scratch; the passe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from aot.analysis.cost.recompute import is_kept, operation_cost
@@ -17,6 +17,7 @@ from aot.ir.expr import Const, Expr, Load, Param, Reduce, Size, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 from aot.kernels.lower.nest import Axis, Kept, Nest, Output
+from aot.records import dataclass
 
 APART = 4  # what loading elements that are no neighbours costs, in loads of neighbours
 ELEMENT_BYTES = 4

@@ -8,7 +8,7 @@ their padding, and its tiles ask no guard. CPU only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
@@ -22,6 +22,7 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.windows import Values, Window, WindowTiles, pieces_of
+from aot.records import dataclass
 
 # rows of a tile at most
 MOST_ROWS = 8

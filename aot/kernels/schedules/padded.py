@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
@@ -19,6 +19,7 @@ from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.windows import combined
+from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

@@ -7,7 +7,6 @@ under the windows of these in one line, are loaded a vector at a time. Owns no t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
 from aot.ir import dims, expr
@@ -16,6 +15,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt, Store
 from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.nest import Axis, Nest
+from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

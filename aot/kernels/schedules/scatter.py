@@ -8,7 +8,7 @@ updates that are for it. No two lanes write one element, so the order of updates
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -18,6 +18,7 @@ from aot.kernels.ir.nodes import Stmt
 from aot.kernels.lower.nest import Axis
 from aot.kernels.schedules.lines import Lines, let, when
 from aot.ops.contraction import inside
+from aot.records import dataclass
 
 _COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 # Elements of a piece. Every lane reads all positions of its line: short pieces copy more of the

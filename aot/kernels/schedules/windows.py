@@ -8,7 +8,7 @@ CPU only: on a GPU an invocation an element does as well. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import gcd
 
@@ -31,6 +31,7 @@ from aot.kernels.lower.nest import (
     split_axis,
 )
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
+from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

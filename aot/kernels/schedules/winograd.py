@@ -17,7 +17,6 @@ errors hardly grow with the channels. Results are as near the exact ones as thos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from aot.analysis.cost.winograd import (
     CHANNELS,
@@ -39,6 +38,7 @@ from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
 from aot.kernels.schedules.contraction_axes import ContractionAxes
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
+from aot.records import dataclass
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, binary, select, unary
 from aot.ir.types import DType
+from aot.records import dataclass
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 _SIGN = 0x80000000

@@ -16,7 +16,7 @@ passes would each compute moves there where that costs less than storing it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.analysis.accesses import Accesses, Read, accesses_of
 from aot.analysis.alias.database import AliasDb
@@ -41,6 +41,7 @@ from aot.ops.quantization import DEQUANTIZE
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
+from aot.records import dataclass
 from aot.target.model import Target
 
 MAX_OPS = 48

@@ -19,7 +19,7 @@ Never: computes anything twice, moves a region over one that it depends on or ov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.location_sets import intersect
@@ -46,6 +46,7 @@ from aot.ir.types import TensorType
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
+from aot.records import dataclass
 from aot.target.model import Target
 
 # elements that a lane may go through where a workgroup is alone: a few microseconds

@@ -16,7 +16,7 @@ Never: merges where an elementwise end would stay behind, or a part is a result 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from aot.ir.types import Array
 from aot.ops import movement
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of
+from aot.records import dataclass
 
 MAX_OPS = 16  # of an elementwise end
 

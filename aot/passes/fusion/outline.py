@@ -10,7 +10,7 @@ Never: merges executables that differ in anything that a kernel depends on.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import BufferAssignment
@@ -24,6 +24,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.structure import DISPATCH, REGION
 from aot.passes.base import Pass, PassContext
+from aot.records import dataclass
 from aot.target.model import Target
 
 

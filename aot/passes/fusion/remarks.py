@@ -6,9 +6,10 @@ Filled by `fuse` and `join-regions` from the same predicates that decide; decide
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.ir.graph import Op
+from aot.records import dataclass
 
 
 @dataclass

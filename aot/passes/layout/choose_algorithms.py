@@ -11,7 +11,7 @@ Never: chooses a way that the target has no schedule for; stores filters both wa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.tile_costs import call_cost
@@ -22,6 +22,7 @@ from aot.ir.types import TensorType
 from aot.ops.winograd import CONV_WINOGRAD, POINTS, transformed
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of
+from aot.records import dataclass
 from aot.target.model import Target
 
 # the direct convolution must cost this much more: it needs no scratch and rounds less

@@ -12,8 +12,6 @@ Never: adds to the bytes that are moved, or touches a transpose that gains nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aot.analysis.memory.views import map_of
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
@@ -24,6 +22,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ops.layout_rules import cost, moves
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.shape_sweep import Sweep
+from aot.records import dataclass
 
 NAME = "defer-transposes"
 

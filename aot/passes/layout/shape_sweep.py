@@ -7,7 +7,7 @@ nothing. resolve-shapes applies them.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import block_of
@@ -21,6 +21,7 @@ from aot.ir.record import Call, Kind, call_of, contraction_of
 from aot.ir.types import Layout, TensorType
 from aot.ops.layout_rules import cost, permutation
 from aot.ops.movement import COPY
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from aot.errors import CompileError
 from aot.ir.dims import Dim, DimExpr, add, bounds, minimum, multiply, symbols
@@ -24,6 +23,7 @@ from aot.ir.types import Layout
 from aot.ops import lookup
 from aot.options import Tie
 from aot.passes.base import Pass, PassContext
+from aot.records import dataclass
 
 CONCAT: OpRecord = lookup("concat")
 KEEP = "?"

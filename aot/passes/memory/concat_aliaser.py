@@ -6,7 +6,7 @@ Part of alias-concat, which decides what is placed. Never places a value twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import is_view, map_of, view_type
@@ -19,6 +19,7 @@ from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 from aot.ops import movement, selection
+from aot.records import dataclass
 from aot.target.model import Target
 
 Types = dict[Value, TensorType]

@@ -7,7 +7,7 @@ Knows nothing of storage, and changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aot.analysis.control import ancestor_in, block_of
 from aot.analysis.memory.views import map_of
@@ -15,6 +15,7 @@ from aot.ir.graph import Block, Function, Op, Value, walk
 from aot.ir.index_map import Reshape
 from aot.ir.types import TensorType
 from aot.ops.control import ASSIGN, STATE, WRITE_SLICE
+from aot.records import dataclass
 
 Root = Value | str  # the value that brings memory into being, or the name of a state variable
 Places = dict[Op, int]

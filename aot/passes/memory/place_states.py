@@ -8,8 +8,6 @@ the past is never copied. Owns the question whether other readers can tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import canonical
@@ -19,6 +17,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import movement, selection
 from aot.passes.memory.concat_aliaser import ConcatAliaser, places_of
+from aot.records import dataclass
 
 
 @dataclass(frozen=True)

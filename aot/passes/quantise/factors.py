@@ -6,8 +6,6 @@ result of `dequantize`, or integers less their zero point in i32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from aot.ir.graph import ConstantData, Op, Value
@@ -17,6 +15,7 @@ from aot.ir.types import Array, DType
 from aot.ops.elementwise import ADD, CAST, SUB
 from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer
+from aot.records import dataclass
 
 F32, I8, I16, I32, U8 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U8
 LIMIT = 1 << 31  # of sums in i32

@@ -9,7 +9,6 @@ at borders; else the term is computed beside. Weights are i8 wherever they fit: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from aot.passes.quantise.factors import (
     known,
     stored_of,
 )
+from aot.records import dataclass
 
 _TOO_WIDE = "an operand less its zero point has more than 16 bits"
 # two quantised scales are one where they differ by the roundings of their factors

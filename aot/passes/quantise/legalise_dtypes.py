@@ -26,7 +26,7 @@ Never: changes the types of a function's inputs and results, of state variables,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
 from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
+from aot.records import dataclass
 from aot.target.model import Target
 
 DTypes = Mapping[DType, DType]

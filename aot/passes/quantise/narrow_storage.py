@@ -19,7 +19,7 @@ Never: changes inputs and results of a function, or what shares memory with them
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from aot.ops.elementwise import CAST
 from aot.ops.selection import CONCAT_ALIAS
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
+from aot.records import dataclass
 
 NAME = "narrow-storage"
 F32, F16 = DType.F32, DType.F16

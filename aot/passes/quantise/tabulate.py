@@ -12,7 +12,7 @@ Never: makes tables for a GPU, or of a chain that is as cheap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.factors import constant
 from aot.passes.simplify.dce import remove_dead
 from aot.passes.simplify.rewriting import constant_of
+from aot.records import dataclass
 from aot.target.model import Target
 
 NAME = "tabulate"

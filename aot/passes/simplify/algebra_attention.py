@@ -6,7 +6,7 @@ come transposed; heads are repeated for grouped queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value, is_kept
@@ -16,6 +16,7 @@ from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
 from aot.passes.simplify import canonicalize
 from aot.passes.simplify.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
 from aot.passes.simplify.rewriting import Rule, definer, make
+from aot.records import dataclass
 
 # Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
 # products of their own are as good.

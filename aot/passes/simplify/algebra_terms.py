@@ -5,8 +5,6 @@ Owns no rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from aot.ir.builtin import CONSTANT
@@ -17,6 +15,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops import OpRecord, elementwise, movement
 from aot.passes.simplify.rewriting import constant_of, definer
+from aot.records import dataclass
 
 MAX_FACTORS = 6
 MAX_LEFT = 8  # uses of a value among which those that count are looked for

@@ -8,7 +8,6 @@ reach; where positions are known, the last update that reaches an element is kno
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, elementwise, lines, movement, put, selection
 from aot.passes.simplify.algebra_terms import emit, reshaped
 from aot.passes.simplify.rewriting import Rule, constant_of, definer
+from aot.records import dataclass
 
 Positions = NDArray[np.int64]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from aot.ops.quantization import DEQUANTIZE
 from aot.ops.shape import DIM_VALUES
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import settle_assumptions
+from aot.records import dataclass
 
 # A result that is no longer than its sources, or than this, is stored rather than computed anew in
 # every run.

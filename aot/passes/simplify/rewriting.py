@@ -7,7 +7,6 @@ op's only result; what it emits on constants is left to constant folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, ConstantData, Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord
+from aot.records import dataclass
 
 MAX_STEPS = 64  # for one op; a chain of rules is short, so that more means that two undo each other
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
@@ -63,6 +63,7 @@ from aot.passes.specialise.slots import (
     rebuilt,
     shared_bindings,
 )
+from aot.records import dataclass
 from aot.target.model import Target
 
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule
 from aot.ir.types import Layout, TensorType
+from aot.records import dataclass
 
 # numbers below it in attributes and in a convolution's kernel are kernels, strides, pads
 SMALL = 8

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +28,7 @@ from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.frontends import registry
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
+from aot.records import dataclass
 from aot.target.selection import load
 from aot.tools.batch.file import Batch, Cell, read_batch
 

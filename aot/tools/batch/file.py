@@ -10,13 +10,14 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
 from aot.ir.bounds import parse_shape, parse_wanted
 from aot.options import OPTIONS, CompileOptions
+from aot.records import dataclass
 
 KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)
 _TOP = ("output", "models", "targets", "options", "defaults", "skip")

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from aot.link.image import EntryPointImage, VariantImage
 from aot.link.notes import decode_notes
 from aot.link.program import decode
 from aot.link.reader import read_module_file
+from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner

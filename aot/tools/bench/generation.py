@@ -11,12 +11,12 @@ import os
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import RuntimeFailure
+from aot.records import dataclass
 from aot.runtime.loader import Program, load
 from aot.text.language_program import language_program
 

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from ctypes import byref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from aot.link.image import Device, EntryPointImage, ExecutableImage, ModuleImage
 from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
+from aot.records import dataclass
 from aot.runtime import loader, tensors, vulkan_facts
 from aot.runtime.inputs import make_inputs
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
+from aot.records import dataclass
 from aot.runtime import loader
 from aot.target.model import Target
 from aot.target.selection import load

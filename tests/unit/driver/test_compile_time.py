@@ -273,7 +273,7 @@ def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     loader = ["aot.runtime", "aot.runtime.loader", "aot.runtime.tensors"]
-    assert result.stdout.split() == ["aot.api", "aot.errors", *loader]
+    assert result.stdout.split() == ["aot.api", "aot.errors", "aot.records", *loader]
 
 
 def test_a_compile_loads_no_other_command(model: Path) -> None:

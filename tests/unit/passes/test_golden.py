@@ -22,6 +22,7 @@ from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
+from aot.records import dataclass
 from aot.switches import Switches
 from aot.target import selection as target
 from aot.target.model import Target
@@ -69,7 +70,7 @@ def make_context(case: Case) -> PassContext:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Told(Tuning):
     """Choices of executables by name: "4x16", "winograd 8x8"."""
 

@@ -7,7 +7,6 @@ long as the tensor the new keys simply follow, and a state grows by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 from aot.frontends.lib import rotary
@@ -27,6 +26,7 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import DType
+from aot.records import dataclass
 
 I64 = DType.I64
 

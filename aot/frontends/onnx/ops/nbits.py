@@ -7,7 +7,6 @@ less than a byte stand in bytes, the first one in the lowest bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Value
 from aot.ir.types import Array, DType
 from aot.ops.blocked import BITS, Blocks, Codes
+from aot.records import dataclass
 
 F32 = DType.F32
 INT8_ACTIVATIONS = 4  # accuracy_level from which activations may be rounded to 8 bits a block

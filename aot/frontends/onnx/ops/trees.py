@@ -8,7 +8,7 @@ end in leaves: no branch depends on data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from aot.frontends.onnx.ops.scores import (
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
+from aot.records import dataclass
 
 F32, I32 = DType.F32, DType.I32
 MAX_DEPTH = 256  # a few ops for each

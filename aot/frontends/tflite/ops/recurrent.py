@@ -6,7 +6,6 @@ LSTMs that clip, project or normalise are loops over a step; the others are our 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aot.frontends.lib.normalization import standardised
 from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
@@ -14,6 +13,7 @@ from aot.frontends.tflite.ops.movement import sliced
 from aot.frontends.tflite.table import ACTIVATIONS, Node, UnsupportedNodeError, tflite_op
 from aot.ir.dims import add
 from aot.ir.graph import Value
+from aot.records import dataclass
 
 INPUT, FORGET, CELL, OUTPUT = range(4)  # gates, in the order of operands
 
