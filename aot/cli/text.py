@@ -531,4 +531,6 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
             text = "x".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}"
             lines.append(f"  {key:<28} {text}")
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) or "no device is known here"
+    if all(device.device != "vulkan" for device in found):
+        parts.append("no Vulkan driver starts here (VK_LOADER_DEBUG=error says why)")
+    return "\n\n".join(parts)

@@ -23,6 +23,7 @@ ENVIRON = os.environ | {
     "PYTHONWARNINGS": "ignore",
     "PYTHONDONTWRITEBYTECODE": "1",
     "MESA_SHADER_CACHE_DISABLE": "true",  # a cold start on Vulkan must compile its shaders
+    "__GL_SHADER_DISK_CACHE": "0",  # the same of Nvidia's driver
 }
 
 
@@ -65,6 +66,7 @@ class Settings:
     timeout_s: float = 600
     aotc: str | None = None
     aot_run: str | None = None
+    vulkan_target: str = "vulkan-1.1"
     steady: Budget = field(default_factory=lambda: Budget(3, 10, 600))
 
     def site(self, venv: str, path: str) -> Path:
@@ -547,7 +549,6 @@ class Aotc(WorkerPeer):
     """
 
     name = "aotc"
-    COMPILE_OPTIONS: tuple[str, ...] = ("--target", "host")
     RUN_OPTIONS: tuple[str, ...] = ()
 
     def __init__(self, settings: Settings) -> None:
@@ -561,12 +562,15 @@ class Aotc(WorkerPeer):
             return f"no {self.settings.aotc or 'aotc'} (give --aotc)"
         return None if self.runner else "no aot-run on PATH or beside aotc (give --aot-run)"
 
+    def target(self) -> str:
+        return "host"
+
     def artifact(self, model: Model) -> Path:
         return self.build_path(model, ".aotm")
 
     def convert(self, model: Model) -> dict:
         command = [self.compiler, "compile", model.path, "-o", self.artifact(model)]
-        process = self.spawn([*command, *self.COMPILE_OPTIONS])
+        process = self.spawn([*command, "--target", self.target()])
         return {"convert_ms": process.wall_ms, "convert_rss_kb": process.rss_kb}
 
     def program(self, model: Model) -> list:
@@ -574,11 +578,13 @@ class Aotc(WorkerPeer):
 
 
 class AotcVulkan(Aotc):
-    """The product on Vulkan: aotc compile ... --target vulkan-1.1, aot-run ... --device vulkan."""
+    """The product on Vulkan: aotc compile ... --target TARGET, aot-run ... --device vulkan."""
 
     name = "aotc_vk"
-    COMPILE_OPTIONS = ("--target", "vulkan-1.1")
     RUN_OPTIONS = ("--device", "vulkan")
+
+    def target(self) -> str:
+        return self.settings.vulkan_target
 
 
 PEERS: dict[str, type[Peer]] = {

@@ -149,6 +149,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path(work), help="default $PEERS_WORK")
     parser.add_argument("--aotc", help="the compiler; default: from PATH")
     parser.add_argument("--aot-run", help="the native tool; default: beside aotc or from PATH")
+    parser.add_argument("--vulkan-target", default="vulkan-1.1", help="of aotc_vk")
     args = parser.parse_args()
     for option, allowed in (("peers", PEERS), ("what", STAGES)):
         values = getattr(args, option).split(",")
@@ -174,7 +175,9 @@ def main() -> int:
         return 2
 
     steady = Budget(warmup=3, runs=10, min_ms=args.min_ms)
-    settings = Settings(work, args.threads, args.timeout, args.aotc, args.aot_run, steady)
+    settings = Settings(
+        *(work, args.threads, args.timeout, args.aotc, args.aot_run, args.vulkan_target), steady
+    )
     peers = []
     for peer in (PEERS[name](settings) for name in args.peers):
         if reason := peer.missing():

@@ -566,7 +566,7 @@ def test_no_loader_no_driver_no_such_device(
     with monkeypatch.context() as patch:
         patch.setenv("VK_DRIVER_FILES", "/nonexistent.json")
         patch.setenv("VK_ICD_FILENAMES", "/nonexistent.json")
-        assert message().endswith("vulkan: there is no driver")
+        assert message().endswith("vulkan: no driver starts (VK_LOADER_DEBUG=error says why)")
     monkeypatch.setenv("AOT_VULKAN_DEVICE", "Voodoo")
     assert 'not the device "Voodoo" that is wanted' in message()
 

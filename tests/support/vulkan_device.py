@@ -1,4 +1,9 @@
-"""The software Vulkan drivers of the tests: where they are, and how tests name them."""
+"""The Vulkan drivers of the tests: where they are, and how tests name them.
+
+They are software, and found by themselves. On a machine with a GPU, AOT_TEST_VULKAN_DRIVER may name
+the manifest of its driver (/usr/share/vulkan/icd.d/...json): then what would run on lavapipe runs
+on the GPU, and what asks for SwiftShader is skipped.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,8 @@ def swiftshader_directory() -> Path:
 
 def manifests() -> dict[str, Path]:
     """The manifest of every driver that is there."""
+    if given := os.environ.get("AOT_TEST_VULKAN_DRIVER"):
+        return {"lavapipe": Path(given)}
     found = {
         "lavapipe": sorted(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json")),
         "swiftshader": sorted(swiftshader_directory().glob("vk_swiftshader_icd.json")),

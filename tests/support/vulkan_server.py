@@ -65,8 +65,12 @@ def _server(driver: str) -> Connection:
 def _serve(connection: Connection, folder: Path) -> None:
     """Answers with the outputs of each program, or why it failed, and what the layer said of it."""
     runtime_api.library = vulkan_runtime.library
-    resident = _opened(_nothing())
     heard = 0
+    try:
+        resident = _opened(_nothing())
+    except Exception:
+        _refuse(connection, traceback.format_exc())
+        return
     try:
         while True:
             module, inputs, reads_texels = connection.recv()
@@ -83,6 +87,16 @@ def _serve(connection: Connection, folder: Path) -> None:
             heard = len(said)
     except EOFError:
         resident.close()
+
+
+def _refuse(connection: Connection, why: str) -> None:
+    """Answers everything with why the driver does not start."""
+    try:
+        while True:
+            connection.recv()
+            connection.send((why, ""))
+    except EOFError:
+        return
 
 
 def _opened(module: bytes) -> runtime_api.Program:

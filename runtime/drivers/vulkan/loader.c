@@ -19,7 +19,8 @@ aot_status_t aot_vk_fail(VkResult result, const char *what, aot_error_t *error) 
     case VK_ERROR_DEVICE_LOST:
       return aot_fail(error, AOT_ERROR_DEVICE, "vulkan: %s: the device is lost", what);
     case VK_ERROR_INCOMPATIBLE_DRIVER:
-      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "vulkan: there is no driver");
+      return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                      "vulkan: no driver starts (VK_LOADER_DEBUG=error says why)");
     default:
       return aot_fail(error, AOT_ERROR_DEVICE, "vulkan: %s gave %d", what, (int)result);
   }

@@ -63,6 +63,8 @@ def test_without_drivers_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent.json")
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nonexistent.json")
     assert {d.device for d in list_devices()} <= {"cpu"}
+    shown = CliRunner().invoke(cli, ["devices"])
+    assert shown.output.endswith("no Vulkan driver starts here (VK_LOADER_DEBUG=error says why)\n")
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
