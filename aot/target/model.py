@@ -18,6 +18,41 @@ _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 
 @dataclass(frozen=True)
+class MatrixShape:
+    """A product of matrices that the lanes of a subgroup compute together, and add to others.
+
+    Attributes:
+        rows, columns: of the sums.
+        terms: of each sum.
+        left, right: the types of what is multiplied.
+        sums: the type of the sums.
+    """
+
+    rows: int
+    columns: int
+    terms: int
+    left: DType
+    right: DType
+    sums: DType
+
+    def __str__(self) -> str:
+        size = f"{self.rows}x{self.columns}x{self.terms}"
+        return f"{size} {self.left}*{self.right}+{self.sums}"
+
+    @staticmethod
+    def parse(text: str) -> MatrixShape | None:
+        """The shape that is written so; None for other texts."""
+        found = re.fullmatch(r"(\d+)x(\d+)x(\d+) (\w+)\*(\w+)\+(\w+)", text)
+        dtypes = {str(d): d for d in DType}
+        if found is None or not set(found.groups()[3:]) <= set(dtypes):
+            return None
+        rows, columns, terms = (int(n) for n in found.groups()[:3])
+        left, right, sums = (dtypes[name] for name in found.groups()[3:])
+        shape = MatrixShape(rows, columns, terms, left, right, sums)
+        return shape if str(shape) == text and min(rows, columns, terms) > 0 else None
+
+
+@dataclass(frozen=True)
 class GpuGeometry:
     """How work is laid out on a GPU, whatever the API that reaches it; a device must allow it.
 
@@ -43,6 +78,10 @@ class GpuGeometry:
             device must have it where a kernel uses it.
         busy_lanes: lanes of a dispatch below which a GPU is not busy, so that lanes share sums for
             there to be more; 0 where a lane more gains nothing.
+        subgroup_lanes: lanes of a subgroup, which a device must have where a kernel multiplies
+            matrices; 0 where that is not known.
+        matrices: products of matrices that the lanes of a subgroup compute together, best first; a
+            device must have those that a kernel uses.
     """
 
     lanes: int
@@ -55,6 +94,8 @@ class GpuGeometry:
     storage_bits: tuple[int, ...] = ()
     integer_dot_product: bool = False
     busy_lanes: int = 0
+    subgroup_lanes: int = 0
+    matrices: tuple[MatrixShape, ...] = ()
 
 
 @dataclass(frozen=True)

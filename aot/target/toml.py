@@ -17,7 +17,7 @@ from typing import Any
 from aot.errors import CompileError
 from aot.ir.types import DType
 from aot.records import dataclass
-from aot.target.model import GpuGeometry, Target, VulkanLimits
+from aot.target.model import GpuGeometry, MatrixShape, Target, VulkanLimits
 
 DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
@@ -191,6 +191,7 @@ _NUMBERS = {
     "max_lane_iterations": _Rule(1024, 1 << 30),
     "lanes": _Rule(1, 1024, is_power_of_two=True),
     "busy_lanes": _Rule(0, 1 << 20),
+    "subgroup_lanes": _Rule(1, 128, is_power_of_two=True),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
 _TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}
@@ -293,6 +294,7 @@ class _Reader:
             "storage_bits": self.storage_bits,
             "texel_buffers": self.flag,
             "integer_dot_product": self.flag,
+            "matrices": self.matrices,
         }[key](key, value)
 
     def keep(self, key: str, value: Any) -> Any:
@@ -350,6 +352,15 @@ class _Reader:
             raise self.fail(key, f"{key} is {value!r}, expected a list of {known}")
         return tuple(value)
 
+    def matrices(self, key: str, value: Any) -> tuple[MatrixShape, ...]:
+        texts = value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
+        shapes = [MatrixShape.parse(text) for text in texts]
+        found = tuple(shape for shape in shapes if shape is not None)
+        if not found or len(found) != len(shapes):
+            form = "'ROWSxCOLUMNSxTERMS TYPE*TYPE+TYPE'"
+            raise self.fail(key, f"{key} is {value!r}, expected a list of texts {form}")
+        return found
+
     def check_whole(self, target: Target) -> None:
         """Facts that hold between keys."""
         prefixes = _TRIPLE_PREFIXES.get(target.arch, (target.arch,))
@@ -377,6 +388,13 @@ class _Reader:
             known = ", ".join(map(str, _VULKAN_DTYPES))
             raise self.fail("dtypes", f"dtypes has {wide[0]}, expected of {known} on vulkan")
         gpu = target.gpu
+        if gpu is not None and gpu.matrices and not gpu.subgroup_lanes:
+            raise self.inside("gpu").fail("matrices", "matrices needs subgroup_lanes")
+        if gpu is not None and gpu.subgroup_lanes > gpu.lanes:
+            raise self.inside("gpu").fail(
+                "subgroup_lanes",
+                f"subgroup_lanes is {gpu.subgroup_lanes}, above lanes ({gpu.lanes})",
+            )
         if gpu is not None and gpu.lanes > gpu.max_workgroup_invocations:
             raise self.inside("gpu").fail(
                 "lanes",

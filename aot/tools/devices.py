@@ -9,16 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot.backends.vulkan.requirements import LIMITS, features_of_target, limits_of
+from aot.backends.vulkan.requirements import (
+    LIMITS,
+    features_of_target,
+    limits_of,
+    matrix_features,
+)
 from aot.errors import AotError, RuntimeFailure
+from aot.ir.types import DType
 from aot.records import dataclass
 from aot.runtime.cores import find as find_cores
 from aot.target import selection as targets
-from aot.target.model import GpuGeometry, Target
+from aot.target.model import GpuGeometry, MatrixShape, Target
 from aot.target.toml import SUBGROUP_OPERATIONS
 
 _KINDS = {0: "other", 1: "integrated gpu", 2: "discrete gpu", 3: "virtual gpu", 4: "software"}
 _LEAST_VERSION = (1, 1)
+# the types of matrices' elements, by Vulkan's names
+_COMPONENTS = {
+    "FLOAT16": DType.F16,
+    "FLOAT32": DType.F32,
+    "SINT8": DType.I8,
+    "UINT8": DType.U8,
+    "SINT32": DType.I32,
+    "UINT32": DType.U32,
+}
 
 
 @dataclass(frozen=True)
@@ -94,17 +109,17 @@ def _vulkan() -> Iterator[DeviceInfo]:
         raise RuntimeFailure(f"vulkan fails: {type(error).__name__}", "device") from None
     try:
         for device in vk.vkEnumeratePhysicalDevices(instance):
-            yield _device(vk, device)
+            yield _device(vk, instance, device)
     finally:
         vk.vkDestroyInstance(instance, None)
 
 
-def _device(vk: Any, device: Any) -> DeviceInfo:
+def _device(vk: Any, instance: Any, device: Any) -> DeviceInfo:
     properties = vk.vkGetPhysicalDeviceProperties(device)
     version = properties.apiVersion
     major, minor, patch = version >> 22, version >> 12 & 0x3FF, version & 0xFFF
     limits, operations = _limits(properties.limits), _subgroup_operations(vk, device)
-    features = _features(vk, device)
+    features = (*_features(vk, device), *_matrices(vk, instance, device))
     fits, misses = [], {}
     for target in map(targets.load, targets.names()):
         if target.gpu is None or target.device != "vulkan":
@@ -205,7 +220,8 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
     storage8 = vk.VkPhysicalDevice8BitStorageFeatures(pNext=storage16)
     arithmetic = vk.VkPhysicalDeviceShaderFloat16Int8Features(pNext=storage8)
     dots = vk.VkPhysicalDeviceShaderIntegerDotProductFeatures(pNext=arithmetic)
-    all_features = vk.VkPhysicalDeviceFeatures2(pNext=dots)
+    model = vk.VkPhysicalDeviceVulkanMemoryModelFeatures(pNext=dots)
+    all_features = vk.VkPhysicalDeviceFeatures2(pNext=model)
     vk.vkGetPhysicalDeviceFeatures2(device, all_features)
     core = all_features.features
     found = {
@@ -217,5 +233,30 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
         "shaderFloat16": arithmetic.shaderFloat16,
         "shaderInt8": arithmetic.shaderInt8,
         "shaderIntegerDotProduct": dots.shaderIntegerDotProduct,
+        "vulkanMemoryModel": model.vulkanMemoryModel,
     }
     return tuple(name for name, is_there in found.items() if is_there)
+
+
+def _matrices(vk: Any, instance: Any, device: Any) -> tuple[str, ...]:
+    """What requirements.c asks for where subgroups multiply matrices; nothing where they don't."""
+    extensions = vk.vkEnumerateDeviceExtensionProperties(device, None)
+    if "VK_KHR_cooperative_matrix" not in {e.extensionName for e in extensions}:
+        return ()
+    feature = vk.VkPhysicalDeviceCooperativeMatrixFeaturesKHR()
+    vk.vkGetPhysicalDeviceFeatures2(device, vk.VkPhysicalDeviceFeatures2(pNext=feature))
+    subgroups = vk.VkPhysicalDeviceSubgroupProperties()
+    vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
+    if not feature.cooperativeMatrix:
+        return ()
+    ask = vk.vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+    names = {getattr(vk, f"VK_COMPONENT_TYPE_{n}_KHR"): d for n, d in _COMPONENTS.items()}
+    shapes = [
+        MatrixShape(p.MSize, p.NSize, p.KSize, *(names[t] for t in (p.AType, p.BType, p.CType)))
+        for p in ask(device)
+        if p.scope == vk.VK_SCOPE_SUBGROUP_KHR
+        and not p.saturatingAccumulation
+        and p.CType == p.ResultType
+        and {p.AType, p.BType, p.CType} <= set(names)
+    ]
+    return ("cooperativeMatrix", *matrix_features(shapes, subgroups.subgroupSize))

@@ -523,6 +523,8 @@ def test_limits_that_a_device_lacks_are_named(device: str) -> None:
          "needs the limit maxSomething, which this runtime doesn't know"),
         ({"features": ("shaderSomething",)},
          "needs the feature shaderSomething, which this runtime doesn't know"),
+        ({"features": ("cooperativeMatrix",)},
+         "there is no cooperativeMatrix, which the variant needs"),
     ):  # fmt: skip
         changed = replace(image, variants=(replace(variant, **changes),))
         with pytest.raises(RuntimeFailure, match=message) as caught:

@@ -8,7 +8,9 @@ device is lost, the next run must do.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.errors import RuntimeFailure
+from aot.link import module as modules
+from aot.link.reader import read_module
 from tests.support import runtime_api, vulkan_runtime
 from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.pipeline_cache_file import HEADER, header_of
@@ -69,6 +74,35 @@ def faults(
     shim.faults_hide(b"")
     shim.faults_watch(None)
     shim.faults_incoherent(False)
+
+
+LISTED = "cooperativeMatrix[8x16x32 f16*f16+f32]"
+UNLISTED = (
+    "cooperativeMatrix[8x16x16 f16*f16+f32]",
+    "cooperativeMatrix[8x16x32 f16*f16+f16]",
+    "cooperativeMatrix[8x8x8 i8*i8+i32]",  # saturates
+    "cooperativeMatrix[8x8x8 f16*f16+f32]",  # not a subgroup's
+    "cooperativeMatrix[",
+    "subgroupSize[64]",
+    "subgroupSize[",
+)
+
+
+@pytest.mark.parametrize("has_shapes", [True, False])
+def test_shapes_of_matrices_are_looked_up(faults: ctypes.CDLL, has_shapes: bool) -> None:
+    image = read_module(aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes())
+    (variant,) = image.variants
+    faults.faults_shapes(has_shapes)
+    for name in (*UNLISTED, LISTED, "subgroupSize[8]"):
+        needed = replace(image, variants=(replace(variant, features=(name,)),))
+        if name == "subgroupSize[8]" or (has_shapes and name == LISTED):
+            aot.load(modules.module_bytes(needed), "vulkan").close()
+            continue
+        message = f"there is no {re.escape(name)}, which the variant needs"
+        with pytest.raises(RuntimeFailure, match=message) as caught:
+            aot.load(modules.module_bytes(needed), "vulkan")
+        assert caught.value.status == "unsupported"
+    faults.faults_shapes(False)
 
 
 def names_of(shim: ctypes.CDLL) -> list[str]:

@@ -120,6 +120,33 @@ static void get_memory_properties(void *physical, memory_properties_t *propertie
   }
 }
 
+// VkCooperativeMatrixPropertiesKHR
+typedef struct shape_t {
+  int32_t type;
+  void *next;
+  uint32_t rows, columns, terms;
+  int32_t left, right, sums, result;
+  uint32_t is_saturating;
+  int32_t scope;
+} shape_t;
+
+// What a device lists where it has matrices: one that is there, one whose sums saturate, and one
+// that is held by a workgroup.
+enum { F16 = 0, F32 = 1, I8 = 3, I32 = 5, WORKGROUP = 2, SUBGROUP = 3 };
+static const shape_t shapes[] = {
+    {0, NULL, 8, 16, 32, F16, F16, F32, F32, 0, SUBGROUP},
+    {0, NULL, 8, 8, 8, I8, I8, I32, I32, 1, SUBGROUP},
+    {0, NULL, 8, 8, 8, F16, F16, F32, F32, 0, WORKGROUP},
+};
+static int has_shapes;
+
+static int32_t list_shapes(void *physical, uint32_t *count, shape_t *found) {
+  (void)physical;
+  *count = sizeof shapes / sizeof shapes[0];
+  if (found != NULL) memcpy(found, shapes, sizeof shapes);
+  return 0;
+}
+
 static void free_memory(void *device, uint64_t memory, const void *allocator) {
   if (is_incoherent && memory != 0) {
     mapping_t *mapping = mapping_of(memory);
@@ -324,6 +351,9 @@ __attribute__((visibility("default"))) function_t vkGetInstanceProcAddr(void *in
     void *address = dlsym(library, "vkGetInstanceProcAddr");
     memcpy(&find_instance, &address, sizeof address);
   }
+  if (strcmp(name, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR") == 0) {
+    return has_shapes ? (function_t)list_shapes : NULL;
+  }
   const function_t found = find_instance(instance, name);
   if (strcmp(name, "vkGetDeviceProcAddr") == 0 && strcmp(name, hidden_name) != 0) {
     find_device = (find_t)found;
@@ -341,6 +371,11 @@ __attribute__((visibility("default"))) void faults_set(const char *name, uint32_
   memset(calls, 0, sizeof calls);
   recorded_length = 0;
   recorded[0] = '\0';
+}
+
+// Whether devices list shapes of matrices.
+__attribute__((visibility("default"))) void faults_shapes(int is_wanted) {
+  has_shapes = is_wanted;
 }
 
 __attribute__((visibility("default"))) void faults_hide(const char *name) {

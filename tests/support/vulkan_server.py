@@ -11,6 +11,7 @@ import atexit
 import multiprocessing
 import os
 import shutil
+import subprocess
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -22,10 +23,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot.link.reader import read_module
 from tests.support import runtime_api, vulkan_runtime
 from tests.support.runtime_modules import Assembler
 
 VULKAN = 2  # of aot_device_t
+COMMAND = "command"  # the driver of AOT_MATRIX_VULKAN, which runs a program of its arguments
 
 
 def run(driver: str, module: bytes, inputs: Sequence[bytes], *, reads_texels: bool) -> list[bytes]:
@@ -35,6 +38,8 @@ def run(driver: str, module: bytes, inputs: Sequence[bytes], *, reads_texels: bo
         AssertionError: the validation layer said something.
         runtime_api.Failed: the runtime did.
     """
+    if driver == COMMAND:
+        return _by_command(module, inputs)
     connection = _server(driver)
     connection.send((module, inputs, reads_texels))
     found, said = connection.recv()
@@ -43,6 +48,25 @@ def run(driver: str, module: bytes, inputs: Sequence[bytes], *, reads_texels: bo
         raise runtime_api.Failed(*found)
     assert isinstance(found, list), found
     return found
+
+
+def _by_command(module: bytes, inputs: Sequence[bytes]) -> list[bytes]:
+    """The same by aot-run, in a process that sees another driver than this one."""
+    image = read_module(module)
+    (entry,) = image.variants[0].entry_points
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.aotm")
+        path.write_bytes(module)
+        command = [os.environ["AOT_MATRIX_VULKAN"], str(vulkan_runtime.tool_path()), str(path)]
+        command += ["--device", "vulkan", "--output", f"{folder}/found", "--runs", "0"]
+        for tensor, data in zip(entry.inputs, inputs, strict=True):
+            array = Path(folder, f"{tensor.name}.npy")
+            np.save(array, np.frombuffer(data, np.uint8))
+            command += ["--input", f"{tensor.name}={array}"]
+        Path(folder, "found").mkdir()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return [np.load(f"{folder}/found/{t.name}.npy").tobytes() for t in entry.outputs]
 
 
 @cache

@@ -31,6 +31,9 @@ from aot.kernels.ir.nodes import (
     Let,
     LoopKind,
     MatrixDot,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Space,
@@ -88,6 +91,8 @@ class KernelEmitter:
                     self.scopes.close()
                 case MatrixDot():
                     self.matrix_dot(stmt)
+                case MatrixZero() | MatrixProduct() | MatrixStore():
+                    raise InternalError(f"kernel {self.kernel.name}: matrices of a subgroup")
                 case Barrier():
                     pass  # lanes run to the end of each LANE loop before anything after it
 

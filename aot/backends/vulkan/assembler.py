@@ -18,6 +18,7 @@ from aot.backends.vulkan.spirv import (
     GLSL_STD_450,
     MAGIC,
     MEMORY_MODEL_GLSL450,
+    MEMORY_MODEL_VULKAN,
     VERSION_1_3,
     BuiltIn,
     Capability,
@@ -133,6 +134,10 @@ class Assembler:
         buffer, sampled, unknown = 5, 1, 0
         return self._type(Op.TYPE_IMAGE, self.u32, buffer, 0, 0, 0, sampled, unknown)
 
+    def matrix(self, element: int, scope: int, rows: int, columns: int, use: int) -> int:
+        """A matrix that the lanes of `scope` hold together; all but the element are constants."""
+        return self._type(Op.TYPE_COOPERATIVE_MATRIX_KHR, element, scope, rows, columns, use)
+
     def pointer(self, storage: StorageClass, pointee: int) -> int:
         return self._type(Op.TYPE_POINTER, storage, pointee)
 
@@ -183,6 +188,14 @@ class Assembler:
             self.constant_bits[made] = (type_id, bits)
         return self._unique[key]
 
+    def composite(self, type_id: int, *parts: int) -> int:
+        """A constant of constants; of a matrix all elements are the one given."""
+        key = (Op.CONSTANT_COMPOSITE, type_id, *parts)
+        if key not in self._unique:
+            self._unique[key] = self.fresh_id()
+            self._globals += instruction(Op.CONSTANT_COMPOSITE, type_id, self._unique[key], *parts)
+        return self._unique[key]
+
     def null(self, type_id: int) -> int:
         """The zero of any type."""
         key = (Op.CONSTANT_NULL, type_id)
@@ -229,7 +242,9 @@ class Assembler:
         for name in sorted(EXTENSIONS[c] for c in self._capabilities if c in EXTENSIONS):
             words += instruction(Op.EXTENSION, *string_words(name))
         words += self._imports
-        words += instruction(Op.MEMORY_MODEL, ADDRESSING_LOGICAL, MEMORY_MODEL_GLSL450)
+        is_vulkan = Capability.VULKAN_MEMORY_MODEL in self._capabilities
+        model = MEMORY_MODEL_VULKAN if is_vulkan else MEMORY_MODEL_GLSL450
+        words += instruction(Op.MEMORY_MODEL, ADDRESSING_LOGICAL, model)
         words += instruction(
             Op.ENTRY_POINT,
             EXECUTION_MODEL_GL_COMPUTE,

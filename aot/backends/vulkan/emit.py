@@ -15,13 +15,21 @@ from aot.backends.vulkan.assembler import Assembler, FunctionBody
 from aot.backends.vulkan.elements import Elements, Natives
 from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.limits import LimitError
+from aot.backends.vulkan.matrices import LANES, Matrices
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.peers import Peers, peers_of
 from aot.backends.vulkan.placement import Placement, place, shared_bytes
-from aot.backends.vulkan.requirements import features_of
+from aot.backends.vulkan.requirements import features_of, matrix_features
 from aot.backends.vulkan.shader import ENTRY_POINT, GRID_ROW, PARAM_BUFFER_BYTES, Shader
-from aot.backends.vulkan.spirv import BuiltIn, LoopControl, MemorySemantics, Op, Scope
+from aot.backends.vulkan.spirv import (
+    BuiltIn,
+    Capability,
+    LoopControl,
+    MemorySemantics,
+    Op,
+    Scope,
+)
 from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear, Values
 from aot.backends.vulkan.vectors import Vectors
@@ -35,10 +43,15 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixDot,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Stmt,
     Store,
+    holds_matrices,
     walk,
 )
 from aot.kernels.lower.steps import lane_iterations
@@ -113,11 +126,16 @@ class _Emitter:
         self.params = Parameters(kernel, self.values, max_push_constant_bytes)
         elements = Elements(self.values, natives)
         self.texels = Texels(self.values) if reads_texels else None
-        self.memory = Memory(kernel, self.placement, self.params, elements, self.texels)
+        self.has_matrices = holds_matrices(kernel)
+        self.memory = Memory(
+            *(kernel, self.placement, self.params, elements, self.texels),
+            has_matrices=self.has_matrices,
+        )
         self.expressions = Expressions(
             kernel.name, self.values, self.memory, has_dot_product=has_dot_product
         )
         self.vectors = Vectors(self.placement, self.values, self.memory, self.expressions)
+        self.matrices = Matrices(self.expressions, self.memory, self.body)
         # what reads texels is for drivers whose loads cost more than shuffles
         shared = peers_of(kernel, placement.unrolled) if reads_texels else {}
         self.peers = Peers(shared, self.values, self.body)
@@ -136,10 +154,16 @@ class _Emitter:
             param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
             shared_bytes=shared_bytes(self.kernel),
             capabilities=tuple(c.label for c in self.asm.capabilities),
-            features=features_of(self.asm.capabilities),
+            features=features_of(self.asm.capabilities, self.matrix_features()),
             iterations=lane_iterations(self.kernel, self.placement.unrolled),
             texels=() if self.texels is None else self.texels.declared,
         )
+
+    def matrix_features(self) -> tuple[str, ...]:
+        if not self.has_matrices:
+            return ()
+        products = (s for s in walk(self.kernel.body) if isinstance(s, MatrixProduct))
+        return matrix_features((s.shape for s in products), self.kernel.workgroup_size[0])
 
     # Statements
 
@@ -161,6 +185,10 @@ class _Emitter:
                     self.barrier(stmt)
                 case Combine():
                     self.combine(stmt)
+                case MatrixZero() | MatrixProduct() | MatrixStore():
+                    self.matrices.emit(stmt)
+                case MatrixDot():
+                    raise InternalError(f"kernel {self.kernel.name}: a CPU's products of matrices")
 
     def store(self, stmt: Store) -> None:
         if stmt.guard is None:
@@ -296,6 +324,9 @@ class _Emitter:
         self.statements(loop.body)
 
     def component(self, kind: LoopKind, axis: int) -> int:
+        if self.has_matrices and kind is LoopKind.LANE:
+            self.asm.capability(Capability.GROUP_NON_UNIFORM)
+            return self.values.pure(Op.LOAD, self.asm.u32, self.asm.builtin(LANES[axis]))
         builtin = BuiltIn.LOCAL_INVOCATION_ID if kind is LoopKind.LANE else BuiltIn.WORKGROUP_ID
         vector = self.asm.vector(self.asm.u32, 3)
         whole = self.values.pure(Op.LOAD, vector, self.asm.builtin(builtin))

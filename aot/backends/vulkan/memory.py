@@ -11,7 +11,14 @@ from math import gcd, prod
 from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
-from aot.backends.vulkan.spirv import Decoration, MemorySemantics, Op, Scope, StorageClass
+from aot.backends.vulkan.spirv import (
+    Decoration,
+    MemoryOperands,
+    MemorySemantics,
+    Op,
+    Scope,
+    StorageClass,
+)
 from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
@@ -37,8 +44,11 @@ class Memory:
         params: Parameters,
         elements: Elements,
         texels: Texels | None,
+        *,
+        has_matrices: bool = False,
     ) -> None:
         self.kernel = kernel
+        self.has_matrices = has_matrices
         self.elements = elements
         self.values = params.values
         self.asm = params.values.asm
@@ -59,6 +69,8 @@ class Memory:
         self._is_shared = any(
             isinstance(s, Barrier) and s.orders_buffers for s in walk(kernel.body)
         )
+        if has_matrices and self._is_shared:
+            raise InternalError(f"kernel {kernel.name}: matrices beside buffers that lanes share")
         # The SSA values of promoted scratch, by scratch and element.
         self.registers: dict[tuple[Scratch, int], int] = {}
 
@@ -430,7 +442,9 @@ class Memory:
         pointer = self._pointer(buffer, word)
         mask = self.values.u32((1 << buffer.dtype.bits) - 1)
         bits = self.elements.to_bits(value, buffer.dtype)
-        scope, relaxed = self.values.u32(Scope.DEVICE), self.values.u32(MemorySemantics.RELAXED)
+        # in Vulkan's memory model the whole device is a feature of its own
+        reach = Scope.QUEUE_FAMILY if self.has_matrices else Scope.DEVICE
+        scope, relaxed = self.values.u32(reach), self.values.u32(MemorySemantics.RELAXED)
         load = self.values.body.result(Op.ATOMIC_LOAD, u32, pointer, scope, relaxed)
         old = self.values.define(load)
         before = pure(Op.SHIFT_RIGHT_LOGICAL, u32, old, shift)
@@ -465,9 +479,10 @@ class Memory:
         if guard is not None:
             position = self.values.atom(self._safe(position, guard))
         pointer = self._scratch_pointer(scratch, position)
+        operands = self._operands_of(scratch, MemoryOperands.MAKE_POINTER_VISIBLE)
         loaded = self.values.cached(
             (Op.LOAD, self._version, pointer),
-            lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer),
+            lambda: self.values.body.result(Op.LOAD, self._slot(scratch), pointer, *operands),
         )
         if scratch.dtype is DType.BOOL:
             return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, loaded, self.values.u32(0))
@@ -489,8 +504,36 @@ class Memory:
         if scratch.dtype is DType.BOOL:
             value = self.elements.to_bits(value, DType.BOOL)
         position = self._position(scratch, place, indices)
-        self.values.body.emit(Op.STORE, self._scratch_pointer(scratch, position), value)
+        pointer = self._scratch_pointer(scratch, position)
+        operands = self._operands_of(scratch, MemoryOperands.MAKE_POINTER_AVAILABLE)
+        self.values.body.emit(Op.STORE, pointer, value, *operands)
         self.changed()
+
+    def _operands_of(self, scratch: Scratch, wanted: MemoryOperands) -> tuple[int, ...]:
+        return self.shared_operands(wanted) if scratch.space is Space.WORKGROUP else ()
+
+    def shared_operands(self, wanted: MemoryOperands) -> tuple[int, ...]:
+        """Of an access of what lanes share, which Vulkan's memory model takes to be a lane's own
+        unless told; none in the other one."""
+        if not self.has_matrices:
+            return ()
+        bits = wanted | MemoryOperands.NON_PRIVATE_POINTER
+        return int(bits), self.values.u32(Scope.WORKGROUP)
+
+    def pointer_to(self, source: Buffer | Scratch, indices: list[Linear]) -> tuple[int, int]:
+        """To an element as it lies in memory, and the version of what is there."""
+        if isinstance(source, Scratch):
+            position = self._position(source, self.places[source], indices)
+            return self._scratch_pointer(source, position), self._version
+        stored = self.elements.stored_type(source.dtype)
+        if stored is None and source.dtype.bytes < 4:
+            raise InternalError(f"kernel {self.kernel.name}: a matrix of parts of words")
+        version = -1 if source.binding in _READ_ONLY else self._version
+        if stored is None:
+            place = self._word(source, indices)
+        else:
+            place = self._place(source, indices)
+        return self._pointer(source, self.values.id_of(place), stored), version
 
     def _register(self, scratch: Scratch, element: int) -> int:
         """The vector that an element of promoted scratch is in."""

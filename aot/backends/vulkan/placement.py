@@ -24,6 +24,9 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
     Scratch,
     Space,
     Stmt,
@@ -262,6 +265,12 @@ def roots(stmt: Stmt) -> tuple[Expr, ...]:
             return (*stmt.indices, stmt.value, *guard)
         case If():
             return (stmt.condition,)
+        case MatrixZero():
+            return stmt.place
+        case MatrixProduct():
+            return (*stmt.place, *stmt.left.indices, *stmt.right.indices)
+        case MatrixStore():
+            return (*stmt.place, *stmt.target.indices)
         case _:
             return ()
 
@@ -371,7 +380,7 @@ class _Unroller:
             match stmt:
                 case Let():
                     self._lets[stmt.var] = self.depends(stmt.value)
-                case Store() | Combine():
+                case Store() | Combine() | MatrixZero() | MatrixProduct() | MatrixStore():
                     total[EVERY] += 1
                 case If():
                     total[EVERY] += 4

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from aot.backends.vulkan.shader import Shader
 from aot.backends.vulkan.spirv import Capability
 from aot.ir.types import DType
-from aot.target.model import Target
+from aot.target.model import MatrixShape, Target
 
 Limits = tuple[tuple[str, int], ...]
 
@@ -47,6 +47,8 @@ _FEATURES = {
     Capability.STORAGE_BUFFER_16BIT_ACCESS: ("storageBuffer16BitAccess",),
     Capability.STORAGE_BUFFER_8BIT_ACCESS: ("storageBuffer8BitAccess",),
     Capability.DOT_PRODUCT: (DOT_PRODUCT_FEATURE,),
+    Capability.VULKAN_MEMORY_MODEL: ("vulkanMemoryModel",),
+    Capability.COOPERATIVE_MATRIX_KHR: ("cooperativeMatrix", "subgroupBasic"),
     Capability.GROUP_NON_UNIFORM_ARITHMETIC: ("subgroupArithmetic", "subgroupBasic"),
 }
 
@@ -67,7 +69,16 @@ def features_of_target(target: Target) -> tuple[str, ...]:
     found |= {_STORAGE_FEATURES[b] for b in target.gpu.storage_bits}
     if target.gpu.integer_dot_product:
         found.add(DOT_PRODUCT_FEATURE)
+    if target.gpu.matrices:
+        found |= {"cooperativeMatrix", "vulkanMemoryModel"}
+        found |= set(matrix_features(target.gpu.matrices, target.gpu.subgroup_lanes))
     return tuple(sorted(found))
+
+
+def matrix_features(shapes: Iterable[MatrixShape], lanes: int) -> tuple[str, ...]:
+    """What a device must have for matrices of these shapes in subgroups of so many lanes, beside
+    the feature of Vulkan: names of the runtime's, which asks the device's list of shapes."""
+    return (*(f"cooperativeMatrix[{s}]" for s in dict.fromkeys(shapes)), f"subgroupSize[{lanes}]")
 
 
 def limits(shaders: Iterable[Shader]) -> Limits:
@@ -89,9 +100,10 @@ def limits(shaders: Iterable[Shader]) -> Limits:
     return tuple(sorted((name, value) for name, value in found.items() if value))
 
 
-def features_of(capabilities: Iterable[Capability]) -> tuple[str, ...]:
-    """Names of the features that a shader with these capabilities needs, sorted."""
-    return tuple(sorted({name for c in capabilities for name in _FEATURES.get(c, ())}))
+def features_of(capabilities: Iterable[Capability], others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Names of the features that a shader with these capabilities needs, and others, sorted."""
+    found = {name for c in capabilities for name in _FEATURES.get(c, ())}
+    return tuple(sorted({*found, *others}))
 
 
 def features(shaders: Iterable[Shader]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Source: "SPIR-V Specification", version 1.3, and "SPIR-V Extended Instructions f
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 MAGIC = 0x07230203
 VERSION_1_3 = 0x00010300
@@ -36,6 +36,7 @@ class Op(IntEnum):
     CONSTANT_TRUE = 41
     CONSTANT_FALSE = 42
     CONSTANT = 43
+    CONSTANT_COMPOSITE = 44
     CONSTANT_NULL = 46
     FUNCTION = 54
     FUNCTION_END = 56
@@ -122,6 +123,10 @@ class Op(IntEnum):
     S_DOT = 4450
     U_DOT = 4451
     S_U_DOT = 4452
+    TYPE_COOPERATIVE_MATRIX_KHR = 4456
+    COOPERATIVE_MATRIX_LOAD_KHR = 4457
+    COOPERATIVE_MATRIX_STORE_KHR = 4458
+    COOPERATIVE_MATRIX_MUL_ADD_KHR = 4459
 
 
 class Glsl(IntEnum):
@@ -152,13 +157,15 @@ class Capability(IntEnum):
     GROUP_NON_UNIFORM_SHUFFLE = 65
     STORAGE_BUFFER_16BIT_ACCESS = 4433
     STORAGE_BUFFER_8BIT_ACCESS = 4448
+    VULKAN_MEMORY_MODEL = 5345
     DOT_PRODUCT_INPUT_4X8BIT_PACKED = 6018
     DOT_PRODUCT = 6019
+    COOPERATIVE_MATRIX_KHR = 6022
 
     @property
     def label(self) -> str:
         """The name in the specification."""
-        return "".join(part.title() for part in self.name.split("_"))
+        return "".join(p if p == "KHR" else p.title() for p in self.name.split("_"))
 
 
 class StorageClass(IntEnum):
@@ -201,6 +208,7 @@ class Scope(IntEnum):
     DEVICE = 1
     WORKGROUP = 2
     SUBGROUP = 3
+    QUEUE_FAMILY = 5
 
 
 class LoopControl(IntEnum):
@@ -217,8 +225,34 @@ class MemorySemantics(IntEnum):
     WORKGROUP_MEMORY = 0x100
 
 
+class MemoryOperands(IntFlag):
+    """Of accesses of memory, in Vulkan's memory model; a scope follows both of the first."""
+
+    MAKE_POINTER_AVAILABLE = 0x8
+    MAKE_POINTER_VISIBLE = 0x10
+    NON_PRIVATE_POINTER = 0x20
+
+
+class MatrixUse(IntEnum):
+    A = 0
+    B = 1
+    ACCUMULATOR = 2
+
+
+class MatrixOperands(IntFlag):
+    """Which matrices of a product have signed integers."""
+
+    NONE = 0
+    A_SIGNED = 1
+    B_SIGNED = 2
+    C_SIGNED = 4
+    RESULT_SIGNED = 8
+
+
 # What SPIR-V 1.3 has as extensions only.
 EXTENSIONS = {
+    Capability.COOPERATIVE_MATRIX_KHR: "SPV_KHR_cooperative_matrix",
+    Capability.VULKAN_MEMORY_MODEL: "SPV_KHR_vulkan_memory_model",
     Capability.STORAGE_BUFFER_8BIT_ACCESS: "SPV_KHR_8bit_storage",
     Capability.DOT_PRODUCT: "SPV_KHR_integer_dot_product",
     Capability.DOT_PRODUCT_INPUT_4X8BIT_PACKED: "SPV_KHR_integer_dot_product",
@@ -228,5 +262,7 @@ GROUP_OPERATION_REDUCE = 0
 PACKED_VECTOR_FORMAT_4X8BIT = 0
 ADDRESSING_LOGICAL = 0
 MEMORY_MODEL_GLSL450 = 1
+MEMORY_MODEL_VULKAN = 3
+MATRIX_ROW_MAJOR = 0
 EXECUTION_MODEL_GL_COMPUTE = 5
 EXECUTION_MODE_LOCAL_SIZE = 17

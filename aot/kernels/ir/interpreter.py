@@ -28,6 +28,10 @@ from aot.kernels.ir.nodes import (
     Let,
     LoopKind,
     MatrixDot,
+    MatrixProduct,
+    MatrixStmt,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Stmt,
@@ -112,7 +116,7 @@ class _Run:
         self.races = RaceChecker(kernel) if check_races else None
         self.memory.races = self.races
         self._programs: dict[object, _Program] = {}
-        self._meanings: dict[MatrixDot, tuple[Store, ...]] = {}
+        self._meanings: dict[MatrixDot | MatrixStmt, tuple[Stmt, ...]] = {}
         self._extents: dict[Dim, int] = {}
         self._stored_scratch: dict[For, frozenset[Scratch]] = {}
 
@@ -157,16 +161,17 @@ class _Run:
                     batch.values[stmt.result] = self.combined(stmt, batch)
                 case Prefetch():
                     pass
-                case MatrixDot():
+                case MatrixDot() | MatrixZero() | MatrixProduct() | MatrixStore():
                     self.body(self.meaning(stmt), batch)
                 case Barrier():
                     if self.races:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)
 
-    def meaning(self, stmt: MatrixDot) -> tuple[Store, ...]:
+    def meaning(self, stmt: MatrixDot | MatrixStmt) -> tuple[Stmt, ...]:
         """What such a statement does, in the same nodes each time."""
         if stmt not in self._meanings:
-            self._meanings[stmt] = stmt.meaning()
+            meant = stmt.meaning()
+            self._meanings[stmt] = meant if isinstance(meant, tuple) else (meant,)
         return self._meanings[stmt]
 
     def combined(self, stmt: Combine, batch: Batch) -> Array:

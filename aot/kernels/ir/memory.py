@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,12 +165,18 @@ class Memory:
     def allocate_scratch(self, workgroups: Batch) -> None:
         """Fresh, undefined scratch for every workgroup of the batch."""
         workgroups.values[GROUP_VAR] = np.arange(workgroups.count)
-        lanes = self.lane_counts[0] * self.lane_counts[1] * self.lane_counts[2]
         for scratch in self.kernel.scratch:
             size = int(np.prod(scratch.shape, dtype=np.int64))
-            rows = workgroups.count * (1 if scratch.space is Space.WORKGROUP else lanes)
+            rows = workgroups.count * prod(self._owners(scratch.space))
             self.values[scratch] = np.zeros((rows, size), scratch.dtype.numpy)
             self.defined[scratch] = np.zeros((rows, size), np.bool_)
+
+    def _owners(self, space: Space) -> tuple[int, int, int]:
+        """Along each axis of lanes, how many have scratch of a space to themselves."""
+        count_x, count_y, count_z = self.lane_counts
+        if space is Space.WORKGROUP:
+            return 1, 1, 1
+        return 1 if space is Space.MATRIX else count_x, count_y, count_z
 
     def undefine(self, scratch: Scratch, addresses: Array) -> None:
         """Forgets elements, numbered over all rows."""
@@ -178,8 +185,8 @@ class Memory:
     def scratch_rows(self, space: Space, batch: Batch) -> Array:
         """Rows of scratch for every iteration: shape (count, copies).
 
-        REGISTER scratch has a row for every lane; outside the LANE loops of some axis all lanes
-        along that axis hold a copy.
+        REGISTER scratch has a row for every lane, MATRIX scratch for every subgroup; outside the
+        LANE loops of some axis all lanes along that axis hold a copy.
         """
         rows = batch.rows.get(space)
         if rows is None:
@@ -193,15 +200,15 @@ class Memory:
         group = batch.lookup(GROUP_VAR)
         assert group is not None
         rows = group.reshape(-1, 1)
-        if space is Space.WORKGROUP:
+        owners = self._owners(space)
+        if max(owners) == 1:
             return rows
-        count_x, count_y, count_z = self.lane_counts
-        if max(self.lane_counts) == 1:
-            return rows
-        rows = rows * (count_x * count_y * count_z)
+        rows = rows * prod(owners)
         step = 1
-        for var, count in zip(LANE_VARS, self.lane_counts, strict=True):
+        for var, count in zip(LANE_VARS, owners, strict=True):
             value = batch.lookup(var)
+            if count == 1:
+                continue
             if value is not None:
                 rows = rows + value.reshape(-1, 1) * step
             else:

@@ -6,7 +6,7 @@ which loops, never with which instructions: a backend decides how a VECTOR or LA
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from enum import Enum
 from typing import Union
@@ -16,6 +16,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
 from aot.records import dataclass
+from aot.target.model import MatrixShape
 
 
 class BufferClass(Enum):
@@ -58,11 +59,15 @@ class Space(Enum):
     in registers. Every lane has its own, every PARALLEL iteration has what it stores to itself
     (what several store is undefined after the loop), VECTOR iterations share theirs. What is stored
     under LANE loops of an axis is loaded under them too. PRIVATE: a lane's own like those, and
-    indexed by anything; a GPU's only. WORKGROUP: shared by the lanes of a workgroup."""
+    indexed by anything; a GPU's only. WORKGROUP: shared by the lanes of a workgroup. MATRIX:
+    matrices that the lanes of a subgroup hold together, rows and columns last; each subgroup has
+    its own. The others of its indices become constants as those of REGISTER; only matrix statements
+    access it."""
 
     REGISTER = "register"
     PRIVATE = "private"
     WORKGROUP = "workgroup"
+    MATRIX = "matrix"
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,9 +231,111 @@ def _word_after(first: Load, number: int) -> Load:
     return replace(first, indices=(*outer, last))
 
 
+# Matrices that the lanes of a subgroup hold together. In a kernel with such statements lanes along
+# axis 0 are those of a subgroup, which is as large, and axis 1 counts the subgroups. They stand
+# inside a LANE loop of axis 1 and outside of those of axis 0, of VECTOR and of PARALLEL loops; on
+# targets that list such matrices.
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A matrix in a buffer of one dim, or in WORKGROUP scratch along its last two dims.
+
+    Attributes:
+        indices: of its first element.
+        step: elements from one to the next along a row to those of the next row.
+    """
+
+    source: Buffer | Scratch
+    indices: tuple[Expr, ...]
+    step: int
+
+    def at(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """The indices of an element."""
+        if isinstance(self.source, Buffer):
+            (first,) = self.indices
+            return (expr.add(first, expr.add(expr.mul(row, expr.index(self.step)), column)),)
+        *outer, i, j = self.indices
+        return (*outer, expr.add(i, row), expr.add(j, column))
+
+    def element(self, row: Expr, column: Expr) -> Load:
+        return Load(self.source, self.at(row, column), self.source.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixZero:
+    """Makes the matrix `place` of MATRIX scratch one of zeros."""
+
+    sums: Scratch
+    place: tuple[Expr, ...]
+
+    def meaning(self) -> Stmt:
+        zero = expr.const(0, self.sums.dtype)
+        return _each(self.sums, lambda i, j: Store(self.sums, (*self.place, i, j), zero))
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixProduct:
+    """Adds the product of two matrices to the matrix `place` of MATRIX scratch; terms are added in
+    any order.
+
+    Attributes:
+        terms: columns of the left one, and rows of the right one.
+    """
+
+    sums: Scratch
+    place: tuple[Expr, ...]
+    terms: int
+    left: Matrix
+    right: Matrix
+
+    @property
+    def shape(self) -> MatrixShape:
+        """What a target must have for it."""
+        left, right = self.left.source.dtype, self.right.source.dtype
+        *_, m, n = self.sums.shape
+        return MatrixShape(m, n, self.terms, left, right, self.sums.dtype)
+
+    def meaning(self) -> Stmt:
+        sums, k = self.sums, Var("k", DType.INDEX)
+
+        def add(i: Expr, j: Expr) -> Stmt:
+            at = (*self.place, i, j)
+            left, right = self.left.element(i, k), self.right.element(k, j)
+            product = expr.mul(expr.cast(left, sums.dtype), expr.cast(right, sums.dtype))
+            return Store(sums, at, expr.add(Load(sums, at, sums.dtype), product))
+
+        return For(k, self.terms, LoopKind.SERIAL, (_each(sums, add),))
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixStore:
+    """Stores the matrix `place` of MATRIX scratch."""
+
+    sums: Scratch
+    place: tuple[Expr, ...]
+    target: Matrix
+
+    def meaning(self) -> Stmt:
+        def store(i: Expr, j: Expr) -> Stmt:
+            value = Load(self.sums, (*self.place, i, j), self.sums.dtype)
+            return Store(self.target.source, self.target.at(i, j), value)
+
+        return _each(self.sums, store)
+
+
+def _each(sums: Scratch, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+    """`body` for each element of a matrix."""
+    *_, rows, columns = sums.shape
+    i, j = Var("i", DType.INDEX), Var("j", DType.INDEX)
+    inner = For(j, columns, LoopKind.VECTOR, (body(i, j),))
+    return For(i, rows, LoopKind.VECTOR, (inner,))
+
+
 COMBINE_OPS = frozenset({"add", "mul", "max", "min"})
 
-Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch, MatrixDot]
+MatrixStmt = MatrixZero | MatrixProduct | MatrixStore
+Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch, MatrixDot, MatrixStmt]
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +375,11 @@ class Kernel:
                 assert isinstance(stmt.extent, int)
                 sizes[stmt.axis] = stmt.extent
         return sizes[0], sizes[1], sizes[2]
+
+
+def holds_matrices(kernel: Kernel) -> bool:
+    """Whether subgroups hold matrices, so that lanes along axis 0 are those of a subgroup."""
+    return any(isinstance(s, MatrixProduct) for s in walk(kernel.body))
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -40,7 +40,11 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Matrix,
     MatrixDot,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Stmt,
@@ -130,6 +134,24 @@ def _body(body: tuple[Stmt, ...], depth: int, lines: list[str]) -> None:
                 *at, rows, low, high = _expressions([*stmt.line, *loads], indent, lines)
                 line = _access(stmt.sums, [*at, ":"])
                 lines.append(f"{indent}{line} += matrix_dot({rows}, {low}, {high})")
+            case MatrixZero():
+                texts = _expressions([*stmt.place], indent, lines)
+                lines.append(f"{indent}{_access(stmt.sums, [*texts, ':', ':'])} = zeros")
+            case MatrixProduct():
+                rank, split = len(stmt.place), len(stmt.place) + len(stmt.left.indices)
+                roots = [*stmt.place, *stmt.left.indices, *stmt.right.indices]
+                texts = _expressions(roots, indent, lines)
+                sums = _access(stmt.sums, [*texts[:rank], ":", ":"])
+                left, right = (
+                    _matrix(stmt.left, texts[rank:split]),
+                    _matrix(stmt.right, texts[split:]),
+                )
+                lines.append(f"{indent}{sums} += matrix_product.{stmt.terms}({left}, {right})")
+            case MatrixStore():
+                rank = len(stmt.place)
+                texts = _expressions([*stmt.place, *stmt.target.indices], indent, lines)
+                sums = _access(stmt.sums, [*texts[:rank], ":", ":"])
+                lines.append(f"{indent}{_matrix(stmt.target, texts[rank:])} = {sums}")
             case Barrier():
                 lines.append(f"{indent}barrier{' buffers' if stmt.orders_buffers else ''}")
 
@@ -150,6 +172,10 @@ def _store(stmt: Store, indent: str, lines: list[str]) -> None:
 
 def _access(source: Buffer | Scratch, indices: list[str]) -> str:
     return f"{source.name}[{', '.join(indices)}]"
+
+
+def _matrix(matrix: Matrix, indices: list[str]) -> str:
+    return f"matrix({_access(matrix.source, indices)} step {matrix.step})"
 
 
 def _expressions(roots: list[Expr], indent: str, lines: list[str]) -> list[str]:

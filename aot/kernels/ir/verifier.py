@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from aot.errors import InternalError
+from aot.ir import expr
 from aot.ir.dims import Dim, symbols
 from aot.ir.expr import (
     BINARY_OPS,
@@ -44,7 +45,12 @@ from aot.kernels.ir.nodes import (
     Kernel,
     Let,
     LoopKind,
+    Matrix,
     MatrixDot,
+    MatrixProduct,
+    MatrixStmt,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Space,
@@ -198,6 +204,8 @@ class _Verifier:
                     self.prefetch(stmt)
                 case MatrixDot():
                     self.matrix_dot(stmt)
+                case MatrixZero() | MatrixProduct() | MatrixStore():
+                    self.matrix_statement(stmt)
                 case Barrier():
                     self.barrier()
                 case Combine():
@@ -287,6 +295,44 @@ class _Verifier:
         for store in stmt.meaning():
             self.store(store)
 
+    def matrix_statement(self, stmt: MatrixStmt) -> None:
+        sums, kinds = stmt.sums, {loop.kind for loop in self.loops}
+        if sums.space is not Space.MATRIX or len(sums.shape) < 2:
+            raise self.fail(f"{sums.name} holds no matrices")
+        axes = {loop.axis for loop in self.loops if loop.kind is LoopKind.LANE}
+        if axes != {1} or kinds & {LoopKind.VECTOR, LoopKind.PARALLEL}:
+            raise self.fail(f"matrices of {sums.name} are not those of a subgroup")
+        if self._lane_axes() - {0, 1}:
+            raise self.fail(f"matrices of {sums.name} beside lanes along a third axis")
+        zero = expr.index(0)
+        for index in stmt.place:
+            self.expression(index)
+        self._source(sums, (*stmt.place, zero, zero))
+        if isinstance(stmt, MatrixProduct):
+            self._matrix(stmt.left)
+            self._matrix(stmt.right)
+            if stmt.terms < 1:
+                raise self.fail(f"products of {stmt.terms} terms into {sums.name}")
+        elif isinstance(stmt, MatrixStore):
+            target = stmt.target
+            self._matrix(target)
+            if target.source.dtype is not sums.dtype:
+                raise self.fail(f"matrices of {sums.dtype} stored to {target.source.name}")
+            if isinstance(target.source, Buffer) and not target.source.is_written:
+                raise self.fail(f"store to {target.source.name}, which is not marked as written")
+
+    def _matrix(self, matrix: Matrix) -> None:
+        source = matrix.source
+        for index in matrix.indices:
+            self.expression(index)
+        self._source(source, matrix.indices)
+        if isinstance(source, Buffer):
+            is_placed = source.strides == (1,)
+        else:
+            is_placed = source.space is Space.WORKGROUP and source.shape[-1] == matrix.step
+        if not is_placed or matrix.step < 1:
+            raise self.fail(f"{source.name} has no matrix whose rows are {matrix.step} apart")
+
     def store(self, stmt: Store) -> None:
         target = stmt.target
         for index in stmt.indices:
@@ -297,6 +343,8 @@ class _Verifier:
             self.expect(stmt.guard, DType.BOOL, f"the guard of a store to {target.name}")
         if isinstance(target, Buffer) and not target.is_written:
             raise self.fail(f"store to {target.name}, which is not marked as written")
+        if isinstance(target, Scratch) and target.space is Space.MATRIX:
+            raise self.fail(f"store to {target.name}, an element of a matrix")
         if isinstance(target, Scratch) and target.space is Space.REGISTER:
             return
         if self.has_lanes:
@@ -432,6 +480,8 @@ class _Verifier:
 
     def _load(self, e: Load) -> None:
         self._source(e.source, e.indices)
+        if isinstance(e.source, Scratch) and e.source.space is Space.MATRIX:
+            raise self.fail(f"load of {e.source.name}, an element of a matrix")
         if e.source.dtype not in (e.dtype, e.dtype.part):
             raise self.fail(f"load of {e.source.dtype} {e.source.name} as {e.dtype}")
         if (e.guard is None) != (e.other is None):
@@ -460,7 +510,7 @@ class _Verifier:
                 raise self.fail(f"index {dim} of {source.name} is {index.dtype}, expected index")
             if (
                 isinstance(source, Scratch)
-                and source.space is Space.REGISTER
+                and source.space in (Space.REGISTER, Space.MATRIX)
                 and not self._is_spread(index)
             ):
                 raise self.fail(

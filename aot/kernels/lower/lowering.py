@@ -18,7 +18,15 @@ from aot.ir.expr import Expr, Var
 from aot.ir.graph import Function, Op, Value
 from aot.ir.record import STORED_ONLY, Kind, call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
-from aot.kernels.ir.nodes import Buffer, BufferClass, For, Kernel, KernelBuilder, Stmt
+from aot.kernels.ir.nodes import (
+    Buffer,
+    BufferClass,
+    For,
+    Kernel,
+    KernelBuilder,
+    Stmt,
+    holds_matrices,
+)
 from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.inline import Inliner, flat_index, stored
 from aot.kernels.lower.nest import Axis, Nest, Output
@@ -125,9 +133,9 @@ def _lower(
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
     facts = _max_weight(stages[0].ops), _has_windows(stages[0].ops)
-    body = _schedule(nest, output, made, target, blocks, *facts)
+    body = _schedule(nest, output, made, target, blocks, *facts, is_alone=True)
     kernel = builder.build(body)
-    if unrolled is None or target.gpu is None or blocks is not None:
+    if unrolled is None or target.gpu is None or blocks is not None or holds_matrices(kernel):
         return kernel
     most, shared = target.gpu.max_lane_iterations, schedule_shared_reduction(nest, output)
     both = two_ways(builder, body, shared, most, unrolled(kernel))
@@ -221,6 +229,8 @@ def _schedule(
     blocks: Blocks | None,
     max_weight: int,
     has_windows: bool,
+    *,
+    is_alone: bool = False,
 ) -> tuple[Stmt, ...]:
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
@@ -244,7 +254,7 @@ def _schedule(
         grouped = schedule_byte_groups(nest, output) if blocks is None else None
         if grouped is not None:
             return grouped
-        facts = blocks, max_weight, has_windows
+        facts = blocks, max_weight, has_windows, is_alone
         body = schedule_contraction(nest, output, made, target.panel, *facts)
         if body is not None:
             return body

@@ -22,7 +22,12 @@ from aot.kernels.ir.nodes import (
     If,
     Kernel,
     Let,
+    Matrix,
     MatrixDot,
+    MatrixProduct,
+    MatrixStmt,
+    MatrixStore,
+    MatrixZero,
     Prefetch,
     Scratch,
     Stmt,
@@ -86,8 +91,26 @@ class _Rewriter:
                 rows, *columns = (self._load(e) for e in (stmt.rows, *stmt.columns))
                 line = tuple(map(self.value, stmt.line))
                 return MatrixDot(sums, line, rows, (columns[0], columns[1]))
+            case MatrixZero() | MatrixProduct() | MatrixStore():
+                return self.matrix_stmt(stmt)
             case _:
                 return stmt
+
+    def matrix_stmt(self, stmt: MatrixStmt) -> MatrixStmt:
+        sums = self.memory[stmt.sums]
+        assert isinstance(sums, Scratch)
+        place = tuple(map(self.value, stmt.place))
+        match stmt:
+            case MatrixProduct():
+                left, right = self._matrix(stmt.left), self._matrix(stmt.right)
+                return MatrixProduct(sums, place, stmt.terms, left, right)
+            case MatrixStore():
+                return MatrixStore(sums, place, self._matrix(stmt.target))
+        return MatrixZero(sums, place)
+
+    def _matrix(self, matrix: Matrix) -> Matrix:
+        indices = tuple(map(self.value, matrix.indices))
+        return Matrix(self.memory[matrix.source], indices, matrix.step)
 
     def _load(self, e: Load) -> Load:
         found = self.value(e)

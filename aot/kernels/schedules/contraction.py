@@ -46,6 +46,7 @@ from aot.kernels.schedules.dots_in_parts import (
 )
 from aot.kernels.schedules.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
+from aot.kernels.schedules.matrices_gpu import schedule_matrices
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
@@ -134,10 +135,11 @@ def schedule_contraction(
     blocks: Blocks | None = None,
     max_weight: int = 128,
     has_windows: bool = False,
+    is_alone: bool = False,
 ) -> tuple[Stmt, ...] | None:
     """Tiles of `plan.rows` by `plan.columns`; None where the output isn't a contraction. Weights
     that are stored in `blocks` have panels of their own; those of 8 bits are no further from 0 than
-    `max_weight`."""
+    `max_weight`. One that `is_alone` in a kernel may have lanes of its own."""
     found = merged_axes(output)
     if found is None:
         return None
@@ -152,6 +154,10 @@ def schedule_contraction(
     planes = schedule_byte_planes(nest, *found, panel, max_weight)
     if planes is not None:
         return planes
+    if blocks is None and is_alone:
+        matrices = schedule_matrices(nest, *found, panel, is_open=not has_windows)
+        if matrices is not None:
+            return matrices
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
     usual = ContractionTiles(nest, *found, plan, panel, max_weight).build()

@@ -50,7 +50,9 @@ typedef struct aot_vk_features_t {
   VkPhysicalDevice8BitStorageFeatures storage8;
   VkPhysicalDeviceShaderFloat16Int8Features arithmetic;
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot;
-  const char *extensions[4];
+  VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
+  const char *extensions[8];
   uint32_t extension_count;
 } aot_vk_features_t;
 

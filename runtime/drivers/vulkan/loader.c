@@ -60,6 +60,9 @@ aot_status_t aot_vk_load_instance(aot_vk_functions_t *vk, VkInstance instance, a
   if (vk->name == NULL) return fail_missing(#name, error);
   AOT_VK_INSTANCE_FUNCTIONS(AOT_VK_FIND)
 #undef AOT_VK_FIND
+#define AOT_VK_FIND(name) set_function(&vk->name, vk->vkGetInstanceProcAddr(instance, #name));
+  AOT_VK_OPTIONAL_FUNCTIONS(AOT_VK_FIND)
+#undef AOT_VK_FIND
   return AOT_OK;
 }
 

@@ -21,6 +21,9 @@
   X(vkCreateDevice)                           \
   X(vkGetDeviceProcAddr)
 
+// Of extensions that a device may lack: NULL where the loader has none.
+#define AOT_VK_OPTIONAL_FUNCTIONS(X) X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
+
 #define AOT_VK_DEVICE_FUNCTIONS(X)  \
   X(vkDestroyDevice)                \
   X(vkDeviceWaitIdle)               \
@@ -83,6 +86,7 @@ typedef struct aot_vk_functions_t {
 #define AOT_VK_DECLARE(name) PFN_##name name;
   AOT_VK_GLOBAL_FUNCTIONS(AOT_VK_DECLARE)
   AOT_VK_INSTANCE_FUNCTIONS(AOT_VK_DECLARE)
+  AOT_VK_OPTIONAL_FUNCTIONS(AOT_VK_DECLARE)
   AOT_VK_DEVICE_FUNCTIONS(AOT_VK_DECLARE)
 #undef AOT_VK_DECLARE
 } aot_vk_functions_t;

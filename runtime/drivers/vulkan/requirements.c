@@ -1,8 +1,11 @@
 // What a variant asks of a device: limits by their names in VkPhysicalDeviceLimits, and features.
+#include <stdio.h>
 #include <string.h>
 
 #include "gpu.h"
 #include "status.h"
+
+#define MOST_SHAPES 64u
 
 typedef struct limit_t {
   const char *name;
@@ -37,7 +40,11 @@ typedef enum group_t {
   GROUP_STORAGE8,    // VkPhysicalDevice8BitStorageFeatures
   GROUP_ARITHMETIC,  // VkPhysicalDeviceShaderFloat16Int8Features
   GROUP_DOT,         // VkPhysicalDeviceShaderIntegerDotProductFeatures
+  GROUP_MODEL,       // VkPhysicalDeviceVulkanMemoryModelFeatures
+  GROUP_MATRIX,      // VkPhysicalDeviceCooperativeMatrixFeaturesKHR
   GROUP_SUBGROUP,    // bits of VkPhysicalDeviceSubgroupProperties.supportedOperations
+  GROUP_SIZE,        // subgroupSize[lanes]
+  GROUP_SHAPE,       // cooperativeMatrix[rows x columns x terms, and types]
   GROUP_COUNT
 } group_t;
 
@@ -61,14 +68,27 @@ static const feature_t features[] = {
      offsetof(VkPhysicalDeviceShaderFloat16Int8Features, shaderInt8)},
     {"shaderIntegerDotProduct", GROUP_DOT,
      offsetof(VkPhysicalDeviceShaderIntegerDotProductFeatures, shaderIntegerDotProduct)},
+    {"vulkanMemoryModel", GROUP_MODEL,
+     offsetof(VkPhysicalDeviceVulkanMemoryModelFeatures, vulkanMemoryModel)},
+    {"cooperativeMatrix", GROUP_MATRIX,
+     offsetof(VkPhysicalDeviceCooperativeMatrixFeaturesKHR, cooperativeMatrix)},
     {"subgroupBasic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_BASIC_BIT},
     {"subgroupArithmetic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_ARITHMETIC_BIT},
     {"subgroupShuffle", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_SHUFFLE_BIT},
 };
 
+// Those whose names say in brackets what it is that must be there.
+static const feature_t numbered[] = {
+    {"subgroupSize[", GROUP_SIZE, 0},
+    {"cooperativeMatrix[", GROUP_SHAPE, 0},
+};
+
 static const feature_t *find_feature(const char *name) {
   for (size_t i = 0; i < sizeof features / sizeof features[0]; ++i) {
     if (strcmp(features[i].name, name) == 0) return &features[i];
+  }
+  for (size_t i = 0; i < sizeof numbered / sizeof numbered[0]; ++i) {
+    if (strncmp(numbered[i].name, name, strlen(numbered[i].name)) == 0) return &numbered[i];
   }
   return NULL;
 }
@@ -83,6 +103,10 @@ static void *structure_of(aot_vk_features_t *found, group_t group) {
       return &found->storage8;
     case GROUP_DOT:
       return &found->dot;
+    case GROUP_MODEL:
+      return &found->memory_model;
+    case GROUP_MATRIX:
+      return &found->matrix;
     default:
       return &found->arithmetic;
   }
@@ -93,6 +117,8 @@ static const char *extension_of(group_t group) {
   return group == GROUP_STORAGE8     ? "VK_KHR_8bit_storage"
          : group == GROUP_ARITHMETIC ? "VK_KHR_shader_float16_int8"
          : group == GROUP_DOT        ? "VK_KHR_shader_integer_dot_product"
+         : group == GROUP_MODEL      ? "VK_KHR_vulkan_memory_model"
+         : group == GROUP_MATRIX     ? "VK_KHR_cooperative_matrix"
                                      : NULL;
 }
 
@@ -104,6 +130,8 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
   found->storage8.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES;
   found->arithmetic.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES;
   found->dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES;
+  found->memory_model.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
+  found->matrix.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
   void **next = &found->core.pNext;
   if (wanted[GROUP_STORAGE16]) {
     *next = &found->storage16;
@@ -117,7 +145,15 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
     *next = &found->arithmetic;
     next = &found->arithmetic.pNext;
   }
-  if (wanted[GROUP_DOT]) *next = &found->dot;
+  if (wanted[GROUP_DOT]) {
+    *next = &found->dot;
+    next = &found->dot.pNext;
+  }
+  if (wanted[GROUP_MODEL]) {
+    *next = &found->memory_model;
+    next = &found->memory_model.pNext;
+  }
+  if (wanted[GROUP_MATRIX]) *next = &found->matrix;
 }
 
 static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,
@@ -145,13 +181,56 @@ static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,
 
 static bool has_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
                           const char *name) {
-  VkExtensionProperties extensions[256];
+  VkExtensionProperties extensions[384];
   uint32_t count = sizeof extensions / sizeof extensions[0];
   const VkResult result =
       vk->vkEnumerateDeviceExtensionProperties(physical, NULL, &count, extensions);
   if (result != VK_SUCCESS && result != VK_INCOMPLETE) return false;
   for (uint32_t i = 0; i < count; ++i) {
     if (strcmp(extensions[i].extensionName, name) == 0) return true;
+  }
+  return false;
+}
+
+static const char *component_of(VkComponentTypeKHR type) {
+  switch (type) {
+    case VK_COMPONENT_TYPE_FLOAT16_KHR:
+      return "f16";
+    case VK_COMPONENT_TYPE_FLOAT32_KHR:
+      return "f32";
+    case VK_COMPONENT_TYPE_SINT8_KHR:
+      return "i8";
+    case VK_COMPONENT_TYPE_UINT8_KHR:
+      return "u8";
+    case VK_COMPONENT_TYPE_SINT32_KHR:
+      return "i32";
+    case VK_COMPONENT_TYPE_UINT32_KHR:
+      return "u32";
+    default:
+      return "?";
+  }
+}
+
+// Whether subgroups multiply matrices of the shape and the types that a feature's name says.
+static bool has_shape(const aot_vk_functions_t *vk, VkPhysicalDevice physical, const char *name) {
+  if (vk->vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR == NULL) return false;
+  VkCooperativeMatrixPropertiesKHR shapes[MOST_SHAPES];
+  memset(shapes, 0, sizeof shapes);
+  for (size_t i = 0; i < MOST_SHAPES; ++i)
+    shapes[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+  uint32_t count = MOST_SHAPES;
+  const VkResult result =
+      vk->vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR(physical, &count, shapes);
+  if (result != VK_SUCCESS && result != VK_INCOMPLETE) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const VkCooperativeMatrixPropertiesKHR *shape = &shapes[i];
+    if (shape->scope != VK_SCOPE_SUBGROUP_KHR || shape->saturatingAccumulation) continue;
+    if (shape->CType != shape->ResultType) continue;
+    char text[96];
+    snprintf(text, sizeof text, "cooperativeMatrix[%ux%ux%u %s*%s+%s]", (unsigned)shape->MSize,
+             (unsigned)shape->NSize, (unsigned)shape->KSize, component_of(shape->AType),
+             component_of(shape->BType), component_of(shape->CType));
+    if (strcmp(text, name) == 0) return true;
   }
   return false;
 }
@@ -185,7 +264,13 @@ static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevic
   for (uint32_t i = 0; i < variant->feature_count; ++i) {
     const feature_t *feature = find_feature(variant->features[i]);
     VkBool32 is_there = 0;
-    if (feature->group == GROUP_SUBGROUP) {
+    if (feature->group == GROUP_SHAPE) {
+      is_there = has_shape(vk, physical, variant->features[i]);
+    } else if (feature->group == GROUP_SIZE) {
+      char text[32];
+      snprintf(text, sizeof text, "subgroupSize[%u]", (unsigned)subgroup.subgroupSize);
+      is_there = strcmp(text, variant->features[i]) == 0;
+    } else if (feature->group == GROUP_SUBGROUP) {
       const bool is_staged = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
       is_there = is_staged && (subgroup.supportedOperations & feature->place) != 0;
     } else {
@@ -194,7 +279,7 @@ static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevic
     }
     if (!is_there) {
       return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
-                      properties->deviceName, feature->name);
+                      properties->deviceName, variant->features[i]);
     }
   }
   return AOT_OK;
@@ -215,7 +300,7 @@ void aot_vk_enable_features(const aot_variant_t *variant, aot_vk_features_t *out
   chain(out_features, groups);
   for (uint32_t i = 0; i < variant->feature_count; ++i) {
     const feature_t *feature = find_feature(variant->features[i]);
-    if (feature->group == GROUP_SUBGROUP) continue;
+    if (feature->group >= GROUP_SUBGROUP) continue;  // nothing that is enabled
     const VkBool32 yes = 1;
     char *structure = structure_of(out_features, feature->group);
     memcpy(structure + feature->place, &yes, sizeof yes);

@@ -24,8 +24,10 @@
 #define VK_API_VERSION_PATCH(version) ((uint32_t)(version) & 0xfffu)
 
 #define VK_KHR_8bit_storage 1u
+#define VK_KHR_cooperative_matrix 1u
 #define VK_KHR_shader_float16_int8 1u
 #define VK_KHR_shader_integer_dot_product 1u
+#define VK_KHR_vulkan_memory_model 1u
 #define VK_UUID_SIZE 16u
 #define VK_WHOLE_SIZE (~0ull)
 
@@ -39,12 +41,12 @@ typedef VkFlags VkCommandBufferUsageFlags;
 typedef VkFlags VkCommandPoolCreateFlags;
 typedef VkFlags VkPipelineCreateFlags;
 typedef VkFlags VkPipelineShaderStageCreateFlags;
+typedef uint32_t VkBool32;
 typedef VkFlags VkDescriptorPoolCreateFlags;
 typedef VkFlags VkShaderStageFlags;
 typedef VkFlags VkDescriptorSetLayoutCreateFlags;
 typedef VkFlags VkDeviceCreateFlags;
 typedef VkFlags VkDeviceQueueCreateFlags;
-typedef uint32_t VkBool32;
 typedef VkFlags VkFenceCreateFlags;
 typedef VkFlags VkInstanceCreateFlags;
 typedef VkFlags VkAccessFlags;
@@ -115,7 +117,10 @@ typedef enum VkStructureType {
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 = 1000059001,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES = 1000177000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES = 1000082000,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES = 1000211000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES = 1000280000,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR = 1000506000,
+  VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR = 1000506001,
   VK_STRUCTURE_TYPE_MAX_ENUM = 0x7fffffff
 } VkStructureType;
 typedef enum VkBufferCreateFlagBits {
@@ -159,6 +164,19 @@ typedef enum VkShaderStageFlagBits {
   VK_SHADER_STAGE_COMPUTE_BIT = 0x00000020,
   VK_SHADER_STAGE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkShaderStageFlagBits;
+typedef enum VkComponentTypeKHR {
+  VK_COMPONENT_TYPE_FLOAT16_KHR = 0,
+  VK_COMPONENT_TYPE_FLOAT32_KHR = 1,
+  VK_COMPONENT_TYPE_SINT8_KHR = 3,
+  VK_COMPONENT_TYPE_SINT32_KHR = 5,
+  VK_COMPONENT_TYPE_UINT8_KHR = 7,
+  VK_COMPONENT_TYPE_UINT32_KHR = 9,
+  VK_COMPONENT_TYPE_KHR_MAX_ENUM = 0x7fffffff
+} VkComponentTypeKHR;
+typedef enum VkScopeKHR {
+  VK_SCOPE_SUBGROUP_KHR = 3,
+  VK_SCOPE_KHR_MAX_ENUM = 0x7fffffff
+} VkScopeKHR;
 typedef enum VkDescriptorPoolCreateFlagBits {
   VK_DESCRIPTOR_POOL_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkDescriptorPoolCreateFlagBits;
@@ -277,6 +295,7 @@ typedef struct VkCommandPoolCreateInfo VkCommandPoolCreateInfo;
 typedef struct VkSpecializationInfo VkSpecializationInfo;
 typedef struct VkPipelineShaderStageCreateInfo VkPipelineShaderStageCreateInfo;
 typedef struct VkComputePipelineCreateInfo VkComputePipelineCreateInfo;
+typedef struct VkCooperativeMatrixPropertiesKHR VkCooperativeMatrixPropertiesKHR;
 typedef struct VkDescriptorBufferInfo VkDescriptorBufferInfo;
 typedef struct VkDescriptorPoolSize VkDescriptorPoolSize;
 typedef struct VkDescriptorPoolCreateInfo VkDescriptorPoolCreateInfo;
@@ -295,6 +314,8 @@ typedef struct VkMemoryBarrier VkMemoryBarrier;
 typedef struct VkMemoryRequirements VkMemoryRequirements;
 typedef struct VkPhysicalDevice16BitStorageFeatures VkPhysicalDevice16BitStorageFeatures;
 typedef struct VkPhysicalDevice8BitStorageFeatures VkPhysicalDevice8BitStorageFeatures;
+typedef struct VkPhysicalDeviceCooperativeMatrixFeaturesKHR
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR;
 typedef struct VkPhysicalDeviceFeatures2 VkPhysicalDeviceFeatures2;
 typedef struct VkPhysicalDeviceLimits VkPhysicalDeviceLimits;
 typedef struct VkMemoryType VkMemoryType;
@@ -307,6 +328,7 @@ typedef struct VkPhysicalDeviceShaderFloat16Int8Features VkPhysicalDeviceShaderF
 typedef struct VkPhysicalDeviceShaderIntegerDotProductFeatures
     VkPhysicalDeviceShaderIntegerDotProductFeatures;
 typedef struct VkPhysicalDeviceSubgroupProperties VkPhysicalDeviceSubgroupProperties;
+typedef struct VkPhysicalDeviceVulkanMemoryModelFeatures VkPhysicalDeviceVulkanMemoryModelFeatures;
 typedef struct VkPipelineCacheCreateInfo VkPipelineCacheCreateInfo;
 typedef struct VkPushConstantRange VkPushConstantRange;
 typedef struct VkPipelineLayoutCreateInfo VkPipelineLayoutCreateInfo;
@@ -391,6 +413,19 @@ struct VkComputePipelineCreateInfo {
   VkPipelineLayout layout;
   VkPipeline basePipelineHandle;
   int32_t basePipelineIndex;
+};
+struct VkCooperativeMatrixPropertiesKHR {
+  VkStructureType sType;
+  void *pNext;
+  uint32_t MSize;
+  uint32_t NSize;
+  uint32_t KSize;
+  VkComponentTypeKHR AType;
+  VkComponentTypeKHR BType;
+  VkComponentTypeKHR CType;
+  VkComponentTypeKHR ResultType;
+  VkBool32 saturatingAccumulation;
+  VkScopeKHR scope;
 };
 struct VkDescriptorBufferInfo {
   VkBuffer buffer;
@@ -565,6 +600,12 @@ struct VkPhysicalDevice8BitStorageFeatures {
   VkBool32 uniformAndStorageBuffer8BitAccess;
   VkBool32 storagePushConstant8;
 };
+struct VkPhysicalDeviceCooperativeMatrixFeaturesKHR {
+  VkStructureType sType;
+  void *pNext;
+  VkBool32 cooperativeMatrix;
+  VkBool32 cooperativeMatrixRobustBufferAccess;
+};
 struct VkPhysicalDeviceFeatures2 {
   VkStructureType sType;
   void *pNext;
@@ -733,6 +774,13 @@ struct VkPhysicalDeviceSubgroupProperties {
   VkShaderStageFlags supportedStages;
   VkSubgroupFeatureFlags supportedOperations;
   VkBool32 quadOperationsInAllStages;
+};
+struct VkPhysicalDeviceVulkanMemoryModelFeatures {
+  VkStructureType sType;
+  void *pNext;
+  VkBool32 vulkanMemoryModel;
+  VkBool32 vulkanMemoryModelDeviceScope;
+  VkBool32 vulkanMemoryModelAvailabilityVisibilityChains;
 };
 struct VkPipelineCacheCreateInfo {
   VkStructureType sType;
@@ -939,6 +987,9 @@ typedef PFN_vkVoidFunction (*PFN_vkGetDeviceProcAddr)(VkDevice device, const cha
 typedef void (*PFN_vkGetDeviceQueue)(VkDevice device, uint32_t queueFamilyIndex,
                                      uint32_t queueIndex, VkQueue *pQueue);
 typedef PFN_vkVoidFunction (*PFN_vkGetInstanceProcAddr)(VkInstance instance, const char *pName);
+typedef VkResult (*PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)(
+    VkPhysicalDevice physicalDevice, uint32_t *pPropertyCount,
+    VkCooperativeMatrixPropertiesKHR *pProperties);
 typedef void (*PFN_vkGetPhysicalDeviceFeatures2)(VkPhysicalDevice physicalDevice,
                                                  VkPhysicalDeviceFeatures2 *pFeatures);
 typedef void (*PFN_vkGetPhysicalDeviceMemoryProperties)(

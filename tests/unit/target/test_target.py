@@ -446,6 +446,22 @@ def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
             "x.toml:LINE: storage_bits is [16, 32], expected a list of 8, 16",
         ),
         (
+            "lanes = 64",
+            'lanes = 64\nsubgroup_lanes = 8\nmatrices = ["8x8 f16*f16+f32"]',
+            "x.toml:LINE: matrices is ['8x8 f16*f16+f32'], expected a list of texts "
+            "'ROWSxCOLUMNSxTERMS TYPE*TYPE+TYPE'",
+        ),
+        (
+            "lanes = 64",
+            'lanes = 64\nmatrices = ["8x8x8 f16*f16+f32"]',
+            "x.toml:LINE: matrices needs subgroup_lanes",
+        ),
+        (
+            "lanes = 64",
+            "lanes = 64\nsubgroup_lanes = 128",
+            "x.toml:LINE: subgroup_lanes is 128, above lanes (64)",
+        ),
+        (
             'dtypes = ["f32"',
             'dtypes = ["f64", "f32"',
             "x.toml:LINE: dtypes has f64, expected of f32, f16, i8, i16, i32, u8, u16, u32, bool",

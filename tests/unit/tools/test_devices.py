@@ -37,7 +37,7 @@ def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
     known = {name for name in targets.names() if targets.load(name).gpu is not None}
     assert {*device.fits, *device.misses} == known
-    assert device.features == ("shaderIntegerDotProduct",)
+    assert device.features == ("shaderIntegerDotProduct", "vulkanMemoryModel")
 
 
 def test_the_best_target_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from aot.backends.vulkan.assembler import Assembler, FunctionBody, instruction, 
 from aot.backends.vulkan.spirv import BuiltIn, Op, StorageClass
 from aot.errors import InternalError
 from aot.target import selection as targets
-from tests.support import vulkan_running
+from tests.support import matrix_products, vulkan_running
 from tests.support.spirv_reader import instructions, opcodes
 from tests.support.vulkan_kernels import CASES
 
@@ -214,7 +214,7 @@ def test_same_calls_same_bytes() -> None:
 
 def camel(name: str) -> str:
     """F_ADD as the disassembler writes it: FAdd; a digit keeps its x: 2X16 is 2x16."""
-    text = "".join(part.capitalize() for part in name.split("_"))
+    text = "".join(p if p == "KHR" else p.capitalize() for p in name.split("_"))
     return re.sub(r"(\d)X(\d)", r"\1x\2", text)
 
 
@@ -228,6 +228,9 @@ def listings() -> list[tuple[bytes, str]]:
     modules = [s.words for shader in shaders for s in (shader, shader.texel) if s is not None]
     narrow = targets.load("vulkan-android-15")  # what SPIR-V 1.3 has as an extension, too
     modules.append(vulkan_running.build(CASES["boundary_types"]().kernel, narrow).words)
+    matrix = targets.load("lavapipe-matrix")
+    kernel = matrix_products.kernel_of(matrix_products.CASES["conv"], matrix)
+    modules.append(vulkan_running.build(kernel, matrix).words)
     return [(module, vulkan_running.disassemble(module)) for module in modules]
 
 
