@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Union
 
+from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.types import DType
 from aot.records import dataclass
@@ -279,27 +280,27 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
     return Binary(op, a, b, a.dtype)
 
 
+_ON_DIMS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "add": dims.add,
+    "sub": lambda x, y: dims.add(x, dims.multiply(y, -1)),
+    "mul": dims.multiply,
+    "floordiv": dims.floor_divide,
+    "floormod": dims.modulo,
+    "min": dims.minimum,
+    "max": dims.maximum,
+}
+
+
 def _fold_index(op: str, a: Expr, b: Expr) -> Expr | None:
     """Index arithmetic on dims is done on dims, and x+0, x*1, x*0, x//1 vanish."""
-    from aot.ir import dims
-
     da, db = dim_of(a), dim_of(b)
-    table: dict[str, Callable[[Dim, Dim], Dim]] = {
-        "add": dims.add,
-        "sub": lambda x, y: dims.add(x, dims.multiply(y, -1)),
-        "mul": dims.multiply,
-        "floordiv": dims.floor_divide,
-        "floormod": dims.modulo,
-        "min": dims.minimum,
-        "max": dims.maximum,
-    }
     if (
         da is not None
         and db is not None
-        and op in table
+        and op in _ON_DIMS
         and not (op in ("floordiv", "floormod") and db == 0)
     ):
-        return index(table[op](da, db))
+        return index(_ON_DIMS[op](da, db))
     if db == 0 and op in ("add", "sub"):
         return a
     if da == 0 and op == "add":
@@ -464,10 +465,10 @@ def free_vars(e: Expr) -> set[Var]:
 
 def coefficient(e: Expr, var: Var) -> Dim | None:
     """d such that `e == d * var + (something without var)`, or None if `e` is not linear in it."""
-    from aot.ir import dims
-
     if e is var:
         return 1
+    if not children(e):
+        return 0
     if isinstance(e, Binary) and e.op in ("add", "sub"):
         a, b = coefficient(e.a, var), coefficient(e.b, var)
         if a is None or b is None:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from typing import Any, overload
 
 import ml_dtypes  # noqa: F401  numpy learns of bfloat16
@@ -327,6 +328,30 @@ def _split_of(text: str) -> tuple[int, Dim]:
 MAX_BYTES = 1 << 47  # the address space of 64-bit systems; offsets then never overflow
 
 
+_DENSE = Layout()
+
+
+def _natural_extents(dims: tuple[Dim, ...], layout: Layout) -> list[Dim]:
+    extents = list(dims)
+    for dim, factor in layout.splits:
+        extents[dim] = ceil_divide(extents[dim], factor)
+        extents.append(factor)
+    return extents
+
+
+@lru_cache(maxsize=1 << 12)
+def _physical_strides(dims: tuple[Dim, ...], layout: Layout) -> tuple[Dim, ...]:
+    if layout.strides:
+        return layout.strides
+    extents = _natural_extents(dims, layout)
+    strides: list[Dim] = [1] * len(extents)
+    step: Dim = 1
+    for d in reversed(layout.order or range(len(extents))):
+        strides[d] = step
+        step = multiply(step, extents[d])
+    return tuple(strides)
+
+
 @dataclass(frozen=True)
 class TensorType:
     """dtype, logical dims (outermost first), and a layout; no layout is dense row-major."""
@@ -361,7 +386,7 @@ class TensorType:
     @property
     def strides(self) -> tuple[Dim, ...]:
         """Elements between neighbours along each logical dim, for layouts without splits."""
-        layout = self.layout or Layout()
+        layout = self.layout or _DENSE
         if layout.splits:
             raise ValueError(f"type {self} splits a dim: it has no logical strides")
         return self.physical_strides
@@ -369,26 +394,12 @@ class TensorType:
     @property
     def physical_strides(self) -> tuple[Dim, ...]:
         """Elements between neighbours along each physical dim, in natural order."""
-        layout = self.layout or Layout()
-        if layout.strides:
-            return layout.strides
-        extents = self._natural_extents
-        strides: list[Dim] = [1] * len(extents)
-        step: Dim = 1
-        for d in reversed(layout.order or range(len(extents))):
-            strides[d] = step
-            step = multiply(step, extents[d])
-        return tuple(strides)
+        return _physical_strides(self.dims, self.layout or _DENSE)
 
     @property
     def _natural_extents(self) -> list[Dim]:
         """Extents of the physical dims: outer parts of split dims, then their inner ones."""
-        layout = self.layout or Layout()
-        extents = list(self.dims)
-        for dim, factor in layout.splits:
-            extents[dim] = ceil_divide(extents[dim], factor)
-            extents.append(factor)
-        return extents
+        return _natural_extents(self.dims, self.layout or _DENSE)
 
     @property
     def bytes(self) -> Dim:
@@ -398,7 +409,7 @@ class TensorType:
     @property
     def span(self) -> Dim:
         """How many elements a buffer of this type has room for, from the first to the last."""
-        layout = self.layout or Layout()
+        layout = self.layout or _DENSE
         if not layout.strides:
             return product(self.physical_dims)
         span: Dim = 1
@@ -436,7 +447,7 @@ class TensorType:
     @property
     def physical_dims(self) -> tuple[Dim, ...]:
         """Extents of the dense array in memory, outermost first: splits round up, then `order`."""
-        layout = self.layout or Layout()
+        layout = self.layout or _DENSE
         extents = self._natural_extents
         order = layout.order or tuple(range(len(extents)))
         return tuple(extents[d] for d in order)
@@ -444,7 +455,7 @@ class TensorType:
     def lies_as(self, other: TensorType) -> bool:
         """Whether elements lie as those of `other`, which has the same dims, do: layouts are equal,
         or differ in that one says which strides it has."""
-        mine, theirs = self.layout or Layout(), other.layout or Layout()
+        mine, theirs = self.layout or _DENSE, other.layout or _DENSE
         if mine == theirs or mine.splits or theirs.splits or mine.order != theirs.order:
             return mine == theirs
         strides = zip(self.dims, self.strides, other.strides, strict=True)
@@ -466,7 +477,7 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
 
     Layouts with strides are a matter of buffers, not of constants, and are refused.
     """
-    layout = type.layout or Layout()
+    layout = type.layout or _DENSE
     if layout.strides:
         raise ValueError(f"type {type} has strides: it has no dense physical array")
     if len(layout.splits) == 1:
@@ -507,7 +518,7 @@ def _split(
 
 def to_logical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
     """The inverse of `to_physical`."""
-    layout = type.layout or Layout()
+    layout = type.layout or _DENSE
     order = layout.order or tuple(range(array.ndim))
     array = array.transpose(np.argsort(order))
     for number, (dim, factor) in reversed(list(enumerate(layout.splits))):

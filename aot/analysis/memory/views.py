@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -218,6 +219,11 @@ def _typed(type: TensorType, axes: Axes) -> TensorType:
 
 
 def _layout(axes: Axes) -> Layout | None:
+    return _layout_of(tuple(axes))
+
+
+@lru_cache(maxsize=1 << 12)  # layers that are alike have the same views
+def _layout_of(axes: tuple[_Axis, ...]) -> Layout | None:
     if any(axis.extent == 0 for axis in axes):
         return None
     splits = tuple((d, axis.factor) for d, axis in enumerate(axes) if axis.factor)

@@ -11,13 +11,13 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from functools import lru_cache
+from typing import NamedTuple
 
 from aot.errors import InternalError
 from aot.records import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
+class Type(NamedTuple):
     """A scalar or a vector of `lanes` elements (0: scalar); `element` is LLVM's name."""
 
     element: str
@@ -51,9 +51,10 @@ _FLOAT_BITS = {"half": 16, "float": 32, "double": 64}
 PTR = Type("ptr")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
 class Value:
-    """An SSA value or a constant; `number` is set where it is a known integer, splat included."""
+    """An SSA value or a constant; `number` is set where it is a known integer, splat included.
+    Nothing changes one."""
 
     ref: str
     type: Type
@@ -182,9 +183,10 @@ class Assembler:
 
     def op(self, name: str, a: Value, b: Value) -> Value:
         """A binary instruction; `name` may carry flags, such as "add nsw"."""
-        folded = _fold(name.split(maxsplit=1)[0], a, b)
-        if folded is not None:
-            return folded
+        if a.number is not None or b.number is not None:
+            folded = _fold(name.split(maxsplit=1)[0], a, b)
+            if folded is not None:
+                return folded
         return self.emit_pure(a.type, f"{name} {a.type} {a.ref}, {b.ref}")
 
     def icmp(self, predicate: str, a: Value, b: Value) -> Value:

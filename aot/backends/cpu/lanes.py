@@ -72,9 +72,13 @@ class Lanes:
         self.count = 0
         # Masks made here that are all true exactly where this scalar is.
         self.all_of: dict[Value, Value] = {}
+        self._constants: dict[int, Value] = {}
 
     def constant(self, value: int) -> Value:
-        return integer(value, self.index)
+        found = self._constants.get(value)
+        if found is None:
+            found = self._constants[value] = integer(value, self.index)
+        return found
 
     def lane(self, value: Laned, lane: int) -> Value:
         """The scalar of one lane."""

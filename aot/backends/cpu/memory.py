@@ -202,7 +202,7 @@ class Memory:
             form = self._forms[memory, indices] = LinearForm.of(indices, strides)
         constant, terms = self.resolved(form)
         fixed = constant.constant if isinstance(constant, DimExpr) else constant
-        open_part = dims.add(constant, -fixed)
+        open_part = dims.add(constant, -fixed) if isinstance(constant, DimExpr) else 0
         if self._block is not self.asm.current:
             self._block, self._starts = self.asm.current, {}
         key = self._key(memory, open_part, terms)
@@ -215,15 +215,18 @@ class Memory:
         if found.step is None or not isinstance(memory, Scratch) or constant != fixed:
             return found
         factors = (*(factor for _, factor in terms), *memory.shape[-1:])
-        return replace(found, before=before_a_step(fixed, found.step.number, factors))
+        before = before_a_step(fixed, found.step.number, factors)
+        return Address(found.pointer, found.step, found.pointers, found.places, before)
 
     def _at(self, memory: Buffer | Scratch, elements: Laned, base: Value, fixed: int) -> Address:
         size = self.traits.bytes_of(memory.dtype)
+        each, after = self.lanes.constant(size), self.lanes.constant(fixed * size)
+        asm, constant = self.asm, self.lanes.constant
 
         def pointer(count: Value) -> Value:
-            scaled = self.asm.op("mul", count, self.lanes.constant(size))
-            moved = self.asm.offset(base, scaled)
-            return self.asm.offset(moved, self.lanes.constant(fixed * size))
+            number = count.number
+            scaled = constant(number * size) if number is not None else asm.op("mul", count, each)
+            return asm.offset(asm.offset(base, scaled), after)
 
         if isinstance(elements, Affine):
             return Address(pointer(elements.base), elements.step)

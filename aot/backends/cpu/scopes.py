@@ -115,23 +115,25 @@ class Scopes:
             if e in self._facts:
                 stack.pop()
                 continue
-            missing = [c for c in children(e) if c not in self._facts]
+            below = children(e)
+            missing = [c for c in below if c not in self._facts]
             if missing:
                 stack.extend(missing)
                 continue
             stack.pop()
-            self._facts[e] = self._combine(e, [self._facts[c] for c in children(e)])
+            self._facts[e] = self._combine(e, [self._facts[c] for c in below])
         return self._facts[root]
 
     def _combine(self, e: Expr, parts: list[Facts]) -> Facts:
-        variables = frozenset({e}) if isinstance(e, Var) else _union(parts)
+        has_load = isinstance(e, Load)
+        needs_expansion = isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL_OPS
+        for part in parts:
+            has_load = has_load or part.has_load
+            needs_expansion = needs_expansion or part.needs_expansion
         return Facts(
-            variables=variables,
-            has_load=isinstance(e, Load) or any(p.has_load for p in parts),
-            needs_expansion=(
-                (isinstance(e, Unary | Binary) and e.op in TRANSCENDENTAL_OPS)
-                or any(p.needs_expansion for p in parts)
-            ),
+            variables=frozenset({e}) if isinstance(e, Var) else _union(parts),
+            has_load=has_load,
+            needs_expansion=needs_expansion,
             is_nonnegative=self._is_nonnegative(e, parts),
         )
 
@@ -156,6 +158,8 @@ class Scopes:
 
 
 def _union(parts: list[Facts]) -> frozenset[Var]:
+    if len(parts) == 1:
+        return parts[0].variables
     distinct = {p.variables for p in parts if p.variables}
     if not distinct:
         return frozenset()
