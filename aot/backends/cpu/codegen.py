@@ -35,7 +35,7 @@ from aot.target.toml import check_names
 _POOL_BYTES = 320 << 10  # less text than this is not worth a process, where LLVM is loaded here
 _WORKER_BYTES = 120 << 10  # text that is worth one more
 # What turns a kernel into an object, beside the kernel, the target and LLVM.
-_SOURCES = ("backends/cpu", "kernels", "ir", "target")
+_SOURCES = ("backends/cpu", "kernels", "ir", "target", "records.py")
 
 
 @dataclass(frozen=True)
