@@ -92,12 +92,7 @@ def plans_of(
     recorded = stages or function.schedule
     if not recorded:
         return plans
-    return [
-        replace(
-            p, schedule=s.schedule, lanes=s.lanes, rows=s.rows, columns=s.columns, shares=s.shares
-        )
-        for p, s in zip(plans, recorded, strict=True)
-    ]
+    return [p.as_recorded(s) for p, s in zip(plans, recorded, strict=True)]
 
 
 def planned(function: Function, target: Target, algorithm: str = "") -> tuple[StageSchedule, ...]:

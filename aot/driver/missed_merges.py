@@ -332,10 +332,11 @@ def _type_rule(x: TensorType, y: TensorType, x_key: TypeKey, y_key: TypeKey) -> 
     return "one is dense and the other a part of something larger, with strides"
 
 
-def _plan_text(schedule: tuple[Schedule, bool, int]) -> str:
-    kind, is_window, shares = schedule
+def _plan_text(schedule: tuple[Schedule, bool, tuple[int, int]]) -> str:
+    kind, is_window, (shares, staged) = schedule
     text = f"{kind.value} by windows" if is_window else str(kind.value)
-    return text if shares == 1 else f"{text} in {shares} shares"
+    text = text if shares == 1 else f"{text} in {shares} shares"
+    return f"{text}, {staged} terms at a time in shared memory" if staged else text
 
 
 def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:

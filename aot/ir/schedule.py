@@ -60,6 +60,9 @@ class StageSchedule:
             class has no tiles.
         shares: lanes of a GPU that each have a share of the terms of a sum, of a contraction; a
             tile is then that of as many fewer lanes.
+        staged: terms of a contraction's sums that a workgroup of a GPU brings into shared memory at
+            a time, for all of its tile, whose rows are then those of all windows; 0 where each lane
+            loads what it multiplies.
     """
 
     schedule: Schedule
@@ -67,8 +70,10 @@ class StageSchedule:
     rows: int = 1
     columns: int = 1
     shares: int = 1
+    staged: int = 0
 
     def __str__(self) -> str:
         tile = "" if (self.rows, self.columns) == (1, 1) else f" tile={self.rows}:{self.columns}"
         shares = "" if self.shares == 1 else f" shares={self.shares}"
-        return f"{self.schedule.value} lanes={self.lanes}{tile}{shares}"
+        staged = f" staged={self.staged}" if self.staged else ""
+        return f"{self.schedule.value} lanes={self.lanes}{tile}{shares}{staged}"

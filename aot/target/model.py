@@ -82,6 +82,9 @@ class GpuGeometry:
             matrices; 0 where that is not known.
         matrices: products of matrices that the lanes of a subgroup compute together, best first; a
             device must have those that a kernel uses.
+        staged_terms: terms of a contraction's sums that workgroups bring into shared memory at a
+            time, at least, so that memory is read once for a tile and not for each lane; 0 where
+            shared memory is no nearer than others, and lanes load what they multiply.
     """
 
     lanes: int
@@ -96,6 +99,7 @@ class GpuGeometry:
     busy_lanes: int = 0
     subgroup_lanes: int = 0
     matrices: tuple[MatrixShape, ...] = ()
+    staged_terms: int = 0
 
 
 @dataclass(frozen=True)

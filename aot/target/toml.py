@@ -192,6 +192,7 @@ _NUMBERS = {
     "lanes": _Rule(1, 1024, is_power_of_two=True),
     "busy_lanes": _Rule(0, 1 << 20),
     "subgroup_lanes": _Rule(1, 128, is_power_of_two=True),
+    "staged_terms": _Rule(0, 64, choices=(0, 8, 16, 32, 64)),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
 _TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}

@@ -108,7 +108,7 @@ def _with_tiles(
     return tuple(
         stage
         if tile == (stage.rows, stage.columns)
-        else replace(stage, rows=tile[0], columns=tile[1], shares=1)
+        else replace(stage, rows=tile[0], columns=tile[1], shares=1, staged=0)
         for stage, tile in zip(stages, tiles, strict=True)
     )
 

@@ -1,12 +1,14 @@
 """A contraction's tile on a GPU: rows and columns of a workgroup, and how its lanes stand.
 
 Owns the rule by which lanes share sums: a dispatch of few results and long sums would keep few of a
-GPU's lanes busy. Knows nothing of kernels; products_gpu.py obeys.
+GPU's lanes busy; and which tiles have what they multiply in shared memory. Knows nothing of
+kernels; products_gpu.py and products_staged.py obey.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isqrt
 
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
@@ -25,6 +27,10 @@ LEAST_ACROSS = 4
 # terms of a lane's share at least, as what its sums take to be put together is as much as a few;
 # and those of them that lie side by side
 LEAST_TERMS, LEAST_CHANNELS = 32, 8
+# rows and columns below which what is brought into shared memory is read by too few lanes
+LEAST_STAGED_ROWS, LEAST_STAGED_COLUMNS = 16, 16
+# elements that lanes bring into shared memory at once
+QUAD = 4
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,73 @@ def gpu_tile(extents: Extents, target: Target, lanes: int, least: int = 1) -> tu
     are sums. While the lanes of all workgroups are at most half of those that keep the target busy,
     more of them share a sum, and the tile is that of fewer.
     """
+    grid = _whole_grid(extents, target, lanes)
+    shares, most = 1, extents.most_shares
+    for more in SHARES:
+        if more > most or grid.is_busy(target, shares):
+            break
+        smaller = grid.within(lanes // more)
+        if smaller is None:
+            break
+        grid, shares = smaller, more
+    return grid.along * grid.rows, max(least, grid.across * grid.columns), shares
+
+
+def staged_tile(
+    contraction: ContractionDims, target: Target, lanes: int
+) -> tuple[int, int, int, int] | None:
+    """Rows, of all windows, and columns of a workgroup that brings what it multiplies into shared
+    memory; by how many lanes a sum is shared, and how many terms are brought at a time. None where
+    that serves too few lanes, or the target has no use for it."""
+    gpu = target.gpu
+    if gpu is None or not gpu.staged_terms or contraction.accumulator is not DType.F32:
+        return None
+    base, sums = gpu.staged_terms, (contraction.m, contraction.n, contraction.k)
+    least = LEAST_STAGED_ROWS, LEAST_STAGED_COLUMNS, 2 * base
+    if any(isinstance(n, int) and n < few for n, few in zip(sums, least, strict=True)):
+        return None
+    rows, columns, terms = sums
+    elements, others = contraction.result.element_count, 1
+    if isinstance(rows, int) and isinstance(columns, int) and isinstance(elements, int):
+        others = elements // max(1, rows * columns)
+    extents = Extents(rows, columns, others, terms, terms)
+    grid = _whole_grid(extents, target, lanes)
+    found, shares = None, 1
+    for more in (1, *SHARES):
+        if more > 1:
+            if more > extents.most_shares or grid.is_busy(target, shares):
+                break
+            smaller = grid.within(lanes // more, is_balanced=True)
+            if smaller is None:
+                break
+            grid, shares = smaller, more
+        tile = grid.along * grid.rows, grid.across * grid.columns, shares, base * isqrt(shares)
+        if staged_bytes(*tile, lanes, gpu_sums(target)) > gpu.max_shared_bytes:
+            break
+        found = tile
+    return found
+
+
+def staged_bytes(
+    rows: int, columns: int, shares: int, terms: int, lanes: int = 0, sums: int = 0
+) -> int:
+    """Shared memory of a tile that has `terms` of its rows and columns there: and the sums of all
+    lanes at the end, where they share some."""
+    kept = terms * (row_stride(rows, terms) + columns)
+    return 4 * (kept + (lanes * sums if shares > 1 else 0))
+
+
+def row_stride(rows: int, terms: int) -> int:
+    """How many fours of a row's terms lie from one four of its terms to the next: such that eight
+    lanes next to each other store to all of a memory's eight banks of fours."""
+    step = 8 // min(8, terms // QUAD)
+    return rows + (step - rows) % 8
+
+
+def _whole_grid(extents: Extents, target: Target, lanes: int) -> _Grid:
+    """The lanes of a tile without shares."""
     rows_total, columns_total = extents.rows, extents.columns
     own = gpu_columns(target)
-    busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
 
     def wanted(total: Dim, each: int) -> int:
         return _power_above(-(-total // each)) if isinstance(total, int) else lanes
@@ -90,16 +160,7 @@ def gpu_tile(extents: Extents, target: Target, lanes: int, least: int = 1) -> tu
         # as many rows in each tile, so that few are too many
         tiles = -(-rows_total // (along * each))
         each = -(-rows_total // (along * tiles))
-    grid = _Grid(extents, along, each, across, own)
-    shares, most = 1, extents.most_shares
-    for more in SHARES:
-        if more > most or 2 * grid.tiles * grid.lanes * shares > busy_lanes:
-            break
-        smaller = grid.within(lanes // more)
-        if smaller is None:
-            break
-        grid, shares = smaller, more
-    return grid.along * each, max(least, grid.across * own), shares
+    return _Grid(extents, along, each, across, own)
 
 
 @dataclass(frozen=True)
@@ -124,11 +185,19 @@ class _Grid:
         across = -(-columns // (self.across * self.columns))
         return -(-rows // (self.along * self.rows)) * across * others
 
-    def within(self, lanes: int) -> _Grid | None:
-        """One of at most so many lanes, by halves; None where it would be too narrow."""
+    def is_busy(self, target: Target, shares: int) -> bool:
+        """Whether so many lanes for each sum are more than half of those that keep a GPU busy."""
+        busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
+        return 2 * self.tiles * self.lanes * shares > busy_lanes
+
+    def within(self, lanes: int, *, is_balanced: bool = False) -> _Grid | None:
+        """One of at most so many lanes, by halves; None where it would be too narrow. Where it
+        `is_balanced` the longer side is halved, else the rows."""
         grid = self
         while grid.lanes > lanes:
-            if grid.along > 1:
+            is_high = grid.along * grid.rows >= grid.across * grid.columns
+            is_kept = is_balanced and not is_high and grid.across > LEAST_ACROSS
+            if grid.along > 1 and not is_kept:
                 grid = replace(grid, along=grid.along // 2)
             elif grid.across > LEAST_ACROSS:
                 grid = replace(grid, across=grid.across // 2)

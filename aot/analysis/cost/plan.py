@@ -7,11 +7,12 @@ and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
-from aot.analysis.cost.gpu_tiles import Extents, gpu_tile
+from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_tile
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
@@ -25,7 +26,7 @@ from aot.target.model import GpuGeometry, Target
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
-    schedule, lanes, rows, columns, shares: what is recorded of it, see `StageSchedule`.
+    schedule, lanes, rows, columns, shares, staged: what is recorded of it, see `StageSchedule`.
     weight: operand that wants `weight_layout`, or -1.
     flops: arithmetic operations of one run where dims are known, else 0.
     """
@@ -38,11 +39,17 @@ class Plan:
     weight_layout: Layout | None = None
     flops: int = 0
     shares: int = 1
+    staged: int = 0
 
     @property
     def stage(self) -> StageSchedule:
         """What of it an executable records, and its kernel obeys."""
-        return StageSchedule(self.schedule, self.lanes, self.rows, self.columns, self.shares)
+        tile = self.rows, self.columns, self.shares, self.staged
+        return StageSchedule(self.schedule, self.lanes, *tile)
+
+    def as_recorded(self, stage: StageSchedule) -> Plan:
+        """The plan with what an executable records of it."""
+        return replace(self, **{f.name: getattr(stage, f.name) for f in fields(stage)})
 
 
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
@@ -163,8 +170,10 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         tile = _rows_of_sums(target, contraction), lanes // 2
         return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
     if target.has_workgroups:
-        rows, columns, shares = gpu_tile(Extents.of(contraction), target, lanes)
-        placed = (rows, columns, right.operand, layout, flops, shares)
+        staged = None if is_dotted else staged_tile(contraction, target, lanes)
+        usual = staged or (*gpu_tile(Extents.of(contraction), target, lanes), 0)
+        rows, columns, shares, terms = usual
+        placed = (rows, columns, right.operand, layout, flops, shares, terms)
         return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)

@@ -216,6 +216,8 @@ def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
     if made.schedule is Schedule.WINOGRAD:
         return winograd.extents(call)
     if made.schedule is Schedule.CONTRACTION and call.contraction is not None:
+        if made.staged:
+            return call.contraction.m, call.contraction.n, _terms(call)
         return (*call.contraction.tile_extents, _terms(call))
     if made.schedule is Schedule.PLANES and call.contraction is not None:
         rows, columns = call.contraction.tile_extents

@@ -476,6 +476,9 @@ class Memory:
             lane = (element % QUAD,)
             return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, whole, literals=lane)
         position = self._position(scratch, place, indices)
+        if guard is None and (four := self._shared_quad(scratch, position)) is not None:
+            lane = (position.constant % QUAD,)
+            return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, four, literals=lane)
         if guard is not None:
             position = self.values.atom(self._safe(position, guard))
         pointer = self._scratch_pointer(scratch, position)
@@ -539,8 +542,49 @@ class Memory:
         """The vector that an element of promoted scratch is in."""
         return self.registers.get((scratch, element // QUAD), self.zero(scratch))
 
+    def are_neighbours(self, scratch: Scratch, places: list[list[Linear]]) -> bool:
+        """Whether elements are a four of shared scratch that is kept in such."""
+        if scratch not in self._vectors or scratch.space is not Space.WORKGROUP:
+            return False
+        first, *others = (self._position(scratch, self.places[scratch], at) for at in places)
+        follow = all(p == first + Linear((), n) for n, p in enumerate(others, 1))
+        return follow and self.values.multiple_of(first) % QUAD == 0
+
+    def _shared_quad(self, scratch: Scratch, position: Linear) -> int | None:
+        """The four of shared scratch that an element is in; None where they are not kept so, or it
+        is not known which of them it is."""
+        if scratch not in self._vectors or scratch.space is not Space.WORKGROUP:
+            return None
+        start = position - Linear((), position.constant % QUAD)
+        if self.values.multiple_of(start) % QUAD:
+            return None
+        pointer, type = self._quad_pointer(scratch, start), self.register_type(scratch)
+        return self.values.cached(
+            (Op.LOAD, self._version, pointer),
+            lambda: self.values.body.result(Op.LOAD, type, pointer),
+        )
+
+    def _quad_pointer(self, scratch: Scratch, start: Linear) -> int:
+        """To the four that begins at an element of shared scratch."""
+        values = self.values
+        number = values.id_of(values.floor_divide(start, Linear((), QUAD)))
+        pointer = self.asm.pointer(StorageClass.WORKGROUP, self.register_type(scratch))
+        return values.pure(Op.ACCESS_CHAIN, pointer, self._scratch_variable(scratch), number)
+
+    def store_shared_quad(self, scratch: Scratch, indices: list[Linear], parts: list[int]) -> None:
+        """Stores four elements of which `are_neighbours` holds, the first at `indices`."""
+        start = self._position(scratch, self.places[scratch], indices)
+        value = self.values.pure(Op.COMPOSITE_CONSTRUCT, self.register_type(scratch), *parts)
+        self.values.body.emit(Op.STORE, self._quad_pointer(scratch, start), value)
+        self.changed()
+
     def load_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
-        """Four neighbours of promoted scratch, the first at `indices`."""
+        """Four neighbours of promoted scratch, or of shared scratch in fours, the first at
+        `indices`."""
+        if scratch.space is Space.WORKGROUP:
+            return self._shared_quad(
+                scratch, self._position(scratch, self.places[scratch], indices)
+            )
         element = self._first_of_vector(scratch, indices)
         if element is None or not self.places[scratch].is_promoted:
             return None

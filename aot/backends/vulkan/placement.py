@@ -85,7 +85,7 @@ class Placement:
         in_quads: buffers whose elements are loaded four at a time where that is possible.
         sums: loops that may be vector instructions.
         vectors: scratch whose elements are kept four to a value, or to an element in memory,
-            because of those.
+            because of those, or because lanes store or load so many at once in shared memory.
     """
 
     unrolled: frozenset[For]
@@ -157,8 +157,22 @@ def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
     return Placement(
         frozenset(unrolled),
         frozenset(_kept_loops(kernel, accesses, sums)),
-        *(scratch, quads, sums, frozenset(kept_so)),
+        *(scratch, quads, sums, frozenset(kept_so | _shared_quads(accesses, constant_vars, lets))),
     )
+
+
+def _shared_quads(
+    accesses: _Indices, constant_vars: set[Var], lets: dict[Var, Expr]
+) -> set[Scratch]:
+    """Shared scratch in fours of f32, of which a lane knows which one it accesses."""
+    return {
+        scratch
+        for scratch, sites in accesses.items()
+        if scratch.space is Space.WORKGROUP
+        and scratch.dtype is DType.F32
+        and scratch.shape[-1] == QUAD
+        and any(_is_constant(indices[-1], constant_vars, lets) for indices in sites)
+    }
 
 
 def _kept_loops(

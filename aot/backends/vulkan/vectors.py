@@ -28,7 +28,7 @@ from aot.ir.expr import (
     loads,
 )
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, For, Scratch, Store
+from aot.kernels.ir.nodes import Buffer, For, Scratch, Space, Store
 
 
 class Vectors:
@@ -55,10 +55,12 @@ class Vectors:
     def _store_neighbours(self, loop: For) -> bool:
         """Stores to neighbours in a buffer, four at once, where the loop does just that."""
         (stmt, *others) = loop.body
-        if others or not isinstance(stmt, Store) or not isinstance(stmt.target, Buffer):
+        if others or not isinstance(stmt, Store):
             return False
-        assert isinstance(loop.extent, int)
+        if isinstance(stmt.target, Scratch):
+            return self._store_shared(loop, stmt, stmt.target)
         target = stmt.target
+        assert isinstance(loop.extent, int) and isinstance(target, Buffer)
         if loop.extent % QUAD or stmt.guard is not None or len(stmt.indices) != 1:
             return False
         is_read = any(load.source is target for load in loads(stmt.value))
@@ -80,6 +82,35 @@ class Vectors:
             self.memory.store_quad(target, indices, parts)
         self.expressions.start_statement()
         return True
+
+    def _store_shared(self, loop: For, stmt: Store, target: Scratch) -> bool:
+        """Stores a four of shared scratch at once, where the loop does just that."""
+        if (
+            loop.extent != QUAD
+            or stmt.guard is not None
+            or any(load.source is target for load in loads(stmt.value))
+        ):
+            return False
+        if not self.memory.are_neighbours(target, self._places(stmt.indices, loop.var, 0)):
+            return False
+        parts: list[int] = []
+        for number in range(QUAD):
+            self._start(loop.var, number)
+            parts.append(self.expressions.scalar(stmt.value))
+        self._start(loop.var, 0)
+        indices = [self.expressions.index(i) for i in stmt.indices]
+        self.memory.store_shared_quad(target, indices, parts)
+        self.expressions.start_statement()
+        return True
+
+    def _places(self, indices: tuple[Expr, ...], var: Var, first: int) -> list[list[Linear]]:
+        """Where four elements are, whose number along `var` is `first` and those behind it."""
+        found: list[list[Linear]] = []
+        for number in range(first, first + QUAD):
+            self._start(var, number)
+            found.append([self.expressions.index(i) for i in indices])
+        self._start(var, first)
+        return found
 
     def _stores(self, loop: For, found: SumLoop) -> Iterator[tuple[list[Linear], int]]:
         assert isinstance(loop.extent, int)
@@ -104,25 +135,30 @@ class Vectors:
         if isinstance(e, Fma):
             parts = [self._vector(x, var, first) for x in (e.a, e.b, e.c)]
             return self.values.glsl(Glsl.FMA, self.type, *parts)
-        loaded = self._neighbours(e, var)
+        loaded = self._neighbours(e, var, first)
         return self._gathered(e, var, first) if loaded is None else loaded
 
-    def _neighbours(self, e: Expr, var: Var) -> int | None:
-        """What one load gives, where `e` is neighbours in memory."""
+    def _neighbours(self, e: Expr, var: Var, first: int) -> int | None:
+        """What one load gives, where `e` is neighbours in memory, from number `first` on."""
         if isinstance(e, Cast) and e.a.dtype.is_float and e.a.dtype.is_loaded_as(e.dtype):
             e = e.a  # four of them come out as f32
         elif e.dtype is not DType.F32:
             return None
         if not isinstance(e, Load) or e.guard is not None:
             return None
+        source = e.source
+        if isinstance(source, Scratch) and source.space is Space.WORKGROUP:
+            places = self._places(e.indices, var, first)
+            are_four = self.memory.are_neighbours(source, places)
+            return self.memory.load_vector(source, places[0]) if are_four else None
         indices = [self.expressions.index(i) for i in e.indices]
         *outer, last = self._kept_indices(e)
         if coefficient(last, var) != 1 or any(var in free_vars(i) for i in outer):
             return None
-        if isinstance(e.source, Scratch):
-            return self.memory.load_vector(e.source, indices)
-        assert isinstance(e.source, Buffer)
-        return self.memory.load_quad(e.source, indices)
+        if isinstance(source, Scratch):
+            return self.memory.load_vector(source, indices)
+        assert isinstance(source, Buffer)
+        return self.memory.load_quad(source, indices)
 
     def _kept_indices(self, e: Load) -> list[Expr]:
         """Those of the dims that memory has, of which there is one at least."""

@@ -209,11 +209,14 @@ class _FunctionParser:
         tokens.expect("=")
         rows = self.tile_extent("rows of a tile", 4096)
         tokens.expect(":")
-        columns, shares = self.tile_extent("columns of a tile", 4096), 1
+        columns, shares, staged = self.tile_extent("columns of a tile", 4096), 1, 0
         if tokens.take("shares"):
             tokens.expect("=")
             shares = self.tile_extent("shares of a sum", lanes)
-        return StageSchedule(_SCHEDULES[name], lanes, rows, columns, shares)
+        if tokens.take("staged"):
+            tokens.expect("=")
+            staged = self.tile_extent("staged terms", 4096)
+        return StageSchedule(_SCHEDULES[name], lanes, rows, columns, shares, staged)
 
     def tile_extent(self, what: str, most: int) -> int:
         number = int(self.tokens.next("int", what))

@@ -49,6 +49,7 @@ from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has
 from aot.kernels.schedules.matrices_gpu import schedule_matrices
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.products_gpu import GpuTile
+from aot.kernels.schedules.products_staged import StagedTiles, rows_as_one
 from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
 from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces
 from aot.ops.blocked import PANEL, Blocks
@@ -160,16 +161,31 @@ def schedule_contraction(
             return matrices
     if nest.is_gpu:
         found = sum_words(nest, *found) or found
-    usual = ContractionTiles(nest, *found, plan, panel, max_weight).build()
+    usual = (
+        _staged_tiles(nest, found, plan, panel)
+        or ContractionTiles(nest, *found, plan, panel, max_weight).build()
+    )
     alone, rows = None, found[1].rows
     if not has_windows:  # an image is seldom a point
         alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
     if alone is None or rows is None:
         return usual
     _, columns, shares = alone
-    made = replace(plan, rows=1, columns=columns, shares=shares)
+    made = replace(plan, rows=1, columns=columns, shares=shares, staged=0)
     one_row = ContractionTiles(nest, *found, made, panel, max_weight).build()
     return up_to(nest.builder, rows.extent, 1, one_row, usual)
+
+
+def _staged_tiles(
+    nest: Nest, found: tuple[Output, ContractionAxes], plan: StageSchedule, panel: int
+) -> tuple[Stmt, ...] | None:
+    """Tiles of what is brought into shared memory, where the plan has such."""
+    if not plan.staged:
+        return None
+    output = rows_as_one(nest, *found)
+    roles = find_axes(output)
+    tiles = None if roles is None else StagedTiles.of(nest, output, roles, plan, panel)
+    return None if tiles is None else tiles.build()
 
 
 def _tile_of_a_row(nest: Nest, roles: ContractionAxes, least: int) -> tuple[int, int, int] | None:

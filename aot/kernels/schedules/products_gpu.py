@@ -61,30 +61,37 @@ class GpuTile(Tile):
         return self.along_rows * self.along_columns
 
     def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        def part(body: Callable[[_PlacedOnGpu], list[Stmt]]) -> Stmt:
+        def part(body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
             def lanes(lane: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
-                placed = _PlacedOnGpu(self, values, first, start, lane, stmts)
-                stmts += body(placed)
-                used = self.places * self.shares
-                if used == self.lanes:
-                    return stmts
-                return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+                placed = PlacedOnGpu(self, values, first, start, lane, stmts)
+                return self.of_used(lane, stmts + body(placed))
 
             return self.nest.spread(self.lanes, lanes)
 
         if self.shares == 1:
             return [part(lambda placed: placed.build())]
-        shape = (self.shares, self.shape.rows, self.shape.chunks, self.places)
-        parts = self.scratch.get("parts", self.acc.dtype, shape)
+        parts = self.parts()
         return [
             part(lambda placed: placed.share(parts)),
             Barrier(),
             part(lambda placed: placed.finish_shared(parts)),
         ]
 
+    def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+        """What a lane does that has sums of the tile."""
+        used = self.places * self.shares
+        if used == self.lanes:
+            return stmts
+        return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
 
-class _PlacedOnGpu(Placed):
+    def parts(self) -> Scratch:
+        """Shared memory for the sums of all lanes that share them."""
+        shape = (self.shares, self.shape.rows, self.shape.chunks, self.places)
+        return self.scratch.get("parts", self.acc.dtype, shape)
+
+
+class PlacedOnGpu(Placed):
     """The part of a tile that is a lane's."""
 
     def __init__(
@@ -108,6 +115,7 @@ class _PlacedOnGpu(Placed):
         is_split = tile.along_rows > 1
         row = expr.binary("floordiv", place, across) if is_split else expr.index(0)
         column = expr.binary("floormod", place, across) if is_split else place
+        self.place_of_row, self.place_of_column = row, column
         first = let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
         super().__init__(tile, values, first, start)
         # the first of its columns, a multiple of how many it has
@@ -125,12 +133,16 @@ class _PlacedOnGpu(Placed):
 
     def share(self, parts: Scratch) -> list[Stmt]:
         """Adds up this lane's share of the terms, for all that have the tile."""
+        return self._zeros() + self._sum() + self.hand_over(parts)
+
+    def hand_over(self, parts: Scratch) -> list[Stmt]:
+        """Stores this lane's share of the sums for those that finish them."""
         acc, place = self.acc, self.place_of_lane
 
         def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
             return Store(parts, (self.number, r, u, place), Load(acc, (r, u, lane), acc.dtype))
 
-        return self._zeros() + self._sum() + self._each_row(store)
+        return self._each_row(store)
 
     def finish_shared(self, parts: Scratch) -> list[Stmt]:
         """Epilogue and stores of some of the rows, of which each lane that has the tile has as

@@ -170,7 +170,7 @@ class Family(NamedTuple):
         key: all of the body but its slots' values, and `classes`.
         classes: of the buffers, as far as kernels have them compiled in.
         schedules: of its stages: which, whether as tiles of neighbours by channels, and by how many
-            lanes a sum is shared.
+            lanes a sum is shared, and how many of its terms are staged at a time.
         word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
             are.
         known: the extents that kernels written by hand must know: depths of attentions, units of
@@ -180,7 +180,7 @@ class Family(NamedTuple):
 
     key: Hashable
     classes: tuple[int | str | bool, ...]
-    schedules: tuple[tuple[Schedule, bool, int], ...]
+    schedules: tuple[tuple[Schedule, bool, tuple[int, int]], ...]
     word_sums: tuple[tuple[Dim, ...], ...]
     known: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
     is_row_a_query: tuple[bool, ...] = ()
@@ -193,7 +193,7 @@ def family_of(
 
     Where kernels have their buffers' classes compiled in (`has_classes`), these are of the family.
     """
-    schedules = tuple((p.schedule, is_window(p), p.shares) for p in plans)
+    schedules = tuple((p.schedule, is_window(p), (p.shares, p.staged)) for p in plans)
     # tiles of rows and columns have loops for both, be there a gap between them or none
     is_tiled = all(schedule in _TILED or window for schedule, window, _ in schedules)
     key, slots = slots_of(function, loose=1 if is_tiled else 0)
