@@ -27,7 +27,8 @@ class Schedule(Enum):
     REDUCTION: reductions hoisted to where their inputs are known; lanes along the reduced dim or
         the innermost result dim, whichever is contiguous.
     CONTRACTION: register tiles of outer products, lanes along the weights' outputs.
-    PLANES: such tiles with lanes along the rows, where these are neighbours in memory.
+    PLANES: such tiles with lanes along the rows, where these are neighbours in memory, or columns
+        are few.
     INNER: such tiles with lanes along the sum, for fewer columns than lanes.
     WINOGRAD: such tiles over transformed inputs and filters.
     RECURRENCE: a loop over steps, lanes along the gates.

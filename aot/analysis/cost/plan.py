@@ -12,6 +12,15 @@ from dataclasses import fields, replace
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import columns_across
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
+from aot.analysis.cost.few_columns import (
+    SUMS,
+    has_lanes_along_sum,
+    innermost,
+    rows_of_sums,
+    sums_last,
+    turned_tile,
+    turns_rows,
+)
 from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_tile
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
@@ -54,18 +63,12 @@ class Plan:
 
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
 # rows, high ones keep as many sums under way as hide an addition's latency
-TAIL_ROWS, SUMS = (2, 4), 8
+TAIL_ROWS = 2, 4
 MOST_ROWS = 14
 # the same of f16 that are multiplied by lanes: only half of the registers have such lanes
 MOST_HALF_ROWS = 12
-# rows below which sums are not added up side by side
-LEAST_SUMS = 4
 # vectors of a tile of a pool whose windows skip neighbours
 POOLED_VECTORS = 4
-# columns beyond which vectors of them, of fewer lanes, are better than vectors of terms
-MOST_SUMMED = 4
-# and those of sums so long that adding up a vector's lanes at the end is little beside them
-MOST_LONG_SUMMED = ((768, 8), (128, 6))
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
@@ -166,9 +169,12 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if _is_window_of_planes(contraction, target):
         rows, columns = _window_tile(call, target, lanes)
         return Plan(Schedule.REDUCTION, lanes, rows, columns, right.operand, None, flops)
-    if has_lanes_along_sum(contraction, target):
-        tile = _rows_of_sums(target, contraction), lanes // 2
-        return Plan(Schedule.INNER, lanes, *tile, right.operand, _sums_last(right), flops)
+    if _sums_floats(contraction) and turns_rows(contraction, target, lanes):
+        tile = turned_tile(contraction, target, lanes)
+        return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
+    if _sums_floats(contraction) and has_lanes_along_sum(contraction, target, lanes):
+        tile = rows_of_sums(target, contraction), lanes // 2
+        return Plan(Schedule.INNER, lanes, *tile, right.operand, sums_last(right), flops)
     if target.has_workgroups:
         staged = None if is_dotted else staged_tile(contraction, target, lanes)
         usual = staged or (*gpu_tile(Extents.of(contraction), target, lanes), 0)
@@ -205,7 +211,7 @@ def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:
     strides = {window.axis: window.stride for window in contraction.windows}
     along = contraction.row_axis
     is_alike = contraction.left.dtype is contraction.accumulator
-    return is_alike and strides.get(along, 1) == 1 and _innermost(contraction.left.type) == along
+    return is_alike and strides.get(along, 1) == 1 and innermost(contraction.left.type) == along
 
 
 def _sums_floats(contraction: ContractionDims) -> bool:
@@ -230,8 +236,8 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
         return False
     along, columns = contraction.row_axis, contraction.n
     is_narrow = isinstance(columns, int) and columns <= lanes // 2
-    is_stored = is_narrow or _innermost(contraction.result) == along
-    return is_stored and _innermost(contraction.left.type) == along
+    is_stored = is_narrow or innermost(contraction.result) == along
+    return is_stored and innermost(contraction.left.type) == along
 
 
 def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, int] | None:
@@ -244,7 +250,7 @@ def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, i
         return None
     (window,) = found
     taps = window.kernel
-    if _innermost(contraction.left.type) != window.axis or window.dilation != 1:
+    if innermost(contraction.left.type) != window.axis or window.dilation != 1:
         return None
     if not isinstance(taps, int) or not 2 <= taps <= UNROLLED_TAPS:
         return None
@@ -275,47 +281,8 @@ def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
     if contraction.is_pointwise or not windows or not windows[-1].is_padded:
         return False
     along = contraction.row_axis
-    is_plane = _innermost(contraction.left.type) == along == windows[-1].axis
-    return is_plane and _innermost(contraction.result) == along
-
-
-def has_lanes_along_sum(contraction: ContractionDims, target: Target) -> bool:
-    """Whether a CPU's vectors hold terms of a sum: where they are neighbours in the memory of the
-    left side, and most of a vector of columns would be none."""
-    lanes = lanes_of(target, contraction.accumulator.bytes)
-    if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
-        return False
-    columns, channels = contraction.n, contraction.channels
-    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
-        return False
-    if not isinstance(channels, int) or channels < lanes or contraction.right.batch:
-        return False
-    if columns > next((n for least, n in MOST_LONG_SUMMED if channels >= least), MOST_SUMMED):
-        return False
-    rows = contraction.tile_extents[0]
-    is_several = not isinstance(rows, int) or rows >= LEAST_SUMS
-    return is_several and _innermost(contraction.left.type) == contraction.left.summed
-
-
-def _rows_of_sums(target: Target, contraction: ContractionDims) -> int:
-    """Rows of a tile of all columns: a power of two, whose sums fill most registers."""
-    columns, rows = contraction.n, contraction.tile_extents[0]
-    assert isinstance(columns, int)
-    most = max(1, (target.vector_registers - columns - 1) // max(columns, 1))
-    if isinstance(rows, int):
-        most = min(most, rows)
-    return min(1 << (most.bit_length() - 1), SUMS)
-
-
-def _sums_last(right: Factor) -> Layout:
-    """Columns, taps, what is summed: [O, C, taps...] -> [O][taps...][C]."""
-    return Layout(order=(*right.own, *right.taps, right.summed))
-
-
-def _innermost(type: TensorType) -> int:
-    """The dim of several elements whose neighbours lie together."""
-    wide = [d for d in memory_order(type) if type.dims[d] != 1]
-    return wide[-1] if wide else -1
+    is_plane = innermost(contraction.left.type) == along == windows[-1].axis
+    return is_plane and innermost(contraction.result) == along
 
 
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:

@@ -164,7 +164,7 @@ def _square(asm: Assembler, rows: list[Value]) -> list[Value]:
     count = len(rows)
     within = min(count, _LANE_BITS // rows[0].type.bits)
     parts = [_zipped(asm, rows[i : i + within], within, 1) for i in range(0, count, within)]
-    by_column = [_zipped(asm, list(group), count, within) for group in zip(*parts, strict=True)]
+    by_column = [_unzipped(asm, list(group), within) for group in zip(*parts, strict=True)]
     return [by_column[c % within][c // within] for c in range(count)]
 
 
@@ -184,4 +184,19 @@ def _zipped(asm: Assembler, rows: list[Value], span: int, grain: int) -> list[Va
                             picked += range(at, at + grain)
                 made.append(asm.shuffle(a, b, picked))
         rows = made
+    return rows
+
+
+def _unzipped(asm: Assembler, rows: list[Value], grain: int) -> list[Value]:
+    """The transpose of rows of as many elements as there are rows, each `grain` lanes: the even
+    ones of two neighbours side by side, and the odd ones, an instruction each where elements are
+    parts of registers."""
+    elements = 2 * rows[0].type.lanes // grain
+
+    def every_other(start: int) -> list[int]:
+        return [n * grain + i for n in range(start, elements, 2) for i in range(grain)]
+
+    for _ in range(len(rows).bit_length() - 1):
+        pairs = list(zip(rows[::2], rows[1::2], strict=True))
+        rows = [asm.shuffle(a, b, every_other(start)) for start in (0, 1) for a, b in pairs]
     return rows

@@ -1,9 +1,11 @@
-"""Contractions whose rows are neighbours in memory, as those of planes are.
+"""Contractions whose lanes go along the rows.
 
-Register tiles as contraction.py has them, with the roles of both sides changed: lanes go along the
-rows, and the weights are the scalars. What some rows have for all of the sum is first brought into
-scratch, where it serves the tiles of several columns: in its own memory neighbours along the sum
-may lie so far apart that a cache holds few of them. CPU only. Chooses no tile sizes.
+Register tiles as contraction.py has them, with the roles of both sides changed: the weights are the
+scalars. Rows are neighbours in memory, as those of planes are: what some of them have for all of
+the sum is first brought into scratch, where it serves the tiles of several columns, as in its own
+memory neighbours along the sum may lie so far apart that a cache holds few of them. Or rows lie
+apart, the terms of each side by side, for so few columns that a vector of these would have idle
+lanes: then they are turned in registers, some terms at a time. CPU only. Chooses no tile sizes.
 """
 
 from __future__ import annotations
@@ -14,16 +16,21 @@ from dataclasses import replace
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
-from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction import merged_axes
-from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them
 SERVED = 128
+# terms of the squares that are turned in registers
+SQUARES = 16, 8, 4
+# terms that are turned before they are multiplied
+TURNED = 128
+LINE = 64  # bytes of a cache's line
 
 
 def schedule_planes(
@@ -36,7 +43,11 @@ def schedule_planes(
         return None
     output, roles = found
     swapped = _swapped(output, roles)
-    return None if swapped is None else _Tiles(nest, output, swapped, plan, panel).build()
+    if swapped is None:
+        return None
+    if expr.coefficient(swapped.weight.indices[0], swapped.columns.var) == 1:
+        return _Tiles(nest, output, swapped, plan, panel).build()
+    return _TurnedTiles(nest, output, swapped, plan, panel).build()
 
 
 def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
@@ -45,15 +56,28 @@ def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
     if lane is None or expr.coefficient(output.address, lane.var) is None:
         return None
     found: Load | None = None
-    for load in expr.loads(roles.left):
+    loads = list(expr.loads(roles.left))
+    for load in loads:
         step = expr.coefficient(load.indices[0], lane.var)
         if load.guard is not None or step not in (0, 1):
-            return None
+            found = _apart(roles) if len(loads) == 1 else None
+            break
         found = load if step == 1 else found
     if found is None:
         return None
     rows = roles.columns
     return ContractionAxes(roles.reduce, roles.right, roles.left, found, rows, lane, roles.outer)
+
+
+def _apart(roles: ContractionAxes) -> Load | None:
+    """The left side, where its rows lie apart and the terms of each side by side."""
+    (load,) = expr.loads(roles.left)
+    assert roles.rows is not None
+    rows, steps = roles.rows, [expr.coefficient(load.indices[0], v) for v, _ in roles.reduce.axes]
+    apart = expr.coefficient(load.indices[0], rows.var)
+    if load.guard is not None or 1 not in steps or not isinstance(apart, int) or apart < 2:
+        return None
+    return load
 
 
 class _Tiles:
@@ -116,6 +140,7 @@ class _Tiles:
         return filled + self._rows(tile, one)
 
     def _tile(self, has_all: bool) -> Tile:
+        """A tile of all or some columns."""
         has_all_rows = dims.modulo(self.extent, self.rows) == 0
         shape = Shape(self.rows, self.chunks, self.nest.lanes, has_all_rows, has_all)
         return Tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
@@ -213,3 +238,114 @@ class _StagedTile(Placed):
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False
+
+
+class _TurnedTiles(_Tiles):
+    """Tiles whose columns are turned in registers, a square of them and their terms at a time."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+    ) -> None:
+        extent = roles.columns.extent
+        if isinstance(extent, int):
+            most = max(1, extent // nest.lanes) * nest.lanes
+            plan = replace(plan, columns=min(plan.columns, most))
+        super().__init__(nest, output, roles, plan, panel)
+        self.staged = None
+        self.turned = nest.builder.scratch(
+            "turned", roles.reduce.dtype, (TURNED, self.chunks, nest.lanes), Space.WORKGROUP
+        )
+
+    def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
+        def build(has_all: bool, first: Expr) -> list[Stmt]:
+            return _TurnedTile(self._tile(has_all), self.turned, values, first, start).build()
+
+        return self._rows(
+            tile, lambda first: self._either(start, lambda has_all: build(has_all, first))
+        )
+
+
+class _TurnedTile(Placed):
+    """A tile whose columns lie apart, and are turned."""
+
+    def __init__(
+        self, tile: Tile, turned: Scratch, values: Values, first: Expr, start: Expr
+    ) -> None:
+        super().__init__(tile, values, first, start)
+        self.turned = turned
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+    def _steps(
+        self,
+        inner: Axis | None,
+        indices: Values,
+        left: Expr,
+        start: Expr = expr.index(0),  # noqa: B008
+    ) -> list[Stmt]:
+        assert inner is not None
+
+        def piece(begin: Expr, count: dims.Dim) -> list[Stmt]:
+            begin = expr.add(start, begin)
+            return self._turn(inner.var, indices, begin, count) + self._products(
+                inner, indices, left, begin, count
+            )
+
+        return self._pieces(inner.extent, TURNED, piece)
+
+    def _turn(self, inner: Var, indices: Values, begin: Expr, count: dims.Dim) -> list[Stmt]:
+        """Brings `count` terms of all columns into scratch: in squares that the backend turns in
+        registers, and what is left term by term."""
+        nest, turned = self.nest, self.turned
+
+        def squares(u: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            done: dims.Dim = 0
+            for side in (*(n for n in SQUARES if n <= nest.lanes), 1):
+                number = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), side)
+
+                def square(c: Expr, side: int = side, done: dims.Dim = done) -> list[Stmt]:
+                    first = expr.add(expr.index(done), expr.mul(c, expr.index(side)))
+                    return nest.unrolled(side, lambda d: term(expr.add(first, d), u), "d")
+
+                stmts += nest.serial(number, square, "c")
+                done = dims.add(done, dims.multiply(number, side))
+            return stmts
+
+        def term(k: Expr, u: Expr) -> list[Stmt]:
+            here = {**indices, **self.values, inner: expr.add(begin, k)}
+            return self._each_lane(
+                lambda lane: [Store(turned, (k, u, lane), self._right(here, u, lane))]
+            )
+
+        return nest.serial(self.shape.chunks, squares, "u")
+
+    def _products(
+        self, inner: Axis, indices: Values, left: Expr, begin: Expr, count: dims.Dim
+    ) -> list[Stmt]:
+        """The products of terms in scratch, while the next tile's columns are asked for."""
+        turned, right = self.turned, self.roles.weight
+        width = self.shape.columns
+        is_dense = expr.coefficient(right.indices[0], self.roles.columns.var) == inner.extent
+        line = LINE // turned.dtype.bytes
+
+        def step(k: Expr) -> list[Stmt]:
+            term = expr.add(begin, k)
+            here = {**indices, inner.var: term}
+            stmts: list[Stmt] = []
+            zero = expr.index(0)
+            first = loaded(self._right({**here, inner.var: zero, **self.values}, zero, zero))
+            if is_dense and first is not None:
+                ahead = expr.mul(expr.add(term, expr.index(inner.extent)), expr.index(width))
+                at = expr.add(first.indices[0], ahead)
+                stmts += [
+                    Prefetch(first.source, expr.add(at, expr.index(n)))
+                    for n in range(0, width, line)
+                ]
+            return stmts + self._product(
+                lambda r: expr.substitute(left, {**here, **self._at(r)}),
+                lambda u, lane: Load(turned, (k, u, lane), turned.dtype),
+            )
+
+        return self.nest.serial(count, step, "k")

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from aot.analysis.cost.plan import SUMS, UNPACK_REGISTERS, plan
+from aot.analysis.cost.few_columns import SUMS
+from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
 from aot.ir.types import DType, Layout, TensorType

@@ -1,0 +1,119 @@
+"""Products of so few columns that most of a vector of these would be none: what lanes go along.
+
+Along the terms of the sums, where these are long, or along rows, which are then turned in
+registers. Pure functions of a contraction and a target's vectors; whose sums are of floats, the
+caller knows.
+"""
+
+from __future__ import annotations
+
+from aot.analysis.memory.views import memory_order
+from aot.ir.contraction import ContractionDims, Factor
+from aot.ir.types import DType, Layout, TensorType
+from aot.target.model import Target
+
+# rows below which sums are not added up side by side; and sums at a time, which hide an addition's
+# latency
+LEAST_SUMS, SUMS = 4, 8
+# vectors of terms from which on a sum's lanes are added up at the end rather than rows turned, by
+# the most columns; and those from which on terms that fill no vector are little beside them
+LEAST_VECTORS = ((2, 4), (3, 6), (4, 16), (6, 32), (8, 48))
+MANY_VECTORS = 32
+# the same where rows cannot be turned: terms, and the most columns of sums so long
+MOST_SUMMED, MOST_LONG_SUMMED = 4, ((768, 8), (128, 6))
+# lanes below which turning rows takes longer than idle lanes of columns
+LEAST_TURNED_LANES = 8
+# columns beyond a vector, as a share of it, that are better turned than in a vector of their own
+TURNED_BEYOND = {8: 4, 16: 4}
+# terms that a row has at least
+LEAST_TERMS = 4
+# the most vectors of rows; columns from which on two are enough; and terms beyond which a tile of
+# many columns has one, so that the nearest cache holds its rows, which lie far apart
+MOST_VECTORS, NARROW, LONG_TERMS = 3, 4, 128
+
+
+def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool:
+    """Whether a CPU's vectors hold rows that lie apart in memory, their terms side by side, and are
+    turned in registers: where a vector of columns, or the last of some, would be idle for the most
+    part. Targets that multiply by lanes lose nothing by that."""
+    if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
+        return False
+    left, right = contraction.left, contraction.right
+    if not (contraction.accumulator is left.dtype is right.dtype is DType.F32):
+        return False
+    if contraction.groups != 1 or contraction.is_padded or right.batch:
+        return False
+    columns, rows = contraction.n, contraction.tile_extents[0]
+    if not contraction.is_pointwise or not isinstance(columns, int) or columns < 2:
+        return False
+    beyond = columns - lanes
+    if columns > lanes * 3 // 4 and not 0 < beyond <= TURNED_BEYOND.get(lanes, 0):
+        return False
+    if not isinstance(rows, int) or rows < lanes or not _has_terms_last(contraction):
+        return False
+    channels = contraction.channels
+    if not isinstance(channels, int) or channels < LEAST_TERMS:
+        return False
+    return not (has_lanes_along_sum(contraction, target, lanes) and _is_long(contraction, lanes))
+
+
+def _is_long(contraction: ContractionDims, lanes: int) -> bool:
+    """Whether sums are so long that adding up lanes takes less than turning rows."""
+    columns, channels = contraction.n, contraction.channels
+    assert isinstance(columns, int) and isinstance(channels, int)
+    vectors, rest = divmod(channels, lanes)
+    if rest and vectors < MANY_VECTORS:
+        return False
+    return vectors >= next((n for most, n in LEAST_VECTORS if columns <= most), vectors + 1)
+
+
+def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int]:
+    """Columns, and rows in whole vectors, of a tile of turned rows."""
+    columns, channels = contraction.n, contraction.channels
+    assert isinstance(columns, int) and isinstance(channels, int)
+    most = max(1, (target.vector_registers - 1) // (columns + 1))
+    if columns > NARROW:
+        most = min(most, 1 if channels > LONG_TERMS else 2)
+    return columns, lanes * min(most, MOST_VECTORS)
+
+
+def has_lanes_along_sum(contraction: ContractionDims, target: Target, lanes: int) -> bool:
+    """Whether a CPU's vectors hold terms of a sum: where they are neighbours in the memory of the
+    left side, and most of a vector of columns would be none."""
+    if target.has_workgroups or lanes == 1:
+        return False
+    columns, channels = contraction.n, contraction.channels
+    if contraction.groups != 1 or not isinstance(columns, int) or columns > lanes // 2:
+        return False
+    if not isinstance(channels, int) or channels < lanes or contraction.right.batch:
+        return False
+    if columns > next((n for least, n in MOST_LONG_SUMMED if channels >= least), MOST_SUMMED):
+        return False
+    rows = contraction.tile_extents[0]
+    is_several = not isinstance(rows, int) or rows >= LEAST_SUMS
+    return is_several and _has_terms_last(contraction)
+
+
+def rows_of_sums(target: Target, contraction: ContractionDims) -> int:
+    """Rows of a tile of all columns: a power of two, whose sums fill most registers."""
+    columns, rows = contraction.n, contraction.tile_extents[0]
+    assert isinstance(columns, int)
+    most = max(1, (target.vector_registers - columns - 1) // max(columns, 1))
+    if isinstance(rows, int):
+        most = min(most, rows)
+    return min(1 << (most.bit_length() - 1), SUMS)
+
+
+def sums_last(right: Factor) -> Layout:
+    """Columns, taps, what is summed: [O, C, taps...] -> [O][taps...][C]."""
+    return Layout(order=(*right.own, *right.taps, right.summed))
+
+
+def _has_terms_last(contraction: ContractionDims) -> bool:
+    return innermost(contraction.left.type) == contraction.left.summed
+
+
+def innermost(type: TensorType) -> int:
+    """The dim of several elements whose neighbours lie together."""
+    wide = [d for d in memory_order(type) if type.dims[d] != 1]
+    return wide[-1] if wide else -1
