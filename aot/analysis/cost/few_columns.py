@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims, Factor
+from aot.ir.dims import product
 from aot.ir.types import DType, Layout, TensorType
 from aot.target.model import Target
 
@@ -30,6 +31,9 @@ LEAST_TERMS = 4
 # the most vectors of rows; columns from which on two are enough; and terms beyond which a tile of
 # many columns has one, so that the nearest cache holds its rows, which lie far apart
 MOST_VECTORS, NARROW, LONG_TERMS = 3, 4, 128
+# channels below which adding up the sums of taps takes long beside these; and lines of a band,
+# which reads some that its neighbours read, too
+LEAST_CHANNELS, LEAST_BAND, MOST_BAND = 12, 6, 32
 
 
 def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool:
@@ -117,3 +121,46 @@ def innermost(type: TensorType) -> int:
     """The dim of several elements whose neighbours lie together."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     return wide[-1] if wide else -1
+
+
+def sums_by_tap(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int] | None:
+    """The tile of windows of few columns whose taps are summed first, each for all places of a
+    line, as columns of their own; None for any other."""
+    if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
+        return None
+    left, right, windows = contraction.left, contraction.right, contraction.windows
+    if not (contraction.accumulator is left.dtype is right.dtype is DType.F32):
+        return None
+    if contraction.groups != 1 or len(windows) != 2 or contraction.pad_value != 0:
+        return None
+    if not all(window.is_padded and window.stride == 1 for window in windows):
+        return None
+    columns, channels = contraction.n, contraction.channels
+    down, along = windows
+    lines, results = (contraction.result.dims[window.axis] for window in windows)
+    places = left.type.dims[along.axis]
+    taps = product([columns, down.kernel, along.kernel])
+    found = (columns, channels, lines, results, places, taps, along.begin, along.end)
+    numbers = [n for n in found if isinstance(n, int)]
+    if len(numbers) != len(found):
+        return None
+    columns, channels, lines, results, places, taps, begin, end = numbers
+    if taps > target.vector_registers - 3 or places < lanes or channels < LEAST_CHANNELS:
+        return None
+    if innermost(left.type) not in (left.summed, along.axis):
+        return None
+    if not lines_of_band(
+        4 * taps * (begin + places + end), 4 * columns * results, lines, target.scratch_bytes
+    ):
+        return None
+    fits = 2 * taps + 3 <= target.vector_registers and places >= 2 * lanes
+    return taps, lanes * (2 if fits else 1)
+
+
+def lines_of_band(sums_bytes: int, line_bytes: int, lines: int, scratch_bytes: int) -> int:
+    """How many of all lines a workgroup does, as many in each; 0 where scratch does not hold what
+    sums of taps take beside a few."""
+    most = min(MOST_BAND, lines, (scratch_bytes - sums_bytes) * 3 // 4 // line_bytes)
+    if most < min(LEAST_BAND, lines):
+        return 0
+    return -(-lines // -(-lines // most))

@@ -17,6 +17,7 @@ from aot.analysis.cost.few_columns import (
     has_lanes_along_sum,
     innermost,
     rows_of_sums,
+    sums_by_tap,
     sums_last,
     turned_tile,
     turns_rows,
@@ -166,6 +167,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         along, across = contraction.tile_extents
         tile = _tile(target, lanes, across, along, hides=True)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
+    if (by_tap := sums_by_tap(contraction, target, lanes)) is not None:
+        return Plan(Schedule.PLANES, lanes, *by_tap, right.operand, sums_last(right), flops)
     if _is_window_of_planes(contraction, target):
         rows, columns = _window_tile(call, target, lanes)
         return Plan(Schedule.REDUCTION, lanes, rows, columns, right.operand, None, flops)

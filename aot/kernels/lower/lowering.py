@@ -50,6 +50,7 @@ from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
+from aot.kernels.schedules.tap_sums import schedule_tap_sums
 from aot.kernels.schedules.turned_columns import schedule_turned
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
@@ -236,6 +237,8 @@ def _schedule(
         return schedule_winograd(nest, output, made, target.panel)
     if made.schedule is Schedule.PLANES:
         body = schedule_planes(nest, output, made, target.panel)
+        if body is None:
+            body = schedule_tap_sums(nest, output, made, target.panel)
         if body is not None:
             return body
     if made.schedule is Schedule.INNER:

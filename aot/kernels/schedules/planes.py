@@ -252,20 +252,22 @@ class _TurnedTiles(_Tiles):
             plan = replace(plan, columns=min(plan.columns, most))
         super().__init__(nest, output, roles, plan, panel)
         self.staged = None
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        held = min(TURNED, terms) if isinstance(terms, int) else TURNED
         self.turned = nest.builder.scratch(
-            "turned", roles.reduce.dtype, (TURNED, self.chunks, nest.lanes), Space.WORKGROUP
+            "turned", roles.reduce.dtype, (held, self.chunks, nest.lanes), Space.WORKGROUP
         )
 
     def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
         def build(has_all: bool, first: Expr) -> list[Stmt]:
-            return _TurnedTile(self._tile(has_all), self.turned, values, first, start).build()
+            return TurnedTile(self._tile(has_all), self.turned, values, first, start).build()
 
         return self._rows(
             tile, lambda first: self._either(start, lambda has_all: build(has_all, first))
         )
 
 
-class _TurnedTile(Placed):
+class TurnedTile(Placed):
     """A tile whose columns lie apart, and are turned."""
 
     def __init__(

@@ -113,9 +113,9 @@ def test_where_lanes_go_along_the_sum() -> None:
     def schedule(conv: Conv, target: str = "x86-64-v3") -> Schedule:
         return schedule_of(conv.function(), targets.load(target))[0].schedule
 
-    assert schedule(of(CASES[0], PLANES)) is Schedule.INNER
+    assert schedule(of(Conv((32, 1, 9, 7), kernel=3, pad=1), PLANES)) is Schedule.INNER
     for other in (
-        Conv((32, 1, 9, 11), kernel=3, pad=1),  # planes have no neighbours along the sum
+        Conv((32, 1, 9, 7), kernel=3, pad=1),  # planes have no neighbours along the sum
         of(Conv((32, 5, 9, 11)), LAST),
         of(Conv((5, 2, 9, 11)), LAST),
         of(Conv((32, 2, 1, 2)), LAST),
