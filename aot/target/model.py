@@ -194,6 +194,11 @@ class Target:
         return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or self.has_workgroups
 
     @property
+    def has_nan_extrema(self) -> bool:
+        """Whether a CPU's minimum and maximum of floats are NaN where an operand is."""
+        return self.arch in ("aarch64", "wasm32")
+
+    @property
     def doubles_half(self) -> bool:
         """Whether vectors multiply twice as many f16 at a time as f32."""
         return self.is_cpu and self.computes(DType.F16) and self.vector_bytes > 4

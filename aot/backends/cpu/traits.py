@@ -70,7 +70,7 @@ class Traits:
             has_rounding=arch == "aarch64"
             or is_wasm
             or any_of("sse4.1", "fp-armv8", "fp-armv8d16sp", "f"),
-            has_nan_extrema=arch == "aarch64" or is_wasm,
+            has_nan_extrema=target.has_nan_extrema,
             has_division=not is_arm32 or any_of("hwdiv-arm" if arch == "arm" else "hwdiv"),
             has_wide_integers=target.word_bytes == 8 or is_wasm,
         )

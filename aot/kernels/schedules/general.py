@@ -36,6 +36,8 @@ from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.packed_windows import PackedTiles, find_packed
 from aot.kernels.schedules.padded import find_padded, schedule_padded
+from aot.kernels.schedules.plane_pools import find_plane_pool, schedule_plane_pool
+from aot.kernels.schedules.pools import find_pool, schedule_pool
 from aot.kernels.schedules.row_blocks import schedule_row_blocks
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
@@ -166,8 +168,16 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     bytes_ = None if free else schedule_byte_depthwise(nest, output, reduces)
     if bytes_ is not None:
         return bytes_
+    planes = None if free else find_plane_pool(nest, output, reduces)
+    pooled = None if planes is None else schedule_plane_pool(nest, output, planes)
+    if pooled is not None:
+        return pooled
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
+        pool = find_pool(nest, window)
+        pooled = None if pool is None else schedule_pool(nest, output, pool)
+        if pooled is not None:
+            return pooled
         packed = find_packed(nest, window)
         if packed is not None:
             return PackedTiles(nest, output, window, plan, packed).build()
@@ -180,9 +190,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
         window = find_window(nest, apart[0], _reduced(apart[0])[0], step=apart[1])
         if window is not None:
             return schedule_window(nest, apart[0], window, plan)
-    for planes in () if free else (output, *_by_planes(nest, output)):
-        padded = find_padded(nest, planes, reduces)
-        made = None if padded is None else schedule_padded(nest, planes, padded)
+    for flat in () if free else (output, *_by_planes(nest, output)):
+        padded = find_padded(nest, flat, reduces)
+        made = None if padded is None else schedule_padded(nest, flat, padded)
         if made is not None:
             return made
     inner = output.axes[-1].var if output.axes else None
