@@ -391,6 +391,12 @@ class _Reader:
         gpu = target.gpu
         if gpu is not None and gpu.matrices and not gpu.subgroup_lanes:
             raise self.inside("gpu").fail("matrices", "matrices needs subgroup_lanes")
+        used = [d for s in (gpu.matrices if gpu else ()) for d in (s.left, s.right, s.sums)]
+        lacking = [str(d) for d in used if d not in target.dtypes]
+        if lacking:
+            raise self.inside("gpu").fail(
+                "matrices", f"matrices has {lacking[0]}, which dtypes lacks"
+            )
         if gpu is not None and gpu.subgroup_lanes > gpu.lanes:
             raise self.inside("gpu").fail(
                 "subgroup_lanes",

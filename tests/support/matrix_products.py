@@ -57,10 +57,14 @@ def conv(
     return "conv", Sample(types, attrs)
 
 
-def product(rows: int, terms: int, columns: int, batch: int | None = None) -> tuple[str, Sample]:
-    panels = Layout(splits=((1, 16),), order=(1, 0, 2))
+def product(
+    rows: int, terms: int, columns: int, batch: int | None = None, *, is_packed: bool = True
+) -> tuple[str, Sample]:
+    """Without panels both sides have the batch."""
+    panels = Layout(splits=((1, 16),), order=(1, 0, 2)) if is_packed else None
     left = (rows, terms) if batch is None else (batch, rows, terms)
-    return "matmul", Sample((TensorType(F32, left), TensorType(F32, (terms, columns), panels)))
+    right = (terms, columns) if batch is None or is_packed else (batch, terms, columns)
+    return "matmul", Sample((TensorType(F32, left), TensorType(F32, right, panels)))
 
 
 CASES: dict[str, tuple[str, Sample]] = {
@@ -69,6 +73,9 @@ CASES: dict[str, tuple[str, Sample]] = {
     "product-of-few-rows": product(9, 96, 48),
     "product-odd": product(67, 48, 37),
     "products": product(21, 64, 33, batch=3),
+    "product-of-rows": product(35, 48, 52, is_packed=False),
+    "products-of-both": product(33, 32, 72, batch=2, is_packed=False),
+    "conv-one-panel": conv(32, 16, (5, 6)),
     "conv": conv(32, 20, (5, 9), batch=2),
     "conv-of-points": conv(64, 40, (7, 7), taps=1),
     "conv-strided": conv(32, 48, (13, 10), stride=2),
@@ -88,7 +95,14 @@ def kernel_of(case: tuple[str, Sample], target: Target) -> Kernel:
     return lower(function, target, [16] * len(function.bindings))
 
 
-def check(case: tuple[str, Sample], target: str, engine: Engine) -> None:
+def busy(name: str) -> Target:
+    """A target that no number of lanes keeps busy: its tiles are the least."""
+    target = targets.load(name)
+    assert target.gpu is not None
+    return replace(target, gpu=replace(target.gpu, busy_lanes=1 << 20))
+
+
+def check(case: tuple[str, Sample], target: Target, engine: Engine) -> None:
     """Runs it against the graph interpreter."""
     op, sample = case
     inputs = half_inputs(sample)
@@ -97,7 +111,7 @@ def check(case: tuple[str, Sample], target: str, engine: Engine) -> None:
     laid = [to_physical(a, t) for a, t in zip(inputs, types, strict=True)]
     function = made(case)
     alignments = [16] * len(function.bindings)
-    (got,) = run_executable(function, targets.load(target), laid, [], engine, alignments)
+    (got,) = run_executable(function, target, laid, [], engine, alignments)
     wide = wanted.astype(np.float64)
     error = np.abs(got.astype(np.float64) - wide)
     assert (error <= 2**-10 * np.abs(wide) + 1e-5 * np.abs(wide).max()).all()

@@ -6,16 +6,20 @@ Owns that choice. Knows nothing of kernels; matrices_gpu.py obeys.
 
 from __future__ import annotations
 
-from aot.ir.dims import Dim
+from collections.abc import Iterator
+
+from aot.ir.dims import Dim, modulo
 from aot.records import dataclass
 from aot.target.model import GpuGeometry, MatrixShape
 
-# steps of a sum whose rows are brought into shared memory together, most first
-TERMS_TOGETHER = (2,)
 # matrices of a subgroup down and across, largest first: more of them serve what is loaded better,
-# fewer give more workgroups; and those where extents are not known
+# fewer give more workgroups; and those where extents are not known, of results that are many or few
 MATRICES = ((2, 4), (2, 2), (1, 2), (1, 1))
-USUAL = (2, 2)
+USUAL, FEW = (2, 2), (1, 1)
+# subgroups that share the terms of a sum where tiles are few, and the matrices of each then
+SHARES, SHARED = 4, (1, 2)
+# terms that lie side by side in which a sum is shared, at least, in matrices of each subgroup
+LEAST_SHARED = 2
 # the share of a tile's columns that may be none
 MOST_IDLE = 0.25
 
@@ -27,14 +31,20 @@ class MatrixTile:
     Attributes:
         shape: of a matrix.
         along, across: subgroups down and across.
+        shares: subgroups of the same place, each with a share of the terms.
         matrices_down, matrices_across: of each subgroup.
     """
 
     shape: MatrixShape
     along: int
     across: int
+    shares: int
     matrices_down: int
     matrices_across: int
+
+    @property
+    def subgroups(self) -> int:
+        return self.along * self.across * self.shares
 
     @property
     def rows(self) -> int:
@@ -45,25 +55,55 @@ class MatrixTile:
         return self.across * self.matrices_across * self.shape.columns
 
 
+@dataclass(frozen=True)
+class MatrixExtents:
+    """What a tile depends on.
+
+    Attributes:
+        rows, columns: of the result.
+        others: how many such planes it has.
+        channels: terms that lie side by side.
+        are_few: whether results are known to be few, be their extents known or not.
+    """
+
+    rows: Dim
+    columns: Dim
+    others: Dim
+    channels: Dim
+    are_few: bool = False
+
+
 def matrix_tile(
-    shape: MatrixShape, gpu: GpuGeometry, lanes: int, rows: Dim, columns: Dim, others: Dim
+    shape: MatrixShape, gpu: GpuGeometry, lanes: int, extents: MatrixExtents
 ) -> MatrixTile | None:
-    """The tile of a contraction of so many rows and columns; None where it would be idle for the
-    most part.
+    """The tile of a contraction; None where it would be idle for the most part.
 
     It is the largest that leaves lanes enough, and few of its columns idle.
     """
+    rows, columns, others = extents.rows, extents.columns, extents.others
     subgroups = lanes // gpu.subgroup_lanes
-    along = 1 << ((subgroups.bit_length() - 1) // 2)
-    tiles = [MatrixTile(shape, along, subgroups // along, *each) for each in MATRICES]
     if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(others, int)):
-        return MatrixTile(shape, along, subgroups // along, *USUAL)
-    *larger, least = tiles
+        return _tile(shape, subgroups, 1, FEW if extents.are_few else USUAL)
     if rows <= shape.rows // 2 or columns <= shape.columns // 2:
         return None
+    *larger, least = _tiles(shape, subgroups, extents.channels)
     for tile in larger:
         count = -(-rows // tile.rows) * -(-columns // tile.columns) * others
         idle = -columns % tile.columns / tile.columns
         if idle <= MOST_IDLE and count * lanes >= gpu.busy_lanes:
             return tile
     return least
+
+
+def _tiles(shape: MatrixShape, subgroups: int, channels: Dim) -> Iterator[MatrixTile]:
+    for each in MATRICES:
+        yield _tile(shape, subgroups, 1, each)
+    shares = min(SHARES, subgroups)
+    if shares > 1 and modulo(channels, shares * LEAST_SHARED * shape.terms) == 0:
+        yield _tile(shape, subgroups, shares, SHARED)
+
+
+def _tile(shape: MatrixShape, subgroups: int, shares: int, each: tuple[int, int]) -> MatrixTile:
+    places = subgroups // shares
+    along = 1 << ((places.bit_length() - 1) // 2)
+    return MatrixTile(shape, along, places // along, shares, *each)

@@ -71,7 +71,8 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
     if gpu is None or limits is None:
         raise InternalError(f"target {target.name} is not a vulkan target")
     check_geometry(kernel, gpu)
-    placement, natives = place(kernel, gpu), Natives.of(gpu, target.dtypes)
+    natives = Natives.of(gpu, target.dtypes)
+    placement = place(kernel, gpu, natives.computed)
     most = limits.max_push_constant_bytes
     emitter = partial(
         _Emitter, kernel, most, placement, natives, has_dot_product=gpu.integer_dot_product
@@ -124,6 +125,7 @@ class _Emitter:
         self.values = Values(self.asm, self.body)
         self.placement = placement
         self.params = Parameters(kernel, self.values, max_push_constant_bytes)
+        self.natives = natives
         elements = Elements(self.values, natives)
         self.texels = Texels(self.values) if reads_texels else None
         self.has_matrices = holds_matrices(kernel)
@@ -152,7 +154,7 @@ class _Emitter:
             param_words=len(self.kernel.params),
             push_constant_bytes=self.params.push_constant_bytes,
             param_buffer_bytes=0 if self.params.is_push else PARAM_BUFFER_BYTES,
-            shared_bytes=shared_bytes(self.kernel),
+            shared_bytes=shared_bytes(self.kernel, self.natives.computed),
             capabilities=tuple(c.label for c in self.asm.capabilities),
             features=features_of(self.asm.capabilities, self.matrix_features()),
             iterations=lane_iterations(self.kernel, self.placement.unrolled),

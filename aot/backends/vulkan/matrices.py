@@ -11,6 +11,7 @@ from aot.backends.vulkan.assembler import FunctionBody
 from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.memory import Memory
 from aot.backends.vulkan.spirv import (
+    MATRIX_COLUMN_MAJOR,
     MATRIX_ROW_MAJOR,
     BuiltIn,
     Capability,
@@ -108,10 +109,10 @@ class Matrices:
     def _load(self, matrix: Matrix, rows: int, columns: int, use: MatrixUse) -> int:
         type_ = self._type(matrix.source.dtype, rows, columns, use)
         pointer, version = self._pointer(matrix)
-        layout, step = self.values.u32(MATRIX_ROW_MAJOR), self.values.u32(matrix.step)
+        layout, step = self._layout(matrix), self._step(matrix)
         operands = self._operands(matrix, MemoryOperands.MAKE_POINTER_VISIBLE)
         return self.values.cached(
-            (Op.COOPERATIVE_MATRIX_LOAD_KHR, version, type_, pointer, step),
+            (Op.COOPERATIVE_MATRIX_LOAD_KHR, version, type_, pointer, layout, step),
             lambda: self.body.result(
                 Op.COOPERATIVE_MATRIX_LOAD_KHR, type_, pointer, layout, step, *operands
             ),
@@ -119,7 +120,7 @@ class Matrices:
 
     def _store(self, matrix: Matrix, value: int) -> None:
         pointer, _ = self._pointer(matrix)
-        layout, step = self.values.u32(MATRIX_ROW_MAJOR), self.values.u32(matrix.step)
+        layout, step = self._layout(matrix), self._step(matrix)
         operands = self._operands(matrix, MemoryOperands.MAKE_POINTER_AVAILABLE)
         operation = Op.COOPERATIVE_MATRIX_STORE_KHR
         self.body.emit(operation, pointer, value, layout, step, *operands)
@@ -128,6 +129,13 @@ class Matrices:
     def _pointer(self, matrix: Matrix) -> tuple[int, int]:
         indices = [self.expressions.index(i) for i in matrix.indices]
         return self.memory.pointer_to(matrix.source, indices)
+
+    def _layout(self, matrix: Matrix) -> int:
+        return self.values.u32(MATRIX_COLUMN_MAJOR if matrix.is_transposed else MATRIX_ROW_MAJOR)
+
+    def _step(self, matrix: Matrix) -> int:
+        """From a row to the next one, in what the pointer is to."""
+        return self.values.u32(matrix.step // self.memory.elements_together(matrix.source))
 
     def _operands(self, matrix: Matrix, wanted: MemoryOperands) -> tuple[int, ...]:
         is_shared = isinstance(matrix.source, Scratch)

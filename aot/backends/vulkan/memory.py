@@ -478,7 +478,7 @@ class Memory:
         position = self._position(scratch, place, indices)
         if guard is None and (four := self._shared_quad(scratch, position)) is not None:
             lane = (position.constant % QUAD,)
-            return self.values.pure(Op.COMPOSITE_EXTRACT, self.asm.f32, four, literals=lane)
+            return self.values.pure(Op.COMPOSITE_EXTRACT, self._slot(scratch), four, literals=lane)
         if guard is not None:
             position = self.values.atom(self._safe(position, guard))
         pointer = self._scratch_pointer(scratch, position)
@@ -524,9 +524,12 @@ class Memory:
         return int(bits), self.values.u32(Scope.WORKGROUP)
 
     def pointer_to(self, source: Buffer | Scratch, indices: list[Linear]) -> tuple[int, int]:
-        """To an element as it lies in memory, and the version of what is there."""
+        """To an element as it lies in memory, or to the four that it begins, and the version of
+        what is there."""
         if isinstance(source, Scratch):
             position = self._position(source, self.places[source], indices)
+            if source in self._vectors:
+                return self._quad_pointer(source, position), self._version
             return self._scratch_pointer(source, position), self._version
         stored = self.elements.stored_type(source.dtype)
         if stored is None and source.dtype.bytes < 4:
@@ -537,6 +540,10 @@ class Memory:
         else:
             place = self._place(source, indices)
         return self._pointer(source, self.values.id_of(place), stored), version
+
+    def elements_together(self, source: Buffer | Scratch) -> int:
+        """How many elements a pointer of `pointer_to` is to."""
+        return QUAD if source in self._vectors else 1
 
     def _register(self, scratch: Scratch, element: int) -> int:
         """The vector that an element of promoted scratch is in."""
@@ -559,9 +566,10 @@ class Memory:
         if self.values.multiple_of(start) % QUAD:
             return None
         pointer, type = self._quad_pointer(scratch, start), self.register_type(scratch)
+        operands = self._operands_of(scratch, MemoryOperands.MAKE_POINTER_VISIBLE)
         return self.values.cached(
             (Op.LOAD, self._version, pointer),
-            lambda: self.values.body.result(Op.LOAD, type, pointer),
+            lambda: self.values.body.result(Op.LOAD, type, pointer, *operands),
         )
 
     def _quad_pointer(self, scratch: Scratch, start: Linear) -> int:
@@ -575,7 +583,8 @@ class Memory:
         """Stores four elements of which `are_neighbours` holds, the first at `indices`."""
         start = self._position(scratch, self.places[scratch], indices)
         value = self.values.pure(Op.COMPOSITE_CONSTRUCT, self.register_type(scratch), *parts)
-        self.values.body.emit(Op.STORE, self._quad_pointer(scratch, start), value)
+        operands = self._operands_of(scratch, MemoryOperands.MAKE_POINTER_AVAILABLE)
+        self.values.body.emit(Op.STORE, self._quad_pointer(scratch, start), value, *operands)
         self.changed()
 
     def load_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
@@ -612,7 +621,7 @@ class Memory:
     def register_type(self, scratch: Scratch) -> int:
         """The type of a promoted element's value, or of the vector that it is in."""
         if scratch in self._vectors:
-            return self.asm.vector(self.asm.f32, QUAD)
+            return self.asm.vector(self._slot(scratch), QUAD)
         return self.asm.boolean if scratch.dtype is DType.BOOL else self._slot(scratch)
 
     def _slot(self, scratch: Scratch) -> int:

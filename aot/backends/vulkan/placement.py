@@ -7,7 +7,7 @@ scratch become SSA values, and costs words, of which drivers make worse than lin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import prod
 
 from aot.backends.vulkan.limits import LimitError
@@ -40,6 +40,8 @@ from aot.target.model import GpuGeometry
 # about five words: a nest that would unroll to more than this many instructions stays a loop.
 MAX_UNROLLED_INSTRUCTIONS = 1200
 SMALL_EXTENT = 4
+# Bytes at whose multiples variables in shared memory begin at most.
+SHARED_ALIGNMENT = 16
 # Words that are loaded together, where a lane reads neighbours of what never changes.
 QUAD = 4
 
@@ -85,7 +87,8 @@ class Placement:
         in_quads: buffers whose elements are loaded four at a time where that is possible.
         sums: loops that may be vector instructions.
         vectors: scratch whose elements are kept four to a value, or to an element in memory,
-            because of those, or because lanes store or load so many at once in shared memory.
+            because of those, or because lanes store or load so many at once in shared memory, or
+            matrices are loaded from there.
     """
 
     unrolled: frozenset[For]
@@ -130,8 +133,9 @@ def _unrolled(
     return unroller.unrolled
 
 
-def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
-    """Decides for `kernel`, and checks what it needs against the target's geometry."""
+def place(kernel: Kernel, gpu: GpuGeometry, computed: Container[DType] = frozenset()) -> Placement:
+    """Decides for `kernel`, and checks what it needs against the target's geometry; narrow dtypes
+    that are `computed` are as narrow in shared memory."""
     accesses, kept, lets = _uses(kernel)
     unrolled = _unrolled(kernel, accesses, kept, lets)
     constant_vars = {loop.var for loop in unrolled}
@@ -147,7 +151,7 @@ def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
         )
         for s in kernel.scratch
     }
-    _check_shared(kernel, gpu)
+    _check_shared(kernel, gpu, computed)
     sums = _find_sums(unrolled, scratch)
     quads = frozenset(_read_in_quads(unrolled))
     added = {s.target for s in sums.values() if isinstance(s.value, Fma)}
@@ -157,7 +161,8 @@ def place(kernel: Kernel, gpu: GpuGeometry) -> Placement:
     return Placement(
         frozenset(unrolled),
         frozenset(_kept_loops(kernel, accesses, sums)),
-        *(scratch, quads, sums, frozenset(kept_so | _shared_quads(accesses, constant_vars, lets))),
+        *(scratch, quads, sums),
+        frozenset(kept_so | _shared_quads(accesses, constant_vars, lets) | _multiplied(kernel)),
     )
 
 
@@ -172,6 +177,17 @@ def _shared_quads(
         and scratch.dtype is DType.F32
         and scratch.shape[-1] == QUAD
         and any(_is_constant(indices[-1], constant_vars, lets) for indices in sites)
+    }
+
+
+def _multiplied(kernel: Kernel) -> set[Scratch]:
+    """Shared scratch that matrices are loaded from: narrow elements are stored four at a time."""
+    products = [s for s in walk(kernel.body) if isinstance(s, MatrixProduct)]
+    sources = {matrix.source for s in products for matrix in (s.left, s.right)}
+    return {
+        s
+        for s in sources
+        if isinstance(s, Scratch) and s.dtype.bits < 32 and s.shape[-1] % QUAD == 0
     }
 
 
@@ -467,8 +483,8 @@ def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) ->
     return True
 
 
-def _check_shared(kernel: Kernel, gpu: GpuGeometry) -> None:
-    needed = shared_bytes(kernel)
+def _check_shared(kernel: Kernel, gpu: GpuGeometry, computed: Container[DType]) -> None:
+    needed = shared_bytes(kernel, computed)
     if needed > gpu.max_shared_bytes:
         raise LimitError(
             kernel.name,
@@ -477,6 +493,9 @@ def _check_shared(kernel: Kernel, gpu: GpuGeometry) -> None:
         )
 
 
-def shared_bytes(kernel: Kernel) -> int:
-    """Bytes of Workgroup memory; an element of any type takes a word."""
-    return sum(4 * prod(s.shape) for s in kernel.scratch if s.space is Space.WORKGROUP)
+def shared_bytes(kernel: Kernel, computed: Container[DType] = frozenset()) -> int:
+    """Bytes of Workgroup memory; an element takes a word, or less of a narrow dtype that is
+    `computed`."""
+    shared = [s for s in kernel.scratch if s.space is Space.WORKGROUP]
+    sizes = (prod(s.shape) * (s.dtype.bytes if s.dtype in computed else 4) for s in shared)
+    return sum(-(-size // SHARED_ALIGNMENT) * SHARED_ALIGNMENT for size in sizes)

@@ -243,15 +243,19 @@ class Matrix:
 
     Attributes:
         indices: of its first element.
-        step: elements from one to the next along a row to those of the next row.
+        step: elements from a row, whose own lie side by side, to the next one.
+        is_transposed: whether it is columns that lie so, not rows.
     """
 
     source: Buffer | Scratch
     indices: tuple[Expr, ...]
     step: int
+    is_transposed: bool = False
 
     def at(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """The indices of an element."""
+        if self.is_transposed:
+            row, column = column, row
         if isinstance(self.source, Buffer):
             (first,) = self.indices
             return (expr.add(first, expr.add(expr.mul(row, expr.index(self.step)), column)),)

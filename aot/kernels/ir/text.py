@@ -175,7 +175,8 @@ def _access(source: Buffer | Scratch, indices: list[str]) -> str:
 
 
 def _matrix(matrix: Matrix, indices: list[str]) -> str:
-    return f"matrix({_access(matrix.source, indices)} step {matrix.step})"
+    name = "transposed" if matrix.is_transposed else "matrix"
+    return f"{name}({_access(matrix.source, indices)} step {matrix.step})"
 
 
 def _expressions(roots: list[Expr], indent: str, lines: list[str]) -> list[str]:

@@ -110,7 +110,7 @@ class _Rewriter:
 
     def _matrix(self, matrix: Matrix) -> Matrix:
         indices = tuple(map(self.value, matrix.indices))
-        return Matrix(self.memory[matrix.source], indices, matrix.step)
+        return replace(matrix, source=self.memory[matrix.source], indices=indices)
 
     def _load(self, e: Load) -> Load:
         found = self.value(e)

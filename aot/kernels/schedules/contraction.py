@@ -156,7 +156,7 @@ def schedule_contraction(
     if planes is not None:
         return planes
     if blocks is None and is_alone:
-        matrices = schedule_matrices(nest, *found, panel, is_open=not has_windows)
+        matrices = schedule_matrices(nest, *found, plan, panel, is_open=not has_windows)
         if matrices is not None:
             return matrices
     if nest.is_gpu:

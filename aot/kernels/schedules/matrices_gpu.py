@@ -1,24 +1,22 @@
 """A contraction on a GPU whose subgroups multiply matrices.
 
-A workgroup has a tile of rows, all axes of them as one, and of columns. Step by step of the sum its
-lanes bring the rows' elements into shared memory, whatever these are computed from, and each of its
-subgroups multiplies them by weights that it loads as matrices from where they lie in panels. The
-sums go through shared memory to the lanes, which have the epilogue. Owns the tile's geometry.
+A workgroup has a tile of rows, all axes of them as one, and of columns. Block by block of the sum
+its lanes bring the elements of both sides into shared memory, whatever these are computed from, and
+its subgroups multiply them; meanwhile the next block's elements are on their way to registers. The
+sums go through shared memory to the lanes, which have the epilogue. Owns a tile's statements;
+which of the operands' elements they are is matrix_sides.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from aot.analysis.cost.gpu_matrices import TERMS_TOGETHER, MatrixTile, matrix_tile
+from aot.analysis.cost.gpu_matrices import MatrixExtents, MatrixTile, matrix_tile
 from aot.ir import dims, expr
-from aot.ir.dims import Dim
-from aot.ir.expr import Cast, Expr, Load, Select
-from aot.ir.types import DType
+from aot.ir.expr import Expr, Load
+from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import (
     Barrier,
-    Buffer,
-    BufferClass,
     For,
     If,
     LoopKind,
@@ -28,23 +26,31 @@ from aot.kernels.ir.nodes import (
     MatrixZero,
     Space,
     Stmt,
-    Store,
 )
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
-from aot.kernels.schedules.sum_order import by_weight_step
-from aot.records import dataclass
-from aot.target.model import GpuGeometry, MatrixShape
+from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
+from aot.kernels.schedules.matrix_sides import (
+    QUAD,
+    Lanes,
+    MatrixOperands,
+    Side,
+    left_side,
+    right_side,
+)
 
-QUAD = 4  # elements that a lane loads or stores together
-# what rows of matrices begin at multiples of
-MATRIX_BYTES = 16
-# bytes behind a row in shared memory, so that rows begin at different banks of it
-PADDING_BYTES = MATRIX_BYTES
+# matrices of terms of a block, most first, and quads of elements that a lane brings for it at most:
+# it has them in registers meanwhile
+STEPS, MOST_QUADS = (4, 2, 1), 16
 
 
 def schedule_matrices(
-    nest: Nest, output: Output, roles: ContractionAxes, panel: int, *, is_open: bool
+    nest: Nest,
+    output: Output,
+    roles: ContractionAxes,
+    plan: StageSchedule,
+    panel: int,
+    *,
+    is_open: bool,
 ) -> tuple[Stmt, ...] | None:
     """The kernel; None where the target has no such matrices, or the contraction is not one of
     them.
@@ -52,129 +58,47 @@ def schedule_matrices(
     Args:
         is_open: whether rows that only the device knows may be a single one.
     """
-    product = _Product.of(nest, output, roles, panel)
-    if product is None:
+    product = MatrixOperands.of(nest, output, roles, panel)
+    gpu = nest.target.gpu
+    if product is None or gpu is None:
         return None
     if is_open and not isinstance(product.row_count, int):
         return None
-    gpu = nest.target.gpu
-    assert gpu is not None
-    extents = product.row_count, roles.columns.extent, product.others
-    tile = matrix_tile(product.shape, gpu, nest.lanes, *extents)
-    if tile is None:
-        return None
-    return _Tiles(nest, output, product, tile, panel).build()
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A contraction as a product of matrices.
-
-    Attributes:
-        left: its left side in the type of the matrices.
-        step: elements from one term's weights to the next one's.
-        rows: the axes along which only the left side varies.
-        outer: those along which both do.
-        taps, inner: the axes of the sum, and the innermost.
-    """
-
-    shape: MatrixShape
-    roles: ContractionAxes
-    left: Expr
-    step: int
-    rows: tuple[Axis, ...]
-    outer: tuple[Axis, ...]
-    taps: tuple[Axis, ...]
-    inner: Axis
-
-    @property
-    def row_count(self) -> Dim:
-        return dims.product([a.extent for a in self.rows])
-
-    @property
-    def others(self) -> Dim:
-        return dims.product([a.extent for a in self.outer])
-
-    @staticmethod
-    def of(nest: Nest, output: Output, roles: ContractionAxes, panel: int) -> _Product | None:
-        gpu = nest.target.gpu
-        if gpu is None or not gpu.matrices or output.others or not roles.is_packed:
-            return None
-        weight = roles.weight
-        if loaded(roles.right) is not weight or roles.rows is None:
-            return None
-        for shape in gpu.matrices:
-            types = shape.right, shape.sums
-            if (weight.dtype, roles.reduce.dtype) != types or panel % shape.columns:
-                continue
-            left = narrowed(roles.left, shape.left)
-            if left is None or not _lies_in_matrices(gpu, weight):
-                continue
-            found = _Product._with(roles, shape, left)
-            if found is not None:
-                return found
-        return None
-
-    @staticmethod
-    def _with(roles: ContractionAxes, shape: MatrixShape, left: Expr) -> _Product | None:
-        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
-        axes = by_weight_step(roles.right, axes)
-        if not axes or roles.rows is None:
-            return None
-        *taps, inner = axes
-        step = expr.coefficient(roles.weight.indices[0], inner.var)
-        if not isinstance(step, int) or dims.modulo(inner.extent, shape.terms) != 0:
-            return None
-        in_right = expr.free_vars(roles.right)
-        around = (*roles.outer, roles.rows)
-        rows = tuple(a for a in around if a.var not in in_right)
-        outer = tuple(a for a in around if a.var in in_right)
-        return _Product(shape, roles, left, step, rows, outer, tuple(taps), inner)
-
-
-def _lies_in_matrices(gpu: GpuGeometry, weight: Load) -> bool:
-    """Whether subgroups may load matrices of weights from where these lie."""
-    source = weight.source
-    if not isinstance(source, Buffer) or source.dtype.bits not in (*gpu.storage_bits, 32):
-        return False
-    is_constant = source.binding is BufferClass.CONSTANTS
-    return is_constant or (not source.is_written and source.alignment % MATRIX_BYTES == 0)
-
-
-def narrowed(e: Expr, dtype: DType) -> Expr | None:
-    """`e` in a narrower type, of which all its values are; None where they may be others."""
-    if e.dtype is dtype:
-        return e
-    if isinstance(e, Cast) and e.a.dtype is dtype:
-        return e.a
-    if isinstance(e, Select):
-        a, b = narrowed(e.a, dtype), narrowed(e.b, dtype)
-        return None if a is None or b is None else expr.select(e.condition, a, b)
-    return None
+    channels = product.inner.extent
+    sizes = product.row_count, roles.columns.extent, product.others, channels
+    # where lanes would share sums there are few, whatever kernels of others are merged
+    extents = MatrixExtents(*sizes, are_few=plan.shares > 1)
+    tile = matrix_tile(product.shape, gpu, nest.lanes, extents)
+    return None if tile is None else _Tiles(nest, output, product, tile).build()
 
 
 class _Tiles:
     """The workgroups of such a product."""
 
     def __init__(
-        self, nest: Nest, output: Output, product: _Product, tile: MatrixTile, panel: int
+        self, nest: Nest, output: Output, product: MatrixOperands, tile: MatrixTile
     ) -> None:
         self.nest, self.output, self.product, self.tile = nest, output, product, tile
-        self.roles, self.panel = product.roles, panel
+        self.roles = product.roles
         shape, builder = product.shape, nest.builder
-        extent = product.inner.extent
+        self.lanes = Lanes(nest, tile.subgroups)
+        each = tile.shares * shape.terms  # of a step
+        quads = (tile.rows + tile.columns) * each // (QUAD * nest.lanes)
         self.steps = next(
-            n for n in (*TERMS_TOGETHER, 1) if dims.modulo(extent, n * shape.terms) == 0
+            n
+            for n in STEPS
+            if n == 1
+            or (dims.modulo(product.inner.extent, n * each) == 0 and n * quads <= MOST_QUADS)
         )
-        self.terms = self.steps * shape.terms
-        self.subgroups = tile.along * tile.across
+        self.terms = self.steps * each
         size = tile.matrices_down, tile.matrices_across, shape.rows, shape.columns
         self.sums = builder.scratch("sums", shape.sums, size, Space.MATRIX)
-        line = self.terms + PADDING_BYTES // shape.left.bytes
-        self.rows = builder.scratch("rows", shape.left, (tile.rows, line), Space.WORKGROUP)
-        self.stored = builder.scratch(
-            "stored", shape.sums, (tile.rows, tile.columns), Space.WORKGROUP
-        )
+        self.left: Side = left_side(self.lanes, product, tile.rows, self.terms)
+        self.right: Side = right_side(self.lanes, product, self.terms, tile.columns)
+        # one row of each subgroup's matrices at a time
+        self.down = tile.along * shape.rows
+        stored = tile.shares, self.down, tile.columns
+        self.stored = builder.scratch("stored", shape.sums, stored, Space.WORKGROUP)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, product, tile = self.nest, self.product, self.tile
@@ -191,30 +115,14 @@ class _Tiles:
         return (For(along, count, LoopKind.WORKGROUP, stmts, axis=1),)
 
     def _tile(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
-        zero = self._subgroups(
+        zero = self.lanes.groups(
             lambda _: self._each_matrix(lambda i, j: [MatrixZero(self.sums, (i, j))])
         )
-        points = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
-        taps = self.product.taps
-        terms = self._along(taps, points, lambda at: self._blocks(values, at, first, columns))
-        return [zero, *terms, *self._finish(values, first, columns)]
-
-    # Lanes
-
-    def _lanes(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """`body` for each lane of the workgroup, by its number."""
-        each = self.nest.lanes // self.subgroups
-        lane = self.nest.builder.var("lane")
-
-        def of_subgroup(group: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(group, expr.index(each)), lane)
-            return [For(lane, each, LoopKind.LANE, tuple(body(number)))]
-
-        return self._subgroups(of_subgroup)
-
-    def _subgroups(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        group = self.nest.builder.var("group")
-        return For(group, self.subgroups, LoopKind.LANE, tuple(body(group)), axis=1)
+        return [
+            zero,
+            *self._sum(values, first, columns),
+            *self._finish(values, first, columns),
+        ]
 
     def _each_matrix(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
         """`body` for the matrices of a subgroup."""
@@ -225,192 +133,157 @@ class _Tiles:
             "i",
         )
 
-    def _place(self, group: Expr) -> tuple[Expr, Expr]:
-        """The first row and the first column of a subgroup in the tile."""
-        tile, shape = self.tile, self.product.shape
+    def _place(self, group: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr, Expr]:
+        """A subgroup's share, and its place down and across."""
+        tile, let = self.tile, self.nest.let
         across = expr.index(tile.across)
-        row = expr.mul(
-            expr.binary("floordiv", group, across), expr.index(tile.matrices_down * shape.rows)
-        )
-        column = expr.mul(
-            expr.binary("floormod", group, across),
-            expr.index(tile.matrices_across * shape.columns),
-        )
-        return row, column
+        places = expr.index(tile.along * tile.across)
+        share, place = expr.index(0), group
+        if tile.shares > 1:
+            share = let(expr.binary("floordiv", group, places), stmts, "share")
+            place = let(expr.binary("floormod", group, places), stmts, "place")
+        down = let(expr.binary("floordiv", place, across), stmts, "down")
+        return share, down, let(expr.binary("floormod", place, across), stmts, "across")
 
     # The sum
 
-    def _along(
-        self, axes: tuple[Axis, ...], at: Values, body: Callable[[Values], list[Stmt]]
-    ) -> list[Stmt]:
-        if not axes:
-            return body(at)
-        axis, *rest = axes
-        return self.nest.serial(
-            axis.extent, lambda k: self._along(tuple(rest), {**at, axis.var: k}, body), "k"
-        )
+    def _sum(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
+        """All blocks of terms: of each tap those that lie side by side."""
+        nest, product = self.nest, self.product
+        blocks = Axis(nest.builder.var("kb"), dims.floor_divide(product.inner.extent, self.terms))
+        axes = tuple(a for a in (*product.taps, blocks) if a.extent != 1)
+        count = dims.product([a.extent for a in axes])
 
-    def _blocks(self, values: Values, at: Values, first: Expr, columns: Expr) -> list[Stmt]:
-        """All terms along the innermost axis, some at a time."""
-        inner = self.product.inner
+        def at(number: Expr, stmts: list[Stmt]) -> Values:
+            """Where a block's terms are."""
+            found: Values = {a.var: expr.index(0) for a in (*product.points, blocks)}
+            if axes:
+                nest.decode(number, axes, found, stmts)
+            start = expr.mul(found.pop(blocks.var), expr.index(self.terms))
+            return {**values, **found, product.inner.var: start}
 
-        def block(k: Expr) -> list[Stmt]:
-            start = expr.mul(k, expr.index(self.terms))
+        def take(number: Expr) -> Stmt:
+            def own(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                here = at(number, stmts)
+                stmts += self.left.take(here, first, lane)
+                return stmts + self.right.take(here, columns, lane)
+
+            return self.lanes.each(own)
+
+        def block(number: Expr) -> list[Stmt]:
+            put = self.lanes.each(lambda lane: [*self.left.put(lane), *self.right.put(lane)])
+            following: list[Stmt] = []
+            if count != 1:
+                last = expr.index(dims.add(count, -1))
+                after = expr.add(number, expr.index(1))
+                following = [take(expr.binary("min", after, last))]
             # others may still multiply by what was brought before
-            return [
-                Barrier(),
-                self._lanes(lambda lane: self._bring(values, at, first, start, lane)),
-                Barrier(),
-                self._subgroups(lambda group: self._multiply(values, at, columns, start, group)),
-            ]
+            return [Barrier(), put, Barrier(), *following, self.lanes.groups(self._multiply)]
 
-        return self.nest.serial(dims.floor_divide(inner.extent, self.terms), block, "k")
+        return [take(expr.index(0)), *nest.serial(count, block, "k")]
 
-    def _bring(
-        self, values: Values, at: Values, first: Expr, start: Expr, lane: Expr
-    ) -> list[Stmt]:
-        """A lane's share of the rows' elements."""
-        nest, product, rows = self.nest, self.product, self.tile.rows
-        read = list(expr.loads(product.left))
-        has_lines = any(expr.coefficient(e.indices[0], product.inner.var) == 1 for e in read)
-        together = QUAD if has_lines else 1
-        across = self.terms // together
-        count = rows * across
-        used = min(count, nest.lanes)
-
-        def some(n: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(n, expr.index(used)), lane)
-            # neighbouring lanes read neighbours
-            size = expr.index(across if has_lines else rows)
-            outer = expr.binary("floordiv", number, size)
-            inner = expr.binary("floormod", number, size)
-            row, part = (outer, inner) if has_lines else (inner, outer)
-            stmts: list[Stmt] = []
-            part = nest.let(expr.mul(part, expr.index(together)), stmts, "part")
-            here = {**values, **at, **self._row(first, row, stmts, is_clamped=True)}
-
-            def one(u: Expr) -> list[Stmt]:
-                term = expr.add(part, u)
-                place = {**here, product.inner.var: expr.add(start, term)}
-                return [Store(self.rows, (row, term), expr.substitute(product.left, place))]
-
-            return stmts + nest.unrolled(together, one)
-
-        stmts = nest.unrolled(count // used, some, "n")
-        if used == nest.lanes:
-            return stmts
-        return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
-
-    def _row(
-        self, first: Expr, row: Expr, stmts: list[Stmt], *, is_clamped: bool = False
-    ) -> Values:
-        """What the axes of rows are at a row of the tile; of those past the last one this."""
-        found: Values = {}
-        whole = expr.add(first, row)
-        if is_clamped and dims.modulo(self.product.row_count, self.tile.rows) != 0:
-            last = expr.index(dims.add(self.product.row_count, -1))
-            whole = expr.binary("min", whole, last)
-        whole = self.nest.let(whole, stmts, "m")
-        self.nest.decode(whole, self.product.rows, found, stmts)
-        return found
-
-    def _multiply(
-        self, values: Values, at: Values, columns: Expr, start: Expr, group: Expr
-    ) -> list[Stmt]:
+    def _multiply(self, group: Expr) -> list[Stmt]:
         """The products of a subgroup with the terms that are in shared memory."""
-        nest, shape = self.nest, self.product.shape
+        nest, shape, tile = self.nest, self.product.shape, self.tile
         stmts: list[Stmt] = []
-        row, column = (nest.let(e, stmts, "at") for e in self._place(group))
+        share, down, across = self._place(group, stmts)
+        row = nest.let(expr.mul(down, expr.index(tile.matrices_down * shape.rows)), stmts, "row")
+        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
+        column = nest.let(column, stmts, "column")
+        begin = nest.let(expr.mul(share, expr.index(self.steps * shape.terms)), stmts, "term")
 
         def step(s: Expr) -> list[Stmt]:
-            term = expr.mul(s, expr.index(shape.terms))
+            term = expr.add(begin, expr.mul(s, expr.index(shape.terms)))
 
             def product(i: Expr, j: Expr) -> list[Stmt]:
-                down = expr.add(row, expr.mul(i, expr.index(shape.rows)))
-                right = expr.add(column, expr.mul(j, expr.index(shape.columns)))
-                weights = self._weights(
-                    {**values, **at}, expr.add(start, term), expr.add(columns, right)
-                )
-                left = Matrix(self.rows, (down, term), self.rows.shape[-1])
-                return [MatrixProduct(self.sums, (i, j), shape.terms, left, weights)]
+                left = self.left.matrix(expr.add(row, expr.mul(i, expr.index(shape.rows))), term)
+                at = expr.add(column, expr.mul(j, expr.index(shape.columns)))
+                right = self.right.matrix(term, at)
+                return [MatrixProduct(self.sums, (i, j), shape.terms, left, right)]
 
             return self._each_matrix(product)
 
         return stmts + nest.unrolled(self.steps, step, "s")
 
-    def _weights(self, values: Values, term: Expr, column: Expr) -> Matrix:
-        """The matrix of weights that begins at a term and a column; past the last panel that one
-        again."""
-        roles, panel = self.roles, expr.index(self.panel)
-        number = expr.binary("floordiv", column, panel)
-        within = expr.binary("floormod", column, panel)
-        padded = dims.multiply(dims.ceil_divide(roles.columns.extent, self.panel), self.panel)
-        if dims.modulo(padded, self.tile.columns) != 0:
-            last = expr.index(dims.add(roles.columns.extent, -1))
-            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
-        here = {**values, self.product.inner.var: term, roles.columns.var: column}
-        found = loaded(roles.weight_at(self.panel, number, within, here))
-        assert found is not None
-        return Matrix(found.source, found.indices, self.product.step)
-
     # What becomes of the sums
 
     def _finish(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
-        shape, sums, stored = self.product.shape, self.sums, self.stored
+        """Epilogue and stores, of a row of each subgroup's matrices at a time."""
 
-        def keep(group: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            row, column = (self.nest.let(e, stmts, "at") for e in self._place(group))
+        def part(i: Expr) -> list[Stmt]:
+            return [
+                Barrier(),  # others may still read what was there before
+                self.lanes.groups(lambda group: self._keep(i, group)),
+                Barrier(),
+                self.lanes.each(lambda lane: self._epilogue(values, first, columns, i, lane)),
+            ]
 
-            def one(i: Expr, j: Expr) -> list[Stmt]:
-                at = (
-                    expr.add(row, expr.mul(i, expr.index(shape.rows))),
-                    expr.add(column, expr.mul(j, expr.index(shape.columns))),
-                )
-                return [MatrixStore(sums, (i, j), Matrix(stored, at, stored.shape[-1]))]
+        return self.nest.unrolled(self.tile.matrices_down, part, "i")
 
-            return stmts + self._each_matrix(one)
+    def _keep(self, i: Expr, group: Expr) -> list[Stmt]:
+        """Stores row `i` of a subgroup's matrices."""
+        nest, shape, tile = self.nest, self.product.shape, self.tile
+        stmts: list[Stmt] = []
+        share, down, across = self._place(group, stmts)
+        row = expr.mul(down, expr.index(shape.rows))
+        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
 
-        return [
-            self._subgroups(keep),
-            Barrier(),
-            self._lanes(lambda lane: self._epilogue(values, first, columns, lane)),
-        ]
+        def one(j: Expr) -> list[Stmt]:
+            at = share, row, expr.add(column, expr.mul(j, expr.index(shape.columns)))
+            return [MatrixStore(self.sums, (i, j), Matrix(self.stored, at, tile.columns))]
 
-    def _epilogue(self, values: Values, first: Expr, columns: Expr, lane: Expr) -> list[Stmt]:
+        return stmts + nest.unrolled(tile.matrices_across, one, "j")
+
+    def _epilogue(
+        self, values: Values, first: Expr, columns: Expr, i: Expr, lane: Expr
+    ) -> list[Stmt]:
         """A lane's share of the results: neighbours of a row where these are neighbours in memory,
         else of a column."""
         nest, roles, tile = self.nest, self.roles, self.tile
-        extent = roles.columns.extent
+        extent, height = roles.columns.extent, expr.index(self.product.shape.rows)
         has_lines = expr.coefficient(self.output.address, roles.columns.var) == 1
         together = QUAD if has_lines and dims.modulo(extent, QUAD) == 0 else 1
         across = tile.columns // together
-        size = expr.index(across if has_lines else tile.rows)
+        size = across if has_lines else self.down
 
-        def some(n: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(n, expr.index(nest.lanes)), lane)
-            outer = expr.binary("floordiv", number, size)
-            inner = expr.binary("floormod", number, size)
-            row, part = (outer, inner) if has_lines else (inner, outer)
+        def some(number: Expr) -> list[Stmt]:
+            outer = expr.binary("floordiv", number, expr.index(size))
+            inner = expr.binary("floormod", number, expr.index(size))
+            at, part = (outer, inner) if has_lines else (inner, outer)
             stmts: list[Stmt] = []
+            at = nest.let(at, stmts, "at")
             part = nest.let(expr.mul(part, expr.index(together)), stmts, "part")
             column = nest.let(expr.add(columns, part), stmts, "column")
+            # rows of matrices of one subgroup lie below each other
+            down = expr.mul(expr.binary("floordiv", at, height), expr.index(tile.matrices_down))
+            row = expr.mul(expr.add(down, i), height)
+            row = nest.let(expr.add(row, expr.binary("floormod", at, height)), stmts, "row")
             inside: list[Stmt] = []
-            here = {**values, **self._row(first, row, inside)}
+            here = {**values, **self.product.row_at(nest, expr.add(first, row), inside)}
 
             def one(u: Expr) -> list[Stmt]:
-                total = Load(self.stored, (row, expr.add(part, u)), self.stored.dtype)
+                total = self._total(at, expr.add(part, u))
                 done: dict[Expr, Expr] = {roles.reduce: total}
                 place = {**here, roles.columns.var: expr.add(column, u)}
                 return self.output.stores(nest, place, done.get)
 
             inside += nest.unrolled(together, one)
-            conditions = list(self._conditions(first, row, column))
-            if conditions:
-                return [*stmts, If(_all(conditions), tuple(inside))]
-            return stmts + inside
+            are_there = expr.all_of(self._conditions(first, row, column))
+            return stmts + (inside if are_there is None else [If(are_there, tuple(inside))])
 
-        return nest.serial(tile.rows * across // nest.lanes, some, "n")
+        return self.lanes.shared(self.down * across, lane, some, nest.serial)
+
+    def _total(self, row: Expr, column: Expr) -> Expr:
+        """The sum of an element, whose shares are stored."""
+        stored = self.stored
+        shares = (
+            Load(stored, (expr.index(n), row, column), stored.dtype) for n in range(stored.shape[0])
+        )
+        total: Expr = next(shares)
+        for share in shares:
+            total = expr.add(total, share)
+        return total
 
     def _conditions(self, first: Expr, row: Expr, column: Expr) -> Iterator[Expr]:
         """Whether a row and a column of the tile are there, where that is not sure."""
@@ -421,9 +294,3 @@ class _Tiles:
         for extent, size, at in pairs:
             if dims.modulo(extent, size) != 0:
                 yield expr.binary("lt", at, expr.index(extent))
-
-
-def _all(conditions: list[Expr]) -> Expr:
-    found = expr.all_of(conditions)
-    assert found is not None
-    return found

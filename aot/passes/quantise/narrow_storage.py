@@ -14,11 +14,12 @@ Never: changes inputs and results of a function, or what shares memory with them
     squared to them (power spectra), and results that their kernel reads back. Nor constants that
     f16 can't hold: finite numbers beyond 65504; all too small to be normal in f16; whole numbers
     that it would change; and the smallest ones, up to 1/128 of the bytes, because biases and
-    scalars weigh most and save least.
+    scalars weigh most and save least; of targets that multiply matrices of f16 no weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT, PENDING, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Kind
+from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
@@ -39,6 +40,7 @@ from aot.ops.selection import CONCAT_ALIAS
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.records import dataclass
+from aot.target.model import Target
 
 NAME = "narrow-storage"
 F32, F16 = DType.F32, DType.F16
@@ -58,7 +60,7 @@ def run(module: Module, context: PassContext) -> None:
     if not context.options.stores_half:
         return
     for function in module.entry_points:
-        choice = choose(function)
+        choice = choose(function, _weights(function, context.target))
         narrow(function, choice)
         for key, amount in choice.counts.items():
             context.count(NAME, key, amount)
@@ -75,14 +77,33 @@ class Choice:
     counts: dict[str, int]
 
 
-def choose(function: Function) -> Choice:
-    """Which values outside regions are to be f16. Changes nothing."""
+def _weights(function: Function, target: Target | None) -> set[Value]:
+    """The constants that contractions multiply by, where a target multiplies matrices of f16."""
+    gpu = None if target is None else target.gpu
+    if gpu is None or not any(s.left is s.right is F16 for s in gpu.matrices):
+        return set()
+    found: set[Value] = set()
+    for region in control_ops(function):
+        if region.record is not REGION:
+            continue
+        outside = dict(zip(region.blocks[0].args, region.operands, strict=True))
+        for op in region.blocks[0]:
+            dims = contraction_of(op)
+            weight = None if dims is None else op.operands[dims.right.operand]
+            given = None if weight is None else outside.get(weight)
+            if given is not None:
+                found.add(root_of(given)[0])
+    return found
+
+
+def choose(function: Function, weights: Container[Value] = frozenset()) -> Choice:
+    """Which values outside regions are to be f16, small `weights` among them. Changes nothing."""
     groups = _Groups(function)
     for value in squares(function):
         groups.keep(value)
     constants = [v for v in groups.members if v.op is not None and v.op.record is CONSTANT]
     counts = dict.fromkeys(KEYS, 0)
-    kept = _kept_constants([v for v in constants if groups.may_change(v)], counts)
+    kept = _kept_constants([v for v in constants if groups.may_change(v)], counts, weights)
     for value in kept:
         groups.keep(value)
     chosen = {v: None for v in groups.members if groups.may_change(v)}
@@ -196,14 +217,17 @@ def _data(value: Value) -> ConstantData:
     return data
 
 
-def _kept_constants(constants: list[Value], counts: dict[str, int]) -> list[Value]:
-    """Which constants stay f32; counts them by reason."""
+def _kept_constants(
+    constants: list[Value], counts: dict[str, int], weights: Container[Value]
+) -> list[Value]:
+    """Which constants stay f32, but for `weights` that f16 can hold; counts them by reason."""
     arrays = {v: _data(v).array for v in constants}
     reasons = {v: f16_range_issue(array) for v, array in arrays.items()}
     spare = sum(a.nbytes for a in arrays.values()) // SPARED
     spare -= sum(arrays[v].nbytes for v, reason in reasons.items() if reason)
     for value in sorted(constants, key=lambda v: arrays[v].nbytes):
-        if not reasons[value] and arrays[value].nbytes <= max(SLOT_BYTES, spare):
+        is_small = arrays[value].nbytes <= max(SLOT_BYTES, spare)
+        if not reasons[value] and is_small and value not in weights:
             reasons[value] = "small"
             spare -= arrays[value].nbytes
     kept = [v for v in constants if reasons[v]]

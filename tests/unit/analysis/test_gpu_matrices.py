@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aot.analysis.cost.gpu_matrices import matrix_tile
+from aot.analysis.cost.gpu_matrices import MatrixExtents, matrix_tile
 from aot.ir.dims import Dim, symbol
 from aot.target import selection as targets
 
@@ -32,14 +32,36 @@ def test_a_tile_leaves_lanes_enough(
 ) -> None:
     gpu = targets.load("nvidia-matrix").gpu
     assert gpu is not None
-    tile = matrix_tile(gpu.matrices[0], gpu, gpu.lanes, *extents)
+    tile = matrix_tile(gpu.matrices[0], gpu, gpu.lanes, MatrixExtents(*extents, 48))
     assert (None if tile is None else (tile.rows, tile.columns)) == expected
+
+
+def test_few_results_of_unknown_extents_have_the_least_tile() -> None:
+    gpu = targets.load("nvidia-matrix").gpu
+    assert gpu is not None
+    tile = matrix_tile(gpu.matrices[0], gpu, gpu.lanes, MatrixExtents(N, N, 1, N, are_few=True))
+    assert tile is not None
+    assert (tile.rows, tile.columns, tile.shares) == (32, 32, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "shares"),
+    [(49, 512, 4), (49, 128, 4), (49, 64, 1), (49, 96, 1), (4096, 512, 1)],
+)
+def test_subgroups_share_long_sums_of_few_results(rows: int, channels: int, shares: int) -> None:
+    gpu = targets.load("nvidia-matrix").gpu
+    assert gpu is not None
+    extents = MatrixExtents(rows, 512, 1, channels)
+    tile = matrix_tile(gpu.matrices[0], gpu, gpu.lanes, extents)
+    assert tile is not None
+    assert tile.shares == shares
+    assert tile.subgroups == 4
 
 
 def test_subgroups_stand_in_a_square_or_two() -> None:
     gpu = targets.load("lavapipe-matrix").gpu
     assert gpu is not None
     for lanes, grid in ((8, (1, 1)), (16, (1, 2)), (32, (2, 2)), (64, (2, 4))):
-        tile = matrix_tile(gpu.matrices[0], gpu, lanes, 512, 512, 1)
+        tile = matrix_tile(gpu.matrices[0], gpu, lanes, MatrixExtents(512, 512, 1, 48))
         assert tile is not None
         assert (tile.along, tile.across) == grid

@@ -30,10 +30,21 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
+from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
+from tests.support import dot_products
 from tests.support.kernel_terms import add, ix, load, mul, store, vector
 from tests.support.lowering_checks import Engine
-from tests.support.matrix_products import CASES, TARGETS, WAYS, check, conv, kernel_of, product
+from tests.support.matrix_products import (
+    CASES,
+    TARGETS,
+    WAYS,
+    busy,
+    check,
+    conv,
+    kernel_of,
+    product,
+)
 
 F16, F32, I8, I32, INDEX = DType.F16, DType.F32, DType.I8, DType.I32, DType.INDEX
 M, N, K = 4, 8, 2  # rows, columns and terms of a matrix: no two are alike
@@ -107,6 +118,21 @@ def test_statements_mean_sums_of_products(dtype: DType, sums: DType) -> None:
     rows = x.reshape(2 * M, K).astype(np.int64)
     weights = np.stack([w[5 + 11 * k : 5 + 11 * k + N] for k in range(K)]).astype(np.int64)
     np.testing.assert_array_equal(y.reshape(2 * M, N), 2 * rows @ weights)
+
+
+def test_a_transposed_matrix_has_its_columns_in_memory() -> None:
+    site = Site()
+    right = Matrix(site.w, (ix(5),), 11, is_transposed=True)
+    kernel = site.kernel(site.zero(), site.product(right=right), site.stored())
+    verify(kernel)
+    assert "transposed(w[5] step 11)" in to_text(kernel)
+    rng = np.random.default_rng(2)
+    x, w = (rng.integers(-9, 9, n).astype(np.float16) for n in (2 * M * K, 100))
+    y = np.zeros(2 * M * N, np.float32)
+    params = {p.name: 0 for p in kernel.params}
+    interpreter.run(kernel, {"x": x, "w": w, "y": y}, params, check_races=True)
+    weights = np.stack([w[5 + 11 * n : 5 + 11 * n + K] for n in range(N)])
+    np.testing.assert_array_equal(y.reshape(2 * M, N), x.reshape(2 * M, K) @ weights.T)
 
 
 def test_sums_that_begin_with_nothing_are_not_read() -> None:
@@ -207,7 +233,43 @@ def test_rules_of_matrices(message: str, rule: Rule) -> None:
 @pytest.mark.parametrize(("target", "engine"), WAYS)
 def test_contractions_of_matrices(case: str, target: str, engine: Engine) -> None:
     assert holds_matrices(kernel_of(CASES[case], targets.load(target)))
-    check(CASES[case], target, engine)
+    check(CASES[case], targets.load(target), engine)
+
+
+@pytest.mark.parametrize(
+    "case", [conv(128, 33, (5, 6)), product(37, 256, 50), conv(256, 16, (4, 3), taps=1, batch=2)]
+)
+@pytest.mark.parametrize(("target", "engine"), WAYS)
+def test_subgroups_share_sums(case: tuple[str, Sample], target: str, engine: Engine) -> None:
+    stored = next(s for s in kernel_of(case, busy(target)).scratch if s.name == "stored")
+    assert stored.shape[0] == 4
+    check(case, busy(target), engine)
+
+
+BYTES = {
+    "product": dot_products.matmul(I8, 40, 64, 50),
+    "conv": dot_products.conv(I8, 32, 24, pad_value=-5),
+    "conv-of-points": dot_products.conv(I8, 64, 33, kernel=1),
+    "conv-strided": dot_products.conv(I8, 32, 20, stride=2),
+    "conv-of-planes": dot_products.conv(I8, 32, 40, pad_value=127, layout=None),
+}
+
+
+@pytest.mark.parametrize("how", ["random", "extremes"])
+@pytest.mark.parametrize("name", BYTES)
+@pytest.mark.parametrize(("target", "engine"), WAYS)
+def test_contractions_of_bytes(name: str, how: str, target: str, engine: Engine) -> None:
+    """Sums are exact."""
+    machine = targets.load(target)
+    function, _ = dot_products.made(BYTES[name], machine)
+    assert holds_matrices(lower(function, machine, (16,) * len(function.inputs)))
+    dot_products.check(BYTES[name], how, machine, engine)
+
+
+def test_bytes_of_two_kinds_are_no_matrices() -> None:
+    machine = targets.load("nvidia-matrix")
+    function, _ = dot_products.made(dot_products.conv(DType.U8, 32, 24), machine)
+    assert not holds_matrices(lower(function, machine, (16,) * len(function.inputs)))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -217,6 +279,7 @@ def test_contractions_of_matrices(case: str, target: str, engine: Engine) -> Non
         product(1, 64, 64),  # most rows of a matrix would be none
         product(64, 64, 4),
         product(64, 60, 64),  # no whole matrices of terms
+        product(64, 64, 62, is_packed=False),  # no whole quads of columns
         conv(3, 32, (20, 20)),
     ],
 )

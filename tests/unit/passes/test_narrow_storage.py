@@ -127,6 +127,27 @@ def test_a_constant_that_must_stay_takes_of_the_budget() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("nvidia", DType.F32), ("nvidia-matrix", DType.F16), ("x86-64-v3", DType.F32)],
+)
+def test_weights_of_matrices_are_all_halves(target: str, expected: DType) -> None:
+    """The first product's weights are less than 1/128 of the bytes, and biases less than those."""
+    b = Builder()
+    rng = np.random.default_rng(0)
+    x = b.input("x", "f32[40, 32]")
+    for columns in (48, 1000, 400):
+        terms = x.type.dims[1]
+        weights = rng.standard_normal((terms, columns)).astype(np.float32)
+        bias = rng.standard_normal(columns).astype(np.float32)
+        x = b.op("relu", b.op("add", b.op("matmul", x, weights), bias))
+    b.output("y", x)
+    made = narrowed(b.module(), target)
+    types = [op.result.type for op in made.main.block if op.record is CONSTANT]
+    assert {t.dtype for t in types if t.dims == (32, 48)} == {expected}
+    assert {t.dtype for t in types if t.dims == (48,)} == {DType.F32}
+
+
 # activations
 
 

@@ -458,6 +458,11 @@ def test_a_wrong_cpu_file(old: str, new: str, message: str) -> None:
         ),
         (
             "lanes = 64",
+            'lanes = 64\nsubgroup_lanes = 8\nmatrices = ["8x8x8 f16*f16+f32"]',
+            "x.toml:LINE: matrices has f16, which dtypes lacks",
+        ),
+        (
+            "lanes = 64",
             "lanes = 64\nsubgroup_lanes = 128",
             "x.toml:LINE: subgroup_lanes is 128, above lanes (64)",
         ),

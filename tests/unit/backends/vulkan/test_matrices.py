@@ -21,7 +21,7 @@ from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running
-from tests.support.matrix_products import CASES, TARGETS, kernel_of
+from tests.support.matrix_products import CASES, TARGETS, kernel_of, product
 
 OWN = {"cooperativeMatrix", "vulkanMemoryModel", "subgroupBasic"}
 SHAPES = {
@@ -67,13 +67,28 @@ def test_what_lanes_share_is_made_visible() -> None:
 
 
 def test_a_matrix_is_loaded_once_for_all_its_products() -> None:
+    """A subgroup has two rows and four columns of matrices, and two of them along the sum."""
     target = targets.load("nvidia-matrix")
-    kernel = kernel_of(CASES["product"], target)
+    kernel = kernel_of(product(2048, 64, 1024), target)
     products = sum(isinstance(s, MatrixProduct) for s in walk(kernel.body))
     assert products == 1  # in loops that are written out
     text = vulkan_running.disassemble(compile_kernel(kernel, target).words)
-    assert text.count("OpCooperativeMatrixMulAddKHR") == 2
-    assert text.count("OpCooperativeMatrixLoadKHR") == 4
+    assert text.count("OpCooperativeMatrixMulAddKHR") == 2 * 2 * 4
+    assert text.count("OpCooperativeMatrixLoadKHR") == 2 * (2 + 4)
+
+
+def test_shared_memory_holds_four_neighbours_at_a_time() -> None:
+    """Halves of both sides are stored and loaded as vectors of four, whose lines are whole."""
+    target = targets.load("nvidia-matrix")
+    shader = vulkan_running.build(kernel_of(CASES["conv-of-points"], target), target)
+    text = vulkan_running.disassemble(shader.words)
+    (half,) = re.findall(r"(%\d+) = OpTypeFloat 16", text)
+    (quad,) = re.findall(rf"(%\d+) = OpTypeVector {half} 4", text)
+    arrays = re.findall(rf"(%\d+) = OpTypeArray {quad} ", text)
+    assert len(arrays) == 2
+    stored = re.findall(rf"(%\d+) = OpCompositeConstruct {quad} ", text)
+    assert stored
+    assert all(re.search(rf"OpStore %\d+ {value} Make", text) for value in stored)
 
 
 def model(dtype: type = np.float16) -> onnx.ModelProto:
