@@ -9,6 +9,9 @@ from aot.ir.dims import multiply
 
 # columns of a tile, a line of the cache each; and how far apart lines are that want the same place
 COLUMNS, WAY_BYTES = 32, 4096
+# terms of sums beside which it takes little to bring lines again that others displaced; and rows of
+# a tile, which are a line of a cache
+LONG_TERMS, ROWS = 192, 16
 
 
 def is_across(contraction: ContractionDims) -> bool:
@@ -19,10 +22,11 @@ def is_across(contraction: ContractionDims) -> bool:
 
 def columns_across(contraction: ContractionDims) -> int:
     """The most columns of such a product's tile: no more than the nearest cache has lines for where
-    all of these want the same place; 0 where the product is none."""
+    all of these want the same place and sums are short; 0 where the product is none."""
     rows = contraction.tile_extents[0]
     if not is_across(contraction) or (isinstance(rows, int) and rows < 4):
         return 0
     step = multiply(contraction.result.strides[contraction.column], 4)
     is_far = isinstance(step, int) and step % WAY_BYTES == 0
-    return COLUMNS // 2 if is_far else COLUMNS
+    is_long = isinstance(contraction.k, int) and contraction.k >= LONG_TERMS
+    return COLUMNS // 2 if is_far and not is_long else COLUMNS

@@ -10,7 +10,7 @@ import math
 from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.across import columns_across
+from aot.analysis.cost.across import ROWS, columns_across
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
 from aot.analysis.cost.few_columns import (
     SUMS,
@@ -28,7 +28,7 @@ from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
-from aot.ir.types import DType, Layout, TensorType
+from aot.ir.types import DType, Layout
 from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target
 
@@ -185,7 +185,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         placed = (rows, columns, right.operand, layout, flops, shares, terms)
         return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
-    row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left.type)
+    row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left)
     rows, columns = _tile(
         target,
         lanes,
@@ -335,14 +335,17 @@ def wide_extents(call: Call) -> list[Dim]:
     return [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
 
 
-def _row_bytes(left: TensorType) -> int:
+def _row_bytes(left: Factor) -> int:
     """Bytes between neighbouring rows of a left side whose summed dim is contiguous, else 0."""
-    *_, row, summed = memory_order(left)
-    extent = left.dims[summed]
-    is_plain = left.layout is None or not (left.layout.strides or left.layout.splits)
-    if not is_plain or row != (left.rank - 1 if summed == 1 else left.rank - 2):
+    type = left.type
+    *_, row, summed = memory_order(type)
+    extent = type.dims[summed]
+    is_plain = type.layout is None or not (type.layout.strides or type.layout.splits)
+    if not is_plain or summed != left.summed:
         return 0
-    return extent * left.dtype.bytes if isinstance(extent, int) else 0
+    if row != (type.rank - 1 if summed == 1 else type.rank - 2):
+        return 0
+    return extent * type.dtype.bytes if isinstance(extent, int) else 0
 
 
 def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, lanes: int) -> Plan:
@@ -562,7 +565,9 @@ def _tile(
         most: rows beyond which there are none.
         across: the most columns of a result whose rows are neighbours in memory, 0 of others.
     """
-    most = min(most, _rows_in_cache(target, row_bytes))
+    most = max(most, ROWS) if across else most
+    if row_bytes:
+        most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     is_fitted = grouped and by_lane and hides
     fitted = [n * lanes for n in FITTED_VECTORS if is_fitted]
@@ -636,4 +641,4 @@ def _rows_in_cache(target: Target, row_bytes: int) -> int:
     the same place. One of them is left to what streams.
     """
     way = max(target.l1_bytes // 8, 64)
-    return 7 * (way // math.gcd(way, row_bytes)) if row_bytes else MOST_ROWS
+    return 7 * (way // math.gcd(way, row_bytes))

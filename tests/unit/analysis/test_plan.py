@@ -69,9 +69,29 @@ def test_results_across_are_stored_in_parts_of_lines(name: str) -> None:
         left, weights = call.operands
         assert left is not None
         made = plan(replace(call, operands=(last(left), weights)), target)
-        assert made.rows in (4, 8)
+        assert made.rows in (4, 8, 16)
         assert made.columns <= max(most, made.lanes)
         assert made.rows * made.columns // made.lanes >= SUMS
+
+
+def test_lines_of_long_sums_may_come_again() -> None:
+    """Beside 64 x 9 terms it takes little to store two parts of lines that displace each other."""
+    target = targets.load("x86-64-v4")
+    for taps, terms in (((1, 1), 16), ((3, 3), 32)):
+        call = conv((64, 64), taps)
+        left, weights = call.operands
+        assert left is not None
+        assert plan(replace(call, operands=(last(left), weights)), target).columns == terms
+
+
+@pytest.mark.parametrize("width", [1000, 1024])
+def test_lines_of_planes_are_no_rows(width: int) -> None:
+    """A line's length does not bound how many of its places a tile has."""
+    left = TensorType(DType.F32, (1, 8, width))
+    weights = TensorType(DType.F32, (16, 8, 25))
+    attrs = {"strides": (1,), "dilations": (1,), "pads": (12, 12), "group": 1}
+    made = plan(contraction.CONV.call([left, weights, None], attrs), targets.load("x86-64-v4"))
+    assert (made.rows, made.columns) == (16, 16)
 
 
 def test_tiles_leave_registers_to_unpack_weights() -> None:
