@@ -6,12 +6,16 @@ from __future__ import annotations
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import multiply
+from aot.target.model import Target
 
 # columns of a tile, a line of the cache each; and how far apart lines are that want the same place
 COLUMNS, WAY_BYTES = 32, 4096
 # terms of sums beside which it takes little to bring lines again that others displaced; and rows of
 # a tile, which are a line of a cache
 LONG_TERMS, ROWS = 192, 16
+# vectors of a plane that are stored together, terms of sums beside which that counts, lanes below
+# which it doesn't, and elements of a vector of so few planes that caches have places for all
+LONG_PIECE, SHORT_TERMS, LEAST_LANES, FEW_PLANES = 8, 64, 8, 128
 
 
 def is_across(contraction: ContractionDims) -> bool:
@@ -26,7 +30,32 @@ def columns_across(contraction: ContractionDims) -> int:
     rows = contraction.tile_extents[0]
     if not is_across(contraction) or (isinstance(rows, int) and rows < 4):
         return 0
-    step = multiply(contraction.result.strides[contraction.column], 4)
-    is_far = isinstance(step, int) and step % WAY_BYTES == 0
     is_long = isinstance(contraction.k, int) and contraction.k >= LONG_TERMS
-    return COLUMNS // 2 if is_far and not is_long else COLUMNS
+    return COLUMNS // 2 if _are_far(contraction) and not is_long else COLUMNS
+
+
+def _are_far(contraction: ContractionDims) -> bool:
+    """Whether a line of each of the result's columns wants the same place of a cache."""
+    step = multiply(contraction.result.strides[contraction.column], 4)
+    return isinstance(step, int) and step % WAY_BYTES == 0
+
+
+def tile_of_far_planes(
+    contraction: ContractionDims, target: Target, lanes: int
+) -> tuple[int, int] | None:
+    """A tile whose lanes go along rows, where it has best few columns and long pieces of these, as
+    all planes of a result want the same place of a cache and sums are so short that what is stored
+    counts; None of others."""
+    terms, vectors = contraction.k, LONG_PIECE
+    while 3 * vectors + 1 > target.vector_registers:
+        vectors //= 2
+    rows, columns = contraction.tile_extents
+    if not is_across(contraction) or not _are_far(contraction) or lanes < LEAST_LANES:
+        return None
+    if not isinstance(columns, int) or columns <= FEW_PLANES // lanes:
+        return None
+    if not isinstance(terms, int) or terms > SHORT_TERMS:
+        return None
+    if isinstance(rows, int):
+        vectors = min(vectors, max(1, rows // lanes))
+    return 2, vectors * lanes

@@ -10,7 +10,7 @@ import math
 from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.across import ROWS, columns_across
+from aot.analysis.cost.across import ROWS, columns_across, tile_of_far_planes
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
 from aot.analysis.cost.few_columns import (
     SUMS,
@@ -165,7 +165,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     sizes = contraction.tile_extents
     if has_lanes_along_rows(contraction, target):
         along, across = contraction.tile_extents
-        tile = _tile(target, lanes, across, along, hides=True)
+        far = tile_of_far_planes(contraction, target, lanes)
+        tile = far or _tile(target, lanes, across, along, hides=True)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
     if (by_tap := sums_by_tap(contraction, target, lanes)) is not None:
         return Plan(Schedule.PLANES, lanes, *by_tap, right.operand, sums_last(right), flops)

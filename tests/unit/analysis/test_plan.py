@@ -10,6 +10,7 @@ from aot.analysis.cost.few_columns import SUMS
 from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
+from aot.ir.schedule import Schedule
 from aot.ir.types import DType, Layout, TensorType
 from aot.ops import contraction
 from aot.ops.integer_contraction import CONV_INTEGER
@@ -82,6 +83,24 @@ def test_lines_of_long_sums_may_come_again() -> None:
         left, weights = call.operands
         assert left is not None
         assert plan(replace(call, operands=(last(left), weights)), target).columns == terms
+
+
+def test_planes_that_want_one_place_are_stored_in_long_pieces() -> None:
+    """Where lanes go along rows: of few planes at a time, but where sums are long or planes few."""
+
+    def tile(size: int, channels: int, columns: int, name: str = "x86-64-v4") -> tuple[int, int]:
+        left = TensorType(DType.F32, (1, channels, size, size))
+        weights = TensorType(DType.F32, (columns, channels, 1, 1))
+        attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
+        made = plan(contraction.CONV.call([left, weights, None], attrs), targets.load(name))
+        assert made.schedule is Schedule.PLANES
+        return made.rows, made.columns
+
+    assert tile(64, 4, 32) == (2, 128)
+    assert tile(64, 4, 32, "x86-64-v3") == (2, 32)
+    assert tile(32, 64, 16) == (2, 128)
+    for other in ((60, 4, 32), (64, 128, 32), (64, 4, 8)):
+        assert tile(*other) != (2, 128)
 
 
 @pytest.mark.parametrize("width", [1000, 1024])
