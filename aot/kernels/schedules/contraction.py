@@ -54,6 +54,8 @@ from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
 from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces
 from aot.ops.blocked import PANEL, Blocks
 
+# the rows up to which a product has a tile of fewer, and how many that has: one of many first
+FEW_ROWS = (63, 8), (1, 1)
 # bytes of weights, and passes over them, below which no others are asked for meanwhile
 LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
 
@@ -165,15 +167,18 @@ def schedule_contraction(
         _staged_tiles(nest, found, plan, panel)
         or ContractionTiles(nest, *found, plan, panel, max_weight).build()
     )
-    alone, rows = None, found[1].rows
-    if not has_windows:  # an image is seldom a point
-        alone = _tile_of_a_row(nest, found[1], panel if blocks is not None else 1)
-    if alone is None or rows is None:
+    if has_windows:  # an image is seldom a point
         return usual
-    _, columns, shares = alone
-    made = replace(plan, rows=1, columns=columns, shares=shares, staged=0)
-    one_row = ContractionTiles(nest, *found, made, panel, max_weight).build()
-    return up_to(nest.builder, rows.extent, 1, one_row, usual)
+    scratch = ReusedScratch(nest)
+    for most, rows in FEW_ROWS:
+        tile = _tile_of_few(nest, found[1], rows, most, panel if blocks is not None else 1)
+        if tile is None or found[1].rows is None:
+            continue
+        rows, columns, shares = tile
+        made = replace(plan, rows=rows, columns=columns, shares=shares, staged=0)
+        few = ContractionTiles(nest, *found, made, panel, max_weight, scratch).build()
+        usual = up_to(nest.builder, found[1].rows.extent, most, few, usual)
+    return usual
 
 
 def _staged_tiles(
@@ -188,22 +193,24 @@ def _staged_tiles(
     return None if tiles is None else tiles.build()
 
 
-def _tile_of_a_row(nest: Nest, roles: ContractionAxes, least: int) -> tuple[int, int, int] | None:
-    """The tile of a GPU for a row that is alone, where it may be, as a language model's next token
-    is: tiles of many rows have lanes for all of them. None elsewhere, and where windows slide over
-    rows."""
+def _tile_of_few(
+    nest: Nest, roles: ContractionAxes, height: int, most: int, least: int
+) -> tuple[int, int, int] | None:
+    """The tile of a GPU of so many rows, for at most `most` of them, where that may be all there
+    are, as of a language model's next tokens: tiles of many rows have lanes for all of them. None
+    elsewhere, and where windows slide over rows."""
     rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
     if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
         return None
     low, _ = dims.bounds(rows.extent, dims.NO_BOUNDS)
-    if (low is not None and low > 1) or any(load.guard for load in expr.loads(roles.left)):
+    if (low is not None and low > most) or any(load.guard for load in expr.loads(roles.left)):
         return None
     others = dims.product([axis.extent for axis in roles.outer])
     columns, terms = (
         n if isinstance(n, int) else LAYER for n in (roles.columns.extent, axes[0].extent)
     )
     is_in_pieces = roles.reduce.dtype is DType.F16
-    extents = Extents(1, columns, others, terms, terms, is_in_pieces)
+    extents = Extents(height, columns, others, terms, terms, is_in_pieces)
     return gpu_tile(extents, nest.target, nest.lanes, least)
 
 
@@ -239,12 +246,13 @@ class ContractionTiles:
         plan: StageSchedule,
         panel: int,
         max_weight: int,
+        scratch: ReusedScratch | None = None,
     ) -> None:
         self.nest = nest
         self.output = output
         self.roles = roles
         self.panel = panel
-        self.scratch = ReusedScratch(nest)
+        self.scratch = scratch or ReusedScratch(nest)
         extent = None if roles.rows is None else roles.rows.extent
         self.rows = 1 if extent is None else plan.rows
         if isinstance(extent, int) and not nest.is_gpu:

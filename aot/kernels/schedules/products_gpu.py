@@ -86,9 +86,16 @@ class GpuTile(Tile):
         return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
 
     def parts(self) -> Scratch:
-        """Shared memory for the sums of all lanes that share them."""
-        shape = (self.shares, self.shape.rows, self.shape.chunks, self.places)
-        return self.scratch.get("parts", self.acc.dtype, shape)
+        """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
+        count = self.shares * self.shape.rows * self.shape.chunks * self.places
+        return self.scratch.get("parts", self.acc.dtype, (count,))
+
+    def place_of(self, share: Expr, r: Expr, u: Expr, place: Expr) -> Expr:
+        """Where a share of a lane's sum of row `r` and column `u` is."""
+        number = share
+        for size, at in ((self.shape.rows, r), (self.shape.chunks, u), (self.places, place)):
+            number = expr.add(expr.mul(number, expr.index(size)), at)
+        return number
 
 
 class PlacedOnGpu(Placed):
@@ -106,7 +113,8 @@ class PlacedOnGpu(Placed):
         let, across = tile.nest.let, expr.index(tile.along_columns)
         own_rows = expr.index(tile.shape.rows)
         # lanes of one share are neighbours, those of one row within them
-        self.shares, self.number, place = tile.shares, expr.index(0), lane
+        self.tile, self.shares = tile, tile.shares
+        self.number, place = expr.index(0), lane
         if self.shares > 1:
             places = expr.index(tile.places)
             self.number = let(expr.binary("floordiv", lane, places), stmts, "share")
@@ -140,7 +148,8 @@ class PlacedOnGpu(Placed):
         acc, place = self.acc, self.place_of_lane
 
         def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
-            return Store(parts, (self.number, r, u, place), Load(acc, (r, u, lane), acc.dtype))
+            at = self.tile.place_of(self.number, r, u, place)
+            return Store(parts, (at,), Load(acc, (r, u, lane), acc.dtype))
 
         return self._each_row(store)
 
@@ -157,7 +166,8 @@ class PlacedOnGpu(Placed):
             r = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
 
             def add(part: Expr, u: Expr, lane: Expr) -> Stmt:
-                more = Load(parts, (part, r, u, self.place_of_lane), parts.dtype)
+                at = self.tile.place_of(part, r, u, self.place_of_lane)
+                more = Load(parts, (at,), parts.dtype)
                 old = Load(total, (zero, u, lane), total.dtype)
                 return Store(total, (zero, u, lane), expr.add(old, more))
 

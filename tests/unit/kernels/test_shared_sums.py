@@ -12,7 +12,7 @@ from aot.ir.dims import evaluate
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import Barrier, walk
+from aot.kernels.ir.nodes import Barrier, Space, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
@@ -137,15 +137,18 @@ def open_product(terms: int, columns: int) -> Function:
     return function
 
 
-@pytest.mark.parametrize("rows", [1, 2, 70])
+@pytest.mark.parametrize("rows", [1, 2, 9, 63, 64, 70])
 @pytest.mark.parametrize("lanes", [0, 4096])
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_row_alone_has_a_tile_of_its_own(rows: int, lanes: int, backend: KernelBackend) -> None:
+def test_few_rows_have_tiles_of_their_own(rows: int, lanes: int, backend: KernelBackend) -> None:
     function, target = open_product(259, 300), busy(lanes)
     kernel = lower(function, target, [16] * 4)
     groups = [evaluate(extent, {"t": rows}) for extent in kernel.grid]
-    tiles = [1, {0: 2, 4096: 5}[lanes]] if rows == 1 else [-(-rows // 64), 10]
-    assert groups[:2] == tiles
+    few = {0: 2, 4096: 5}[lanes]  # tiles of 256 columns, or of 64 where four lanes share a sum
+    if rows < 64:
+        assert groups[:2] == [-(-rows // 8), few]
+    else:
+        assert groups[:2] == [-(-rows // 64), 10]
     rng = np.random.default_rng(rows)
     shapes = (rows, 259), (259, 300), (300,)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -155,14 +158,16 @@ def test_a_row_alone_has_a_tile_of_its_own(rows: int, lanes: int, backend: Kerne
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [1, 3, 11])
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
-def test_a_row_alone_may_have_any_length(rows: int, backend: KernelBackend) -> None:
+def test_few_rows_may_have_any_length(rows: int, backend: KernelBackend) -> None:
     text = PRODUCT.format(rows="t", terms="k", columns="n").replace("@e0(", "@e0[t, k, n](")
     (function,) = parse_module(text).executables
     target = busy(4096)
     kernel = lower(function, target, [4] * 4)
-    assert sum(isinstance(stmt, Barrier) for stmt in walk(kernel.body)) == 1
+    assert sum(isinstance(stmt, Barrier) for stmt in walk(kernel.body)) == 2
+    # both tiles have one memory for the sums that their lanes share
+    assert [s.name for s in kernel.scratch if s.space is Space.WORKGROUP] == ["parts"]
     rng = np.random.default_rng(rows)
     for terms, columns in ((301, 100), (3, 5), (64, 33)):
         shapes = (rows, terms), (terms, columns), (columns,)
