@@ -292,8 +292,13 @@ def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
     """A product whose weights are stored in blocks, which have panels of their own."""
     if target.has_workgroups:
-        rows, columns, shares = gpu_tile(Extents.of(contraction), target, lanes, least=target.panel)
-        return Plan(Schedule.CONTRACTION, lanes, rows, columns, flops=flops, shares=shares)
+        usual = staged_tile(contraction, target, lanes) or (
+            *gpu_tile(Extents.of(contraction), target, lanes, least=target.panel),
+            0,
+        )
+        rows, columns, shares, staged = usual
+        tile = rows, columns, -1, None, flops, shares, staged
+        return Plan(Schedule.CONTRACTION, lanes, *tile)
     rows, columns = _tile(target, lanes, *contraction.tile_extents)
     columns = max(columns, target.panel)
     if contraction.left.dtype is DType.I8:

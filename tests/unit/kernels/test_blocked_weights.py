@@ -16,7 +16,7 @@ from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.ir.graph import Function
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, TensorType
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import Barrier, Kernel, walk
 from aot.kernels.lower.lowering import lower
 from aot.link.code_image import link_image
 from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
@@ -202,6 +202,37 @@ def test_products_elsewhere(target: str) -> None:
 )
 def test_products_on_gpus(name: str, driver: str) -> None:
     check(CASES[name], device("vulkan-1.1"), kernel_backends.on_driver(driver))
+
+
+STAGED = {
+    "whole": Case(40, 96, 32, 32),
+    "odd": Case(19, 70, 33, 32, has_zeros=True),
+    "half": Case(33, 64, 40, 16, bits=8, scale=np.float16),
+    "least": Case(20, 96, 33, 32, has_minimums=True),
+    "two-bits": Case(36, 77, 20, 16, bits=2),
+    "bytes": Case(24, 96, 36, 32, has_bytes=True),
+}
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(on_interpreter, id="interpreter"),
+        *(
+            pytest.param(b.engine, id=name, marks=pytest.mark.vulkan)
+            for name, b in kernel_backends.DRIVEN.items()
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", STAGED)
+def test_codes_are_decoded_once_for_a_tile_in_shared_memory(name: str, engine: Engine) -> None:
+    target = device("vulkan-1.1")
+    assert target.gpu is not None
+    target = replace(target, gpu=replace(target.gpu, staged_terms=16))
+    function, _ = STAGED[name].function()
+    kernel = lower(function, target)
+    assert any(isinstance(stmt, Barrier) for stmt in walk(kernel.body))
+    check(STAGED[name], target, engine)
 
 
 @pytest.mark.parametrize(
