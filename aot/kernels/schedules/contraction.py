@@ -7,10 +7,11 @@ CPU comes to them, so that weights are read from its caches; products.py has one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aot.analysis.cost.gpu_tiles import Extents, gpu_tile
+from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_bytes
 from aot.analysis.cost.plan import rest_chunks, tail_rows
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import LAYER
@@ -170,8 +171,9 @@ def schedule_contraction(
     if has_windows:  # an image is seldom a point
         return usual
     scratch = ReusedScratch(nest)
-    for most, rows in FEW_ROWS:
-        tile = _tile_of_few(nest, found[1], rows, most, panel if blocks is not None else 1)
+    for most, height in FEW_ROWS:
+        least = panel if blocks is not None else 1
+        tile = _tile_of_few(nest, found[1], plan, (height, most), least)
         if tile is None or found[1].rows is None:
             continue
         rows, columns, shares = tile
@@ -194,11 +196,12 @@ def _staged_tiles(
 
 
 def _tile_of_few(
-    nest: Nest, roles: ContractionAxes, height: int, most: int, least: int
+    nest: Nest, roles: ContractionAxes, plan: StageSchedule, few: tuple[int, int], least: int
 ) -> tuple[int, int, int] | None:
-    """The tile of a GPU of so many rows, for at most `most` of them, where that may be all there
-    are, as of a language model's next tokens: tiles of many rows have lanes for all of them. None
-    elsewhere, and where windows slide over rows."""
+    """The tile of a GPU of a few rows, and at most how many rows have such tiles, where that may be
+    all there are, as of a language model's next tokens: tiles of many rows have lanes for all of
+    them. None elsewhere, and where windows slide over rows."""
+    height, most = few
     rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
     if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
         return None
@@ -211,7 +214,14 @@ def _tile_of_few(
     )
     is_in_pieces = roles.reduce.dtype is DType.F16
     extents = Extents(height, columns, others, terms, terms, is_in_pieces)
-    return gpu_tile(extents, nest.target, nest.lanes, least)
+    made = gpu_tile(extents, nest.target, nest.lanes, least)
+    # beside what the tile of many rows has in shared memory
+    staged = staged_bytes(plan.rows, plan.columns, 1, plan.staged) if plan.staged else 0
+    gpu = nest.target.gpu
+    if gpu is not None and 4 * math.prod(made) + staged > gpu.max_shared_bytes:
+        whole = replace(extents, is_in_pieces=True)
+        made = gpu_tile(whole, nest.target, nest.lanes, least)
+    return made
 
 
 def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:

@@ -342,3 +342,16 @@ def shared_accesses(words: bytes) -> tuple[int, int]:
             stores += 1
         at += size
     return loads, stores
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [(49152, 45184), (32768, 16512), (16384, 12416)],
+)
+def test_all_tiles_of_open_rows_fit_shared_memory(most: int, expected: int) -> None:
+    """Of many rows what is brought, of a few the sums that lanes share, as far as there is room."""
+    target = targets.load("nvidia")
+    assert target.gpu is not None
+    target = replace(target, gpu=replace(target.gpu, max_shared_bytes=most))
+    shader = compile_kernel(lower(product("t", 512, 1024), target, [16] * 4), target)
+    assert shader.shared_bytes == expected
