@@ -244,7 +244,30 @@ def test_any_number_of_terms_is_staged(
     check(function, staging(terms), backend, {}, 4)
 
 
-@pytest.mark.parametrize("name", ["nvidia", "adreno"])
+HALF = """
+executable @e0(%0: f16[37, 70], %1: f16[70, 41]) -> ("r0") bindings [1, 1, 1] {
+  %2 = cast(%0) {to = f32} : f32[37, 70]
+  %3 = cast(%1) {to = f32} : f32[70, 41]
+  %4 = matmul(%2, %3) : f32[37, 41]
+  %5 = cast(%4) {to = f16} : f16[37, 41]
+  return(%5)
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_elements_stored_in_16_bits_are_widened_once(backend: KernelBackend) -> None:
+    function, target = executable(HALF), staging(16)
+    assert planned(function, target)[0].staged
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(shape).astype(np.float16) for shape in ((37, 70), (70, 41))]
+    laid = [array.reshape(-1) for array in arrays]
+    (found,) = run_executable(function, target, laid, [], backend.engine, [16] * 3)
+    wanted = arrays[0].astype(np.float32) @ arrays[1].astype(np.float32)
+    np.testing.assert_allclose(found.astype(np.float32), wanted, atol=2e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["nvidia", "nvidia-matrix", "adreno", "adreno-fp16"])
 @pytest.mark.parametrize("function", [PRODUCTS[2], CONVS[5]])
 def test_targets_of_gpus_stage(function: Function, name: str) -> None:
     target = targets.load(name)
