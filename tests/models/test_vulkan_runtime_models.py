@@ -108,9 +108,11 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
             # Drivers' compile time grows with the words of a loop's body. A tile whose rows are
             # loaded as vectors, and one whose sums are finished row by row without memory of its
             # own, are longer, and compile no slower: lavapipe takes 0.85 of the time for squeezenet
-            # with the latter, SwiftShader 1.13. A product of as many rows as the device finds has a
-            # tile for one row beside: lavapipe takes 1.02 of the time for a decoder's shaders.
-            assert executable.spirv is not None and len(executable.spirv) // 4 <= 5400
+            # with the latter, SwiftShader 1.13. A product of as many rows as the device finds has
+            # tiles for one row and for few rows beside, of which a run goes through one: lavapipe
+            # takes 1.3 of the time to create minilm's, and a seventh for products of 2 to 8 rows.
+            most = 8400 if name == "minilm_l3" else 5400
+            assert executable.spirv is not None and len(executable.spirv) // 4 <= most
 
 
 @pytest.mark.parametrize(
