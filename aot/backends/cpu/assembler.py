@@ -68,12 +68,27 @@ class Value:
 class Block:
     """A basic block; it is printed where it was first entered.
 
-    `known` has its instructions whose result depends on their text alone.
+    Attributes:
+        known: its instructions whose result depends on their text alone.
+        starts: addresses at a distance that is no number, by name: which line makes one, and how
+            many addresses at a known distance from it there are.
     """
 
     label: str
     lines: list[str] = field(default_factory=list)
     known: dict[str, Value] = field(default_factory=dict)
+    starts: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def text(self, many: float) -> list[str]:
+        """Its lines. What so many addresses are counted from is frozen, which costs nothing: loop
+        strength reduction then has one address to think about, and not each of them, and leaves
+        the others to the displacements of accesses."""
+        lines = list(self.lines)
+        for ref, (line, count) in self.starts.items():
+            if count >= many:
+                made = lines[line].removeprefix(ref)
+                lines[line] = f"{ref}.open{made}\n  {ref} = freeze ptr {ref}.open"
+        return lines
 
 
 @lru_cache(maxsize=4096)
@@ -285,7 +300,18 @@ class Assembler:
         """The address `offset` bytes on; wraps around."""
         if offset.number == 0:
             return pointer
-        return self.emit_pure(PTR, f"getelementptr i8, {pointer}, {offset}")
+        block, text = self.current, f"getelementptr i8, {pointer}, {offset}"
+        found = block.known.get(text)
+        if found is None:
+            found = self.emit_pure(PTR, text)
+            if block is self.entry:
+                pass  # no loop, and lines may come in front of its own
+            elif offset.number is None:
+                block.starts[found.ref] = len(block.lines) - 1, 0
+            elif pointer.ref in block.starts:
+                line, count = block.starts[pointer.ref]
+                block.starts[pointer.ref] = line, count + 1
+        return found
 
     def load(self, type_: Type, pointer: Value, align: int, metadata: str = "") -> Value:
         return self.emit(type_, f"load {type_}, {pointer}, align {align}{metadata}")
