@@ -10,7 +10,6 @@ import atexit
 import gc
 import importlib
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -417,6 +416,8 @@ def _bug_message(error: Exception) -> str:
 
 
 def _write_repro(error: Exception) -> Path | None:
+    import platform
+
     lines = [
         f"aotc {aot.__version__}, python {platform.python_version()}, {platform.machine()}",
         f"command: {' '.join(sys.argv)}",

@@ -33,7 +33,6 @@ from aot.ir.record import count_shape_rules
 from aot.link.finish import finish_module
 from aot.link.image import ModuleImage, VariantImage
 from aot.link.rodata import RodataBytes
-from aot.link.vocabulary import encode_vocabulary
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext, ops_after, run_passes
 from aot.passes.bind import BIND
@@ -173,6 +172,8 @@ def _vocabulary(module: Module) -> bytes:
     vocabulary = module.vocabulary
     if vocabulary is None:
         return b""
+    from aot.link.vocabulary import encode_vocabulary
+
     if vocabulary.chat_form is None:
         from aot.text.chat import chat_form
 

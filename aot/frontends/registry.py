@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +139,8 @@ def _portable_onnx(path: Path) -> bytes:
 
 def _zip_names(source: Any) -> Sequence[str]:
     """The names in a zip archive; none where it is broken."""
+    import zipfile
+
     try:
         with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
             return file.namelist()

@@ -7,6 +7,7 @@ nothing of tensors.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, total_ordering
@@ -37,6 +38,8 @@ class Symbol:
 class _Written:
     """What has a canonical text, which is made once: it orders terms, and is the hash."""
 
+    _text: str
+
     def _write(self) -> str:
         raise NotImplementedError
 
@@ -47,7 +50,10 @@ class _Written:
         return text
 
     def __hash__(self) -> int:
-        return hash(self.__dict__.get("_text") or str(self))
+        try:
+            return hash(self._text)
+        except AttributeError:
+            return hash(str(self))
 
 
 @dataclass(frozen=True)
@@ -602,7 +608,4 @@ def atoms(dim: Dim) -> Iterator[Atom]:
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """The product of `dims`; 1 for none."""
-    total: Dim = 1
-    for dim in dims:
-        total = multiply(total, dim)
-    return total
+    return math.prod(dims)  # by `multiply` where a dim is symbolic

@@ -159,10 +159,12 @@ class DType(Enum):
     is_packed: bool
     is_stored: bool
     numpy: np.dtype[Any]
+    _bytes: int
 
     def __init__(self, name: str) -> None:
         facts = _FACTS[name]
         self.kind, self.bits = facts.kind, facts.bits
+        self._bytes = facts.element_bytes if facts.block == 1 else 0
         self.is_storage_only = facts.is_storage_only
         self.is_float = facts.kind is DTypeKind.FLOAT
         self.is_signed = facts.kind in (DTypeKind.SIGNED, DTypeKind.INDEX)
@@ -186,7 +188,7 @@ class DType(Enum):
         Raises:
             ValueError: they share bytes; `storage_bytes` says what all of them take.
         """
-        return self.facts.element_bytes
+        return self._bytes or self.facts.element_bytes
 
     @overload
     def storage_bytes(self, count: int) -> int: ...

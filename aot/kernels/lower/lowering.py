@@ -33,7 +33,6 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.stages import schedule_stages
 from aot.kernels.lower.stored_bits import as_bits
 from aot.kernels.lower.two_ways import two_ways
-from aot.kernels.schedules.attention import schedule_attention
 from aot.kernels.schedules.byte_groups import schedule_byte_groups
 from aot.kernels.schedules.contraction import schedule_contraction, sum_of_products
 from aot.kernels.schedules.elementwise import schedule_elementwise
@@ -46,7 +45,6 @@ from aot.kernels.schedules.grouped_windows import schedule_grouped
 from aot.kernels.schedules.inner import schedule_inner
 from aot.kernels.schedules.lines import Lines, schedule_scan
 from aot.kernels.schedules.planes import schedule_planes
-from aot.kernels.schedules.recurrence import schedule_recurrence
 from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
@@ -130,6 +128,8 @@ def _lower(
     if len(results) != 1:
         return builder.build(_stages(nest, function, buffers, results, target, schedule))
     if made.schedule is Schedule.ATTENTION:
+        from aot.kernels.schedules.attention import schedule_attention
+
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
@@ -326,6 +326,8 @@ def _recurrence(
     results: list[Buffer],
     target: Target,
 ) -> tuple[Stmt, ...]:
+    from aot.kernels.schedules.recurrence import schedule_recurrence
+
     op = root_of(function)
     return schedule_recurrence(
         nest, op, buffers, _result_buffers(function, op, results), target.panel

@@ -50,7 +50,6 @@ from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has
 from aot.kernels.schedules.matrices_gpu import schedule_matrices
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.products_gpu import GpuTile
-from aot.kernels.schedules.products_staged import StagedTiles, rows_as_one
 from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
 from aot.kernels.schedules.sum_pieces import Pieces, TilesInPieces
 from aot.ops.blocked import PANEL, Blocks
@@ -189,6 +188,8 @@ def _staged_tiles(
     """Tiles of what is brought into shared memory, where the plan has such."""
     if not plan.staged:
         return None
+    from aot.kernels.schedules.products_staged import StagedTiles, rows_as_one
+
     output = rows_as_one(nest, *found)
     roles = find_axes(output)
     tiles = None if roles is None else StagedTiles.of(nest, output, roles, plan, panel)
