@@ -272,9 +272,15 @@ class Memory:
         total, *rest = (parts[depth] for depth in sorted(parts))
         base = self._copy_of(memory)
         size = self.lanes.constant(self.traits.bytes_of(memory.dtype))
+        is_open = any(isinstance(n, DimExpr) for n in (open_part, *(n for _, n in terms)))
+        is_apart = is_open and self.traits.has_free_steps
         while rest and isinstance(total, Value):
             base = self.asm.offset(base, self.asm.op("mul", total, size))
             total = rest.pop(0)
+            if is_apart and isinstance(total, Value) and not any(map(is_uniform, rest)):
+                # LLVM would compute the address of each row from that of the row before it, in
+                # every turn: it may not know that they are related
+                base = self.asm.emit_pure(PTR, f"freeze {base}")
         for part in rest:
             total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
         return total, base

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from aot.backends.cpu.assembler import Value
 from aot.backends.cpu.lanes import Laned
 from aot.errors import InternalError
 from aot.ir.dims import Interval
@@ -74,7 +75,8 @@ class Scopes:
         scope = self.stack[-1]
         scope.variables.add(var)
         scope.keys.append(var)
-        self.depths[var] = len(self.stack)
+        is_number = isinstance(value, Value) and value.number is not None
+        self.depths[var] = 0 if is_number else len(self.stack)
         self.known[var] = value
 
     def assume(self, e: Expr, value: Laned) -> None:
@@ -96,7 +98,8 @@ class Scopes:
         self.known[e] = value
 
     def depth(self, e: Expr) -> int:
-        """How deep the innermost variable of `e` is bound; loads count as deepest."""
+        """How deep the innermost variable of `e` is bound that is no number; loads count as
+        deepest."""
         if isinstance(e, Var):
             return self.depths.get(e, 0)
         facts = self.facts(e)

@@ -80,6 +80,12 @@ class Traits:
         return self.target.lanes(DType.F32) > 1
 
     @property
+    def has_free_steps(self) -> bool:
+        """Whether addresses that are a register and a number are as cheap in a loop as sums of
+        registers, or cheaper: a load steps its own on, or there are no others."""
+        return self.target.arch in ("aarch64", "arm", "riscv64")
+
+    @property
     def group_bytes(self) -> int:
         """What one instruction works on: a register, or on RISC-V a group of four of them: wider
         registers than the target counts on are filled so, and a narrow core fetches less."""

@@ -9,10 +9,12 @@ import pytest
 from aot.backends.cpu.compile import emit_assembly
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
+from benchmarks.llvm_mca import inner_loop
 from tests.support.conv_executables import LAST, PLANES, Conv
 from tests.support.lowering_checks import on_interpreter
 
 TARGET = "aarch64-generic"
+PRODUCT = re.compile(r"\s+fmla\s")
 
 
 # rows of a line that tiles divide, and that leave some; few rows; channels in pairs, and one more
@@ -55,3 +57,14 @@ def test_a_load_serves_four_rows(stride: int, is_together: bool) -> None:
     code = emit_assembly(lower(conv.function(), target), target)
     lanes = set(re.findall(r"fmla\s+v\d+\.4s, v\d+\.4s, v\d+\.s\[(\d)\]", code))
     assert (lanes > {"0"}) if is_together else (lanes == {"0"})
+
+
+@pytest.mark.parametrize("opened", ["C", "CO", "CHW"])
+def test_no_address_of_a_row_is_computed_from_that_of_another(opened: str) -> None:
+    """Beside products and loads a turn has steps for rows and weights, a count and a branch, where
+    how far rows are apart is open."""
+    target = targets.load(TARGET)
+    conv = Conv((64, 64, 8, 96), left=LAST, result=LAST, opened=opened)
+    loop = inner_loop(emit_assembly(lower(conv.function(), target), target), PRODUCT)
+    left = [line for line in loop if not re.match(r"\s+(fmla|ldr|ldp)\s", line)]
+    assert len(left) <= 5, left
