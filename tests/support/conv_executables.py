@@ -3,6 +3,7 @@ interpreter: numbers are small integers, so that sums are exact whatever their o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,21 +81,28 @@ class Conv:
         (function,) = parse_module(text).executables
         return function
 
+    def arrays(self, made: Callable[[list[int]], Any]) -> list[Any]:
+        """Operands, whose numbers `made` gives for a shape."""
+        values = dict(zip("COHW", self.sizes, strict=True))
+        types = [value.type for value in self.function().inputs]
+        return [made([evaluate(d, values) for d in t.dims]).astype(np.float32) for t in types]
+
+    def computed(self, target: Target, engine: Engine, arrays: list[Any]) -> Any:
+        """The result of the executable for a target."""
+        function, values = self.function(), dict(zip("COHW", self.sizes, strict=True))
+        env = {n: values[n] for n in self.opened}
+        memory = [to_memory(a, v.type, env) for a, v in zip(arrays, function.inputs, strict=True)]
+        (got,) = run_executable(function, target, memory, list(env.values()), engine)
+        return got
+
     def check(self, target: str | Target, engine: Engine) -> None:
         """Runs the executable for a target."""
         if isinstance(target, str):
             target = targets.load(target)
-        function = self.function()
-        values = dict(zip("COHW", self.sizes, strict=True))
         rng = np.random.default_rng(3)
-        arrays: list[Any] = []
-        for value in function.inputs:
-            shape = [evaluate(d, values) for d in value.type.dims]
-            arrays.append(rng.integers(-3, 4, shape).astype(np.float32))
-        (wanted,) = run(function, arrays)
-        env = {n: values[n] for n in self.opened}
-        memory = [to_memory(a, v.type, env) for a, v in zip(arrays, function.inputs, strict=True)]
-        (got,) = run_executable(function, target, memory, list(env.values()), engine)
+        arrays = self.arrays(lambda shape: rng.integers(-3, 4, shape))
+        (wanted,) = run(self.function(), arrays)
+        got = self.computed(target, engine, arrays)
         if self.end == "sigmoid":
             np.testing.assert_allclose(got, wanted, 1e-5, 1e-6)
         else:

@@ -144,10 +144,18 @@ class Placed(TileEnds):
             corners[roles.rows.var] = (next(ends), next(ends))
         skipped = list(borders.skipped)
         slide = None
-        if rows and self.shape.has_all_rows and self.pieces is None:
+        if rows and self.pieces is None:
             slide = slide_of(self.nest, free, rows[0].var, axes, self.acc.dtype)
-        body = None if slide is None else partial(self._slid, slide, free)
-        others = [a for a in axes if slide is None or a.var != slide.tap]
+        others = axes
+        body: Callable[[Values], list[Stmt]] | None = None
+        if slide is not None:
+            # in the same order whether all rows are there and inside, or not
+            others = [a for a in axes if a.var != slide.tap]
+            axes = [*others, *(a for a in axes if a.var == slide.tap)]
+            if self.shape.has_all_rows:
+                body = partial(self._slid, slide, free)
+            else:
+                others = axes
         fast = self._loops(others, indices, free, skipped, body)
         if not borders.asked:
             return fast

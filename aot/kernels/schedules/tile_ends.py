@@ -6,13 +6,13 @@ The products that are added up between are products.py's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from copy import copy
 from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, packs_bytes
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
@@ -90,17 +90,36 @@ class TileEnds:
         begin = self._each_row(store, "u")
         columns = None if self._moves_back else self._has_columns()
         if columns is not None:
-            begin = [If(columns, tuple(begin), tuple(nothing))]
+            begin = [If(columns, tuple(begin), tuple(self._begin_with_some(bias)))]
         return stmts + begin
+
+    def _begin_with_some(self, bias: Load) -> list[Stmt]:
+        """Sums that begin with the bias of those columns that are there, in a tile that has not
+        all."""
+        nest, shape, acc, columns = self.nest, self.shape, self.acc, self.roles.columns
+        held = self.scratch.get("bias", acc.dtype, acc.shape[1:])
+
+        def one(u: Expr, lane: Expr) -> list[Stmt]:
+            at = self._column(u, lane)
+            found = expr.substitute(bias, {**self.values, columns.var: at})
+            there = expr.binary("lt", at, expr.index(columns.extent))
+            return [Store(held, (u, lane), masked(found, there))]
+
+        stmts = nest.serial(
+            shape.chunks, lambda u: nest.serial(shape.width, lambda lane: one(u, lane), "c"), "u"
+        )
+        return stmts + self._each_row(
+            lambda r, u, lane: Store(acc, (r, u, lane), Load(held, (u, lane), acc.dtype)), "u"
+        )
 
     @property
     def _may_begin_with_bias(self) -> bool:
-        """Whether sums may be added up in an order that begins with a bias: floats where that saves
-        as much as it costs, because one of several scalars is multiplied by an instruction."""
-        if not self.nest.target.multiplies_by_lane or self.acc.dtype is not DType.F32:
-            return False
-        is_whole = self.shape.has_all_columns or self._moves_back
-        return self.pieces is None and (is_whole or self._has_ends_in_registers)
+        """Whether sums are added up in an order that begins with a bias: floats where that saves as
+        much as it costs, because one of several scalars is multiplied by an instruction. All tiles
+        of a target do so, whatever their extents are: results have the same bits in kernels for
+        several extents."""
+        is_float = self.acc.dtype is DType.F32
+        return self.nest.target.multiplies_by_lane and is_float and self.pieces is None
 
     def _find_bias(self) -> tuple[Binary, Load] | None:
         """The addition of a number for each column to the sums, and these, where the sums may begin
@@ -137,7 +156,7 @@ class TileEnds:
         if rows is not None:
             stmts = [If(rows, tuple(stmts), tuple(self._finish_in_memory(every)))]
         if columns is not None:
-            rest = self._without_bias()._finish_in_memory(self._columns_left())
+            rest = self._finish_in_memory(self._columns_left())
             stmts = [If(columns, tuple(stmts), tuple(rest))]
         return stmts
 
@@ -155,14 +174,6 @@ class TileEnds:
         is_brief = isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
         is_plain = is_brief and self.shape.has_all_columns and not self.nest.is_gpu
         return self.nest.target.multiplies_by_lane or is_plain
-
-    def _without_bias(self) -> TileEnds:
-        """The tile where it has not all columns, and began with nothing."""
-        if self._moves_back or self.sum_with_bias is None:
-            return self
-        tile = copy(self)
-        tile.sum_with_bias = None
-        return tile
 
     @property
     def _has_ends_in_registers(self) -> bool:
