@@ -22,6 +22,7 @@ from aot.target.model import Target
 OUTPUTS, INPUTS = 4, 6  # along a side of a tile
 POINTS = INPUTS * INPUTS
 CHANNELS = 16  # that are transformed at a time
+MOST_CHANNELS = 32  # the same where sums are continued by loads of two vectors
 
 # a block has so many tiles and filters at most, fewer of both where their sums would take more than
 # a share of the second level of cache: transforms of filters serve all of its tiles, and those of
@@ -103,6 +104,15 @@ def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int
     if isinstance(filters, int):
         across = min(across, -(-filters // columns))
     return rows * max(1, tiles // rows), across
+
+
+def piece_of(channels: Dim, target: Target) -> Dim:
+    """How many channels are transformed and multiplied at a time, where filters are stored as they
+    are: a divisor of open ones where it isn't `CHANNELS`."""
+    if not target.multiplies_by_lane or dims.modulo(channels, CHANNELS) != 0:
+        return CHANNELS
+    odd = dims.modulo(dims.floor_divide(channels, CHANNELS), 2)
+    return dims.add(MOST_CHANNELS, dims.multiply(odd, -CHANNELS))
 
 
 def stored_block_of(

@@ -19,16 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.winograd import (
-    CHANNELS,
     INPUTS,
+    MOST_CHANNELS,
     OUTPUTS,
     POINTS,
     block_of,
+    piece_of,
     stored_block_of,
     together,
 )
 from aot.errors import InternalError
 from aot.ir import dims, expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
@@ -144,17 +146,26 @@ class _Winograd:
         self.left = _unscaled(roles.left) if self.is_stored else roles.left
         # how many channels are multiplied at a time, and transformed, a vector after the other
         filters = roles.columns.extent
+        self.piece: Dim
         if self.is_stored:
             found = stored_block_of(tile, self.channels, filters, cache_bytes)
             self.tiles, self.wide, self.piece = found
         else:
             self.tiles, self.wide = block_of(tile, filters, cache_bytes)
-            self.piece = CHANNELS
-        self.padded = -(-self.piece // min(nest.lanes, self.piece)) * min(nest.lanes, self.piece)
+            self.piece = piece_of(self.channels, nest.target)
+        # what a piece has at most, and is transformed of it
+        self.most = self.piece if isinstance(self.piece, int) else MOST_CHANNELS
+        self.across_channels = min(nest.lanes, self.most)
+        self.padded = dims.multiply(
+            dims.ceil_divide(self.piece, self.across_channels), self.across_channels
+        )
         # whether a copy of what is done to each output would be most of the code
         self.is_long = is_long(output.values, roles.reduce)
         # whether sums are complete when they are stored first, and are finished at once
         self.is_whole = self.channels == self.piece
+        # whether sums of a piece begin with those of pieces before it, where one instruction loads
+        # two vectors
+        self.is_continued = nest.target.multiplies_by_lane and not self.is_whole
         spatial = {a.var.name: a for a in output.axes}
         self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
         self.outer = [
@@ -171,10 +182,11 @@ class _Winograd:
         # what is transformed a vector at a time, so that registers hold it
         self.vector = min(lanes, self.width)
         # one more than there are: points would be powers of two apart, in the same sets of a cache
-        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, self.padded)
+        padded = -(-self.most // self.across_channels) * self.across_channels
+        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, padded)
         self.filters: Scratch | None = None
         if not self.is_stored:
-            self.filters = self._scratch("filters", POINTS, self.piece + 1, self.chunks, self.width)
+            self.filters = self._scratch("filters", POINTS, self.most + 1, self.chunks, self.width)
         kept = 1 if self.is_whole else self.wide
         self.sums = self._scratch("sums", kept, POINTS, self.tiles + 1, self.chunks, self.width)
         self.half = self._scratch("half", INPUTS, INPUTS, lanes)
@@ -202,7 +214,7 @@ class _Winograd:
                 column, lambda w: self._multiply(w, zero, zero, first, column) + finish(w, zero)
             )
         else:
-            body += self._zero()
+            body += [] if self.is_continued else self._zero()
             body += nest.serial(
                 dims.ceil_divide(self.channels, self.piece),
                 lambda n: self._piece(expr.mul(n, expr.index(self.piece)), first, column),
@@ -290,7 +302,7 @@ class _Winograd:
             body: list[Stmt] = []
             weight = self._weights(p, w, start, column, body)
             return body + self._each_group(
-                first, lambda begin: self._add_products(p, kept, begin, weight)
+                first, lambda begin: self._add_products(p, kept, (begin, start), weight)
             )
 
         return stmts + nest.serial(POINTS, point, "p")
@@ -329,7 +341,7 @@ class _Winograd:
         return _Tile(y, x, values)
 
     def _transform_inputs(self, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
-        nest, lanes = self.nest, min(self.lanes, self.piece)
+        nest, lanes = self.nest, self.across_channels
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
 
@@ -376,7 +388,7 @@ class _Winograd:
 
             return nest.serial(INPUTS, column, "b") + nest.serial(INPUTS, row, "a")
 
-        return stmts + nest.serial(self.padded // lanes, channels, "q")
+        return stmts + nest.serial(dims.floor_divide(self.padded, lanes), channels, "q")
 
     def _input(self, tile: _Tile, a: Expr, b: Expr, channel: Expr) -> Expr:
         """The element of the left side that tap 0 of output (a, b) of a tile reads."""
@@ -399,9 +411,10 @@ class _Winograd:
             return at
         return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
 
-    def _only(self, e: Expr, channel: Expr, size: int) -> Expr:
+    def _only(self, e: Expr, channel: Expr, size: Dim) -> Expr:
         """`e` where there is such a channel, as in all groups of `size` but the last; else 0."""
-        if dims.modulo(self.channels, size) == 0:
+        # a piece of an open extent divides it
+        if not isinstance(size, int) or dims.modulo(self.channels, size) == 0:
             return e
         return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
 
@@ -468,10 +481,16 @@ class _Winograd:
     # products
 
     def _add_products(
-        self, p: Expr, kept: Expr, first: Expr, weight: Callable[[Expr, Expr, Expr], Expr]
+        self,
+        p: Expr,
+        kept: Expr,
+        begins: tuple[Expr, Expr],
+        weight: Callable[[Expr, Expr, Expr], Expr],
     ) -> list[Stmt]:
-        """Adds up point p's products of a register tile that begins at tile `first`."""
+        """Adds up point p's products of a register tile, given its first tile and a piece's first
+        channel."""
         nest, acc, dtype = self.nest, self.acc, self.dtype
+        first, start = begins
 
         def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
             return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
@@ -495,19 +514,16 @@ class _Winograd:
 
             return nest.unrolled(self.rows, row, "r")
 
-        # what there is already is what the sums begin with, where one instruction loads two vectors
-        is_continued = nest.target.multiplies_by_lane and not self.is_whole
-
-        def begin(*at: Expr) -> Expr:
-            return Load(self.sums, sums_at(*at), dtype) if is_continued else expr.const(0, dtype)
-
         def total(*at: Expr) -> Expr:
             more = Load(acc, at, dtype)
-            if self.is_whole or is_continued:
+            if self.is_whole or self.is_continued:
                 return more
             return expr.add(Load(self.sums, sums_at(*at), dtype), more)
 
-        stmts = each(lambda *at: Store(acc, at, begin(*at)))
+        stmts = each(lambda *at: Store(acc, at, expr.const(0, dtype)))
+        if self.is_continued:
+            before = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
+            stmts = [If(expr.binary("gt", start, expr.index(0)), tuple(before), tuple(stmts))]
         if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
             stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step)
         else:

@@ -15,6 +15,7 @@ from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
 from aot.cli.text import compile_summary
 from aot.frontends.text import import_text
+from aot.ir import dims
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import Call, call_of
@@ -120,10 +121,7 @@ def test_computes_it_for_dims_that_are_open(is_stored: bool, target: str) -> Non
         check(function, inputs, target, 1, tolerance=1e-5, engine=native(target))
 
 
-@pytest.mark.qemu
-@pytest.mark.parametrize("is_stored", [False, True])
-@pytest.mark.parametrize("name", ["aarch64-generic", "armv7-neon", "riscv64-v"])
-def test_computes_it_elsewhere(name: str, is_stored: bool) -> None:
+def emulated(name: str) -> Engine:
     target = target_of(name)
     require_runner(target.arch)
 
@@ -132,8 +130,30 @@ def test_computes_it_elsewhere(name: str, is_stored: bool) -> None:
         run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
         store_results(job, buffers)
 
+    return engine
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("name", ["aarch64-generic", "armv7-neon", "riscv64-v"])
+def test_computes_it_elsewhere(name: str, is_stored: bool) -> None:
     function = conv_function((1, 18, 7, 5), 33, "1,0,1,1", is_stored=is_stored)
-    check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=engine)
+    check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=emulated(name))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("channels", [16, 32, 48, 64])
+def test_pieces_of_channels_where_lanes_multiply(channels: int) -> None:
+    """All of them at once, or pieces of 16 or 32, which divide them where their number is open."""
+    target = target_of("aarch64-generic")
+    whole = dims.multiply(dims.symbol("C"), 16)
+    piece = winograd.piece_of(whole, target)
+    assert dims.evaluate(piece, {"C": channels // 16}) == winograd.piece_of(channels, target)
+    engine = emulated(target.name)
+    for extent in (channels, "16 * C"):
+        function = conv_function((1, extent, 7, 5), 33)
+        inputs = inputs_of(function, **{str(whole): channels})
+        check(function, inputs, target.name, 1, tolerance=1e-5, engine=engine)
 
 
 def graph_of(channels: int, filters: int, size: Any, dtype: str = "f32") -> Module:
