@@ -255,6 +255,13 @@ class Target:
         """Whether a few instructions look a vector of bytes up in a table of 256."""
         return self.has("avx512vbmi")
 
+    def picks_lanes(self, element_bytes: int) -> bool:
+        """Whether an instruction picks each lane's element, of so many bytes, out of two vectors by
+        its number."""
+        feature = {1: "avx512vbmi", 2: "avx512bw", 4: "avx512f"}.get(element_bytes)
+        has_masks = self.has("avx512bw") and self.has("avx512vl")
+        return feature is not None and self.vector_bytes == 64 and has_masks and self.has(feature)
+
     @property
     def packs_bytes(self) -> bool:
         """Whether few instructions saturate four registers of i32 and pack them to one of bytes."""

@@ -110,3 +110,20 @@ def test_a_gpu_writes_inputs(tmp_path: Path) -> None:
             given = x.copy()
             program(given, row, np.array(n))
             np.testing.assert_array_equal(given, wanted(x, row, n))
+
+
+@pytest.mark.parametrize("columns", [7, 16, 37, 45])
+def test_what_takes_the_memory_of_an_operand_is_made_once(columns: int) -> None:
+    """Elements that a table names, by a factor whose memory the result takes."""
+    b = Builder()
+    x, s = b.input("x", "f32[4, 70]"), b.input("s", f"f32[4, {columns}]")
+    factor = b.op("scan", s, axis=1, combine="sum")
+    places = np.arange(columns) * 70 // columns
+    y = b.op("mul", b.op("gather", x, b.constant(places), axis=1), factor)
+    b.output("z", b.op("scan", y, axis=1, combine="sum"))
+    draw = np.random.default_rng(2)
+    given = {"x": draw.integers(-9, 9, (4, 70)), "s": draw.integers(-9, 9, (4, columns))}
+    wanted = np.cumsum(given["x"][:, places] * np.cumsum(given["s"], axis=1), axis=1)
+    with aot.load(aot.compile(b.module())) as program:
+        found = program({name: array.astype(F) for name, array in given.items()})
+    np.testing.assert_array_equal(found["z"], wanted.astype(F))

@@ -287,12 +287,15 @@ class Assembler:
         return self.emit(to, f"shufflevector {a}, {b}, {mask}")
 
     def concat(self, parts: Sequence[Value]) -> Value:
-        """The lanes of equal vectors, a power of two of them, one after the other."""
+        """The lanes of equal vectors, one after the other."""
+        count = len(parts) * parts[0].type.lanes
+        parts = [*parts, *[parts[-1]] * ((1 << (len(parts) - 1).bit_length()) - len(parts))]
         while len(parts) > 1:
             lanes = range(2 * parts[0].type.lanes)
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [self.shuffle(x, y, lanes) for x, y in pairs]
-        return parts[0]
+        (whole,) = parts
+        return whole if whole.type.lanes == count else self.shuffle(whole, whole, range(count))
 
     # Memory.
 

@@ -9,32 +9,50 @@ from aot.ir.expr import Cast, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 
-# lanes of a vector of 512 bits
-LANES = 16
+# by bytes of an element: numbers of lanes, the instruction, and the type it has for elements
+_BY_BYTES = {
+    1: (DType.I8, "qi", Type("i8", 64)),
+    2: (DType.I16, "hi", Type("i16", 32)),
+    4: (DType.I32, "d", Type("i32", 16)),
+}
 
 
 def is_picked(memory: Memory, load: Load) -> bool:
-    """Whether lanes choose by numbers of 32 bits among scratch that is as large as two vectors."""
+    """Whether lanes choose by numbers as wide as elements among scratch that is as large as two
+    vectors."""
     source = load.source
-    if not isinstance(source, Scratch) or source.shape != (2 * LANES,) or load.guard is not None:
+    if not isinstance(source, Scratch) or source.space is not Space.PRIVATE:
         return False
-    if source.space is not Space.WORKGROUP or not source.dtype is load.dtype is DType.F32:
+    if source.dtype is not load.dtype or load.guard is not None:
         return False
-    (index,) = load.indices
-    has_instruction = memory.traits.target.has("avx512f") and memory.lanes.count == LANES
-    return has_instruction and isinstance(index, Cast) and index.a.dtype is DType.I32
+    if not memory.traits.target.picks_lanes(source.dtype.bytes):
+        return False
+    numbers, _, vector = _BY_BYTES[source.dtype.bytes]
+    (index, *others) = load.indices
+    is_by_lane = isinstance(index, Cast) and index.a.dtype is numbers and not others
+    is_pair = source.shape == (2 * vector.lanes,)
+    return is_by_lane and is_pair and memory.lanes.count == vector.lanes
 
 
 def picked(memory: Memory, load: Load) -> Value | None:
     """The elements of such a load; None where all lanes choose the same."""
     assert isinstance(load.source, Scratch) and isinstance(load.indices[0], Cast)
+    dtype = load.source.dtype
+    _, name, vector = _BY_BYTES[dtype.bytes]
     numbers = memory.evaluate(load.indices[0].a)
-    if not isinstance(numbers, Value) or numbers.type.lanes != LANES:
+    if not isinstance(numbers, Value) or numbers.type.lanes != vector.lanes:
         return None
-    asm, vector = memory.asm, Type("float", LANES)
+    asm = memory.asm
     base, metadata = memory.base(load.source), memory.metadata(load.source, is_load=True)
+    element = memory.traits.memory_element(dtype)
+    if element == "float":
+        name, vector = "ps", Type(element, vector.lanes)
     low, high = (
-        asm.load(vector, asm.offset(base, memory.lanes.constant(at)), 4, metadata)
-        for at in (0, 4 * LANES)
+        asm.load(vector, asm.offset(base, memory.lanes.constant(at)), dtype.bytes, metadata)
+        for at in (0, dtype.bytes * vector.lanes)
     )
-    return asm.call("llvm.x86.avx512.vpermi2var.ps.512", vector, [low, numbers, high])
+    found = asm.call(f"llvm.x86.avx512.vpermi2var.{name}.512", vector, [low, numbers, high])
+    found = (
+        found if vector.element == element else asm.bitcast_to(found, Type(element, vector.lanes))
+    )
+    return memory.from_memory(found, dtype)

@@ -55,7 +55,7 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
     """Places every scratch of `kernel`.
 
     Raises:
-        InternalError: REGISTER scratch takes more than the target's stack bound.
+        InternalError: REGISTER and PRIVATE scratch take more than the target's stack bound.
     """
     sizes = kernel.workgroup_size
     carried = set() if sizes == (1, 1, 1) else _carried_by_lanes(kernel)
@@ -66,7 +66,7 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
         copies = sizes if scratch in carried else (1, 1, 1)
         taken = prod(scratch.shape) * traits.bytes_of(scratch.dtype) * prod(copies)
         slots[scratch] = Slot(None, copies)
-        if scratch.space is Space.REGISTER and prod(copies) == 1:
+        if scratch.space is not Space.WORKGROUP and prod(copies) == 1:
             stack_bytes += taken
             if stack_bytes > traits.target.max_stack_bytes:
                 raise InternalError(

@@ -21,7 +21,7 @@ from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.assumed_extents import ITERATIONS
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Cast, Expr, Load, children, index
+from aot.ir.expr import Binary, Cast, Expr, Load, children, free_vars, index
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
     Barrier,
@@ -309,12 +309,16 @@ class KernelEmitter:
             loaded = {load: load_columns(self.memory, load, count) for load in block.loads}
             self.scopes.close()
             results: dict[Store, list[Value]] = {each: [] for each in block.stores}
+            is_plain = all(isinstance(each, Store) for each in inner.body)
             for i in range(count):
                 self.in_iteration(stmt, i, inner, at)
                 for load, values in loaded.items():
                     self.scopes.assume(load, values[i])
                 for each in inner.body:
                     if isinstance(each, Store) and each in results:
+                        if i and is_plain and stmt.var not in free_vars(each.value):
+                            results[each].append(results[each][0])
+                            continue
                         results[each].append(self.lanes.vector(self.expressions.root(each.value)))
                     else:
                         self.body((each,))

@@ -50,7 +50,7 @@ def block_of(stmt: For, width: int) -> Block | None:
         return None
     if not isinstance(inner.extent, int) or inner.extent % width:
         return None
-    if not all(_is_power(n) for n in (stmt.extent, width)) or width < LEAST:
+    if not _is_power(width) or width < LEAST:
         return None
     if not all(
         isinstance(s, Let) or (isinstance(s, Store) and s.guard is None) for s in inner.body
@@ -60,6 +60,8 @@ def block_of(stmt: For, width: int) -> Block | None:
     named = {s.var for s in inner.body if isinstance(s, Let)}
     roots = [s.value for s in inner.body if isinstance(s, Store | Let)]
     targets = {s.target for s in stored}
+
+    is_square = _is_power(stmt.extent) and stmt.extent >= LEAST
 
     def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr]) -> bool:
         if isinstance(memory, Scratch) and memory.space is Space.REGISTER:
@@ -72,12 +74,12 @@ def block_of(stmt: For, width: int) -> Block | None:
         if not is_transposed(store.target, store.indices):
             return False
         across = _step(store.target, store.indices, inner.var)
-        return stmt.extent == across or stmt.extent >= LEAST
+        return stmt.extent == across or is_square
 
     found = tuple(
         x
         for x in loads(roots)
-        if stmt.extent >= LEAST
+        if is_square
         and x.guard is None
         and x.dtype is x.source.dtype is not DType.INDEX
         and x.source not in targets
@@ -135,18 +137,51 @@ def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None
 
 
 def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:
-    """The first lane of each of the vectors, a power of two of them, then the second of each, and
-    so on."""
-    if len(rows) == 1:
+    """The first lane of each of the vectors, then the second of each, and so on."""
+    count, lanes = len(rows), rows[0].type.lanes
+    if count == 1:
         return rows[0]
+    if all(row is rows[0] for row in rows):
+        return asm.shuffle(rows[0], rows[0], [n for n in range(lanes) for _ in rows])
+    if count % 2:
+        return _interleaved_odd(asm, rows)
     even, odd = (interleaved(asm, rows[start::2]) for start in (0, 1))
     lanes = even.type.lanes
     return asm.shuffle(even, odd, [n for i in range(lanes) for n in (i, lanes + i)])
 
 
+def _interleaved_odd(asm: Assembler, rows: Sequence[Value]) -> Value:
+    """As `interleaved`, of an odd number of vectors: each vector of the result out of all of them,
+    one after another."""
+    count, lanes = len(rows), rows[0].type.lanes
+    parts: list[Value] = []
+    for first in range(0, count * lanes, lanes):
+        places = [divmod(n, count) for n in range(first, first + lanes)]
+        part = asm.shuffle(rows[0], rows[1], [lane + lanes * (row == 1) for lane, row in places])
+        for number in range(2, count):
+            if any(row == number for _, row in places):
+                picked = [
+                    lanes + lane if row == number else n for n, (lane, row) in enumerate(places)
+                ]
+                part = asm.shuffle(part, rows[number], picked)
+        parts.append(part)
+    return asm.concat(parts)
+
+
 def transpose(asm: Assembler, rows: Sequence[Value]) -> list[Value]:
     """The columns of a matrix whose rows are vectors; both are powers of two in number."""
     count, width = len(rows), rows[0].type.lanes
+    within = _LANE_BITS // rows[0].type.bits
+    if count > width == within:
+        # squares side by side in the parts of registers
+        return _zipped(asm, [asm.concat(rows[i::width]) for i in range(width)], width, 1)
+    if count == within < width:
+        zipped = _zipped(asm, list(rows), count, 1)
+        return [
+            asm.shuffle(row, row, range(first, first + count))
+            for first in range(0, width, count)
+            for row in zipped
+        ]
     if count > width:
         parts = [transpose(asm, rows[i : i + width]) for i in range(0, count, width)]
         return [asm.concat(pieces) for pieces in zip(*parts, strict=True)]

@@ -59,7 +59,8 @@ class Space(Enum):
     in registers. Every lane has its own, every PARALLEL iteration has what it stores to itself
     (what several store is undefined after the loop), VECTOR iterations share theirs. What is stored
     under LANE loops of an axis is loaded under them too. PRIVATE: a lane's own like those, and
-    indexed by anything; a GPU's only. WORKGROUP: shared by the lanes of a workgroup. MATRIX:
+    indexed by anything; on a CPU on the stack, or in registers where lanes pick their elements out
+    of two vectors (`Target.picks_lanes`). WORKGROUP: shared by the lanes of a workgroup. MATRIX:
     matrices that the lanes of a subgroup hold together, rows and columns last; each subgroup has
     its own. The others of its indices become constants as those of REGISTER; only matrix statements
     access it."""

@@ -1,16 +1,17 @@
 """Elementwise executables, movement among them: lanes along the innermost dim of the result.
 
-On a CPU what a condition on an index alone decides is decided once for each segment of its axis,
-and operands whose neighbours lie along another axis are read in blocks of both. Owns these two;
-general.py has the loops of all else.
+On a CPU what a condition on an index alone decides is decided once for each segment of its axis.
+Owns that; transposes.py has the loops of operands whose neighbours lie along another axis, and
+general.py those of all else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-from aot.ir import dims, expr
+from aot.ir import expr
 from aot.ir.expr import Expr, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Stmt
@@ -21,14 +22,13 @@ from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
 from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.tables import schedule_tables
+from aot.kernels.schedules.transposes import schedule_blocks
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
-# rows and columns of a block, in vectors: a line of a cache each
-BLOCK = 2
 # extents of an innermost axis whose elements vectors of the axis before it store side by side, and
 # the narrowest of these vectors
-REPEATS, LEAST_VECTOR = (2, 4), 4
+REPEATS, LEAST_VECTOR = (2, 3, 4, 5, 6, 7, 8, 10, 12), 4
 
 
 def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
@@ -37,15 +37,31 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
-        made = _segmented(nest, output) or _in_blocks(nest, output) or _gathered(nest, output)
+        wide = _of_narrow_lanes(nest, output)
+        made = (
+            _segmented(wide, output)
+            or schedule_blocks(nest, wide, output)
+            or _gathered(nest, output)
+        )
         if made is not None:
             return made
+        nest = wide
     together = Neighbours.of(nest, output, axes)
     if together is not None:
         return lanes_over_output(nest, together.axes, lambda at, width, lane: together.stores(at))
     return lanes_over_output(
         nest, axes, lambda values, width, lane: output.stores(nest, values), may_mask=True
     )
+
+
+def _of_narrow_lanes(nest: Nest, output: Output) -> Nest:
+    """With as many lanes as a vector has of the widest elements, where all are narrower than those
+    that lanes are counted for."""
+    stored = [output.buffer.dtype, *(buffer.dtype for buffer, _ in output.others)]
+    nodes = {node for value in output.values for node in expr.nodes(value)}
+    used = [node.dtype for node in nodes if node.dtype is not DType.INDEX]
+    widest = max(dtype.bytes for dtype in (*stored, *used))
+    return replace(nest, lanes=max(nest.lanes, nest.target.vector_bytes // widest))
 
 
 def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
@@ -171,102 +187,10 @@ def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: i
     return stmts
 
 
-def _in_blocks(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
-    """Loops over blocks of the innermost axis and of one along which operands have their
-    neighbours; None where there is no such axis."""
-    inner = output.axes[-1]
-    rows = _far_axis(nest, output)
-    if rows is None or not isinstance(inner.extent, int) or not isinstance(rows.extent, int):
-        return None
-    lanes = nest.lanes
-    size = BLOCK * lanes
-    if min(inner.extent, rows.extent) < lanes:
-        return None
-    tiles = Axis(nest.builder.var("mt"), -(-rows.extent // size))
-    outer = [tiles if axis is rows else axis for axis in output.axes[:-1]]
-
-    def store(values: Values, row: Expr, column: Expr) -> list[Stmt]:
-        return output.stores(nest, {**values, rows.var: row, inner.var: column})
-
-    def block(values: Values, row: Expr, column: Expr) -> list[Stmt]:
-        """A vector of columns, of as many rows."""
-        return nest.unrolled(
-            lanes,
-            lambda r: [
-                nest.spread(
-                    lanes, lambda lane: store(values, expr.add(row, r), expr.add(column, lane))
-                )
-            ],
-            "r",
-        )
-
-    def several(count: int, start: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """`body` of the first of each `lanes` indices from `start` on."""
-        return nest.serial(
-            count, lambda n: body(expr.add(start, expr.mul(n, expr.index(lanes)))), "b"
-        )
-
-    def blocks(values: Values, row: Expr, height: int) -> list[Stmt]:
-        """`height` rows: blocks of whole vectors, and what is left of each side one by one."""
-        assert isinstance(inner.extent, int)
-        whole, left = divmod(height, lanes)
-        done = inner.extent // lanes * lanes
-
-        def columns(start: Expr, count: int) -> list[Stmt]:
-            return several(
-                count, start, lambda c: several(whole, row, lambda r: block(values, r, c))
-            )
-
-        stmts: list[Stmt] = []
-        if whole:
-            pairs = inner.extent // size
-            stmts += nest.serial(
-                pairs, lambda n: columns(expr.mul(n, expr.index(size)), BLOCK), "nt"
-            )
-            stmts += columns(expr.index(pairs * size), done // lanes - pairs * BLOCK)
-            stmts += nest.serial(
-                inner.extent - done,
-                lambda t: row_of_vectors(
-                    nest,
-                    row,
-                    whole * lanes,
-                    lanes,
-                    lambda at, *_: store(values, at, expr.add(expr.index(done), t)),
-                ),
-                "t",
-            )
-        return stmts + nest.serial(
-            left,
-            lambda t: row_of_vectors(
-                nest,
-                expr.index(0),
-                inner.extent,
-                lanes,
-                lambda at, *_: store(
-                    values, expr.add(expr.add(row, expr.index(whole * lanes)), t), at
-                ),
-            ),
-            "t",
-        )
-
-    def body(values: Values) -> list[Stmt]:
-        row = expr.mul(values[tiles.var], expr.index(size))
-        assert isinstance(rows.extent, int)
-        whole, left = divmod(rows.extent, size)
-        if not left:
-            return blocks(values, row, size)
-        if not whole:
-            return blocks(values, row, left)
-        is_whole = expr.binary("lt", values[tiles.var], expr.index(whole))
-        return [If(is_whole, tuple(blocks(values, row, size)), tuple(blocks(values, row, left)))]
-
-    return nest.grid(outer, body, dims.multiply(inner.extent, size))
-
-
 def _gathered(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
     """Loops of what a table names along the innermost axis, the same in all rows, as a reduction of
-    one term; None where that is not all, or lanes are not picked out of vectors."""
-    if not nest.target.has("avx512f") or len(output.axes) < 2 or output.others:
+    one term; None where that is not all."""
+    if len(output.axes) < 2 or output.others:
         return None
     inner, rows = output.axes[-1].var, output.axes[-2].var
     chosen = [
@@ -274,7 +198,7 @@ def _gathered(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
         for load in expr.loads(output.value)
         if any(inner in expr.free_vars(place) for place in expr.loads(load.indices[0]))
     ]
-    if len(chosen) != 1 or chosen[0].guard is not None or chosen[0].dtype is not DType.F32:
+    if len(chosen) != 1 or chosen[0].guard is not None:
         return None
     (load,) = chosen
     places = [expr.free_vars(place) for place in expr.loads(load.indices[0])]
@@ -283,17 +207,3 @@ def _gathered(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
     one = Reduce("sum", ((nest.builder.var("t"), 1),), load, load.dtype)
     reduced = output.rewritten(lambda e: expr.transform(e, {load: one}.get))  # type: ignore[arg-type]
     return schedule_tables(nest, reduced, [one])
-
-
-def _far_axis(nest: Nest, output: Output) -> Axis | None:
-    """The axis along which an operand has its neighbours that has them not along the innermost."""
-    inner = output.axes[-1]
-    for value in output.values:
-        for load in expr.loads(value):
-            across = expr.coefficient(load.indices[0], inner.var)
-            if load.guard is not None or across in (0, 1, None):
-                continue
-            for axis in output.axes[:-1]:
-                if expr.coefficient(load.indices[0], axis.var) == 1:
-                    return axis
-    return None

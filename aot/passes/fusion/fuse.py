@@ -38,6 +38,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST, MUL
 from aot.ops.quantization import DEQUANTIZE
+from aot.ops.selection import GATHER
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
@@ -455,6 +456,8 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
         return is_cheap and not any(_overlaps(a, number) for a in found)
     if _is_index_only(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
         return True
+    if user.record is GATHER and all(op.record is GATHER for op in producer.ops):
+        return True  # an element of a table more, which rows or columns share
     results = zip(found, user.results, strict=True)
     return all(_reads_once(a, number, result.type.dims) for a, result in results)
 

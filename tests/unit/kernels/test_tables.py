@@ -145,3 +145,47 @@ def test_elements_that_a_table_names_along_the_innermost_axis(is_near: bool, tar
         b.output("y", b.op("relu", b.op("mul", chosen, scale)))
         scales = numbers((*shape[:-1], count))
         check(b.function(), [numbers(shape), scales], name, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
+@pytest.mark.parametrize("dtype", [DType.U8, DType.BOOL, DType.F16, DType.I32, DType.I64])
+def test_elements_of_any_size_that_a_table_names(dtype: DType, target: str) -> None:
+    """Lines that a pair of vectors holds, that several hold, and longer ones; fewer results than
+    lanes, and more; places that rise, that fall, and any."""
+    engine = on_interpreter if target == "interpreted" else on_cpu(target)
+    name = "x86-64-v4-bf16" if target == "interpreted" else target
+    random = np.random.default_rng(5)
+    for shape, count in (((2, 9, 20), 33), ((11, 200), 70), ((3, 600), 300), ((2, 3, 8, 70), 5)):
+        line = shape[-1]
+        rising = np.arange(count) * line // count
+        for places in (rising, rising[::-1].copy(), random.integers(-line, line, count)):
+            b = Builder()
+            x = b.input("x", TensorType(dtype, shape))
+            b.output("y", b.op("gather", x, b.constant(places), axis=len(shape) - 1))
+            data = random.integers(0, 2 if dtype is DType.BOOL else 100, shape)
+            check(b.function(), [data.astype(dtype.numpy)], name, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", NATIVE)
+@pytest.mark.parametrize("axes", [(2, 3), (3, 2), (1, 3), (3, 3)])
+def test_elements_that_two_tables_name_are_moved_once(axes: tuple[int, int], target: str) -> None:
+    for shape, size in (((2, 3, 7, 9), (19, 21)), ((1, 5, 12, 33), (5, 17))):
+        b = Builder()
+        x: Any = b.input("x", TensorType(DType.F32, shape))
+        for axis, count in zip(axes, size, strict=True):
+            places = np.random.default_rng(count).integers(-2, x.type.dims[axis], count)
+            x = b.op("gather", x, b.constant(places), axis=axis)
+        b.output("y", x)
+        check(b.function(), [numbers(shape)], target, 1, engine=on_cpu(target))
+
+
+def test_targets_that_pick_lanes() -> None:
+    names = {
+        "x86-64-v3": (),
+        "x86-64-v4": (2, 4),
+        "x86-64-v4-bf16": (1, 2, 4),
+        "aarch64-generic": (),
+    }
+    for name, wanted in names.items():
+        target = targets.load(name)
+        assert tuple(size for size in (1, 2, 4, 8) if target.picks_lanes(size)) == wanted
