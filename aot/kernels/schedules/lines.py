@@ -22,6 +22,8 @@ from aot.ops.elementwise import narrowed
 # vectors of lines that lie side by side, which are walked together: as far as memory goes, a step
 # reads whole lines of a cache, and several sums hide an addition's latency
 ABREAST = 8
+# lanes, and elements of a line, that are transposed in registers
+LEAST_LINES = 4
 
 Body = Callable[[Sequence[Expr], int, "Expr | None"], Sequence[Stmt]]
 At = Callable[[Sequence[Expr]], tuple[Expr, Expr]]
@@ -144,6 +146,81 @@ def when(conditions: Sequence[Expr], body: Sequence[Stmt]) -> list[Stmt]:
 
 def schedule_scan(lines: Lines) -> tuple[Stmt, ...]:
     """Running sums or products: one accumulator a lane."""
+    return _scan_in_blocks(lines) or _scan(lines)
+
+
+def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
+    """Along the innermost dim of a CPU's tensors of known extents: lanes have lines of their own,
+    of which as many elements are loaded at a time as there are lanes, and transposed in registers.
+    None of other scans."""
+    op, nest, x = lines.op, lines.nest, lines.operand(0)
+    extents, lanes = x.type.dims, nest.lanes
+    if nest.is_gpu or lanes < LEAST_LINES or not all(isinstance(n, int) for n in extents):
+        return None
+    if op.attrs["axis"] != x.type.rank - 1 or x.type.layout or op.results[0].type.layout:
+        return None
+    if op.attrs["reverse"]:
+        return None  # neighbours in memory stand in the other order
+    extent, count = extents[-1], dims.product(list(extents[:-1]))
+    assert isinstance(extent, int) and isinstance(count, int)
+    if extent < LEAST_LINES or count < lanes or stored(x) is not x:
+        return None
+    reduce, wide, out = str(op.attrs["combine"]), x.type.dtype.accumulator, lines.result(0)
+    acc = nest.builder.scratch("acc", wide, (lanes,))
+
+    def step(line: Expr, i: Expr, slot: Expr) -> list[Stmt]:
+        at = expr.add(expr.mul(line, expr.index(extent)), i)
+        now = Load(acc, (slot,), wide)
+        term = expr.cast(Load(lines.buffers[x], (at,), x.type.dtype), wide)
+        more = Store(acc, (slot,), combine(reduce, now, term))
+        done = Store(out, (at,), narrowed(expr.cast(now, x.type.dtype), out.dtype))
+        return [done, more] if op.attrs["exclusive"] else [more, done]
+
+    def of_lines(first: Expr, width: int) -> list[Stmt]:
+        """`width` lines, each a lane's."""
+
+        def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
+            return [nest.spread(width, body)] if width > 1 else list(body(expr.index(0)))
+
+        stmts = spread(lambda lane: [Store(acc, (lane,), identity(reduce, wide))])
+        begin, size = 0, lanes
+        while begin < extent:
+            blocks = (extent - begin) // size
+
+            def block(n: Expr, begin: int = begin, size: int = size) -> list[Stmt]:
+                start = expr.add(expr.index(begin), expr.mul(n, expr.index(size)))
+                return nest.unrolled(
+                    size,
+                    lambda u: spread(
+                        lambda lane: step(expr.add(first, lane), expr.add(start, u), lane)
+                    ),
+                )
+
+            stmts += nest.serial(blocks, block, "b")
+            begin += blocks * size
+            size = size // 2 if size > LEAST_LINES else 1
+        return stmts
+
+    group = Axis(nest.builder.var("lb"), count // lanes)
+    rest = count % lanes
+
+    def body(values: dict[Var, Expr]) -> list[Stmt]:
+        return of_lines(expr.mul(values[group.var], expr.index(lanes)), lanes)
+
+    if not rest:
+        return nest.grid([group], body, extent * lanes)
+    whole = Axis(group.var, group.extent + 1)
+
+    def some(values: dict[Var, Expr]) -> list[Stmt]:
+        is_whole = expr.binary("lt", values[group.var], expr.index(group.extent))
+        last = nest.serial(rest, lambda n: of_lines(expr.add(expr.index(count - rest), n), 1), "n")
+        return [If(is_whole, tuple(body(values)), tuple(last))]
+
+    return nest.grid([whole], some, extent * lanes)
+
+
+def _scan(lines: Lines) -> tuple[Stmt, ...]:
+    """Of any dim, extents and layout."""
     op = lines.op
     x = lines.operand(0)
     axis, reduce = op.attrs["axis"], str(op.attrs["combine"])

@@ -2,7 +2,9 @@
 
 A line is what an update can reach: along the axis for scatter_elements, all places that rows of
 positions name for scatter_nd. A GPU's lane has a piece of a line, of a long one, and applies those
-updates that are for it. No two lanes write one element, so the order of updates is kept.
+updates that are for it. No two lanes write one element, so the order of updates is kept. A CPU,
+whose lanes would each go elsewhere, copies lines in vectors and applies updates one by one, unless
+they are rows.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Stmt
+from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower.nest import Axis
+from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.lines import Lines, let, when
 from aot.ops.contraction import inside
 from aot.records import dataclass
@@ -25,12 +28,14 @@ _COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 # line at a time, long ones read less. lavapipe's lanes are a CPU's: there pieces of 256 take 8 ms
 # for 20,000 updates of 40,000 elements, these 3, and one lane for all 1.3.
 PIECE = 1024
+# columns of lines that a CPU's workgroup has
+COLUMNS = 256
 
 
 def schedule_scatter(lines: Lines) -> tuple[Stmt, ...]:
     """Operands data, positions, updates."""
     if "axis" in lines.op.attrs:
-        return _along_axis(lines)
+        return _along_axis(lines) if lines.nest.is_gpu else _along_axis_one_by_one(lines)
     return _by_rows(lines)
 
 
@@ -157,10 +162,94 @@ def _along_axis(lines: Lines) -> tuple[Stmt, ...]:
     return _each_piece(lines, across, [data.dims[axis]], [chosen.dims[axis]], line)
 
 
+def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
+    """As `_along_axis`: a workgroup has lines that lie side by side, some columns of them."""
+    axis = lines.op.attrs["axis"]
+    assert isinstance(axis, int)
+    nest, data, chosen = lines.nest, lines.operand(0).type, lines.operand(1).type
+    last = data.rank - 1
+    columns, updated = (1, 1) if axis == last else (data.dims[last], chosen.dims[last])
+    outer = [Axis(Var(f"i{d}"), data.dims[d]) for d in range(last) if d != axis]
+    is_open = not isinstance(columns, int)
+    size = columns if is_open else min(columns, COLUMNS)
+    blocks = Axis(nest.builder.var("cb"), 1 if is_open else dims.ceil_divide(columns, size))
+    fixed = {axis.var: expr.index(0) for axis in (*outer, blocks) if axis.extent == 1}
+
+    def block(values: dict[Var, Expr]) -> list[Stmt]:
+        values = {**fixed, **values}
+        start = expr.mul(values[blocks.var], expr.index(size))
+
+        def place(i: Expr, column: Expr) -> list[Expr]:
+            others = iter([*(values[a.var] for a in outer), column])
+            return [i if d == axis else next(others) for d in range(data.rank)]
+
+        def copied(i: Expr, count: Dim) -> list[Stmt]:
+            def one(at: Expr, *_: object) -> list[Stmt]:
+                where = place(at, at) if axis == last else place(i, at)
+                return [lines.store(0, where, lines.load(0, where))]
+
+            return row_of_vectors(nest, start, count, nest.lanes, one, may_mask=True)
+
+        def apply(k: Expr, column: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            position = _position(lines, place(k, column), data.dims[axis], stmts)
+            update = _update(lines, place(position, column), lines.load(2, place(k, column)))
+            return stmts + when([_is_inside(lines, position, data.dims[axis])], [update])
+
+        def some(count: Dim) -> list[Stmt]:
+            if axis == last:
+                copy = copied(start, data.dims[axis])
+            else:
+                copy = nest.serial(data.dims[axis], lambda i: copied(i, count), "i")
+            reached = [
+                expr.binary("lt", values[a.var], expr.index(chosen.dims[d]))
+                for a, d in zip(outer, (d for d in range(last) if d != axis), strict=True)
+                if chosen.dims[d] != data.dims[d]
+            ]
+
+            def column(k: Expr, n: Expr) -> list[Stmt]:
+                at = expr.add(start, n)
+                is_reached = (
+                    [] if updated == columns else [expr.binary("lt", at, expr.index(updated))]
+                )
+                return when(is_reached, apply(k, at))
+
+            updates = nest.serial(
+                chosen.dims[axis],
+                lambda k: nest.serial(count, lambda n: column(k, n), "n"),
+                "k",
+            )
+            return copy + when(reached, updates)
+
+        rest = dims.modulo(columns, size)
+        if rest == 0 or blocks.extent == 1:
+            return some(size)
+        end = expr.add(start, expr.index(size))
+        is_whole = expr.binary("le", end, expr.index(columns))
+        return [If(is_whole, tuple(some(size)), tuple(some(rest)))]
+
+    grid = [a for a in (*outer, blocks) if a.extent != 1]
+    work = dims.multiply(size, dims.add(data.dims[axis], chosen.dims[axis]))
+    return nest.grid(grid, block, work)
+
+
+def _is_inside(lines: Lines, position: Expr, extent: Dim) -> Expr:
+    """Whether a position is in [0, extent), as one comparison."""
+    dtype = DType.U64 if lines.nest.target.word_bytes == 8 else DType.U32
+    return expr.binary("lt", expr.cast(position, dtype), expr.cast(expr.index(extent), dtype))
+
+
 def _by_rows(lines: Lines) -> tuple[Stmt, ...]:
     data, chosen = lines.operand(0).type, lines.operand(1).type
     depth = lines.op.attrs["depth"]
     assert isinstance(depth, int)
+
+    def copied(i: list[Expr]) -> list[Stmt]:
+        def one(at: Expr, *_: object) -> list[Stmt]:
+            return [lines.store(0, [*i, at], lines.load(0, [*i, at]))]
+
+        nest = lines.nest
+        return row_of_vectors(nest, expr.index(0), data.dims[-1], nest.lanes, one, may_mask=True)
 
     def line(at: Sequence[Expr], piece: _Piece) -> list[Stmt]:
         def apply(k: list[Expr]) -> list[Stmt]:
@@ -174,6 +263,8 @@ def _by_rows(lines: Lines) -> tuple[Stmt, ...]:
             )
 
         copy = piece.copy(lambda i: lines.store(0, [*i, *at], lines.load(0, [*i, *at])))
+        if not lines.nest.is_gpu and depth == data.rank:
+            copy = lines.serial(data.dims[:-1], copied, "i")
         return copy + lines.serial(chosen.dims[:-1], apply)
 
     return _each_piece(lines, data.dims[depth:], data.dims[:depth], chosen.dims[:-1], line)

@@ -115,6 +115,41 @@ def test_pieces_of_lines(target: str, seed: int, monkeypatch: pytest.MonkeyPatch
     check_op(target, "scatter_elements", x, chosen, chosen.shape, r, axis=1, reduction=reduction)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_scatters_of_columns(target: str, axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU's workgroup has some columns of lines, or one line; positions are of a part of both."""
+    monkeypatch.setattr(scatter, "COLUMNS", 5)
+    r = np.random.default_rng(axis)
+    for shape, part in (((2, 3, 21), (2, 3, 18)), ((1, 40, 5), (1, 7, 5)), ((3, 1, 4), (2, 1, 4))):
+        extent = shape[axis]
+        x, chosen = r.integers(-3, 4, shape), r.integers(-extent - 1, extent + 1, part)
+        for reduction in ("none", "add"):
+            check_op(
+                *(target, "scatter_elements", x, chosen, part, r), axis=axis, reduction=reduction
+            )
+
+
+def test_scans_of_lines_in_blocks(target: str) -> None:
+    """Of as many lines as lanes and of others, of whole blocks of elements and of what is left."""
+    r = np.random.default_rng(1)
+    for shape in ((8, 16), (37, 13), (3, 5, 30), (3, 40), (19, 4)):
+        x = r.integers(-3, 4, shape).astype(np.float32)
+        for exclusive in (False, True):
+            for is_back in (False, True):
+                (y,) = run_op(
+                    *(target, "scan", [x]),
+                    axis=len(shape) - 1,
+                    combine="sum",
+                    exclusive=exclusive,
+                    reverse=is_back,
+                )
+                line = x[..., ::-1] if is_back else x
+                total = np.cumsum(line, axis=-1) - (line if exclusive else 0)
+                np.testing.assert_array_equal(
+                    y.reshape(shape), total[..., ::-1] if is_back else total
+                )
+
+
 def check_op(
     target: str,
     name: str,
