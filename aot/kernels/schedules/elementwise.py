@@ -17,6 +17,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
 from aot.kernels.lower.borders import conditions_of
+from aot.kernels.lower.data_places import vector_places
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
@@ -46,6 +47,8 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
         if made is not None:
             return made
         nest = wide
+        places = vector_places(nest, axes[-1].var)
+        output = output if places is None else output.rewritten(places)
     together = Neighbours.of(nest, output, axes)
     if together is not None:
         return lanes_over_output(nest, together.axes, lambda at, width, lane: together.stores(at))

@@ -17,6 +17,7 @@ from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
 from aot.kernels.lower.borders import Borders, Corners, without_guard
+from aot.kernels.lower.data_places import vector_places
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.lane_reductions import reduce_lanes
 from aot.kernels.lower.nest import (
@@ -322,6 +323,9 @@ def _lanes_over_results(
             along = axes[-1].var if axes else None
             lanes = None if lane is None else (along, lane, width)
             term = kept.body(reduce, done, lane)
+            places = None if along is None else vector_places(nest, along)
+            if places is not None and lane is not None and not term[1]:
+                term = places(term[0]), []
             loops, value = _reduce_here(nest, reduce, term, values, lanes)
             stmts += loops
             done[reduce] = value
