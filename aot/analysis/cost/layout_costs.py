@@ -27,6 +27,9 @@ FAR_SCALARS = 0.1
 # of a tap of a depthwise window: where lanes gather, as either its operand or its result has its
 # channels side by side; and where both are planes, whose lines are full vectors
 GATHERED_TAP, PLANE_TAP = 0.4, 0.06
+# of an element that data name among neighbours in memory: of few lines of a cache, out of which
+# vectors pick where they can
+NAMED_NEIGHBOUR = 0.4
 
 
 class LayoutCosts:
@@ -159,6 +162,7 @@ class LayoutCosts:
             for read in accesses.of(number):
                 times = _count([accesses.extents[v] for v in _around(accesses, read)])
                 price = self._price(read, type, lane, self._lanes(result))
+                price += self._repeated(read, type, result)
                 last = [v for v in read.axes if accesses.extents[v] != 1][-1:]
                 if last:
                     along = self._price(read, type, last[0], lanes_of_type(self.target, type))
@@ -166,15 +170,34 @@ class LayoutCosts:
                 total += times * price
         return total
 
+    def _repeated(self, read: Read, type: TensorType, result: TensorType) -> float:
+        """Of what is repeated along a result's innermost dim of few elements, one by one: vectors
+        run along the dim before it, and each element of theirs is stored that often."""
+        wide = [d for d in memory_order(result) if result.dims[d] != 1]
+        lanes = lanes_of_type(self.target, type)
+        times = _count([result.dims[d] for d in wide[-1:]])
+        if self.call.record.kind is not Kind.MOVEMENT or len(wide) < 2 or times >= lanes:
+            return 0.0
+        if any(s.depends_on(wide[-1]) for s in read.subscripts):
+            return 0.0
+        return self._price(read, type, wide[-2], lanes) / times
+
     def _price(self, read: Read, type: TensorType, lane: int, lanes: int) -> float:
         """Of one element of a read whose lanes run along variable `lane`."""
-        if any(c.depends_on(lane) for c in read.conditions):
+        # where movement asks a condition is known for whole segments
+        is_asked = self.call.record.kind is not Kind.MOVEMENT
+        if is_asked and any(c.depends_on(lane) for c in read.conditions):
             return 1.0
         step: Dim | None = 0
         for subscript, stride in zip(read.subscripts, type.strides, strict=True):
             by = subscript.steps[lane]
             if by is None or step is None:
-                return 1.0
+                others = (s.steps[lane] for s in read.subscripts if s is not subscript)
+                if stride != 1 or any(n != 0 for n in others):
+                    return 1.0
+                if subscript.has_data:
+                    return NAMED_NEIGHBOUR
+                return 1.0 if is_asked else 1 / lanes
             step = dims.add(step, dims.multiply(by, stride))
         if step == 0:
             return 0.25 / lanes

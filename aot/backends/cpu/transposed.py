@@ -63,15 +63,17 @@ def block_of(stmt: For, width: int) -> Block | None:
 
     is_square = _is_power(stmt.extent) and stmt.extent >= LEAST
 
-    def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr]) -> bool:
+    def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr], *, far: bool) -> bool:
+        """Whether neighbours along the unrolled loop are neighbours in memory, and lanes are not;
+        `far` is whether data may say where a lane's are."""
         if isinstance(memory, Scratch) and memory.space is Space.REGISTER:
             return False
         along, across = (_step(memory, indices, v) for v in (stmt.var, inner.var))
         is_known = not named & {v for i in indices for v in free_vars(i)}
-        return is_known and along == 1 and across is not None and across not in (0, 1)
+        return is_known and along == 1 and across not in (0, 1) and (far or across is not None)
 
     def is_stored(store: Store) -> bool:
-        if not is_transposed(store.target, store.indices):
+        if not is_transposed(store.target, store.indices, far=False):
             return False
         across = _step(store.target, store.indices, inner.var)
         return stmt.extent == across or is_square
@@ -83,7 +85,7 @@ def block_of(stmt: For, width: int) -> Block | None:
         and x.guard is None
         and x.dtype is x.source.dtype is not DType.INDEX
         and x.source not in targets
-        and is_transposed(x.source, x.indices)
+        and is_transposed(x.source, x.indices, far=isinstance(x.source, Buffer))
     )
     stores = tuple(s for s in stored if is_stored(s))
     return Block(inner, found, stores) if found or stores else None

@@ -59,7 +59,8 @@ def _far_axis(output: Output) -> Axis | None:
     for value in output.values:
         for load in expr.loads(value):
             across = expr.coefficient(load.indices[0], inner.var)
-            if load.guard is not None or across in (0, 1, None):
+            is_named = across is None and any(expr.loads(index) for index in load.indices)
+            if load.guard is not None or across in (0, 1) or (across is None and not is_named):
                 continue
             for axis in output.axes[:-1]:
                 if expr.coefficient(load.indices[0], axis.var) == 1:
