@@ -34,6 +34,7 @@ from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.byte_depthwise import schedule_byte_depthwise
 from aot.kernels.schedules.columns import are_columns, schedule_columns
 from aot.kernels.schedules.kept_rows import KeptRows
+from aot.kernels.schedules.named_rows import schedule_named_rows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.packed_windows import PackedTiles, find_packed
 from aot.kernels.schedules.padded import find_padded, schedule_padded
@@ -173,6 +174,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     pooled = None if planes is None else schedule_plane_pool(nest, output, planes)
     if pooled is not None:
         return pooled
+    named = None if free else schedule_named_rows(nest, output, reduces)
+    if named is not None:
+        return named
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         pool = find_pool(nest, window)
