@@ -46,7 +46,7 @@ from benchmarks.kernels.machine import Peaks
 _DIVISIONS = frozenset({"div", "sqrt"})
 _BYTES = frozenset({DType.I8, DType.U8})
 # of each element data say where it lies
-_PLACED = frozenset({"gather_elements", "grid_sample"})
+_PLACED = frozenset({"gather_elements", "gather_nd", "grid_sample"})
 _NO_WORK = (Kind.STRUCTURE, Kind.VIEW, Kind.SHAPE)
 
 
@@ -141,9 +141,10 @@ def _computed(call: Call, values: Mapping[str, int]) -> Work:
         return Work()
     found = Work()
     if call.record.name in _PLACED:
+        placed = _placed_in_rows if call.record.name == "gather_nd" else _placed
         for compute, type in zip(call.record.compute(call), call.result_types, strict=True):
             extents = dict(zip(compute.indices, type.dims, strict=True))
-            loads = _number(count_operations(compute.value, extents, _placed), values)
+            loads = _number(count_operations(compute.value, extents, placed), values)
             found += Work(scalars=loads)
     if call.record.kind is Kind.MOVEMENT:
         return found
@@ -179,6 +180,11 @@ def _is_rounded(e: expr.Expr) -> bool:
 
 def _placed(e: expr.Expr) -> int:
     return int(isinstance(e, expr.Load) and any(expr.loads(index) for index in e.indices))
+
+
+def _placed_in_rows(e: expr.Expr) -> int:
+    """Not whole rows of neighbours."""
+    return int(isinstance(e, expr.Load) and bool(e.indices) and bool(expr.loads(e.indices[-1])))
 
 
 def _expanded(value: expr.Expr) -> expr.Expr:

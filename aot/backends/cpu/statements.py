@@ -309,7 +309,7 @@ class KernelEmitter:
             loaded = {load: load_columns(self.memory, load, count) for load in block.loads}
             self.scopes.close()
             results: dict[Store, list[Value]] = {each: [] for each in block.stores}
-            is_plain = all(isinstance(each, Store) for each in inner.body)
+            is_plain = all(each in results for each in inner.body)
             for i in range(count):
                 self.in_iteration(stmt, i, inner, at)
                 for load, values in loaded.items():

@@ -55,7 +55,9 @@ class _Places:
     def _load(self, e: Load, source: Buffer, index: Expr) -> Expr:
         size = source.shape[0]
         is_small = isinstance(size, int) and 0 < size < _MOST_ELEMENTS
-        if not is_small or not self._varies(index) or not self._may_narrow(index):
+        # what numbers of few bits name as they are: a vector of bytes may be looked up at once
+        is_plain = isinstance(index, Cast) and e.guard is None
+        if is_plain or not is_small or not self._varies(index) or not self._may_narrow(index):
             return expr.rebuild(e, self)
         place = self._narrow(index)
         if e.guard is None:

@@ -119,25 +119,30 @@ def _line(position: Expr) -> int | None:
             return None
 
 
-def in_vectors(index: Expr, guard: Expr | None) -> Expr:
+def in_vectors(index: Expr) -> Expr:
     """An index as an integer of 64 bits, which vectors compute with as far as it is made of numbers
-    that are loaded, in lanes where a guard holds."""
+    that are loaded."""
     match index:
-        case Cast(a=Load() as load) if guard is not None:
-            other = expr.const(0, load.dtype)
-            return expr.cast(replace(load, guard=guard, other=other), DType.I64)
         case Cast():
             return expr.cast(index.a, DType.I64)
         case Const():
             return expr.const(index.value, DType.I64)
-        case Binary() if index.op in ("add", "sub", "min", "max"):
-            a, b = (in_vectors(x, guard) for x in (index.a, index.b))
-            return expr.binary(index.op, a, b)
+        case Binary() if index.op in ("add", "sub", "mul", "min", "max"):
+            return expr.binary(index.op, in_vectors(index.a), in_vectors(index.b))
         case Select(condition=Binary() as asked) if asked.op == "lt":
-            a, b, x, y = (in_vectors(n, guard) for n in (asked.a, asked.b, index.a, index.b))
-            return expr.select(expr.binary("lt", a, b), x, y)
+            condition = expr.binary("lt", in_vectors(asked.a), in_vectors(asked.b))
+            return expr.select(condition, in_vectors(index.a), in_vectors(index.b))
         case _:
             return expr.cast(index, DType.I64)
+
+
+def _where(guard: Expr, e: Expr) -> Expr:
+    """An expression whose loads are done where a guard holds, and are 0 elsewhere."""
+    if isinstance(e, Load) and e.guard is None:
+        indices = tuple(_where(guard, index) for index in e.indices)
+        other = expr.const(e.dtype.numpy.type(0).item(), e.dtype)
+        return replace(e, indices=indices, guard=guard, other=other)
+    return expr.rebuild(e, lambda x: _where(guard, x))
 
 
 class _Near:
@@ -234,7 +239,8 @@ class _Near:
             most: Expr | None = None
             guard = None if self.on is None else self.is_on(lane)
             for k, term in enumerate(self.terms(expr.add(first, lane))):
-                position = in_vectors(term.position, guard)
+                at = term.position if guard is None else _where(guard, term.position)
+                position = in_vectors(at)
                 here = expr.binary("sub", position, expr.cast(base, DType.I64))
                 if guard is not None:
                     here = expr.select(guard, here, expr.const(0, DType.I64))

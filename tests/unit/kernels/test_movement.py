@@ -238,6 +238,23 @@ def test_planes_become_pixels_between_padding(
     run_everywhere(padded, [x])
 
 
+@pytest.mark.parametrize("dtype", ["f32", "i64", "f16"])
+def test_running_sums_of_lines(dtype: str) -> None:
+    numpy = {"f32": np.float32, "i64": np.int64, "f16": np.float16}[dtype]
+    for shape in ((37, 29), (16, 16), (3, 5, 40), (2, 33)):
+        x = np.random.default_rng(8).integers(-3, 4, shape).astype(numpy)
+        for exclusive, reverse in itertools.product((False, True), repeat=2):
+            attrs = {"axis": x.ndim - 1, "exclusive": exclusive, "reverse": reverse}
+
+            def made(x: Array = x, attrs: dict[str, Any] = attrs) -> Function:
+                b = Builder()
+                line = b.input("x", f"{dtype}{list(x.shape)}")
+                b.output("y", b.op("scan", line, combine="sum", **attrs))
+                return b.function()
+
+            run_everywhere(made, [x])
+
+
 def test_pixels_of_planes_are_stored_at_once() -> None:
     b = Builder()
     p = b.op("pad", b.input("p", "u8[3, 48]"), pads=(0, 2, 1, 2), value=7.0)
