@@ -235,7 +235,7 @@ def _gathered_by_line(stage: Stage) -> int:
                 if accesses.rank == type.rank and any(
                     read.subscripts[d].has_data and read.subscripts[d].steps[order[-1]] is None
                     for d in inner
-                    if accesses.reductions
+                    if accesses.reductions or accesses.element is not None
                 ):
                     return max(type.rank - 2, 0)
     return type.rank

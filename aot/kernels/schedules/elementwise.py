@@ -60,6 +60,9 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
 def _of_narrow_lanes(nest: Nest, output: Output) -> Nest:
     """With as many lanes as a vector has of the widest elements, where all are narrower than those
     that lanes are counted for."""
+    places = [i for value in output.values for x in expr.loads(value) for i in x.indices]
+    if any(map(expr.loads, places)) and not nest.target.looks_up_bytes:
+        return nest  # each lane loads for itself
     stored = [output.buffer.dtype, *(buffer.dtype for buffer, _ in output.others)]
     nodes = {node for value in output.values for node in expr.nodes(value)}
     used = [node.dtype for node in nodes if node.dtype is not DType.INDEX]

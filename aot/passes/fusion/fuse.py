@@ -380,7 +380,10 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
     )
     for user in value.users:
         for number, operand in enumerate(user.operands):
-            if operand is value and not _fits_use(user, number, producer, is_renaming, is_cheap):
+            fits = operand is not value or _fits_use(
+                *(user, number, producer, is_renaming, is_cheap, target)
+            )
+            if not fits:
                 return _why_not_fit(user, number, is_cheap)
             prices = _prices(user, number, producer, target) if operand is value else None
             if prices is not None and prices.inline > prices.apart:
@@ -439,7 +442,14 @@ def _named(op: Op) -> str:
     return f"{op.name} ({op.origin})" if op.origin else op.name
 
 
-def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_cheap: bool) -> bool:
+def _fits_use(
+    user: Op,
+    number: int,
+    producer: Group,
+    is_renaming: bool,
+    is_cheap: bool,
+    target: Target | None,
+) -> bool:
     kind = user.record.kind
     if kind is Kind.CONTRACTION:
         if _is_left(user, number):
@@ -457,7 +467,9 @@ def _fits_use(user: Op, number: int, producer: Group, is_renaming: bool, is_chea
     if _is_index_only(producer) or (is_renaming and all(map(_only_repeats, producer.ops))):
         return True
     if user.record is GATHER and all(op.record is GATHER for op in producer.ops):
-        return True  # an element of a table more, which rows or columns share
+        # an element of a table more, which rows or columns share; but where lanes load one by one,
+        # columns are gathered once for all rows that are alike
+        return target is None or target.has_workgroups or target.picks_lanes(4)
     results = zip(found, user.results, strict=True)
     return all(_reads_once(a, number, result.type.dims) for a, result in results)
 

@@ -179,6 +179,17 @@ def test_elements_that_two_tables_name_are_moved_once(axes: tuple[int, int], tar
         check(b.function(), [numbers(shape)], target, 1, engine=on_cpu(target))
 
 
+@pytest.mark.parametrize(("target", "regions"), [("x86-64-v4", 1), ("x86-64-v3", 2)])
+def test_gathers_of_gathers_are_one_region_where_lanes_pick(target: str, regions: int) -> None:
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, (2, 9, 7)))
+    rows = b.op("gather", x, b.constant(np.arange(5)), axis=1)
+    b.output("y", b.op("gather", rows, b.constant(np.arange(19) * 7 // 19), axis=2))
+    function = b.function()
+    fuse(function, target=targets.load(target))
+    assert sum(op.name == "region" for op in function.block) == regions
+
+
 def test_targets_that_pick_lanes() -> None:
     names = {
         "x86-64-v3": (),
