@@ -61,6 +61,19 @@ def row_of_vectors(
     return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
 
 
+def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]:
+    """How vectors, of `width` at most, take `count` elements: where those of one width begin, the
+    width, and how many they are."""
+    found: list[tuple[Dim, int, Dim]] = []
+    done: Dim = 0
+    for wide in (*_widths(width, lanes, count), 1):
+        full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
+        if full != 0:
+            found.append((done, wide, full))
+        done = dims.add(done, dims.multiply(full, wide))
+    return found
+
+
 def _masked_lanes(nest: Nest, count: Dim) -> int:
     """How many lanes of a last vector are on, where the target turns lanes off by masks, and what
     is left of whole vectors would take several narrower ones; else 0."""
@@ -71,11 +84,16 @@ def _masked_lanes(nest: Nest, count: Dim) -> int:
 
 
 def _widths(width: int, lanes: int, count: Dim) -> list[int]:
-    """Widths of the vectors that `count` elements are taken in, ever narrower; of `lanes` at least
-    where only the device knows how many there are."""
+    """Widths of the vectors that `count` elements are taken in, ever narrower; where only the
+    device knows how many there are, of `lanes` at least, and of the power of two that divides what
+    is left."""
     if not isinstance(count, int):
-        return [width] if width <= lanes else [width, lanes]
-    widths: list[int] = []
+        widths = [width] if width <= lanes else [width, lanes]
+        part = min(width, lanes) // 2
+        while part > 1 and dims.modulo(count, part) != 0:
+            part //= 2
+        return widths if part <= 1 or dims.modulo(count, widths[-1]) == 0 else [*widths, part]
+    widths = []
     while width > 1 and count:
         if count >= width:
             widths.append(width)

@@ -40,6 +40,7 @@ from aot.kernels.schedules.packed_windows import PackedTiles, find_packed
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.plane_pools import find_plane_pool, schedule_plane_pool
 from aot.kernels.schedules.pools import find_pool, schedule_pool
+from aot.kernels.schedules.positions import find_position, schedule_position
 from aot.kernels.schedules.row_blocks import schedule_row_blocks
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
@@ -165,6 +166,10 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     reduces, free = _reduced(output)
     if is_long_for_a_lane(nest, output):
         return _lanes_over_reduction(nest, output, reduces, free)
+    position = None if free or nest.is_gpu else find_position(output, reduces)
+    found = None if position is None else schedule_position(nest, output, position)
+    if found is not None:
+        return found
     if not free and are_columns(nest, output, reduces):
         return schedule_columns(nest, output, reduces[0])
     bytes_ = None if free else schedule_byte_depthwise(nest, output, reduces)

@@ -47,13 +47,13 @@ def schedule_row_blocks(
         return None
     if any(r.dtype not in _DTYPES for r in reduces):
         return None
-    size = _block_size(nest, axes[-1].extent, reduces)
+    size = block_size(nest, axes[-1].extent, reduces)
     if size < FEWEST:
         return None
     return _RowBlocks(nest, output, reduces, free, axes, gone, size).build()
 
 
-def _block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
+def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     """How many rows a block has; 0 where there are none."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:

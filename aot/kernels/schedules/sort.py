@@ -8,19 +8,23 @@ elements the one in front is the better, which makes the order total, and the re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
-from aot.ir.expr import Expr, Load
+from aot.ir.expr import Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.nest import Axis
+from aot.kernels.schedules.best_many import ManyBest
 from aot.kernels.schedules.lines import Lines, let
 
 VALUES, POSITIONS = 0, 1
 # how many a CPU keeps in registers: an element that is among them moves the others without branches
 MOST_IN_REGISTERS = 8
+# lanes that lines of their own are worth
+LEAST_LANES = 4
 # powers of four whose sum is above any extent
 _POWERS = 16
 
@@ -30,8 +34,24 @@ def schedule_sort(lines: Lines) -> tuple[Stmt, ...]:
     count = lines.op.attrs["k"]
     is_few = isinstance(count, int) and 0 < count <= MOST_IN_REGISTERS
     if is_few and not lines.nest.is_gpu:
-        return _FewBest(lines).build()
+        across = _FewAcross(lines)
+        return across.blocks() if across.fits() else _FewBest(lines).build()
+    many = _many(lines)
+    if many is not None:
+        return many
     return _TopK(lines).build()
+
+
+def _many(lines: Lines) -> tuple[Stmt, ...] | None:
+    """The loops of many of each line, where extents are known."""
+    top = _TopK(lines)
+    if lines.nest.is_gpu or not isinstance(top.count, int) or top.count == 0:
+        return None
+    many = ManyBest(lines, top.axis, top.count, top.wanted)
+    if not isinstance(top.extent, int) or top.extent < top.count or not many.fits():
+        return None
+    across = [n for d, n in enumerate(top.x.dims) if d != top.axis]
+    return lines.each(across, lambda at, width, lane: many.line(at), top.extent)
 
 
 class _TopK:
@@ -248,30 +268,158 @@ class _FewBest(_TopK):
         is_better = expr.binary(self.compare, value, self.of_rank(VALUES, last))
         return [*stmts, If(is_better, tuple(self.insert(value, i, last)))]
 
-    def of_rank(self, number: int, rank: int) -> Expr:
-        """What is kept of the element of a rank."""
-        return Load(self.best[number], (expr.index(rank),), self.best[number].dtype)
+    def of_rank(self, number: int, rank: int, lane: Expr | None = None) -> Load:
+        """What is kept of the element of a rank, of the line of a lane if there are several."""
+        best = self.best[number]
+        return Load(best, (self.slot(rank, lane),), best.dtype)
 
-    def insert(self, value: Expr, i: Expr, last: int) -> list[Stmt]:
+    def slot(self, rank: int, lane: Expr | None) -> Expr:
+        """Where that is."""
+        return expr.index(rank)
+
+    def insert(
+        self,
+        value: Expr,
+        i: Expr,
+        last: int,
+        lane: Expr | None = None,
+        is_here: Expr | None = None,
+    ) -> list[Stmt]:
         """Puts element `i`, which comes before or at rank `last`, among the better ones; what has
-        that rank is forgotten."""
+        that rank is forgotten.
+
+        Args:
+            is_here: whether it does; None where that is known.
+        """
         stmts: list[Stmt] = []
-        place = let(self.lines, expr.cast(i, self.position_dtype), stmts, "p")
+        place = let(self.lines, expr.cast(i, self.best[POSITIONS].dtype), stmts, "p")
         coming = {VALUES: value, POSITIONS: place}
         numbers = [VALUES, *(n for n in self.wanted if n == POSITIONS)]
-        is_here: Expr | None = None  # whether it comes before what had the rank behind
         for rank in range(last, -1, -1):
+            # whether it comes before what has the rank ahead; is_here: behind
             is_before = None
             if rank:
-                ahead = self.of_rank(VALUES, rank - 1)
+                ahead = self.of_rank(VALUES, rank - 1, lane)
                 found = expr.binary(self.compare, value, ahead)
                 is_before = let(self.lines, found, stmts, "c")
             for n in numbers:
                 now = coming[n]
                 if is_here is not None:
-                    now = expr.select(is_here, now, self.of_rank(n, rank))
+                    now = expr.select(is_here, now, self.of_rank(n, rank, lane))
                 if is_before is not None:
-                    now = expr.select(is_before, self.of_rank(n, rank - 1), now)
-                stmts.append(Store(self.best[n], (expr.index(rank),), now))
+                    now = expr.select(is_before, self.of_rank(n, rank - 1, lane), now)
+                stmts.append(Store(self.best[n], (self.slot(rank, lane),), now))
             is_here = is_before
+        return stmts
+
+
+class _FewAcross(_FewBest):
+    """The same of as many lines at once as a vector has lanes, without branches: what is better
+    than the last is found too often for these to be foreseen."""
+
+    def __init__(self, lines: Lines) -> None:
+        super().__init__(lines)
+        self.width = lines.nest.target.lanes(self.x.dtype)
+        scratch = lines.nest.builder.scratch
+        self.own, is_wide = self.best, self.position_dtype.bits > self.x.dtype.bits
+        positions = DType.I32 if is_wide else self.position_dtype
+        self.among = {
+            VALUES: scratch("best", self.x.dtype, (self.kept * self.width,)),
+            POSITIONS: scratch("places", positions, (self.kept * self.width,)),
+        }
+
+    def fits(self) -> bool:
+        """Whether there are lines enough, as long as positions of 32 bits reach."""
+        extent, rows = self.extent, self._outer()[-1:]
+        if self.width < LEAST_LANES or self.x.dtype.bits != 32 or not isinstance(extent, int):
+            return False
+        if not rows or not self.kept <= extent < 1 << 31:
+            return False
+        return isinstance(rows[0].extent, int) and rows[0].extent >= self.width
+
+    def _outer(self) -> list[Axis]:
+        """The axes across lines."""
+        return [
+            Axis(Var(f"i{d}"), n) for d, n in enumerate(self.x.dims) if d != self.axis and n != 1
+        ]
+
+    def blocks(self) -> tuple[Stmt, ...]:
+        nest, axes, width = self.lines.nest, self._outer(), self.width
+        known = {axis.var.name: axis.var for axis in axes}
+        *outer, rows = axes
+        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(rows.extent, width))
+        rest = dims.modulo(rows.extent, width)
+
+        def body(values: dict[Var, Expr]) -> list[Stmt]:
+            start = expr.mul(values[blocks.var], expr.index(width))
+
+            def at(row: Expr) -> list[Expr]:
+                here = {**values, rows.var: expr.add(start, row)}
+                return [
+                    here[known[f"i{d}"]] if f"i{d}" in known else expr.index(0)
+                    for d in range(len(self.x.dims))
+                    if d != self.axis
+                ]
+
+            whole = self.across(at)
+            if rest == 0:
+                return whole
+            one = nest.serial(rest, lambda n: self.line(at(n)), "row")
+            end = expr.add(start, expr.index(width))
+            is_whole = expr.binary("le", end, expr.index(rows.extent))
+            return [If(is_whole, tuple(whole), tuple(one))]
+
+        work = dims.multiply(self.extent, width * self.kept)
+        return nest.grid([*outer, blocks], body, work)
+
+    def line(self, at: Sequence[Expr]) -> list[Stmt]:
+        self.best = self.own
+        return super().line(at)
+
+    def slot(self, rank: int, lane: Expr | None) -> Expr:
+        return expr.index(rank) if lane is None else expr.add(expr.index(rank * self.width), lane)
+
+    def across(self, at: Callable[[Expr], list[Expr]]) -> list[Stmt]:
+        """A line in each lane; `at` gives the indices of a lane's."""
+        nest, width, last = self.lines.nest, self.width, self.kept - 1
+        self.best = self.among
+
+        def element(i: Expr, rank: int, *, is_asked: bool) -> list[Stmt]:
+            def of_line(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                value = let(self.lines, self.lines.load(0, self.place(at(lane), i)), stmts, "v")
+                is_better = None
+                if is_asked:
+                    found = expr.binary(self.compare, value, self.of_rank(VALUES, last, lane))
+                    is_better = let(self.lines, found, stmts, "b")
+                return [*stmts, *self.insert(value, i, rank, lane, is_better)]
+
+            return [nest.spread(width, of_line)]
+
+        assert isinstance(self.extent, int)
+        stmts = [
+            stmt for i in range(self.kept) for stmt in element(expr.index(i), i, is_asked=False)
+        ]
+        whole, rest = divmod(self.extent - self.kept, width)
+
+        def several(o: Expr) -> list[Stmt]:
+            first = expr.add(expr.mul(o, expr.index(width)), expr.index(self.kept))
+            return nest.unrolled(
+                width, lambda u: element(expr.add(first, u), last, is_asked=True), "u"
+            )
+
+        done = expr.index(self.kept + whole * width)
+        stmts += nest.serial(whole, several, "o")
+        stmts += nest.serial(rest, lambda t: element(expr.add(done, t), last, is_asked=True), "t")
+
+        def store(rank: int, lane: Expr) -> list[Stmt]:
+            place = self.place(at(lane), expr.index(rank))
+            return [
+                self.lines.store(n, place, expr.cast(self.of_rank(n, rank, lane), dtype))
+                for n, dtype in ((VALUES, self.x.dtype), (POSITIONS, self.position_dtype))
+                if n in self.wanted
+            ]
+
+        for rank in range(self.kept):
+            stmts.append(nest.spread(width, lambda lane, rank=rank: store(rank, lane)))  # type: ignore[misc]
         return stmts

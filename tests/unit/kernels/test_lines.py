@@ -196,6 +196,56 @@ def test_few_and_more_of_a_line(target: str, wanted: list[int]) -> None:
 
 
 @pytest.mark.parametrize("wanted", [[0, 1], [0], [1]], ids=["both", "values", "places"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_few_of_many_lines(target: str, axis: int, wanted: list[int]) -> None:
+    """As many at once as a vector has lanes, and those that are left; ties and infinities."""
+    random = np.random.default_rng(6)
+    for k, sign, terms, dtype in ((1, 1, 40, "f4"), (3, -1, 3, "i4"), (8, 1, 21, "f4")):
+        shape = [2, 1, 35]
+        shape[axis] = terms
+        x = random.integers(-3, 4, shape).astype(dtype)
+        if dtype == "f4":
+            x[random.random(shape) < 0.2] = -np.inf
+        found = run_op(target, "top_k", [x], wanted, axis=axis, k=k, largest=sign > 0)
+        places = np.take(np.argsort(-sign * x, axis, kind="stable"), np.arange(k), axis)
+        expected = [np.take_along_axis(x, places, axis), places]
+        for number, result in zip(wanted, found, strict=True):
+            np.testing.assert_array_equal(result, expected[number])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_many_of_a_line(target: str, axis: int, dtype: str) -> None:
+    """Ties, zeros of both signs, the greatest and the least; lines of few elements and of more."""
+    random = np.random.default_rng(7)
+    for terms, k, sign in ((20, 9, 1), (97, 9, -1), (130, 129, 1), (333, 60, 1), (333, 61, -1)):
+        x = random.integers(-90, 91, (terms, 3)).astype(dtype)
+        x[::7] = 0
+        if dtype == "f4":
+            x[random.random(x.shape) < 0.1] = -0.0
+            x[5:9], x[11] = -np.inf, np.inf
+        else:
+            x[5:9], x[11] = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+        key = x if sign < 0 else -x if dtype == "f4" else ~x
+        x, key = (x, key) if axis == 0 else (x.T.copy(), key.T)
+        found = run_op(target, "top_k", [x], axis=axis, k=k, largest=sign > 0)
+        places = np.take(np.argsort(key, axis, kind="stable"), np.arange(k), axis)
+        for result, expected in zip(
+            found, (np.take_along_axis(x, places, axis), places), strict=True
+        ):
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_nan_among_many(target: str) -> None:
+    """The order is open, but each element has one place."""
+    x = np.random.default_rng(8).uniform(-9, 9, (2, 140)).astype(np.float32)
+    x[:, ::5] = np.nan
+    values, places = run_op(target, "top_k", [x], axis=1, k=140)
+    np.testing.assert_array_equal(np.sort(places, 1), np.tile(np.arange(140), (2, 1)))
+    np.testing.assert_array_equal(values, np.take_along_axis(x, places.astype(np.int64), 1))
+
+
+@pytest.mark.parametrize("wanted", [[0, 1], [0], [1]], ids=["both", "values", "places"])
 def test_of_a_number_that_the_model_computes(target: str, wanted: list[int]) -> None:
     """None too: no element is read then, nor written."""
     x = np.random.default_rng(5).integers(-2, 3, (2, 5)).astype(np.float32)

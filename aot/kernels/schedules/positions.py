@@ -1,0 +1,431 @@
+"""Where the extremum of a row or column is, in one pass: lanes keep what they found, and where.
+
+An element takes the place of the one before if it is greater, which NaN never is: where elements,
+added up, are NaN, another pass asks each of them. CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Select, Unary, Var
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.lane_reductions import halved, over_lanes
+from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identity
+from aot.kernels.lower.rows import SUMS, row_of_vectors, vectors_of
+from aot.kernels.schedules.row_blocks import FEWEST, block_size
+from aot.records import dataclass
+
+Values = dict[Var, Expr]
+
+# results side by side of a workgroup
+MOST_COLUMNS = 512
+# vectors of a row that lanes of one go through, and not of several, which must be combined
+FEW = 8
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an extremum is.
+
+    Attributes:
+        extremum, found: what is greatest or least, and the first or last place where it is.
+        element: what is compared, at `var`.
+        number: the place, as it is found.
+        never: what no place is.
+    """
+
+    extremum: Reduce
+    found: Reduce
+    element: Expr
+    var: Var
+    extent: Dim
+    number: Expr
+    never: Expr
+
+    @property
+    def is_max(self) -> bool:
+        return self.extremum.op == "max"
+
+    @property
+    def is_last(self) -> bool:
+        return self.found.op == "max"
+
+
+def find_position(output: Output, reduces: Sequence[Reduce]) -> Position | None:
+    """The position that `output` is, if it is one and no more."""
+    if len(reduces) != 2:
+        return None
+    extremum, found = reduces
+    if extremum.op not in ("max", "min") or found.op not in ("max", "min"):
+        return None
+    chosen = found.body
+    if not isinstance(chosen, Select) or len(found.axes) != 1 or len(extremum.axes) != 1:
+        return None
+    ((var, extent),), ((other, same),) = found.axes, extremum.axes
+    element = expr.substitute(extremum.body, {other: var})
+    if extent != same or not _asks_for(chosen.condition, element, extremum):
+        return None
+    number, never = chosen.a, chosen.b
+    if not isinstance(number, Cast) or number.a is not var or expr.free_vars(never):
+        return None
+    if any(load.guard is not None for load in expr.loads(element)) or not expr.loads(element):
+        return None
+    return Position(extremum, found, element, var, extent, number, never)
+
+
+def _are_same(a: Expr, b: Expr) -> bool:
+    """Whether two expressions are written alike."""
+    if a is b:
+        return True
+    known = [
+        [getattr(e, name, None) for name in ("op", "dtype", "value", "source")] for e in (a, b)
+    ]
+    inner = expr.children(a), expr.children(b)
+    if type(a) is not type(b) or known[0] != known[1] or len(inner[0]) != len(inner[1]):
+        return False
+    if isinstance(a, Var | expr.Param | expr.Size | Reduce):
+        return False  # those that are one
+    return all(map(_are_same, *inner))
+
+
+def _asks_for(condition: Expr, element: Expr, extremum: Reduce) -> bool:
+    """Whether a condition is that an element is the extremum, or NaN."""
+    sides = [condition]
+    if isinstance(condition, Binary) and condition.op == "or":
+        sides = [condition.a, condition.b]
+        nan = sides.pop()
+        if not isinstance(nan, Unary) or nan.op != "isnan" or not _are_same(nan.a, element):
+            return False
+    (same,) = sides
+    is_it = isinstance(same, Binary) and same.op == "eq" and same.b is extremum
+    return is_it and _are_same(same.a, element)  # type: ignore[union-attr]
+
+
+def schedule_position(nest: Nest, output: Output, position: Position) -> tuple[Stmt, ...] | None:
+    """The loops of a position; None where neither its terms nor its results lie side by side."""
+    made = _Positions(nest, output, position)
+    loads = expr.loads(position.element)
+    inner = output.axes[-1] if output.axes else None
+    if inner is not None and all(expr.coefficient(x.indices[0], inner.var) == 1 for x in loads):
+        return made.across()
+    if any(expr.coefficient(x.indices[0], position.var) == 1 for x in loads):
+        return made.along()
+    return None
+
+
+class _Positions:
+    def __init__(self, nest: Nest, output: Output, position: Position) -> None:
+        # what is stored may be wider than what is compared
+        dtypes = position.extremum.dtype, position.found.dtype
+        self.nest = nest = replace(nest, lanes=min(map(nest.target.lanes, dtypes)))
+        self.output = output
+        self.position = position
+        self.is_asked = position.extremum.dtype.is_float
+
+    # What is kept of elements
+
+    def _kept(self, count: int) -> tuple[Scratch, Scratch]:
+        """What lanes have found, and where."""
+        extremum, found = self.position.extremum, self.position.found
+        builder = self.nest.builder
+        best = builder.scratch("best", extremum.dtype, (count,))
+        return best, builder.scratch("place", found.dtype, (count,))
+
+    def _start(self, best: Scratch, place: Scratch, slot: Expr, number: Expr) -> list[Stmt]:
+        """Before any element was seen; `number` is that of the first one."""
+        position = self.position
+        first = position.never if position.is_last else expr.cast(number, place.dtype)
+        return [
+            Store(best, (slot,), identity(position.extremum.op, best.dtype)),
+            Store(place, (slot,), first),
+        ]
+
+    def _element(
+        self,
+        kept: tuple[Scratch, Scratch],
+        slot: Expr,
+        values: Values,
+        seen: Scratch | None,
+        *,
+        is_quick: bool,
+    ) -> list[Stmt]:
+        """Compares an element with what was found."""
+        position, (best, place) = self.position, kept
+        stmts: list[Stmt] = []
+        element = self.nest.let(expr.substitute(position.element, values), stmts, "element")
+        old = self.nest.let(Load(best, (slot,), best.dtype), stmts, "old")
+        op = (
+            ("ge" if position.is_max else "le")
+            if position.is_last
+            else ("gt" if position.is_max else "lt")
+        )
+        takes = expr.binary(op, element, old)
+        if not is_quick:
+            asked: Expr = expr.unary("isnan", element)
+            if not position.is_last:
+                asked = expr.binary("and", asked, expr.binary("eq", old, old))
+            takes = expr.binary("or", takes, asked)
+        takes = self.nest.let(takes, stmts, "takes")
+        number = expr.substitute(position.number, values)
+        more = expr.binary("gt" if position.is_max else "lt", element, old)
+        stmts += [
+            Store(best, (slot,), expr.select(more if is_quick else takes, element, old)),
+            Store(place, (slot,), expr.select(takes, number, Load(place, (slot,), place.dtype))),
+        ]
+        if seen is not None:
+            total = Load(seen, (slot,), seen.dtype)
+            stmts.append(Store(seen, (slot,), expr.add(total, element)))
+        return stmts
+
+    def _chosen(self, best: Expr, place: Expr, extremum: Expr) -> Expr:
+        """A lane's place, if its element is the extremum of all lanes."""
+        is_it = expr.binary("eq", best, extremum)
+        if self.is_asked:
+            is_it = expr.binary("or", is_it, expr.unary("isnan", best))
+        return expr.select(is_it, place, self.position.never)
+
+    def _stores(self, values: Values, extremum: Expr, found: Expr) -> list[Stmt]:
+        made = {self.position.extremum: extremum, self.position.found: found}
+        return self.output.stores(self.nest, values, made.get)  # type: ignore[arg-type]
+
+    def _either(self, width: int, make: Callable[[Scratch | None, bool], list[Stmt]]) -> list[Stmt]:
+        """Statements that look at elements, quickly unless one is NaN.
+
+        Args:
+            width: lanes in which they are added up.
+            make: given where elements are added, and whether that is quick.
+        """
+        nest = self.nest
+        if not self.is_asked:
+            return make(None, True)
+        seen = nest.builder.scratch("seen", self.position.extremum.dtype, (width,))
+        zero = expr.const(0, seen.dtype)
+        stmts = over_lanes(nest, width, lambda n: [Store(seen, (n,), zero)])
+        stmts += make(seen, True)
+        stmts += halved(nest, "sum", seen, width, 1)
+        total = nest.let(Load(seen, (expr.index(0),), seen.dtype), stmts, "total")
+        is_nan = expr.binary("ne", total, total)
+        return [*stmts, If(is_nan, tuple(make(None, False)))]
+
+    # Results side by side
+
+    def across(self) -> tuple[Stmt, ...]:
+        """Lanes along results."""
+        nest, position = self.nest, self.position
+        axes, gone = collapse(self.output.axes, self.output.address, self._values())
+        *outer, inner = axes
+        pieces = Axis(nest.builder.var("piece"), dims.ceil_divide(inner.extent, MOST_COLUMNS))
+        rest = dims.modulo(inner.extent, MOST_COLUMNS)
+
+        def columns(values: Values, start: Expr, count: Dim) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            for begin, width, times in vectors_of(nest.lanes * SUMS, nest.lanes, count):
+
+                def block(o: Expr, begin: Dim = begin, width: int = width) -> list[Stmt]:
+                    ahead = expr.add(expr.index(begin), expr.mul(o, expr.index(width)))
+                    first = expr.add(start, ahead)
+                    return self._columns({**gone, **values}, inner.var, first, width)
+
+                stmts += nest.serial(times, block, "o")
+            return stmts
+
+        def piece(values: Values) -> list[Stmt]:
+            start = expr.mul(values[pieces.var], expr.index(MOST_COLUMNS))
+            if rest == 0:
+                return columns(values, start, MOST_COLUMNS)
+            if pieces.extent == 1:
+                return columns(values, expr.index(0), inner.extent)
+            end = expr.add(start, expr.index(MOST_COLUMNS))
+            is_whole = expr.binary("le", end, expr.index(inner.extent))
+            whole = columns(values, start, MOST_COLUMNS)
+            return [If(is_whole, tuple(whole), tuple(columns(values, start, rest)))]
+
+        size = inner.extent if pieces.extent == 1 else MOST_COLUMNS
+        return nest.grid([*outer, pieces], piece, dims.multiply(size, position.extent))
+
+    def _values(self) -> list[Expr]:
+        """What is computed, and what is stored of it."""
+        return [*self.output.values, self.position.element]
+
+    def _columns(self, values: Values, inner: Var, first: Expr, width: int) -> list[Stmt]:
+        """`width` results from `first` on."""
+        nest, position = self.nest, self.position
+        kept = self._kept(width)
+
+        def make(seen: Scratch | None, is_quick: bool) -> list[Stmt]:
+            def term(at: Expr) -> list[Stmt]:
+                def lane(n: Expr) -> list[Stmt]:
+                    here = {**values, inner: expr.add(first, n), position.var: at}
+                    return self._element(kept, n, here, seen, is_quick=is_quick)
+
+                return over_lanes(nest, width, lane)
+
+            zero = expr.index(0)
+            start = over_lanes(nest, width, lambda n: self._start(*kept, n, zero))
+            return start + nest.serial(position.extent, term, "a")
+
+        def store(n: Expr) -> list[Stmt]:
+            best, place = (Load(x, (n,), x.dtype) for x in kept)
+            return self._stores({**values, inner: expr.add(first, n)}, best, place)
+
+        return self._either(width, make) + over_lanes(nest, width, store)
+
+    # Terms side by side
+
+    def along(self) -> tuple[Stmt, ...]:
+        """Lanes along terms; what they found is combined for several rows at a time."""
+        nest, position = self.nest, self.position
+        axes, gone = collapse(self.output.axes, self.output.address, self._values())
+        rows = axes[-1] if axes else Axis(nest.builder.var("row"), 1)
+        size = max(1, block_size(nest, rows.extent, [position.extremum, position.found]))
+        rest = dims.modulo(rows.extent, size)
+        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(rows.extent, size))
+
+        def several(values: Values, start: Expr, size: int) -> list[Stmt]:
+            return self._rows({**gone, **values}, rows.var, start, size)
+
+        def fewer(values: Values, start: Expr) -> list[Stmt]:
+            """Fours, and then one by one."""
+            stmts: list[Stmt] = []
+            done: Dim = 0
+            for few in (FEWEST, 1):
+                if few >= size:
+                    continue
+                times = dims.floor_divide(dims.add(rest, dims.multiply(done, -1)), few)
+                first = expr.add(start, expr.index(done))
+                stmts += nest.serial(
+                    times,
+                    lambda n, first=first, few=few: several(  # type: ignore[misc]
+                        values, expr.add(first, expr.mul(n, expr.index(few))), few
+                    ),
+                    "few",
+                )
+                done = dims.add(done, dims.multiply(times, few))
+            return stmts
+
+        def block(values: Values) -> list[Stmt]:
+            start = expr.mul(values[blocks.var], expr.index(size))
+            whole = several(values, start, size)
+            if rest == 0:
+                return whole
+            end = expr.add(start, expr.index(size))
+            is_whole = expr.binary("le", end, expr.index(rows.extent))
+            return [If(is_whole, tuple(whole), tuple(fewer(values, start)))]
+
+        work = dims.multiply(position.extent, size)
+        return nest.grid([*axes[:-1], blocks], block, work)
+
+    def _rows(self, values: Values, rows: Var, start: Expr, size: int) -> list[Stmt]:
+        """The results of `size` rows from `start` on."""
+        nest, position = self.nest, self.position
+        extent, lanes = position.extent, nest.lanes
+        width = lanes * SUMS
+        if isinstance(extent, int):
+            width = lanes if extent <= FEW * lanes else width
+            while width > extent:
+                width //= 2
+        left = 1 if size == 1 else min(width, lanes)
+        dtypes = position.extremum.dtype, position.found.dtype
+        tops, numbers = (
+            nest.builder.scratch(name, dtype, (size * left,), Space.WORKGROUP)
+            for name, dtype in zip(("tops", "numbers"), dtypes, strict=True)
+        )
+
+        def make(seen: Scratch | None, is_quick: bool) -> list[Stmt]:
+            def row(r: Expr) -> list[Stmt]:
+                here = {**values, rows: expr.add(start, r)}
+                first = expr.mul(r, expr.index(left))
+                return self._row(here, (width, left), seen, (tops, numbers, first), is_quick)
+
+            return nest.serial(size, row, "r")
+
+        stmts = self._either(width, make)
+        if size == 1:
+            zero = expr.index(0)
+            top, number = (Load(x, (zero,), x.dtype) for x in (tops, numbers))
+            return stmts + self._stores({**values, rows: start}, top, number)
+        best, place = self._kept(size)
+
+        def at(terms: Scratch, n: Expr, k: Expr) -> Expr:
+            return Load(terms, (expr.add(expr.mul(n, expr.index(left)), k),), terms.dtype)
+
+        def greatest(k: Expr, n: Expr) -> list[Stmt]:
+            old = Load(best, (n,), best.dtype)
+            return [Store(best, (n,), combine(position.extremum.op, old, at(tops, n, k)))]
+
+        def nearest(k: Expr, n: Expr) -> list[Stmt]:
+            old = Load(place, (n,), place.dtype)
+            extremum = Load(best, (n,), best.dtype)
+            number = self._chosen(at(tops, n, k), at(numbers, n, k), extremum)
+            return [Store(place, (n,), combine(position.found.op, old, number))]
+
+        stmts += over_lanes(
+            nest,
+            size,
+            lambda n: [
+                Store(best, (n,), identity(position.extremum.op, best.dtype)),
+                Store(place, (n,), identity(position.found.op, place.dtype)),
+            ],
+        )
+        for step in (greatest, nearest):
+            stmts += nest.unrolled(
+                left,
+                lambda k, step=step: over_lanes(nest, size, lambda n: step(k, n)),  # type: ignore[misc]
+                "k",
+            )
+
+        def store(n: Expr) -> list[Stmt]:
+            top, number = (Load(x, (n,), x.dtype) for x in (best, place))
+            return self._stores({**values, rows: expr.add(start, n)}, top, number)
+
+        return stmts + over_lanes(nest, size, store)
+
+    def _row(
+        self,
+        values: Values,
+        widths: tuple[int, int],
+        seen: Scratch | None,
+        into: tuple[Scratch, Scratch, Expr],
+        is_quick: bool,
+    ) -> list[Stmt]:
+        """What lanes find along a row; `widths` are how many do, and how many have all of it."""
+        nest, position, (width, left) = self.nest, self.position, widths
+        kept = best, place = self._kept(width)
+        tops, numbers, first = into
+
+        def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
+            slot = expr.index(0) if lane is None else lane
+            here = {**values, position.var: at}
+            return self._element(kept, slot, here, seen, is_quick=is_quick)
+
+        stmts = over_lanes(nest, width, lambda n: self._start(best, place, n, n))
+        stmts += row_of_vectors(nest, expr.index(0), position.extent, width, element)
+        top = nest.builder.scratch("top", best.dtype, (width,))
+        chosen = nest.builder.scratch("chosen", place.dtype, (width,))
+        stmts += over_lanes(nest, width, lambda n: [Store(top, (n,), Load(best, (n,), best.dtype))])
+        stmts += halved(nest, position.extremum.op, top, width, left)
+
+        def choose(n: Expr) -> list[Stmt]:
+            slot = n if left == width else expr.binary("floormod", n, expr.index(left))
+            known, number = (Load(x, (n,), x.dtype) for x in (best, place))
+            made = self._chosen(known, number, Load(top, (slot,), top.dtype))
+            return [Store(chosen, (n,), made)]
+
+        if left == width:
+            chosen = place
+        else:
+            stmts += over_lanes(nest, width, choose)
+            stmts += halved(nest, position.found.op, chosen, width, left)
+
+        def store(n: Expr) -> list[Stmt]:
+            to = (expr.add(first, n),)
+            return [
+                Store(tops, to, Load(top, (n,), top.dtype)),
+                Store(numbers, to, Load(chosen, (n,), chosen.dtype)),
+            ]
+
+        return stmts + over_lanes(nest, left, store)
