@@ -34,7 +34,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
-from aot.kernels.lower.borders import masked
+from aot.kernels.lower.borders import Borders, conditions_of, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
@@ -344,17 +344,19 @@ class _Winograd:
         nest, lanes = self.nest, self.across_channels
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
+        inside = self._is_inside(tile)
 
         def channels(q: Expr) -> list[Stmt]:
             begin = expr.mul(q, expr.index(lanes))
 
-            def column(b: Expr) -> list[Stmt]:
+            def column(b: Expr, left: Expr, is_inside: bool) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
-                    at = expr.add(begin, lane)
+                    channel = expr.add(start, expr.add(begin, lane))
                     body: list[Stmt] = []
                     loaded = [
                         nest.let(
-                            self._input(tile, expr.index(a), b, expr.add(start, at)), body, "d"
+                            self._input(left, tile, (expr.index(a), b), channel, is_inside),
+                            *(body, "d"),
                         )
                         for a in range(INPUTS)
                     ]
@@ -386,15 +388,45 @@ class _Winograd:
 
                 return [self._spread(lanes, one)]
 
-            return nest.serial(INPUTS, column, "b") + nest.serial(INPUTS, row, "a")
+            columns = nest.serial(INPUTS, lambda b: column(b, self.left, False), "b")
+            if inside is not None:
+                # two conditions: an `otherwise` would be code that is rare
+                free = expr.transform(self.left, without_guard)
+                fast = nest.serial(INPUTS, lambda b: column(b, free, True), "b")
+                columns = [If(inside, tuple(fast)), If(expr.unary("not", inside), tuple(columns))]
+            return columns + nest.serial(INPUTS, row, "a")
 
         return stmts + nest.serial(dims.floor_divide(self.padded, lanes), channels, "q")
 
-    def _input(self, tile: _Tile, a: Expr, b: Expr, channel: Expr) -> Expr:
-        """The element of the left side that tap 0 of output (a, b) of a tile reads."""
-        y, x = expr.add(tile.y, a), expr.add(tile.x, b)
-        y = self._inside(y, self.rows_axis.extent)
-        x = self._inside(x, self.columns_axis.extent)
+    def _is_inside(self, tile: _Tile) -> Expr | None:
+        """Whether no input of a tile is at a border, where that is asked once for all of them:
+        guards take as long as the transform where a load is an instruction."""
+        guards = [load.guard for load in expr.loads(self.left) if load.guard is not None]
+        borders = Borders((), tuple(dict.fromkeys(c for g in guards for c in conditions_of(g))))
+        seen = {v for c in borders.asked for v in expr.free_vars(c)}
+        axes = (self.rows_axis, tile.y), (self.columns_axis, tile.x)
+        last = expr.index(INPUTS - 1)
+        corners = {axis.var: (at, expr.add(at, last)) for axis, at in axes}
+        is_asked = guards and self.channel not in seen and borders.are_linear_in(corners)
+        if not self.nest.target.multiplies_by_lane or not is_asked:
+            return None
+        zero = expr.index(0)
+        inside = borders.inside(corners, {**tile.values, **{v: zero for v, _ in self.taps}})
+        there = [
+            expr.binary("le", expr.add(at, expr.index(OUTPUTS)), expr.index(axis.extent))
+            for axis, at in axes
+            if dims.modulo(axis.extent, OUTPUTS) != 0
+        ]
+        return expr.all_of(c for c in (inside, *there) if c is not None)
+
+    def _input(
+        self, left: Expr, tile: _Tile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
+    ) -> Expr:
+        """What tap 0 of an output of a tile reads of the left side, the output at `place`."""
+        y, x = expr.add(tile.y, place[0]), expr.add(tile.x, place[1])
+        if not is_inside:
+            y = self._inside(y, self.rows_axis.extent)
+            x = self._inside(x, self.columns_axis.extent)
         zero = expr.index(0)
         values = {
             **tile.values,
@@ -403,7 +435,7 @@ class _Winograd:
             self.channel: channel,
             **{v: zero for v, _ in self.taps},
         }
-        return self._only(expr.substitute(self.left, values), channel, self.padded)
+        return self._only(expr.substitute(left, values), channel, self.padded)
 
     def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
         """`at`, but no further than the last output's last tap reads."""
