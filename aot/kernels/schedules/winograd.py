@@ -412,12 +412,7 @@ class _Winograd:
             return None
         zero = expr.index(0)
         inside = borders.inside(corners, {**tile.values, **{v: zero for v, _ in self.taps}})
-        there = [
-            expr.binary("le", expr.add(at, expr.index(OUTPUTS)), expr.index(axis.extent))
-            for axis, at in axes
-            if dims.modulo(axis.extent, OUTPUTS) != 0
-        ]
-        return expr.all_of(c for c in (inside, *there) if c is not None)
+        return expr.all_of(c for c in (inside, self._is_whole(tile)) if c is not None)
 
     def _input(
         self, left: Expr, tile: _Tile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
@@ -575,6 +570,7 @@ class _Winograd:
         nest = self.nest
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
+        whole = None if self.is_long else self._is_whole(tile)
 
         def vector(u: Expr, v: Expr) -> list[Stmt]:
             begin = expr.add(self._column_of(column, w, u), v)
@@ -599,7 +595,7 @@ class _Winograd:
 
                 return [self._spread(self.vector, one)]
 
-            def across(y: Expr) -> list[Stmt]:
+            def across(y: Expr, is_whole: bool) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
                     body: list[Stmt] = []
                     loaded = [
@@ -613,14 +609,17 @@ class _Winograd:
                     ]
 
                 each = nest.serial if self.is_long else nest.unrolled
-                stored = each(OUTPUTS, lambda x: self._store(tile, y, x, begin), "x")
-                return self._if_there(
-                    expr.add(tile.y, y),
-                    self.rows_axis.extent,
-                    [self._spread(self.vector, one), *stored],
-                )
+                stored = each(OUTPUTS, lambda x: self._store(tile, y, x, begin, is_whole), "x")
+                row = [self._spread(self.vector, one), *stored]
+                if is_whole:
+                    return row
+                return self._if_there(expr.add(tile.y, y), self.rows_axis.extent, row)
 
-            return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
+            rows = nest.serial(OUTPUTS, lambda y: across(y, False), "y")
+            if whole is not None:
+                fast = nest.serial(OUTPUTS, lambda y: across(y, True), "y")
+                rows = [If(whole, tuple(fast)), If(expr.unary("not", whole), tuple(rows))]
+            return nest.serial(INPUTS, below, "b") + rows
 
         stmts += self._each_vector(vector)
         return self._if_there(expr.add(first, r), self.count, stmts, self.tiles)
@@ -633,7 +632,17 @@ class _Winograd:
             return list(body)
         return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]
 
-    def _store(self, tile: _Tile, y: Expr, x: Expr, begin: Expr) -> list[Stmt]:
+    def _is_whole(self, tile: _Tile) -> Expr | None:
+        """Whether all of a tile's outputs are there, where that is asked once for all of them."""
+        if not self.nest.target.multiplies_by_lane:
+            return None
+        return expr.all_of(
+            expr.binary("le", expr.add(at, expr.index(OUTPUTS)), expr.index(axis.extent))
+            for axis, at in ((self.rows_axis, tile.y), (self.columns_axis, tile.x))
+            if dims.modulo(axis.extent, OUTPUTS) != 0
+        )
+
+    def _store(self, tile: _Tile, y: Expr, x: Expr, begin: Expr, is_whole: bool) -> list[Stmt]:
         roles = self.roles
         at_y, at_x = expr.add(tile.y, y), expr.add(tile.x, x)
 
@@ -652,4 +661,5 @@ class _Winograd:
                 return stores
             return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
 
-        return self._if_there(at_x, self.columns_axis.extent, [self._spread(self.vector, one)])
+        stored = [self._spread(self.vector, one)]
+        return stored if is_whole else self._if_there(at_x, self.columns_axis.extent, stored)
