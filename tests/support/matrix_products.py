@@ -16,7 +16,7 @@ from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, Layout, TensorType, to_physical
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import Kernel, holds_matrices
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
@@ -95,11 +95,17 @@ def kernel_of(case: tuple[str, Sample], target: Target) -> Kernel:
     return lower(function, target, [16] * len(function.bindings))
 
 
-def busy(name: str) -> Target:
-    """A target that no number of lanes keeps busy: its tiles are the least."""
+def kept_busy(name: str, tiles: int = 0) -> Target:
+    """A target that so many workgroups keep busy, be they small."""
     target = targets.load(name)
     assert target.gpu is not None
-    return replace(target, gpu=replace(target.gpu, busy_lanes=1 << 20))
+    return replace(target, gpu=replace(target.gpu, busy_lanes=tiles * target.gpu.lanes))
+
+
+def least_tiles(case: tuple[str, Sample], name: str) -> Target:
+    """A target that only the case's smallest tiles keep busy."""
+    found = (kept_busy(name, tiles) for tiles in range(64, 0, -1))
+    return next(target for target in found if holds_matrices(kernel_of(case, target)))
 
 
 def check(case: tuple[str, Sample], target: Target, engine: Engine) -> None:

@@ -13,13 +13,11 @@ from aot.records import dataclass
 from aot.target.model import GpuGeometry, MatrixShape
 
 # matrices of a subgroup down and across, largest first: more of them serve what is loaded better,
-# fewer give more workgroups; and those where extents are not known, of results that are many or few
+# fewer give more workgroups; and those where extents are not known and results many
 MATRICES = ((2, 4), (2, 2), (1, 2), (1, 1))
-USUAL, FEW = (2, 2), (1, 1)
+USUAL = (2, 2)
 # subgroups that share the terms of a sum where tiles are few, and the matrices of each then
-SHARES, SHARED = 4, (1, 2)
-# terms that lie side by side in which a sum is shared, at least, in matrices of each subgroup
-LEAST_SHARED = 2
+SHARES, SHARED = 4, ((1, 2), (1, 1))
 # the share of a tile's columns that may be none
 MOST_IDLE = 0.25
 
@@ -76,31 +74,35 @@ class MatrixExtents:
 def matrix_tile(
     shape: MatrixShape, gpu: GpuGeometry, lanes: int, extents: MatrixExtents
 ) -> MatrixTile | None:
-    """The tile of a contraction; None where it would be idle for the most part.
+    """The tile of a contraction: the largest that leaves lanes enough, and few of its columns idle.
 
-    It is the largest that leaves lanes enough, and few of its columns idle.
+    None where it would be idle for the most part, or the least leaves too few lanes: a block of
+    terms takes as long whatever multiplies it, and other tiles go through them in less.
     """
     rows, columns, others = extents.rows, extents.columns, extents.others
     subgroups = lanes // gpu.subgroup_lanes
+    tiles = list(_tiles(shape, subgroups, extents.channels))
     if not (isinstance(rows, int) and isinstance(columns, int) and isinstance(others, int)):
-        return _tile(shape, subgroups, 1, FEW if extents.are_few else USUAL)
+        return tiles[-1] if extents.are_few else _tile(shape, subgroups, 1, USUAL)
     if rows <= shape.rows // 2 or columns <= shape.columns // 2:
         return None
-    *larger, least = _tiles(shape, subgroups, extents.channels)
-    for tile in larger:
+
+    def is_busy(tile: MatrixTile) -> bool:
         count = -(-rows // tile.rows) * -(-columns // tile.columns) * others
-        idle = -columns % tile.columns / tile.columns
-        if idle <= MOST_IDLE and count * lanes >= gpu.busy_lanes:
-            return tile
-    return least
+        return count * lanes >= gpu.busy_lanes
+
+    tiles = [tile for tile in tiles if is_busy(tile)]
+    full = (t for t in tiles if -columns % t.columns <= MOST_IDLE * t.columns)
+    return next(full, tiles[-1] if tiles else None)
 
 
 def _tiles(shape: MatrixShape, subgroups: int, channels: Dim) -> Iterator[MatrixTile]:
     for each in MATRICES:
         yield _tile(shape, subgroups, 1, each)
     shares = min(SHARES, subgroups)
-    if shares > 1 and modulo(channels, shares * LEAST_SHARED * shape.terms) == 0:
-        yield _tile(shape, subgroups, shares, SHARED)
+    if shares > 1 and modulo(channels, shares * shape.terms) == 0:
+        for each in SHARED:
+            yield _tile(shape, subgroups, shares, each)
 
 
 def _tile(shape: MatrixShape, subgroups: int, shares: int, each: tuple[int, int]) -> MatrixTile:

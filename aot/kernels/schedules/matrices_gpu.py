@@ -97,7 +97,7 @@ class _Tiles:
         self.right: Side = right_side(self.lanes, product, self.terms, tile.columns)
         # one row of each subgroup's matrices at a time
         self.down = tile.along * shape.rows
-        stored = tile.shares, self.down, tile.columns
+        stored = tile.shares, self.down, tile.columns + QUAD  # rows begin at different banks
         self.stored = builder.scratch("stored", shape.sums, stored, Space.WORKGROUP)
 
     def build(self) -> tuple[Stmt, ...]:
@@ -231,7 +231,7 @@ class _Tiles:
 
         def one(j: Expr) -> list[Stmt]:
             at = share, row, expr.add(column, expr.mul(j, expr.index(shape.columns)))
-            return [MatrixStore(self.sums, (i, j), Matrix(self.stored, at, tile.columns))]
+            return [MatrixStore(self.sums, (i, j), Matrix(self.stored, at, self.stored.shape[-1]))]
 
         return stmts + nest.unrolled(tile.matrices_across, one, "j")
 

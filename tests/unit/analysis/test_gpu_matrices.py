@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.analysis.cost.gpu_matrices import MatrixExtents, matrix_tile
+from aot.ir import dims
 from aot.ir.dims import Dim, symbol
 from aot.target import selection as targets
 
@@ -19,8 +20,9 @@ N = symbol("n")
         ((1024, 512, 1), (64, 64)),
         ((1024, 512, 2), (64, 128)),
         ((3136, 64, 1), (32, 32)),
-        ((49, 512, 1), (32, 32)),
-        ((9, 9, 1), (32, 32)),
+        ((512, 200, 2), (32, 32)),  # of a wider tile's columns a third would be none
+        ((49, 512, 1), None),  # 32 workgroups, and terms that can't be shared
+        ((9, 9, 1), None),
         ((8, 512, 1), None),
         ((512, 8, 1), None),
         ((N, 512, 1), (64, 64)),
@@ -42,11 +44,16 @@ def test_few_results_of_unknown_extents_have_the_least_tile() -> None:
     tile = matrix_tile(gpu.matrices[0], gpu, gpu.lanes, MatrixExtents(N, N, 1, N, are_few=True))
     assert tile is not None
     assert (tile.rows, tile.columns, tile.shares) == (32, 32, 1)
+    tile = matrix_tile(
+        gpu.matrices[0], gpu, gpu.lanes, MatrixExtents(N, N, 1, dims.multiply(64, N), are_few=True)
+    )
+    assert tile is not None
+    assert (tile.rows, tile.columns, tile.shares) == (16, 16, 4)
 
 
 @pytest.mark.parametrize(
     ("rows", "channels", "shares"),
-    [(49, 512, 4), (49, 128, 4), (49, 64, 1), (49, 96, 1), (4096, 512, 1)],
+    [(49, 512, 4), (49, 64, 4), (784, 512, 1), (4096, 512, 1)],
 )
 def test_subgroups_share_long_sums_of_few_results(rows: int, channels: int, shares: int) -> None:
     gpu = targets.load("nvidia-matrix").gpu

@@ -21,7 +21,7 @@ from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running
-from tests.support.matrix_products import CASES, TARGETS, kernel_of, product
+from tests.support.matrix_products import CASES, TARGETS, kept_busy, kernel_of, product
 
 OWN = {"cooperativeMatrix", "vulkanMemoryModel", "subgroupBasic"}
 SHAPES = {
@@ -33,7 +33,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("case", CASES)
 def test_shaders_are_valid(case: str, name: str) -> None:
-    target = targets.load(name)
+    target = kept_busy(name)
     shader = vulkan_running.build(kernel_of(CASES[case], target), target)
     assert set(shader.features) >= {*OWN, *SHAPES[name]}
     text = vulkan_running.disassemble(shader.words)
@@ -79,7 +79,7 @@ def test_a_matrix_is_loaded_once_for_all_its_products() -> None:
 
 def test_shared_memory_holds_four_neighbours_at_a_time() -> None:
     """Halves of both sides are stored and loaded as vectors of four, whose lines are whole."""
-    target = targets.load("nvidia-matrix")
+    target = kept_busy("nvidia-matrix")
     shader = vulkan_running.build(kernel_of(CASES["conv-of-points"], target), target)
     text = vulkan_running.disassemble(shader.words)
     (half,) = re.findall(r"(%\d+) = OpTypeFloat 16", text)
@@ -102,8 +102,8 @@ def model(dtype: type = np.float16) -> onnx.ModelProto:
             helper.make_node("MatMul", ["s", "second"], ["y"]),
         ],
         "g",
-        [helper.make_tensor_value_info("x", type_, [33, 64])],
-        [helper.make_tensor_value_info("y", type_, [33, 48])],
+        [helper.make_tensor_value_info("x", type_, [1024, 64])],
+        [helper.make_tensor_value_info("y", type_, [1024, 48])],
         [numpy_helper.from_array(first, "first"), numpy_helper.from_array(second, "second")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
