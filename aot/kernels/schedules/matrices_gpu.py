@@ -28,6 +28,7 @@ from aot.kernels.ir.nodes import (
     Stmt,
 )
 from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.matrix_sides import (
     QUAD,
@@ -268,7 +269,9 @@ class _Tiles:
                 place = {**here, roles.columns.var: expr.add(column, u)}
                 return self.output.stores(nest, place, done.get)
 
-            inside += nest.unrolled(together, one)
+            # a copy of a long epilogue for each would be most of the shader
+            is_long_one = is_long(self.output.values, roles.reduce)
+            inside += (nest.serial if is_long_one else nest.unrolled)(together, one)
             are_there = expr.all_of(self._conditions(first, row, column))
             return stmts + (inside if are_there is None else [If(are_there, tuple(inside))])
 

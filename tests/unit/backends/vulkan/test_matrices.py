@@ -126,6 +126,13 @@ def test_models_in_halves_multiply_matrices(name: str, is_half: bool) -> None:
         vulkan_running.validate(executable.spirv or b"")
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_long_epilogues_are_written_once_a_row_of_matrices(name: str) -> None:
+    """A sigmoid is some hundred words, which a lane computes for four neighbours."""
+    words = [len(e.spirv or b"") // 4 for e in variant_of(model(), name).executables]
+    assert max(words) <= {"nvidia-matrix": 3000, "lavapipe-matrix": 4600}[name]
+
+
 def test_models_in_floats_need_no_matrices() -> None:
     variant = variant_of(model(np.float32), "nvidia-matrix")
     assert not OWN & set(variant.features)
