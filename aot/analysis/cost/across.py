@@ -31,6 +31,7 @@ def columns_across(contraction: ContractionDims) -> int:
     if not is_across(contraction) or (isinstance(rows, int) and rows < 4):
         return 0
     is_long = isinstance(contraction.k, int) and contraction.k >= LONG_TERMS
+    is_long = is_long and contraction.groups == 1  # groups have few columns
     return COLUMNS // 2 if _are_far(contraction) and not is_long else COLUMNS
 
 

@@ -83,6 +83,9 @@ def test_lines_of_long_sums_may_come_again() -> None:
         left, weights = call.operands
         assert left is not None
         assert plan(replace(call, operands=(last(left), weights)), target).columns == terms
+    groups = TensorType(DType.F32, (1, 96, 64, 64)), TensorType(DType.F32, (96, 24, 3, 3))
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "group": 4}
+    assert plan(contraction.CONV.call([*groups, None], attrs), target).columns == 16
 
 
 def test_planes_that_want_one_place_are_stored_in_long_pieces() -> None:
