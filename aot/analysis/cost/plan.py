@@ -161,6 +161,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         layout = _columns_last(right)
     if is_dotted:
         layout = _in_words(right, layout)
+    if _is_line(contraction, target):
+        return Plan(Schedule.CONTRACTION, lanes, 1, lanes, right.operand, None, flops)
     strides = {window.axis: window.stride for window in contraction.windows}
     sizes = contraction.tile_extents
     if has_lanes_along_rows(contraction, target):
@@ -205,6 +207,13 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         across=0 if is_dotted or lanes == 1 else columns_across(contraction),
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
+
+
+def _is_line(contraction: ContractionDims, target: Target) -> bool:
+    """Whether the right side is one column of integers, whose terms lie side by side as it is: in
+    a panel they would lie between columns that are not there."""
+    is_one = contraction.n == 1 and contraction.groups == 1 and not contraction.windows
+    return is_one and not contraction.accumulator.is_float and not target.has_workgroups
 
 
 def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aot.analysis.cost.plan import weight_layouts
 from aot.analysis.stages import schedule_of
 from aot.builder import Builder
+from aot.ir.record import call_of
 from aot.ir.schedule import Schedule
+from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, LoopKind, walk
 from aot.kernels.lower.lowering import lower
@@ -16,6 +19,7 @@ from tests.support import dot_products
 from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
+from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import check, on_interpreter
 
 NATIVE = native_targets()
@@ -63,6 +67,30 @@ def test_products(columns: int) -> None:
         b.output("y", b.op("relu", b.op("matmul", x, weight)))
         data = np.random.default_rng(2).integers(-3, 4, (rows, terms)).astype(np.float32)
         check(b.function(), [data], "x86-64-v3", 1, 0.0, on_cpu("x86-64-v3"))
+
+
+@pytest.mark.parametrize(("rows", "terms"), [(50, 24), (7, 130), (1, 256), (16, 9)])
+def test_one_column_of_integers(rows: int, terms: int) -> None:
+    """The weights stay a line, as panels have words of columns that are not there between them."""
+    text = f"""
+    executable @e0(%0: u8[{rows}, {terms}], %1: i8[{terms}, 1]) -> ("r0") bindings [2, 2, 3] {{
+      %2 = matmul_integer(%0, %1) : i32[{rows}, 1]
+      return(%2)
+    }}
+    """
+    (function,) = parse_module(text).executables
+    call = call_of(next(iter(function.block)))
+    random = np.random.default_rng(3)
+    left = random.integers(0, 256, (rows, terms)).astype(np.uint8)
+    right = random.integers(-128, 128, (terms, 1)).astype(np.int8)
+    wanted = left.astype(np.int32) @ right.astype(np.int32)
+    for name in (*NATIVE, "aarch64-linux-i8mm"):
+        target = targets.load(name)
+        assert weight_layouts(call, target) == {}
+        engine = on_cpu(name) if name in NATIVE else on_interpreter
+        memory = [to_memory(left, function.inputs[0].type, {}), right.reshape(-1)]
+        (got,) = run_executable(function, target, memory, [], engine)
+        np.testing.assert_array_equal(got, wanted)
 
 
 @pytest.mark.parametrize(("columns", "terms"), [(5, 131), (6, 300), (7, 800), (8, 771)])
