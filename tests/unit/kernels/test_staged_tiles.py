@@ -120,9 +120,12 @@ def conv(
     )
 
 
-def staging(terms: int, busy_lanes: int = 0, name: str = "vulkan-1.1") -> Target:
-    """A GPU that has so many terms brought into shared memory at a time."""
-    target = targets.load(name)
+def staging(
+    terms: int, busy_lanes: int = 0, name: str = "vulkan-1.1", registers: int = 64
+) -> Target:
+    """A GPU that has so many terms brought into shared memory at a time; lanes have a sum for two
+    registers."""
+    target = replace(targets.load(name), vector_registers=registers)
     assert target.gpu is not None
     return replace(target, gpu=replace(target.gpu, staged_terms=terms, busy_lanes=busy_lanes))
 
@@ -147,7 +150,8 @@ def staging(terms: int, busy_lanes: int = 0, name: str = "vulkan-1.1") -> Target
             "tile=64:32 staged=16",
         ),
         (conv((56, 56), 64, (3, 3), 64, group=64), staging(16), ""),
-        (product(512, 512, 1024), staging(16, 0, "nvidia"), "tile=64:128 staged=16"),
+        (product(512, 512, 1024), staging(16, 0, "nvidia"), "tile=64:64 staged=16"),
+        (product(512, 512, 1024), staging(16, 0, "nvidia", 128), "tile=64:128 staged=16"),
     ],
 )
 def test_which_tiles_are_staged(function: Function, target: Target, expected: str) -> None:
@@ -336,7 +340,7 @@ def test_each_barrier_is_needed(number: int) -> None:
     ],
 )
 def test_shared_memory_is_accessed_in_fours(function: Function, loads: int, stores: int) -> None:
-    target = staging(16, 0, "nvidia")
+    target = staging(16, 0, "nvidia", 128)
     shader = compile_kernel(lower(function, target, [16] * len(function.bindings)), target)
     assert shared_accesses(shader.words) == (loads, stores)
 
@@ -373,7 +377,7 @@ def shared_accesses(words: bytes) -> tuple[int, int]:
 )
 def test_all_tiles_of_open_rows_fit_shared_memory(most: int, expected: int) -> None:
     """Of many rows what is brought, of a few the sums that lanes share, as far as there is room."""
-    target = targets.load("nvidia")
+    target = replace(targets.load("nvidia"), vector_registers=128)
     assert target.gpu is not None
     target = replace(target, gpu=replace(target.gpu, max_shared_bytes=most))
     shader = compile_kernel(lower(product("t", 512, 1024), target, [16] * 4), target)
