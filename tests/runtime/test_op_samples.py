@@ -31,6 +31,8 @@ from tests.support.samples_module import (
 # QEMU 7.2 fails on a vfcvt.rtz that is the first instruction of what it translates at once, which a
 # page's end may make it: a module that holds less has its code elsewhere
 QEMU_FAULT = "decode_save_opc"
+# ... and where it is the first on floats behind a branch, wherever that lies
+NOT_EMULATED = {("riscv64-v", "grid_sample_5")}
 # what such a module has before it, in turn, where that happens by itself, too
 BESIDE: tuple[tuple[str, ...], ...] = ((), ("relu_0",), ("conv_0",), ("softmax_0",), ("conv_3",))
 # samples in an entry point, which is a start of QEMU
@@ -95,5 +97,7 @@ def test_under_qemu(target: str, tmp_path: Path) -> None:
                 outputs = run_on(arch, apart, label(*case), [case], alone)
                 if outputs is not None:
                     break
-            assert outputs is not None, label(*case)
-            compare([case], outputs)
+            is_emulated = (target, label(*case)) not in NOT_EMULATED
+            assert (outputs is not None) == is_emulated, label(*case)
+            if outputs is not None:
+                compare([case], outputs)

@@ -148,7 +148,7 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
     "rows": (unary(8, 64), unary(24, 64)),
     "columns": (unary(8, 64), unary(8, 128)),
     "channels": (conv(32), conv(48)),
-    "filters, few among them": (conv(columns=64), conv(columns=12)),
+    "filters, few among them": (conv(columns=64), conv(columns=14)),
     "planes": (conv(width=20), conv(width=13)),
     "all of a convolution": (conv(32, 64, 20), conv(64, 96, 10), conv(128, 16, 5)),
     "a result that is part of a larger one": (
@@ -176,6 +176,7 @@ PAIRS_THAT_MERGE: dict[str, tuple[Given, ...]] = {
 PAIRS_THAT_DO_NOT: dict[str, tuple[Given, ...]] = {
     "an extent of 1": (unary(1, 64), unary(8, 64)),
     "kernels": (conv(kernel=1), conv(kernel=3)),
+    "filters so few that rows are turned": (conv(columns=64), conv(columns=12)),
     "columns of a group": (grouped(8, 32), grouped(16, 16)),
     "columns of three groups": (grouped(3, 8), grouped(3, 24)),
     "how many filters each channel has": (depthwise(32, 1), depthwise(32, 2)),

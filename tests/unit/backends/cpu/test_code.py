@@ -112,8 +112,8 @@ def test_border_takes_no_registers(target: str, channels: int, outputs: int, str
     instruction = "fmla" if target.startswith("aarch64") else "vfmadd231ps"
     loops = innermost_loops(code)
     counts = [sum(instruction in line for line in x) for x in loops]
-    # a tile inside the border may do two steps in a turn
-    assert sum(2 * count >= max(counts) for count in counts) > 1
+    # a tile inside the border may do three steps in a turn
+    assert sum(3 * count >= max(counts) for count in counts) > 1
     tiles = [x for x, count in zip(loops, counts, strict=True) if count == max(counts)]
     spilled = re.compile(r"\(%rsp\).*mm\d|mm\d.*\(%rsp\)|\bq\d+,.*\bsp\b")
     assert not [line for line in min(tiles, key=len) if spilled.search(line)]
