@@ -184,8 +184,9 @@ class LayoutCosts:
 
     def _price(self, read: Read, type: TensorType, lane: int, lanes: int) -> float:
         """Of one element of a read whose lanes run along variable `lane`."""
-        # where movement asks a condition is known for whole segments
-        is_asked = self.call.record.kind is not Kind.MOVEMENT
+        # where movement asks a condition is known for whole segments, of which few fill a vector of
+        # narrow elements
+        is_asked = self.call.record.kind is not Kind.MOVEMENT or type.dtype.bits < 32
         if is_asked and any(c.depends_on(lane) for c in read.conditions):
             return 1.0
         step: Dim | None = 0
