@@ -318,8 +318,7 @@ class _Verifier:
             self._matrix(target)
             if target.source.dtype is not sums.dtype:
                 raise self.fail(f"matrices of {sums.dtype} stored to {target.source.name}")
-            if isinstance(target.source, Buffer) and not target.source.is_written:
-                raise self.fail(f"store to {target.source.name}, which is not marked as written")
+            self._may_store(target.source)
 
     def _matrix(self, matrix: Matrix) -> None:
         source = matrix.source
@@ -341,8 +340,7 @@ class _Verifier:
         self.expect(stmt.value, target.dtype, f"the value stored to {target.name}")
         if stmt.guard is not None:
             self.expect(stmt.guard, DType.BOOL, f"the guard of a store to {target.name}")
-        if isinstance(target, Buffer) and not target.is_written:
-            raise self.fail(f"store to {target.name}, which is not marked as written")
+        self._may_store(target)
         if isinstance(target, Scratch) and target.space is Space.MATRIX:
             raise self.fail(f"store to {target.name}, an element of a matrix")
         if isinstance(target, Scratch) and target.space is Space.REGISTER:
@@ -354,6 +352,10 @@ class _Verifier:
                     f"store to {target.name} outside the lane loops of axis "
                     f"{min(missing)}: every lane would do it"
                 )
+
+    def _may_store(self, target: Buffer | Scratch) -> None:
+        if isinstance(target, Buffer) and not target.is_written:
+            raise self.fail(f"store to {target.name}, which is not marked as written")
 
     def _lane_axes(self) -> set[int]:
         return {

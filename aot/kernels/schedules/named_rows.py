@@ -15,21 +15,19 @@ from aot.ir.expr import Const, Expr, Reduce, Var
 from aot.kernels.ir.nodes import Buffer, Let, Stmt
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse
 from aot.kernels.lower.rows import row_of_vectors
+from aot.kernels.schedules.tables import written_out
 from aot.kernels.schedules.windows import combined
 
-# terms that are written out, and planes that share what tables say
-MOST_TERMS, MOST_PLANES = 8, 16
+# planes that share what tables say
+MOST_PLANES = 16
 
 
 def schedule_named_rows(
     nest: Nest, output: Output, reduces: Sequence[Reduce]
 ) -> tuple[Stmt, ...] | None:
     """The loops of such a reduction; None where `output` is none."""
-    if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
-        return None
-    (reduce,) = reduces
-    terms = [n for _, n in reduce.axes]
-    if not all(isinstance(n, int) for n in terms) or not 1 < dims.product(terms) <= MOST_TERMS:
+    reduce = written_out(nest, output, reduces, 2)
+    if reduce is None:
         return None
     axes, gone = collapse(output.axes, output.address, output.values)
     inner = axes[-1].var

@@ -27,15 +27,25 @@ MOST_ELEMENTS = 4 * GRAIN
 COPIED_ROWS = 8
 
 
-def schedule_tables(
-    nest: Nest, output: Output, reduces: Sequence[Reduce]
-) -> tuple[Stmt, ...] | None:
-    """The loops of such a reduction; None where `output` is none."""
+def written_out(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], least: int = 1
+) -> Reduce | None:
+    """The only reduction of an output with axes, if a CPU with vectors may write out its terms,
+    `least` or more; else None."""
     if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
         return None
     (reduce,) = reduces
     terms = [n for _, n in reduce.axes]
-    if not all(isinstance(n, int) for n in terms) or not 1 <= dims.product(terms) <= MOST_TERMS:
+    is_known = all(isinstance(n, int) for n in terms)
+    return reduce if is_known and least <= dims.product(terms) <= MOST_TERMS else None
+
+
+def schedule_tables(
+    nest: Nest, output: Output, reduces: Sequence[Reduce]
+) -> tuple[Stmt, ...] | None:
+    """The loops of such a reduction; None where `output` is none."""
+    reduce = written_out(nest, output, reduces)
+    if reduce is None:
         return None
     axes, gone = collapse(output.axes, output.address, output.values)
     if len(axes) < 2 or not _is_gathered(reduce, axes[-1]):
