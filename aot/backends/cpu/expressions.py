@@ -96,9 +96,9 @@ class Expressions:
             case Const():
                 return self._constant(e)
             case Size():
-                return self.memory.dims.value(e.dim)
+                return self.memory.addresses.dims.value(e.dim)
             case Param():
-                return self.memory.param(e)
+                return self.memory.addresses.param(e)
             case Load():
                 return self._load(e)
             case Unary():
@@ -196,7 +196,7 @@ class Expressions:
 
     def _difference(self, a: Expr, b: Expr) -> Interval:
         """The interval of `a - b` at all iterations of the loops around."""
-        constant, terms = self.memory.resolved(LinearForm.of((a, b), (1, -1)))
+        constant, terms = self.memory.addresses.resolved(LinearForm.of((a, b), (1, -1)))
         return interval(constant, terms, self.scopes.ranges)
 
     def _fma(self, e: Fma, args: list[Laned]) -> Laned:

@@ -1,4 +1,4 @@
-"""Loads and stores: addresses, guards and masks, for scalars and for vector loops.
+"""Loads and stores: guards and masks, for scalars and for vector loops.
 
 Owns how an access of a Buffer or Scratch becomes LLVM loads and stores. A guarded load without a
 mask register reads zeros from the image instead of branching; a guarded store branches.
@@ -10,38 +10,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from aot.backends.cpu import byte_tables
-from aot.backends.cpu.assembler import PTR, Assembler, Block, Type, Value, integer, real
-from aot.backends.cpu.gathered import (
-    are_near,
-    before_a_step,
-    load_picked,
-    load_places,
-    store_places,
-)
-from aot.backends.cpu.lanes import Address, Affine, DimEvaluator, Laned, Lanes, PerLane, is_uniform
-from aot.backends.cpu.ranges import LinearForm
+from aot.backends.cpu.addresses import INVARIANT, Addresses, from_memory, to_memory
+from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
+from aot.backends.cpu.gathered import are_near, load_picked, load_places, store_places
+from aot.backends.cpu.lanes import Address, Laned, Lanes, is_uniform
 from aot.backends.cpu.scopes import Scopes
 from aot.backends.cpu.scratch import ScratchPlan
 from aot.backends.cpu.traits import Traits
 from aot.errors import InternalError
-from aot.ir import dims
-from aot.ir.dims import Dim, DimExpr
-from aot.ir.expr import Cast, Expr, Var
+from aot.ir.expr import Cast, Expr
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
-# Position of the buffers' and other pointers in aot_dispatch_t.
-_FIELDS = {
-    BufferClass.CONSTANTS: 0,
-    BufferClass.ARENA: 1,
-    BufferClass.INPUTS: 2,
-    BufferClass.OUTPUTS: 3,
-}
-_PARAMS_FIELD = 4
-_SCRATCH_FIELD = 5
 # steps between lanes up to which all that is between is loaded, and the lanes' are picked from it
 MOST_PICKED = 4
-INVARIANT = ", !invariant.load !0"
 # Worker scratch and buffers never overlap.
 _BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
 _SCRATCH_SCOPE = ", !alias.scope !5, !noalias !3"
@@ -70,107 +52,11 @@ class Memory:
         self.lanes = lanes
         self.asm: Assembler = lanes.asm
         self.traits: Traits = lanes.traits
-        self.scopes = scopes
         self.plan = plan
         self.evaluate = evaluate
-        self.words = {p: i for i, p in enumerate(kernel.params)}
-        self.dims = DimEvaluator(lanes, self.symbol)
-        self.lane_index: list[Value | None] = [None, None, None]
+        self.addresses = Addresses(kernel, lanes, scopes, plan, evaluate)
         self.zeros_bytes = 0
         self.opaque_masks: dict[int, Value] = {}
-        self._fields: dict[int, Value] = {}
-        self._params: dict[object, Value] = {}
-        self._bases: dict[object, Value] = {}
-        self._block: Block | None = None  # that is written now, in which starts are shared
-        self._starts: dict[object, tuple[Laned, Value]] = {}
-        self._forms: dict[tuple[Buffer | Scratch, tuple[Expr, ...]], LinearForm] = {}
-        self._by_name = {p.name: p for p in kernel.params if p.dtype is DType.INDEX}
-
-    # What the entry block loads.
-
-    def field(self, position: int) -> Value:
-        """A pointer of the dispatch."""
-        if position not in self._fields:
-            here, self.asm.current = self.asm.current, self.asm.entry
-            width = self.traits.target.word_bytes
-            distance = self.lanes.constant(position * width)
-            address = self.asm.offset(Value("%dispatch", PTR), distance)
-            self._fields[position] = self.asm.load(PTR, address, width, INVARIANT)
-            self.asm.current = here
-        return self._fields[position]
-
-    def param(self, param: object) -> Value:
-        """A parameter's value."""
-        if param not in self._params:
-            word = self.words.get(param)  # type: ignore[call-overload]
-            name, dtype = param.name, param.dtype  # type: ignore[attr-defined]
-            width = self.traits.target.word_bytes
-            if word is None:
-                raise InternalError(f"kernel {self.kernel.name}: {name} is not a parameter")
-            if self.traits.bytes_of(dtype) > width:
-                raise InternalError(
-                    f"kernel {self.kernel.name}: parameter {name} of {dtype} does "
-                    f"not fit into a word of {width} bytes"
-                )
-            block = self.field(_PARAMS_FIELD)
-            here, self.asm.current = self.asm.current, self.asm.entry
-            address = self.asm.offset(block, self.lanes.constant(word * width))
-            type_ = Type(self.traits.memory_element(dtype))
-            value = self.asm.load(type_, address, self.traits.bytes_of(dtype), INVARIANT)
-            self._params[param] = self.from_memory(value, dtype)
-            self.asm.current = here
-        return self._params[param]
-
-    def symbol(self, name: str) -> Value:
-        """A dim's symbol, which is the INDEX parameter of that name."""
-        if name not in self._by_name:
-            raise InternalError(f"kernel {self.kernel.name}: dim symbol {name} is not a parameter")
-        return self.param(self._by_name[name])
-
-    def base(self, memory: Buffer | Scratch) -> Value:
-        """Address of the first element."""
-        if memory not in self._bases:
-            if isinstance(memory, Buffer):
-                start, offset = self._buffer(memory), self.param(memory.offset)
-            else:
-                slot = self.plan.slots[memory]
-                if slot.offset is None:
-                    count = 1
-                    for extent in memory.shape:
-                        count *= extent
-                    type_ = Type(self.traits.memory_element(memory.dtype))
-                    self._bases[memory] = self.asm.alloca(type_, count, 64)
-                    return self._bases[memory]
-                start = self.field(_SCRATCH_FIELD)
-                offset = self.lanes.constant(slot.offset)
-            here, self.asm.current = self.asm.current, self.asm.entry
-            self._bases[memory] = self.asm.offset(start, offset)
-            self.asm.current = here
-        return self._bases[memory]
-
-    def _buffer(self, buffer: Buffer) -> Value:
-        """The start of the dispatch's buffer that `buffer` is in."""
-        if buffer.class_param is None:
-            return self.field(_FIELDS[buffer.binding])
-        number = self.param(buffer.class_param)
-        here, self.asm.current = self.asm.current, self.asm.entry
-        width = self.traits.target.word_bytes
-        distance = self.lanes.index_binary(
-            "mul", number, self.lanes.constant(width), is_nonnegative=True
-        )
-        assert isinstance(distance, Value)
-        address = self.asm.offset(Value("%dispatch", PTR), distance)
-        start = self.asm.load(PTR, address, width, INVARIANT)
-        self.asm.current = here
-        return start
-
-    def from_memory(self, value: Value, dtype: DType) -> Value:
-        if dtype is not DType.BOOL:
-            return value
-        return self.asm.icmp("ne", value, integer(0, value.type))
-
-    def to_memory(self, value: Value, dtype: DType) -> Value:
-        return self.asm.cast("zext", value, "i8") if dtype is DType.BOOL else value
 
     def zeros(self, bytes_: int) -> Value:
         """Address of at least that many zero bytes in the image: what guarded loads read."""
@@ -186,133 +72,6 @@ class Memory:
             self.opaque_masks[lanes] = self.asm.bitcast_to(narrow, Type("i1", lanes))
             self.asm.current = here
         return self.opaque_masks[lanes]
-
-    # Addresses.
-
-    def address(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> Address:
-        """The address of element `indices` in each lane."""
-        strides = memory.strides if isinstance(memory, Buffer) else _dense(memory.shape)
-        if len(indices) != len(strides):
-            raise InternalError(
-                f"kernel {self.kernel.name}: {memory.name} has {len(strides)} dims,"
-                f" accessed with {len(indices)} indices"
-            )
-        form = self._forms.get((memory, indices))
-        if form is None:
-            form = self._forms[memory, indices] = LinearForm.of(indices, strides)
-        constant, terms = self.resolved(form)
-        fixed = constant.constant if isinstance(constant, DimExpr) else constant
-        open_part = dims.add(constant, -fixed) if isinstance(constant, DimExpr) else 0
-        if self._block is not self.asm.current:
-            self._block, self._starts = self.asm.current, {}
-        key = self._key(memory, open_part, terms)
-        start = None if key is None else self._starts.get(key)
-        if start is None:
-            start = self._start(memory, open_part, terms)
-            if key is not None and self._block is self.asm.current:
-                self._starts[key] = start
-        found = self._at(memory, *start, fixed)
-        if found.step is None or not isinstance(memory, Scratch) or constant != fixed:
-            return found
-        factors = (*(factor for _, factor in terms), *memory.shape[-1:])
-        before = before_a_step(fixed, found.step.number, factors)
-        return Address(found.pointer, found.step, found.pointers, found.places, before)
-
-    def _at(self, memory: Buffer | Scratch, elements: Laned, base: Value, fixed: int) -> Address:
-        size = self.traits.bytes_of(memory.dtype)
-        each, after = self.lanes.constant(size), self.lanes.constant(fixed * size)
-        asm, constant = self.asm, self.lanes.constant
-
-        def pointer(count: Value) -> Value:
-            number = count.number
-            scaled = constant(number * size) if number is not None else asm.op("mul", count, each)
-            return asm.offset(asm.offset(base, scaled), after)
-
-        if isinstance(elements, Affine):
-            return Address(pointer(elements.base), elements.step)
-        if isinstance(elements, PerLane):
-            pointers = tuple(pointer(v) for v in elements.values)
-            numbers = [v.number for v in elements.values]
-            places = tuple(n for n in numbers if n is not None)
-            if len(places) < len(numbers):
-                return Address(pointers[0], None, pointers)
-            least = self.lanes.constant(min(places))
-            return Address(pointer(least), None, pointers, tuple(n - min(places) for n in places))
-        return Address(pointer(elements))
-
-    def _key(
-        self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
-    ) -> object | None:
-        """All that a start depends on within a block; None where it needs what has no value yet."""
-        if isinstance(memory, Scratch) and self.plan.slots[memory].copies != (1, 1, 1):
-            return None
-        key: list[object] = [memory, open_part]
-        for e, factor in terms:
-            value = self.scopes.known.get(e)
-            if value is None or isinstance(value, PerLane):
-                return None
-            refs = (value.base.ref, value.step.ref) if isinstance(value, Affine) else value.ref
-            key.append((refs, factor, self.scopes.depth(e)))
-        return tuple(key)
-
-    def _start(
-        self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
-    ) -> tuple[Laned, Value]:
-        """The elements that are no known number, and an address to count from."""
-        parts: dict[int, Laned] = {0: self.dims.value(open_part)}
-        for e, factor in terms:
-            scale = self.dims.value(factor)
-            part = self.lanes.index_binary("mul", self.evaluate(e), scale, is_nonnegative=False)
-            depth = self.scopes.depth(e)
-            if depth in parts:
-                part = self.lanes.index_binary("add", parts[depth], part, is_nonnegative=False)
-            parts[depth] = part
-        # Outer loops' parts first, so that a partial sum is invariant in the inner loops; what
-        # the innermost adds is one number for all addresses that differ in the outer ones.
-        total, *rest = (parts[depth] for depth in sorted(parts))
-        base = self._copy_of(memory)
-        size = self.lanes.constant(self.traits.bytes_of(memory.dtype))
-        is_open = any(isinstance(n, DimExpr) for n in (open_part, *(n for _, n in terms)))
-        is_apart = is_open and self.traits.has_free_steps
-        while rest and isinstance(total, Value):
-            base = self.asm.offset(base, self.asm.op("mul", total, size))
-            total = rest.pop(0)
-            if is_apart and isinstance(total, Value) and not any(map(is_uniform, rest)):
-                # LLVM would compute the address of each row from that of the row before it, in
-                # every turn: it may not know that they are related
-                base = self.asm.emit_pure(PTR, f"freeze {base}")
-        for part in rest:
-            total = self.lanes.index_binary("add", total, part, is_nonnegative=False)
-        return total, base
-
-    def _copy_of(self, memory: Buffer | Scratch) -> Value:
-        """The base of the current lane's copy, for scratch that lanes have their own of."""
-        base = self.base(memory)
-        if isinstance(memory, Buffer) or self.plan.slots[memory].copies == (1, 1, 1):
-            return base
-        copies = self.plan.slots[memory].copies
-        copy = self.lanes.constant(0)
-        for axis in (2, 1, 0):
-            lane = self.lane_index[axis] or self.lanes.constant(0)
-            copy = self.asm.op("mul", copy, self.lanes.constant(copies[axis]))
-            copy = self.asm.op("add", copy, lane)
-        size = self.traits.bytes_of(memory.dtype)
-        for extent in memory.shape:
-            size *= extent
-        return self.asm.offset(base, self.asm.op("mul", copy, self.lanes.constant(size)))
-
-    def resolved(self, form: LinearForm) -> tuple[Dim, list[tuple[Expr, Dim]]]:
-        """The constant and the terms of a sum where variables that are numbers here are numbers:
-        copies of unrolled loops differ in the constant alone."""
-        known = self.scopes.known
-        constant, terms = form.constant, []
-        for e, factor in form.terms:
-            value = known.get(e) if isinstance(e, Var) else None
-            if isinstance(value, Value) and value.number is not None and not value.type.lanes:
-                constant = dims.add(constant, dims.multiply(factor, value.number))
-            else:
-                terms.append((e, factor))
-        return constant, terms
 
     # Loads.
 
@@ -337,8 +96,8 @@ class Memory:
             numbers = self.evaluate(index.a)
             if isinstance(numbers, Value) and numbers.type.lanes:
                 metadata = self.metadata(memory, is_load=True)
-                return byte_tables.lookup(self.asm, self.base(memory), numbers, metadata)
-        address = self.address(memory, indices)
+                return byte_tables.lookup(self.asm, self.addresses.base(memory), numbers, metadata)
+        address = self.addresses.of(memory, indices)
         if dtype is not memory.dtype:
             address = self._of_words(address, dtype)
         type_ = Type(self.traits.memory_element(dtype))
@@ -356,7 +115,7 @@ class Memory:
             loaded = self._load_gather(
                 address, type_, size, metadata, self.lanes.mask_and(guard, mask)
             )
-        result = self.from_memory(loaded, dtype)
+        result = from_memory(self.asm, loaded, dtype)
         if guard is not None and guard.number is None:
             result = self._choose(guard, result, other, dtype)
         if dtype is DType.INDEX and result.type.lanes:
@@ -416,7 +175,7 @@ class Memory:
         if other is None or dtype is DType.INDEX or not is_uniform(other):
             other = self.zero(dtype)
         assert isinstance(other, Value)
-        value = self.to_memory(other, dtype)
+        value = to_memory(self.asm, other, dtype)
         return self.asm.splat(value, self.lanes.count)
 
     def metadata(self, memory: Buffer | Scratch, *, is_load: bool) -> str:
@@ -557,19 +316,19 @@ class Memory:
 
     def line(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], type_: Type) -> Value:
         """A vector of what follows an element, which is there."""
-        pointer = self.address(memory, indices).pointer
+        pointer = self.addresses.of(memory, indices).pointer
         metadata = self.metadata(memory, is_load=True)
         return self.asm.load(type_, pointer, self.traits.bytes_of(memory.dtype), metadata)
 
     def store_line(self, memory: Scratch, indices: tuple[Expr, ...], value: Value) -> None:
         """Writes a vector over an element and those that follow it."""
-        pointer = self.address(memory, indices).pointer
+        pointer = self.addresses.of(memory, indices).pointer
         metadata = self.metadata(memory, is_load=False)
         self.asm.store(value, pointer, self.traits.bytes_of(memory.dtype), metadata)
 
     def prefetch(self, memory: Buffer, index: Expr) -> None:
         """Hints that the element at `index` will be loaded; no target faults where none is."""
-        pointer = self.address(memory, (index,)).pointer
+        pointer = self.addresses.of(memory, (index,)).pointer
         name = "llvm.prefetch.p0"
         self.asm.declarations[name] = f"declare void @{name}(ptr, i32, i32, i32)"
         is_written = int(memory.is_written)
@@ -586,7 +345,7 @@ class Memory:
         mask: Value | None,
     ) -> None:
         """Writes the element of each lane where `guard` and `mask` hold."""
-        address = self.address(memory, indices)
+        address = self.addresses.of(memory, indices)
         condition = self.lanes.mask_and(guard, mask)
         if condition is not None and condition.number == 1:
             condition = None
@@ -601,12 +360,12 @@ class Memory:
                     f"different values to one element of {memory.name}"
                 )
             assert isinstance(value, Value)
-            scalar = self.to_memory(value, memory.dtype)
+            scalar = to_memory(self.asm, value, memory.dtype)
             if condition is not None:
                 condition = self.lanes.any(condition)
             self._when(condition, lambda: self.asm.store(scalar, address.pointer, size, metadata))
             return
-        vector = self.to_memory(self.lanes.vector(value), memory.dtype)
+        vector = to_memory(self.asm, self.lanes.vector(value), memory.dtype)
         if condition is not None and not condition.type.lanes:
             uniform = condition
             self._when(uniform, lambda: self._store_lanes(address, vector, size, metadata, None))
@@ -682,14 +441,6 @@ class Memory:
         body()
         self.asm.jump(done)
         self.asm.enter(done)
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))
 
 
 def _is_zero(value: Value) -> bool:

@@ -3,6 +3,7 @@ which loads are such, and what they become."""
 
 from __future__ import annotations
 
+from aot.backends.cpu.addresses import from_memory
 from aot.backends.cpu.assembler import Type, Value
 from aot.backends.cpu.memory import Memory
 from aot.ir.expr import Cast, Load
@@ -43,7 +44,7 @@ def picked(memory: Memory, load: Load) -> Value | None:
     if not isinstance(numbers, Value) or numbers.type.lanes != vector.lanes:
         return None
     asm = memory.asm
-    base, metadata = memory.base(load.source), memory.metadata(load.source, is_load=True)
+    base, metadata = memory.addresses.base(load.source), memory.metadata(load.source, is_load=True)
     element = memory.traits.memory_element(dtype)
     if element == "float":
         name, vector = "ps", Type(element, vector.lanes)
@@ -55,4 +56,4 @@ def picked(memory: Memory, load: Load) -> Value | None:
     found = (
         found if vector.element == element else asm.bitcast_to(found, Type(element, vector.lanes))
     )
-    return memory.from_memory(found, dtype)
+    return from_memory(asm, found, dtype)

@@ -150,7 +150,9 @@ class KernelEmitter:
             return []
         copies = self.plan.slots[target].copies
         return [
-            axis for axis in range(3) if copies[axis] > 1 and self.memory.lane_index[axis] is None
+            axis
+            for axis in range(3)
+            if copies[axis] > 1 and self.memory.addresses.lane_index[axis] is None
         ]
 
     def for_copies(self, axes: list[int], write: Callable[[], None]) -> None:
@@ -160,11 +162,11 @@ class KernelEmitter:
         axis = axes[0]
 
         def body(lane: Value) -> None:
-            self.memory.lane_index[axis] = lane
+            self.memory.addresses.lane_index[axis] = lane
             self.scopes.open(is_region=True)
             self.for_copies(axes[1:], write)
             self.scopes.close()
-            self.memory.lane_index[axis] = None
+            self.memory.addresses.lane_index[axis] = None
 
         self.counted(self.kernel.workgroup_size[axis], body)
 
@@ -244,7 +246,7 @@ class KernelEmitter:
     def counted(self, extent: Dim, body: Callable[[Value], None]) -> None:
         """`body` for 0 <= i < extent, in order."""
         asm, one = self.asm, self.lanes.constant(1)
-        count = self.memory.dims.value(extent)
+        count = self.memory.addresses.dims.value(extent)
         if count.number == 1:
             body(self.lanes.constant(0))
             return
@@ -337,9 +339,9 @@ class KernelEmitter:
 
     def lane_loop(self, stmt: For) -> None:
         def body(index: Value) -> None:
-            self.memory.lane_index[stmt.axis] = index
+            self.memory.addresses.lane_index[stmt.axis] = index
             self.iteration(stmt, index, is_region=True)
-            self.memory.lane_index[stmt.axis] = None
+            self.memory.addresses.lane_index[stmt.axis] = None
 
         self.counted(_constant_extent(stmt), body)
 

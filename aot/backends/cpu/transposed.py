@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.backends.cpu.addresses import from_memory, to_memory
 from aot.backends.cpu.assembler import Assembler, Type, Value
 from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
@@ -115,22 +116,22 @@ def load_columns(memory: Memory, load: Load, count: int) -> list[Value]:
     """What a transposed load gives in each of `count` iterations of the unrolled loop, at the first
     of which the scope is."""
     source, asm = load.source, memory.asm
-    address, size = memory.address(source, load.indices), memory.traits.bytes_of(source.dtype)
+    address, size = memory.addresses.of(source, load.indices), memory.traits.bytes_of(source.dtype)
     line = Type(memory.traits.memory_element(source.dtype), count)
     metadata = memory.metadata(source, is_load=True)
     lines = [
         asm.load(line, memory.lane_pointer(address, lane, size), size, metadata)
         for lane in range(memory.lanes.count)
     ]
-    return [memory.from_memory(row, load.dtype) for row in transpose(asm, lines)]
+    return [from_memory(asm, row, load.dtype) for row in transpose(asm, lines)]
 
 
 def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None:
     """A transposed store of what each iteration of the unrolled loop has; as above."""
     target, asm = store.target, memory.asm
-    address, size = memory.address(target, store.indices), memory.traits.bytes_of(target.dtype)
+    address, size = memory.addresses.of(target, store.indices), memory.traits.bytes_of(target.dtype)
     metadata = memory.metadata(target, is_load=False)
-    rows = [memory.to_memory(value, target.dtype) for value in values]
+    rows = [to_memory(asm, value, target.dtype) for value in values]
     if address.step is not None and address.step.number == len(rows):
         asm.store(interleaved(asm, rows), address.pointer, size, metadata)
         return
