@@ -13,6 +13,8 @@ from aot.records import dataclass
 # How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for
 # all targets, so that the variants of a module share their weights.
 DOT_GROUP = 4
+# How many neighbours a lane of a GPU loads or stores together.
+QUAD = 4
 
 
 def word_terms(dtype: DType) -> int:

@@ -12,6 +12,7 @@ from math import isqrt
 
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
+from aot.ir.schedule import QUAD
 from aot.ir.types import DType
 from aot.records import dataclass
 from aot.target.model import Target
@@ -29,8 +30,6 @@ LEAST_ACROSS = 4
 LEAST_TERMS, LEAST_CHANNELS = 32, 8
 # rows and columns below which what is brought into shared memory is read by too few lanes
 LEAST_STAGED_ROWS, LEAST_STAGED_COLUMNS = 16, 16
-# elements that lanes bring into shared memory at once
-QUAD = 4
 
 
 @dataclass(frozen=True)

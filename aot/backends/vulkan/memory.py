@@ -10,7 +10,7 @@ from math import gcd, prod
 
 from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
-from aot.backends.vulkan.placement import QUAD, Placement, ScratchPlace
+from aot.backends.vulkan.placement import Placement, ScratchPlace
 from aot.backends.vulkan.spirv import (
     Decoration,
     MemoryOperands,
@@ -23,6 +23,7 @@ from aot.backends.vulkan.texels import Texels
 from aot.backends.vulkan.values import Linear
 from aot.errors import InternalError
 from aot.ir.dims import modulo
+from aot.ir.schedule import QUAD
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Barrier, Buffer, BufferClass, Kernel, Scratch, Space, walk
 

@@ -14,6 +14,7 @@ from aot.backends.vulkan.limits import LimitError
 from aot.errors import InternalError
 from aot.ir.dims import modulo
 from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
+from aot.ir.schedule import QUAD
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
     Buffer,
@@ -42,8 +43,6 @@ MAX_UNROLLED_INSTRUCTIONS = 1200
 SMALL_EXTENT = 4
 # Bytes at whose multiples variables in shared memory begin at most.
 SHARED_ALIGNMENT = 16
-# Words that are loaded together, where a lane reads neighbours of what never changes.
-QUAD = 4
 
 # How many instructions depend on which loops' variables, about.
 Instructions = Counter[frozenset[Var]]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from aot.backends.vulkan.expressions import Expressions
 from aot.backends.vulkan.memory import Memory
-from aot.backends.vulkan.placement import QUAD, Placement, SumLoop
+from aot.backends.vulkan.placement import Placement, SumLoop
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import Linear, Values
 from aot.ir.expr import (
@@ -27,6 +27,7 @@ from aot.ir.expr import (
     index,
     loads,
 )
+from aot.ir.schedule import QUAD
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, For, Scratch, Space, Store
 

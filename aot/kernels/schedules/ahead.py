@@ -16,7 +16,7 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
-from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.records import dataclass
 
 LINE = 64  # bytes
@@ -98,15 +98,10 @@ class AskingTile(Placed):
         extents = [n for _, n in roles.reduce.axes if n != 1]
         return len(extents) == 1 and dims.modulo(extents[0], ASKING_FLOATS) == 0
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
         if inner is None or dims.modulo(inner.extent, ASKING_FLOATS) != 0:
-            return super()._steps(inner, indices, left, start)
+            return super()._steps(terms)
         nest, zero = self.nest, expr.index(0)
         size, pieces = self.roles.weight.dtype.bytes, dims.floor_divide(inner.extent, ASKING_FLOATS)
         here = loaded(self._right({**indices, inner.var: zero, **self.values}, zero, zero))
@@ -117,6 +112,7 @@ class AskingTile(Placed):
 
         def piece(n: Expr) -> list[Stmt]:
             begin = expr.add(start, expr.mul(n, expr.index(ASKING_FLOATS)))
-            return before(n) + super(AskingTile, self)._steps(inner_piece, indices, left, begin)
+            of_piece = Terms(inner_piece, indices, left, begin)
+            return before(n) + super(AskingTile, self)._steps(of_piece)
 
         return nest.serial(pieces, piece, "p")

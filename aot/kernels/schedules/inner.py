@@ -16,7 +16,7 @@ from aot.kernels.lower.nest import Axis, Nest, Output, collapse
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.schedules.contraction import merged_axes, sum_of_products
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
-from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
 
 _Body = Callable[[Expr], Sequence[Stmt]]
@@ -97,13 +97,8 @@ class _Placed(Placed):
         super().__init__(tile, values, first, start)
         self.pieces = None  # each lane adds up a part of the sum
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
         assert inner is not None
         nest, lanes = self.nest, self.nest.lanes
         whole = dims.floor_divide(inner.extent, lanes)

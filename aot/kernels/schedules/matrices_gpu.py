@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from aot.analysis.cost.gpu_matrices import MatrixExtents, MatrixTile, matrix_tile
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
-from aot.ir.schedule import StageSchedule
+from aot.ir.schedule import QUAD, StageSchedule
 from aot.kernels.ir.nodes import (
     Barrier,
     For,
@@ -31,7 +31,6 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.matrix_sides import (
-    QUAD,
     Lanes,
     MatrixOperands,
     Side,

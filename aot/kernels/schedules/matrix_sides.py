@@ -12,7 +12,7 @@ from collections.abc import Callable
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Cast, Expr, Load, Select
-from aot.ir.schedule import DOT_GROUP
+from aot.ir.schedule import DOT_GROUP, QUAD
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, LoopKind, Matrix, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
@@ -23,7 +23,6 @@ from aot.kernels.schedules.sum_order import by_weight_step
 from aot.records import dataclass
 from aot.target.model import MatrixShape
 
-QUAD = 4  # elements that a lane loads or stores together
 # bytes behind a line in shared memory, so that lines begin at different banks of it; a matrix's
 # rows begin at multiples of so many
 PADDING_BYTES = 16

@@ -21,7 +21,7 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction import merged_axes
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
-from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them
@@ -279,13 +279,8 @@ class TurnedTile(Placed):
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
         assert inner is not None
 
         def piece(begin: Expr, count: dims.Dim) -> list[Stmt]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
@@ -44,6 +45,22 @@ from aot.kernels.schedules.tile_ends import Body, TileEnds, store_zero
 STAGED = 256
 # vectors of it from which on rows at borders are brought into scratch
 LEAST_ASKING = 4
+
+
+class Terms(NamedTuple):
+    """Neighbouring terms of a sum.
+
+    Attributes:
+        inner: the axis along which they are, with how many; None of a single one.
+        indices: of all other axes of the sum.
+        left: what a row has of them.
+        start: the first.
+    """
+
+    inner: Axis | None
+    indices: Values
+    left: Expr
+    start: Expr = expr.index(0)
 
 
 class Tile:
@@ -225,11 +242,13 @@ class Placed(TileEnds):
         if axes and any(sides := self._staged_sides(axes[0], left)):
             return self._staged(axes[0], sides, indices, left, ends)
         if not axes or not is_long:
-            return self._steps(axes[0] if axes else None, indices, left)
+            return self._steps(Terms(axes[0] if axes else None, indices, left))
         return self._pieces(
             axes[0].extent,
             HALF_TERMS,
-            lambda start, count: self._steps(Axis(axes[0].var, count), indices, left, start) + ends,
+            lambda start, count: (
+                self._steps(Terms(Axis(axes[0].var, count), indices, left, start)) + ends
+            ),
         )
 
     def _pieces(
@@ -242,14 +261,9 @@ class Placed(TileEnds):
             stmts += piece(expr.index(dims.multiply(whole, size)), rest)
         return stmts
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
-        """The products of so many terms of the innermost axis as `inner` has, from `start` on."""
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        """The products of some terms."""
+        inner, indices, left, start = terms
 
         def scalar(r: Expr, here: Values) -> Expr:
             return expr.substitute(left, {**here, **self._at(r)})

@@ -14,14 +14,14 @@ from dataclasses import replace
 from aot.analysis.cost.gpu_tiles import gpu_columns, gpu_lanes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
+from aot.ir.schedule import QUAD
 from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
-from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.kernels.schedules.tile_ends import Body, store_zero
 
-QUAD = 4  # elements that a GPU loads at a time
 MOST_LOADS = 24  # one by one, of the rows of some steps
 
 
@@ -182,15 +182,9 @@ class PlacedOnGpu(Placed):
 
         return nest.serial(-(-rows // self.shares), turn, "r")
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
-        stmts = super()._steps(inner, indices, left, start)
-        if inner is not None or self.shares == 1:
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        stmts = super()._steps(terms)
+        if terms.inner is not None or self.shares == 1:
             return stmts
         return [If(expr.binary("eq", self.number, expr.index(0)), tuple(stmts))]
 

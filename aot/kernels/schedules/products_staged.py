@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from aot.analysis.cost.gpu_tiles import row_stride, staged_bytes
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
-from aot.ir.schedule import StageSchedule
+from aot.ir.schedule import QUAD, StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Barrier, For, If, LoopKind, Space, Stmt, Store
 from aot.kernels.lower.borders import masked
@@ -21,7 +21,7 @@ from aot.kernels.lower.index_math import simplifier
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
-from aot.kernels.schedules.products_gpu import QUAD, GpuTile, PlacedOnGpu
+from aot.kernels.schedules.products_gpu import GpuTile, PlacedOnGpu
 from aot.kernels.schedules.sum_order import by_weight_step
 from aot.records import dataclass
 

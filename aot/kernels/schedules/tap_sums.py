@@ -24,7 +24,7 @@ from aot.kernels.schedules.contraction import sum_of_products
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.planes import TURNED, TurnedTile
-from aot.kernels.schedules.products import Placed, Tile
+from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.records import dataclass
 
 LINE = 64  # bytes of a cache's line
@@ -329,13 +329,8 @@ class _PlaneTile(_Kept):
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False
 
-    def _steps(
-        self,
-        inner: Axis | None,
-        indices: Values,
-        left: Expr,
-        start: Expr = expr.index(0),  # noqa: B008
-    ) -> list[Stmt]:
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
         assert inner is not None
         width, line = self.shape.columns, LINE // self.acc.dtype.bytes
 
