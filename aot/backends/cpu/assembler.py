@@ -129,6 +129,12 @@ def iota(type_: Type, step: int = 1) -> Value:
     return Value(f"<{items}>", type_)
 
 
+def first_lanes(count: int, lanes: int) -> Value:
+    """The mask of the first `count` of so many lanes."""
+    items = ", ".join(f"i1 {int(lane < count)}" for lane in range(lanes))
+    return Value(f"<{items}>", Type("i1", lanes))
+
+
 def poison(type_: Type) -> Value:
     return Value("poison", type_)
 

@@ -6,7 +6,7 @@ planes. Owns how places become vectors and their order; guards are not its affai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 
@@ -95,31 +95,39 @@ def load_picked(
     vector: Type,
     size: int,
     step: int,
-    before: int | None,
-    metadata: str,
+    load: Callable[[Value, Type, int], Value],
+    *,
+    before: int | None = None,
+    used: int | None = None,
 ) -> Value:
-    """Every `step`th element, of `size` bytes, from a pointer on: picked from vectors of all from
-    the first to the last of them; or of whole steps, the first of which is `before` elements nearer
-    where that is known. So vectors are loaded as they were stored, which a core waits for else."""
-    count, back = vector.lanes, before or 0
+    """Every `step`th element, of `size` bytes, from a pointer on, or back from it where `step` is
+    negative, in the first `used` lanes, or all: picked from vectors of all from the first to the
+    last of them; or of whole steps, the first of which is `before` elements nearer where that is
+    known. So vectors are loaded as they were stored, which a core waits for else.
+
+    `load(pointer, type, n)` loads the first n elements of a vector."""
+    count, back, apart = vector.lanes, before or 0, abs(step)
+    used = count if used is None else used
+    if step < 0:
+        back = apart * (used - 1)
     begin = asm.offset(pointer, integer(-back * size, Type("i64")))
     # what is behind the last element is not read
-    end = step * (count - 1) + 1 if before is None else step * count
+    is_whole = before is not None and used == count and step > 0
+    end = step * count if is_whole else apart * (used - 1) + 1
+    place_of = [back + step * lane for lane in range(used)]
     result: Value | None = None
-    done = 0
-    for part in range(step):
-        first = min(part * count, end - count)
+    done: set[int] = set()
+    for part in range(-(-end // count)):
+        first = max(0, min(part * count, end - count))
         at = asm.offset(begin, integer(first * size, Type("i64")))
-        loaded = asm.load(vector, at, size, metadata)
-        places = [step * n + back - first for n in range(done, count)]
-        picked = [place for place in places if place < count]
-        if result is None:
-            rest = [0] * (count - len(picked))
-            result = asm.shuffle(loaded, loaded, picked + rest)
-        else:
-            rest = [0] * (count - done - len(picked))
-            behind = [count + place for place in picked]
-            result = asm.shuffle(result, loaded, [*range(done), *behind, *rest])
-        done += len(picked)
+        loaded = load(at, vector, min(end, count))
+        lanes = {n for n in range(used) if n not in done and place_of[n] < first + count}
+        behind = 0 if result is None else count
+        chosen = [
+            behind + place_of[n] - first if n in lanes else n if n in done else 0
+            for n in range(count)
+        ]
+        result = asm.shuffle(loaded if result is None else result, loaded, chosen)
+        done |= lanes
     assert result is not None
     return result

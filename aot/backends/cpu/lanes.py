@@ -72,6 +72,8 @@ class Lanes:
         self.count = 0
         # Masks made here that are all true exactly where this scalar is.
         self.all_of: dict[Value, Value] = {}
+        # Masks made here that hold in so many lanes from the first on.
+        self.first_of: dict[Value, int] = {}
         self._constants: dict[int, Value] = {}
 
     def constant(self, value: int) -> Value:
@@ -166,6 +168,8 @@ class Lanes:
         mask = arithmetic.compare(
             asm, self.traits, op, iota(type_, step), asm.splat(narrow, self.count), DType.I32
         )
+        if op == "lt" and step == 1 and distance.number is not None:
+            self.first_of[mask] = distance.number
         if op not in ("eq", "ne"):
             # The difference is linear in the lane, so all hold where the worst end holds.
             worst_is_last = (step > 0) == (op in ("lt", "le"))

@@ -11,7 +11,16 @@ from dataclasses import replace
 
 from aot.backends.cpu import byte_tables
 from aot.backends.cpu.addresses import INVARIANT, Addresses, from_memory, to_memory
-from aot.backends.cpu.assembler import PTR, Assembler, Type, Value, integer, real
+from aot.backends.cpu.assembler import (
+    PTR,
+    Assembler,
+    Type,
+    Value,
+    first_lanes,
+    integer,
+    poison,
+    real,
+)
 from aot.backends.cpu.gathered import are_near, load_picked, load_places, store_places
 from aot.backends.cpu.lanes import Address, Laned, Lanes, is_uniform
 from aot.backends.cpu.scopes import Scopes
@@ -22,7 +31,8 @@ from aot.ir.expr import Cast, Expr
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 
-# steps between lanes up to which all that is between is loaded, and the lanes' are picked from it
+# steps between lanes up to which all that is between is loaded, and the lanes' are picked from it,
+# on any target
 MOST_PICKED = 4
 # Worker scratch and buffers never overlap.
 _BUFFER_SCOPE = ", !alias.scope !3, !noalias !5"
@@ -292,10 +302,26 @@ class Memory:
         if condition is not None and condition.number == 1:
             condition = None
         step = None if address.step is None else address.step.number
-        if condition is None and step is not None and 1 < step <= MOST_PICKED:
+        used = None if condition is None else self.lanes.first_of.get(condition)
+        is_known = condition is None or (used is not None and self.traits.has_masked(size))
+        if is_known and step is not None and step != 1 and abs(step) <= self._most_picked(size):
             vector = Type(type_.element, self.lanes.count)
+
+            def load(pointer: Value, vector: Type, count: int) -> Value:
+                if count == vector.lanes:
+                    return self.asm.load(vector, pointer, size, metadata)
+                mask = first_lanes(count, vector.lanes)
+                return self._masked_load(vector, pointer, size, mask, poison(vector))
+
             return load_picked(
-                self.asm, address.pointer, vector, size, step, address.before, metadata
+                self.asm,
+                address.pointer,
+                vector,
+                size,
+                step,
+                load,
+                before=address.before,
+                used=used,
             )
         values = []
         for lane in range(self.lanes.count):
@@ -305,6 +331,13 @@ class Memory:
                 pointer = self.asm.select(bit, pointer, self.zeros(size))
             values.append(self.asm.load(type_, pointer, size, metadata))
         return self.asm.gather(values)
+
+    def _most_picked(self, size: int) -> int:
+        """Steps between lanes up to which what is between is loaded too: as many as a vector's
+        lanes are worth where one instruction picks out of two vectors."""
+        if not self.traits.target.picks_lanes(size):
+            return MOST_PICKED
+        return max(2 * MOST_PICKED, self.lanes.count // 4)
 
     def lane_pointer(self, address: Address, lane: int, size: int) -> Value:
         """The address of a lane's element of `size` bytes."""

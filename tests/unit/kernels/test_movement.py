@@ -15,6 +15,7 @@ from aot.builder import Builder
 from aot.ir import expr
 from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, walk
 from aot.kernels.lower import segments
 from aot.kernels.lower.lowering import lower
@@ -290,3 +291,24 @@ def test_blocks_and_repeats_elsewhere(target: str) -> None:
             b.output("y", b.op("broadcast_to", pixels, shape=[2, 21, times]))
             data = np.random.default_rng(7).integers(0, 99, (2, 21)).astype(numpy)
             check(b.function(), [data], target, 1, 0.0, run_kernel)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "u8", "f16", "i64"])
+@pytest.mark.parametrize("step", [-17, -9, -3, -2, -1, 2, 3, 5, 8, 13, 16, 17])
+def test_every_few_elements(step: int, dtype: str) -> None:
+    """Rows of slices with a step, of any number of lanes, in either direction."""
+    for extent, first in ((9, 0), (24, 1), (33, 0), (128, 3), (131, 2), (300, 1)):
+        stop = extent
+        start = first
+        if step < 0:
+            start, stop = extent - 1 - first, -1
+
+        def make(extent: int = extent, start: int = start, stop: int = stop) -> Function:
+            b = Builder()
+            x = b.input("x", f"{dtype}[3, {extent}]")
+            b.output("y", b.op("slice", x, starts=[0, start], stops=[3, stop], steps=[1, step]))
+            return b.function()
+
+        data = (np.arange(3 * extent) % 251).reshape(3, extent)
+        arrays = [data.astype(DType(dtype).numpy)]
+        run_everywhere(make, arrays)
