@@ -501,8 +501,22 @@ class ContractionTiles:
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
         is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
+        if is_split and self._may_repeat_rows(extent):
+            last = expr.index(dims.add(extent, -self.rows))
+            return before + build(shape, expr.binary("min", first, last))
         stmts = over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
         return before + stmts
+
+    def _may_repeat_rows(self, extent: Dim) -> bool:
+        """Whether the last tile may begin before its place, so that it has all its rows: some are
+        stored twice, and alike, since results take the place of nothing that tiles read."""
+        is_open = not isinstance(extent, int) or extent < self.rows
+        if self.nest.is_gpu or self.parts > 1 or is_open or extent % self.rows == 0:
+            return False
+        of_sums = set(expr.nodes(self.roles.reduce))
+        found = {e for value in self.output.values for e in expr.nodes(value)} - of_sums
+        loads = [e for e in found if isinstance(e, Load)]
+        return all(expr.free_vars(load) <= {self.roles.columns.var} for load in loads)
 
     @property
     def _has_rows_together(self) -> bool:

@@ -25,6 +25,15 @@ def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
     return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
 
 
+def row_vectors_at_a_time(nest: Nest, rows: int, columns: int, steps: dims.Dim) -> int:
+    """How many vectors of a row's scalars are loaded at a time: two, by one instruction, where
+    registers hold them and they divide the steps."""
+    vectors = -(-columns // nest.lanes)
+    needed = rows * vectors + 2 * rows + min(vectors, 4)
+    is_even = dims.modulo(steps, 2 * nest.lanes) == 0
+    return 2 if is_even and needed <= nest.target.vector_registers - 2 else 1
+
+
 def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
     """Whether the scalars of a row lie side by side along `inner`, a vector of them at least."""
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
@@ -159,40 +168,49 @@ def by_lanes(
     dtype: DType,
     left: Callable[[Expr, Expr], Expr],
     step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
+    vectors: int = 1,
 ) -> list[Stmt]:
-    """Outer products in order, for which a row's scalars are loaded a vector at a time.
+    """Outer products in order, for which a row's scalars are loaded vectors at a time.
 
     Args:
         sizes: rows, and steps.
+        vectors: how many of a row are loaded at a time.
         left: the scalar of a row at a step; side by side along the steps.
         step: the product of a step, given the scalar of each row.
     """
     rows, extent = sizes
-    lanes = nest.lanes
-    held = nest.builder.scratch("row_vectors", dtype, (rows, lanes))
+    lanes, steps = nest.lanes, nest.lanes * vectors
+    held = nest.builder.scratch("row_vectors", dtype, (rows, vectors, lanes))
 
     def group(n: Expr) -> list[Stmt]:
-        first = expr.mul(n, expr.index(lanes))
+        first = expr.mul(n, expr.index(steps))
 
         def load(r: Expr) -> list[Stmt]:
-            return [
-                nest.spread(
-                    lanes, lambda lane: [Store(held, (r, lane), left(r, expr.add(first, lane)))]
-                )
-            ]
+            def vector(v: Expr) -> list[Stmt]:
+                at = expr.add(first, expr.mul(v, expr.index(lanes)))
+                return [
+                    nest.spread(
+                        lanes, lambda lane: [Store(held, (r, v, lane), left(r, expr.add(at, lane)))]
+                    )
+                ]
 
-        return nest.unrolled(rows, load, "r") + nest.unrolled(
-            lanes, lambda k: step(expr.add(first, k), lambda r: Load(held, (r, k), dtype)), "k"
-        )
+            return nest.unrolled(vectors, vector, "v")
 
-    whole = dims.floor_divide(extent, lanes)
-    done = expr.index(dims.multiply(whole, lanes))
+        def product(k: Expr) -> list[Stmt]:
+            size = expr.index(lanes)
+            at = expr.binary("floordiv", k, size), expr.binary("floormod", k, size)
+            return step(expr.add(first, k), lambda r: Load(held, (r, *at), dtype))
+
+        return nest.unrolled(rows, load, "r") + nest.unrolled(steps, product, "k")
+
+    whole = dims.floor_divide(extent, steps)
+    done = expr.index(dims.multiply(whole, steps))
 
     def single(n: Expr) -> list[Stmt]:
         k = expr.add(done, n)
         return step(k, lambda r: left(r, k))
 
-    return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, lanes), single, "k")
+    return nest.serial(whole, group, "k") + nest.serial(dims.modulo(extent, steps), single, "k")
 
 
 @dataclass(frozen=True)

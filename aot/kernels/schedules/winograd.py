@@ -7,9 +7,6 @@ that they are stored once, as they are for other convolutions, or are stored tra
 `conv_winograd`); what is transformed of inputs serves all of a workgroup's columns, register tile
 by register tile of them. Where all channels are one piece, no sums are kept between pieces.
 
-Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
-+-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
-Deep Neural Networks: Efficient Point Selection", 2022), half as much as 0, +-1 and +-2 do.
 Products of a piece of the channels are summed before they are added to those of others, so that
 errors hardly grow with the channels. Results are as near the exact ones as those of direct sums.
 """
@@ -39,11 +36,12 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
 from aot.kernels.schedules.contraction_axes import ContractionAxes
-from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
+from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors, row_vectors_at_a_time
+from aot.kernels.schedules.winograd_lines import filter_line, input_line, output_line
 from aot.records import dataclass
 
-Name = Callable[[Expr], Expr]
-"""Gives a value that is used twice a name."""
+_Total = Callable[[Expr, Expr], Expr]
+"""A sum of products, by point and lane."""
 
 
 def schedule_winograd(
@@ -58,59 +56,6 @@ def schedule_winograd(
     if roles is None or len(roles.reduce.axes) != 3:
         raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
     return _Winograd(nest, output, roles, plan, panel).build()
-
-
-# transforms
-
-_ROOT = 2**0.5
-
-
-def _input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
-    """B^T d."""
-    even1, odd1 = name(_fma(-1 / 2, d[2], d[4])), name(_fma(-1 / 2, d[1], d[3]))
-    even2, odd2 = name(_fma(-2, d[2], d[4])), name(_fma(-2, d[1], d[3]))
-    return [
-        _fma(-5 / 2, d[2], expr.add(d[0], d[4])),
-        _fma(_ROOT, odd1, even1),
-        _fma(-_ROOT, odd1, even1),
-        _fma(1 / _ROOT, odd2, even2),
-        _fma(-1 / _ROOT, odd2, even2),
-        _fma(-5 / 2, d[3], expr.add(d[1], d[5])),
-    ]
-
-
-def _filter_line(name: Name, g: Sequence[Expr]) -> list[Expr]:
-    """G g, its lines for the points p other than 0 times |p|."""
-    even1 = name(_fma(_ROOT / 3, g[2], _scaled(_ROOT / 6, g[0])))
-    even2 = name(_fma(-_ROOT / 6, g[2], _scaled(-_ROOT / 3, g[0])))
-    return [
-        g[0],
-        _fma(1 / 3, g[1], even1),
-        _fma(-1 / 3, g[1], even1),
-        _fma(-1 / 3, g[1], even2),
-        _fma(1 / 3, g[1], even2),
-        g[2],
-    ]
-
-
-def _output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
-    """A^T m, its columns for the points p other than 0 over |p|."""
-    sum1, sum2 = name(expr.add(m[1], m[2])), name(expr.add(m[3], m[4]))
-    odd1, odd2 = name(expr.sub(m[1], m[2])), name(expr.sub(m[3], m[4]))
-    return [
-        _fma(1 / _ROOT, sum1, _fma(_ROOT, sum2, m[0])),
-        expr.add(odd1, odd2),
-        _fma(_ROOT, sum1, _scaled(1 / _ROOT, sum2)),
-        _fma(2, odd1, _fma(1 / 2, odd2, m[5])),
-    ]
-
-
-def _scaled(factor: float, x: Expr) -> Expr:
-    return expr.mul(expr.const(factor, x.dtype), x)
-
-
-def _fma(factor: float, x: Expr, y: Expr) -> Expr:
-    return Fma(expr.const(factor, x.dtype), x, y, x.dtype)
 
 
 def _unscaled(left: Expr) -> Expr:
@@ -161,6 +106,8 @@ class _Winograd:
         )
         # whether a copy of what is done to each output would be most of the code
         self.is_long = is_long(output.values, roles.reduce)
+        # whether registers hold what is transformed of a tile of outputs
+        self.holds_tiles = nest.target.multiplies_by_lane
         # whether sums are complete when they are stored first, and are finished at once
         self.is_whole = self.channels == self.piece
         # whether sums of a piece begin with those of pieces before it, where one instruction loads
@@ -294,9 +241,7 @@ class _Winograd:
         """Products of a piece by column tile `w`, whose sums are at `kept`."""
         nest, stmts = self.nest, []
         if not self.is_stored:
-            stmts += nest.serial(
-                self.piece, lambda c: self._transform_filters(c, w, start, column), "k"
-            )
+            stmts += self._transform_filters(w, start, column)
 
         def point(p: Expr) -> list[Stmt]:
             body: list[Stmt] = []
@@ -360,7 +305,7 @@ class _Winograd:
                         )
                         for a in range(INPUTS)
                     ]
-                    line = _input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
                     return body + [
                         Store(self.half, (expr.index(a), b, lane), value)
                         for a, value in enumerate(line)
@@ -375,7 +320,7 @@ class _Winograd:
                         nest.let(Load(self.half, (a, expr.index(b), lane), self.dtype), body, "d")
                         for b in range(INPUTS)
                     ]
-                    line = _input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
                     first_point = expr.mul(a, expr.index(INPUTS))
                     return body + [
                         Store(
@@ -447,11 +392,11 @@ class _Winograd:
 
     # filters
 
-    def _transform_filters(self, c: Expr, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
+    def _transform_filters(self, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
         nest, filters = self.nest, self.filters
         assert filters is not None
 
-        def vector(u: Expr, v: Expr) -> list[Stmt]:
+        def transform(c: Expr, u: Expr, v: Expr) -> list[Stmt]:
             begin = expr.add(self._column_of(column, w, u), v)
 
             def one(lane: Expr) -> list[Stmt]:
@@ -461,15 +406,17 @@ class _Winograd:
                 def name(e: Expr) -> Expr:
                     return nest.let(e, body, "g")
 
+                def line_of(taps: list[Expr]) -> list[Expr]:
+                    return filter_line(name, taps, is_added=nest.target.multiplies_by_lane)
+
                 taps = [expr.index(i) for i in range(3)]
                 g = [[name(self._filter(begin, lane, channel, i, j)) for j in taps] for i in taps]
                 columns = [
-                    [name(e) for e in _filter_line(name, [g[i][j] for i in range(3)])]
-                    for j in range(3)
+                    [name(e) for e in line_of([g[i][j] for i in range(3)])] for j in range(3)
                 ]
                 place = c, u, expr.add(v, lane)
                 for a in range(INPUTS):
-                    line = _filter_line(name, [columns[j][a] for j in range(3)])
+                    line = line_of([columns[j][a] for j in range(3)])
                     body += [
                         Store(filters, (expr.index(INPUTS * a + b), *place), value)
                         for b, value in enumerate(line)
@@ -478,7 +425,14 @@ class _Winograd:
 
             return [self._spread(self.vector, one)]
 
-        return self._each_vector(vector)
+        if not nest.target.multiplies_by_lane:
+            return nest.serial(
+                self.piece, lambda c: self._each_vector(lambda u, v: transform(c, u, v)), "k"
+            )
+        # inside, an address is a step from the last one, which takes as long as a load there
+        return self._each_vector(
+            lambda u, v: nest.serial(self.piece, lambda c: transform(c, u, v), "k")
+        )
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
         """The first column of chunk `u` of column tile `w` of the block that begins at `column`."""
@@ -552,7 +506,8 @@ class _Winograd:
             before = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
             stmts = [If(expr.binary("gt", start, expr.index(0)), tuple(before), tuple(stmts))]
         if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
-            stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step)
+            vectors = row_vectors_at_a_time(nest, self.rows, self.columns, self.piece)
+            stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step, vectors)
         else:
             stmts += nest.serial(self.piece, step, "k")
         return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
@@ -567,62 +522,125 @@ class _Winograd:
     # outputs
 
     def _finish(self, r: Expr, w: Expr, kept: Expr, first: Expr, column: Expr) -> list[Stmt]:
-        nest = self.nest
         stmts: list[Stmt] = []
         tile = self._tile_of(r, first, stmts)
-        whole = None if self.is_long else self._is_whole(tile)
+        finish = self._finish_in_registers if self.holds_tiles else self._finish_by_lines
 
         def vector(u: Expr, v: Expr) -> list[Stmt]:
-            begin = expr.add(self._column_of(column, w, u), v)
+            def total(p: Expr, lane: Expr) -> Expr:
+                return Load(self.sums, (kept, p, r, u, expr.add(v, lane)), self.dtype)
 
-            def below(b: Expr) -> list[Stmt]:
-                def one(lane: Expr) -> list[Stmt]:
-                    body: list[Stmt] = []
-                    points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
-                    loaded = [
-                        nest.let(
-                            Load(self.sums, (kept, p, r, u, expr.add(v, lane)), self.dtype),
-                            body,
-                            "m",
-                        )
-                        for p in points
-                    ]
-                    line = _output_line(lambda e: nest.let(e, body, "h"), loaded)
-                    return body + [
-                        Store(self.half, (expr.index(y), b, lane), value)
-                        for y, value in enumerate(line)
-                    ]
-
-                return [self._spread(self.vector, one)]
-
-            def across(y: Expr, is_whole: bool) -> list[Stmt]:
-                def one(lane: Expr) -> list[Stmt]:
-                    body: list[Stmt] = []
-                    loaded = [
-                        nest.let(Load(self.half, (y, expr.index(b), lane), self.dtype), body, "m")
-                        for b in range(INPUTS)
-                    ]
-                    line = _output_line(lambda e: nest.let(e, body, "h"), loaded)
-                    return body + [
-                        Store(self.half, (y, expr.index(x), lane), value)
-                        for x, value in enumerate(line)
-                    ]
-
-                each = nest.serial if self.is_long else nest.unrolled
-                stored = each(OUTPUTS, lambda x: self._store(tile, y, x, begin, is_whole), "x")
-                row = [self._spread(self.vector, one), *stored]
-                if is_whole:
-                    return row
-                return self._if_there(expr.add(tile.y, y), self.rows_axis.extent, row)
-
-            rows = nest.serial(OUTPUTS, lambda y: across(y, False), "y")
-            if whole is not None:
-                fast = nest.serial(OUTPUTS, lambda y: across(y, True), "y")
-                rows = [If(whole, tuple(fast)), If(expr.unary("not", whole), tuple(rows))]
-            return nest.serial(INPUTS, below, "b") + rows
+            return finish(tile, expr.add(self._column_of(column, w, u), v), total)
 
         stmts += self._each_vector(vector)
         return self._if_there(expr.add(first, r), self.count, stmts, self.tiles)
+
+    def _finish_by_lines(self, tile: _Tile, begin: Expr, total: _Total) -> list[Stmt]:
+        """Stores a vector of a tile's outputs, which it computes a line after the other."""
+        nest = self.nest
+
+        def below(b: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
+                loaded = [nest.let(total(p, lane), body, "m") for p in points]
+                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
+                return body + [
+                    Store(self.half, (expr.index(y), b, lane), value)
+                    for y, value in enumerate(line)
+                ]
+
+            return [self._spread(self.vector, one)]
+
+        def across(y: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                loaded = [
+                    nest.let(Load(self.half, (y, expr.index(b), lane), self.dtype), body, "m")
+                    for b in range(INPUTS)
+                ]
+                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
+                return body + [
+                    Store(self.half, (y, expr.index(x), lane), value)
+                    for x, value in enumerate(line)
+                ]
+
+            stored = self._store_line(tile, y, begin, self.half)
+            row = [self._spread(self.vector, one), *stored]
+            return self._if_there(expr.add(tile.y, y), self.rows_axis.extent, row)
+
+        return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
+
+    def _finish_in_registers(self, tile: _Tile, begin: Expr, total: _Total) -> list[Stmt]:
+        """The same, computed all at once."""
+        nest = self.nest
+        made = self.half
+        if not self.is_long:
+            made = nest.builder.scratch("made", self.dtype, (OUTPUTS, OUTPUTS, self.vector))
+
+        def one(lane: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+
+            def name(e: Expr) -> Expr:
+                return nest.let(e, body, "h")
+
+            columns = []
+            for b in range(INPUTS):
+                points = [expr.index(INPUTS * a + b) for a in range(INPUTS)]
+                loaded = [nest.let(total(p, lane), body, "m") for p in points]
+                columns.append([name(e) for e in output_line(name, loaded)])
+            for y in range(OUTPUTS):
+                line = output_line(name, [column[y] for column in columns])
+                body += [
+                    Store(made, (expr.index(y), expr.index(x), lane), value)
+                    for x, value in enumerate(line)
+                ]
+            return body
+
+        def row(y: Expr, is_whole: bool) -> list[Stmt]:
+            stored = self._store_line(tile, y, begin, made, is_whole)
+            if is_whole:
+                return stored
+            return self._if_there(expr.add(tile.y, y), self.rows_axis.extent, stored)
+
+        each = nest.serial if self.is_long else nest.unrolled
+        rows = each(OUTPUTS, lambda y: row(y, False), "y")
+        whole = self._is_whole(tile)
+        if whole is not None:
+            fast = each(OUTPUTS, lambda y: row(y, True), "y")
+            rows = [If(whole, tuple(fast)), If(expr.unary("not", whole), tuple(rows))]
+        return [self._spread(self.vector, one), *rows]
+
+    def _store_line(
+        self, tile: _Tile, y: Expr, begin: Expr, sums: Scratch, is_whole: bool = False
+    ) -> list[Stmt]:
+        roles = self.roles
+
+        def stored(x: Expr) -> list[Stmt]:
+            at_x = expr.add(tile.x, x)
+
+            def one(lane: Expr) -> list[Stmt]:
+                at = expr.add(begin, lane)
+                place = {
+                    **tile.values,
+                    self.rows_axis.var: expr.add(tile.y, y),
+                    self.columns_axis.var: at_x,
+                    roles.columns.var: at,
+                }
+                total = Load(sums, (y, x, lane), self.dtype)
+                done: dict[Expr, Expr] = {roles.reduce: total}
+                stores = self.output.stores(self.nest, place, done.get)
+                if dims.modulo(roles.columns.extent, self.columns) == 0:
+                    return stores
+                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
+
+            vector = [self._spread(self.vector, one)]
+            if is_whole:
+                return vector
+            return self._if_there(at_x, self.columns_axis.extent, vector)
+
+        each = self.nest.serial if self.is_long else self.nest.unrolled
+        return each(OUTPUTS, stored, "x")
 
     def _if_there(
         self, at: Expr, extent: dims.Dim, body: Sequence[Stmt], size: int = OUTPUTS
@@ -641,25 +659,3 @@ class _Winograd:
             for axis, at in ((self.rows_axis, tile.y), (self.columns_axis, tile.x))
             if dims.modulo(axis.extent, OUTPUTS) != 0
         )
-
-    def _store(self, tile: _Tile, y: Expr, x: Expr, begin: Expr, is_whole: bool) -> list[Stmt]:
-        roles = self.roles
-        at_y, at_x = expr.add(tile.y, y), expr.add(tile.x, x)
-
-        def one(lane: Expr) -> list[Stmt]:
-            at = expr.add(begin, lane)
-            place = {
-                **tile.values,
-                self.rows_axis.var: at_y,
-                self.columns_axis.var: at_x,
-                roles.columns.var: at,
-            }
-            total = Load(self.half, (y, x, lane), self.dtype)
-            done: dict[Expr, Expr] = {roles.reduce: total}
-            stores = self.output.stores(self.nest, place, done.get)
-            if dims.modulo(roles.columns.extent, self.columns) == 0:
-                return stores
-            return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
-
-        stored = [self._spread(self.vector, one)]
-        return stored if is_whole else self._if_there(at_x, self.columns_axis.extent, stored)

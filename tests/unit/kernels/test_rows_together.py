@@ -7,6 +7,7 @@ import re
 import pytest
 
 from aot.backends.cpu.compile import emit_assembly
+from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from benchmarks.llvm_mca import inner_loop
@@ -68,3 +69,26 @@ def test_no_address_of_a_row_is_computed_from_that_of_another(opened: str) -> No
     loop = inner_loop(emit_assembly(lower(conv.function(), target), target), PRODUCT)
     left = [line for line in loop if not re.match(r"\s+(fmla|ldr|ldp)\s", line)]
     assert len(left) <= 5, left
+
+
+@pytest.mark.parametrize("end", ["residual", "sigmoid"])
+@pytest.mark.parametrize("width", [7, 8, 23, 41])
+def test_ends_of_lines(end: str, width: int) -> None:
+    Conv((3, 16, 2, width), 3, 2, 1, left=PLANES, result=LAST, end=end).check(
+        TARGET, on_interpreter
+    )
+
+
+@pytest.mark.parametrize(("end", "is_repeated"), [("", True), ("residual", False)])
+def test_rows_are_stored_twice_unless_results_may_replace_what_is_read(
+    end: str, is_repeated: bool
+) -> None:
+    """The last tile of a line begins where it has all its rows; a sum in place would have what is
+    added twice."""
+    target = targets.load(TARGET)
+    conv = Conv((3, 16, 2, 41), 3, 2, 0, left=PLANES, result=LAST, end=end)
+    kernel = to_text(lower(conv.function(), target))
+    first = re.search(r"min\(\w+ \* (\d+), (\d+)\)", kernel)
+    assert (first is not None) == is_repeated
+    if first is not None:
+        assert int(first[1]) + int(first[2]) == 41

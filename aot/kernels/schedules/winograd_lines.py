@@ -1,0 +1,73 @@
+"""What Winograd's F(4x4, 3x3) makes of a line of inputs, filters and sums.
+
+Owns the transforms along one axis, as expressions; where lines lie is winograd.py's.
+
+Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
++-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
+Deep Neural Networks: Efficient Point Selection", 2022), half as much as 0, +-1 and +-2 do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.ir import expr
+from aot.ir.expr import Expr, Fma
+
+Name = Callable[[Expr], Expr]
+"""Gives a value that is used twice a name."""
+
+_ROOT = 2**0.5
+
+
+def input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
+    """B^T d."""
+    even1, odd1 = name(_fma(-1 / 2, d[2], d[4])), name(_fma(-1 / 2, d[1], d[3]))
+    even2, odd2 = name(_fma(-2, d[2], d[4])), name(_fma(-2, d[1], d[3]))
+    return [
+        _fma(-5 / 2, d[2], expr.add(d[0], d[4])),
+        _fma(_ROOT, odd1, even1),
+        _fma(-_ROOT, odd1, even1),
+        _fma(1 / _ROOT, odd2, even2),
+        _fma(-1 / _ROOT, odd2, even2),
+        _fma(-5 / 2, d[3], expr.add(d[1], d[5])),
+    ]
+
+
+def filter_line(name: Name, g: Sequence[Expr], *, is_added: bool) -> list[Expr]:
+    """G g, its lines for the points p other than 0 times |p|. Where `is_added`, the tap between is
+    scaled once and added: four multiply-adds would need copies of what they are added to."""
+    even1 = name(_fma(_ROOT / 3, g[2], _scaled(_ROOT / 6, g[0])))
+    even2 = name(_fma(-_ROOT / 6, g[2], _scaled(-_ROOT / 3, g[0])))
+    if is_added:
+        odd = name(_scaled(1 / 3, g[1]))
+        lines = expr.add(even1, odd), expr.sub(even1, odd), expr.sub(even2, odd)
+        return [g[0], *lines, expr.add(even2, odd), g[2]]
+    return [
+        g[0],
+        _fma(1 / 3, g[1], even1),
+        _fma(-1 / 3, g[1], even1),
+        _fma(-1 / 3, g[1], even2),
+        _fma(1 / 3, g[1], even2),
+        g[2],
+    ]
+
+
+def output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
+    """A^T m, its columns for the points p other than 0 over |p|."""
+    sum1, sum2 = name(expr.add(m[1], m[2])), name(expr.add(m[3], m[4]))
+    odd1, odd2 = name(expr.sub(m[1], m[2])), name(expr.sub(m[3], m[4]))
+    return [
+        _fma(1 / _ROOT, sum1, _fma(_ROOT, sum2, m[0])),
+        expr.add(odd1, odd2),
+        _fma(_ROOT, sum1, _scaled(1 / _ROOT, sum2)),
+        _fma(2, odd1, _fma(1 / 2, odd2, m[5])),
+    ]
+
+
+def _scaled(factor: float, x: Expr) -> Expr:
+    return expr.mul(expr.const(factor, x.dtype), x)
+
+
+def _fma(factor: float, x: Expr, y: Expr) -> Expr:
+    return Fma(expr.const(factor, x.dtype), x, y, x.dtype)
