@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.backends.cpu.addresses import from_memory, to_memory
-from aot.backends.cpu.assembler import Assembler, Type, Value
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer
 from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
 from aot.ir import dims
@@ -25,6 +25,9 @@ from aot.records import dataclass
 LEAST = 4
 # bits that are shuffled within by the instructions that all machines have
 _LANE_BITS = 128
+# bits of a vector up to which parts of it are put together at no cost beside shuffles of whole ones
+_MOST_ZIPPED = 256
+WORD = 4  # bytes of elements that any instruction shuffles
 
 
 @dataclass(frozen=True)
@@ -117,11 +120,25 @@ def load_columns(memory: Memory, load: Load, count: int) -> list[Value]:
     of which the scope is."""
     source, asm = load.source, memory.asm
     address, size = memory.addresses.of(source, load.indices), memory.traits.bytes_of(source.dtype)
-    line = Type(memory.traits.memory_element(source.dtype), count)
     metadata = memory.metadata(source, is_load=True)
+    element, lanes = memory.traits.memory_element(source.dtype), memory.lanes.count
+    is_dense = address.step is not None and address.step.number == count == LEAST
+    if is_dense and 8 * size * lanes > _MOST_ZIPPED and size >= WORD:
+        # vectors as wide as registers, of which every other element is an instruction
+        rows = [
+            asm.load(
+                Type(element, lanes),
+                asm.offset(address.pointer, integer(n * lanes * size, Type("i64"))),
+                size,
+                metadata,
+            )
+            for n in range(count)
+        ]
+        return [from_memory(asm, row, load.dtype) for row in _unzipped(asm, rows, 1)]
+    line = Type(element, count)
     lines = [
         asm.load(line, memory.lane_pointer(address, lane, size), size, metadata)
-        for lane in range(memory.lanes.count)
+        for lane in range(lanes)
     ]
     return [from_memory(asm, row, load.dtype) for row in transpose(asm, lines)]
 

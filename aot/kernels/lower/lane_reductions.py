@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.recompute import operation_cost
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import COMBINE_OPS, Barrier, Combine, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import COMBINE, Axis, Kept, Nest, collapse, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 
+# reductions whose terms may be taken again
+IDEMPOTENT = frozenset({"max", "min", "and", "or"})
 # operations of a term beside which the latency of adding it to a sum is seen
 QUICK = 8
 
@@ -44,9 +46,15 @@ def reduce_lanes(
 
 
 def terms_in_lanes(
-    nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
+    nest: Nest,
+    reduce: Reduce,
+    body: Expr,
+    values: dict[Var, Expr],
+    kept: Sequence[Kept] = (),
+    most: int | None = None,
 ) -> tuple[list[Stmt], Scratch, int]:
-    """What each lane of a CPU's vector has of a reduction, and how many they are; as above."""
+    """What each lane of a CPU's vector has of a reduction, `most` of them, and how many they are;
+    as above."""
     axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
     values = {**gone, **values}
     inner = axes[-1]
@@ -58,13 +66,18 @@ def terms_in_lanes(
     elif len(axes) > 1:
         width = nest.lanes  # of rows that may be short
     acc = nest.builder.scratch("acc", reduce.dtype, (width,))
-    stmts = over_lanes(
-        nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-    )
+    left = min(width, nest.lanes if most is None else most)
 
-    def accumulate(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
-        stmts, term = nest.keep(kept, body, {**values, **indices})
-        total = combine(reduce.op, Load(acc, (lane,), reduce.dtype), term)
+    def term(indices: dict[Var, Expr]) -> tuple[list[Stmt], Expr]:
+        return nest.keep(kept, body, {**values, **indices})
+
+    def first(lane: Expr) -> list[Stmt]:
+        stmts, value = term({inner.var: lane})
+        return [*stmts, Store(acc, (lane,), value)]
+
+    def more(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
+        stmts, value = term(indices)
+        total = added(reduce.op, Load(acc, (lane,), reduce.dtype), value)
         return [*stmts, Store(acc, (lane,), total)]
 
     def rows(outer: dict[Var, Expr]) -> list[Stmt]:
@@ -73,12 +86,50 @@ def terms_in_lanes(
             zero,
             inner.extent,
             width,
-            lambda at, _, lane: accumulate(lane or zero, {**outer, inner.var: at}),
+            lambda at, _, lane: more(lane or zero, {**outer, inner.var: at}),
         )
 
-    stmts += nest.inside(axes[:-1], {}, rows)
-    left = min(width, nest.lanes)
+    if len(axes) > 1 or not isinstance(inner.extent, int) or inner.extent == 0:
+        stmts = over_lanes(
+            nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
+        )
+        stmts += nest.inside(axes[:-1], {}, rows)
+        return stmts + halved(nest, reduce.op, acc, width, left), acc, left
+    # what narrower vectors are left for is added to what wider ones have been combined to
+    stmts = over_lanes(nest, width, first)
+    at = width
+    while at < inner.extent:
+        rest = inner.extent - at
+        wide = min(width, _power_below(rest))
+        if reduce.op in IDEMPOTENT and rest < width and (wide < rest or wide < left):
+            # one vector of the last elements, some of which have been seen
+            wide = max(left, wide if wide == rest else 2 * wide)
+            at = inner.extent - wide
+        count = (inner.extent - at) // wide
+
+        def vector(o: Expr, begin: int = at, wide: int = wide) -> list[Stmt]:
+            start = expr.add(expr.index(begin), expr.mul(o, expr.index(wide)))
+            return over_lanes(nest, wide, lambda n: more(n, {inner.var: expr.add(start, n)}))
+
+        narrow = max(wide, left)
+        if narrow < width:
+            stmts += halved(nest, reduce.op, acc, width, narrow)
+            width = narrow
+        stmts += nest.serial(count, vector, "o")
+        at += count * wide
     return stmts + halved(nest, reduce.op, acc, width, left), acc, left
+
+
+def _power_below(n: int) -> int:
+    """The largest power of two that is at most `n`."""
+    return 1 << (n.bit_length() - 1)
+
+
+def added(op: str, total: Expr, term: Expr) -> Expr:
+    """What a reduction has so far with a term; a product is added as it is multiplied."""
+    if op == "sum" and isinstance(term, Binary) and term.op == "mul" and total.dtype.is_float:
+        return Fma(term.a, term.b, total, total.dtype)
+    return combine(op, total, term)
 
 
 def halved(nest: Nest, op: str, acc: Scratch, width: int, left: int) -> list[Stmt]:

@@ -19,7 +19,7 @@ from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
 from aot.kernels.lower.borders import Borders, Corners, without_guard
 from aot.kernels.lower.data_places import vector_places
 from aot.kernels.lower.inline import reduces_of
-from aot.kernels.lower.lane_reductions import reduce_lanes
+from aot.kernels.lower.lane_reductions import collapsed_axes, reduce_lanes
 from aot.kernels.lower.nest import (
     GRAIN,
     Axis,
@@ -48,6 +48,8 @@ from aot.kernels.schedules.windows import find_window, members_apart, schedule_w
 # bytes between neighbouring results beyond which planes that share their lines miss the cache, as
 # these are in few of its sets
 FAR_RESULTS = 768
+# neighbours in a row of which a vector is picked out of whole ones, a vector of rows at a time
+MOST_PICKED = 4
 # workgroups that are worth a GPU's while
 MIN_WORKGROUPS = 8
 
@@ -211,11 +213,15 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
         return _lanes_over_reduction(nest, output, reduces, free)
     most = 4 * nest.lanes if depends else nest.lanes // 2  # more would keep a workgroup busy
     is_short = nest.is_gpu and all(_is_short(r, most) for r in depends or reduces)
-    is_narrow = not nest.is_gpu and _are_narrow(nest, output, depends)
-    if is_short or (depends and (is_narrow or _prefers_output_lanes(depends, inner))):
+    is_narrow = bool(depends) and not nest.is_gpu and _are_narrow(nest, output, depends)
+    if is_short or (depends and _prefers_output_lanes(depends, inner)):
         return _lanes_over_results(nest, output, reduces, free)
-    blocks = schedule_row_blocks(nest, output, reduces, free)
-    return blocks or _lanes_over_reduction(nest, output, reduces, free)
+    if not is_narrow or all(map(_is_row, depends)):
+        blocks = schedule_row_blocks(nest, output, reduces, free)
+        if blocks is not None:
+            return blocks
+    lanes = _lanes_over_results if is_narrow else _lanes_over_reduction
+    return lanes(nest, output, reduces, free)
 
 
 def _by_planes(nest: Nest, output: Output) -> tuple[Output, ...]:
@@ -283,6 +289,16 @@ def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
             return False
     extent = output.axes[-1].extent if output.axes else 1
     return not isinstance(extent, int) or extent >= nest.lanes
+
+
+def _is_row(reduce: Reduce) -> bool:
+    """Whether a reduction's terms lie side by side, more of them than are picked out of vectors."""
+    axes, _ = collapsed_axes([Axis(v, n) for v, n in reduce.axes], reduce.body)
+    loads = list(expr.loads(reduce.body))
+    if len(axes) != 1 or any(load.guard is not None for load in loads):
+        return False
+    steps = {expr.coefficient(load.indices[0], axes[0].var) for load in loads}
+    return not _is_short(reduce, MOST_PICKED) and 1 in steps <= {0, 1}
 
 
 def _prefers_output_lanes(reduces: list[Reduce], inner: Var | None) -> bool:

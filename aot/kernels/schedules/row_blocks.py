@@ -11,17 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.lower.lane_reductions import over_lanes, reduce_lanes, terms_in_lanes
-from aot.kernels.lower.nest import Axis, Kept, Nest, Output, collapse, combine, identity
+from aot.kernels.lower.lane_reductions import over_lanes, terms_in_lanes
+from aot.kernels.lower.nest import GRAIN, Axis, Kept, Nest, Output, collapse, combine, identity
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.kept_rows import KeptRows
 
 # rows of a block where as many as a vector has lanes are too large for a cache; fewer are no block,
 # and rows of fewer elements have less to share than blocks cost
 FEWEST = 4
+# lanes that a row's terms are left in, and groups of rows that a block has at most
+LEFT, GROUPS = 4, 4
+ELEMENT_BYTES = 4
 # the part of a first cache that the rows of a block may fill
 SHARE = 2
 _DTYPES = (DType.F32, DType.I32, DType.I64)
@@ -47,20 +50,18 @@ def schedule_row_blocks(
         return None
     if any(r.dtype not in _DTYPES for r in reduces):
         return None
-    size = block_size(nest, axes[-1].extent, reduces)
-    if size < FEWEST:
+    group = block_size(nest, axes[-1].extent, reduces)
+    if group < FEWEST:
         return None
-    return _RowBlocks(nest, output, reduces, free, axes, gone, size).build()
+    return _RowBlocks(nest, output, reduces, free, axes, gone, group).build()
 
 
 def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
-    """How many rows a block has; 0 where there are none."""
+    """How many rows are combined at once; 0 where there are none."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:
         return 0  # open rows may be long
-    longest = max(
-        _number(r) * sum(load.dtype.bytes for load in expr.loads(r.body)) for r in reduces
-    )
+    longest = _longest(reduces)
     size = nest.lanes
     while size >= FEWEST:
         fits = size * longest * SHARE <= nest.target.l1_bytes
@@ -70,15 +71,44 @@ def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     return 0
 
 
+def groups_of(nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce]) -> int:
+    """How many groups of rows a block has: a pass over all of them hides what they wait for."""
+    if group < nest.lanes:
+        return 1
+    number = max(map(_number, reduces))
+    bytes_ = group * max(_longest(reduces), number * ELEMENT_BYTES)
+    held = min(nest.target.l1_bytes, nest.target.scratch_bytes) // SHARE
+    most = max(1, min(2 * GROUPS, held // bytes_, GRAIN // (group * number)))
+    if not isinstance(rows, int):
+        return min(GROUPS, most)
+    groups = -(-rows // group)
+    if groups <= most:
+        return groups
+    # blocks without a rest are one loop
+    whole = [n for n in range(most, 1, -1) if rows % (n * group) == 0]
+    return whole[0] if whole else min(GROUPS, most)
+
+
+def _longest(reduces: Sequence[Reduce]) -> int:
+    """The bytes of a row that a reduction reads at most."""
+    return max(_number(r) * sum(load.dtype.bytes for load in expr.loads(r.body)) for r in reduces)
+
+
 def _number(reduce: Reduce) -> int:
     count = dims.product([n for _, n in reduce.axes])
     return count if isinstance(count, int) else 0
 
 
+def _is_integer_division(e: Expr) -> bool:
+    is_division = isinstance(e, Binary) and e.op in ("div", "floordiv", "floormod")
+    return is_division and not e.dtype.is_float and e.dtype is not DType.INDEX
+
+
 class _RowBlocks:
     """Attributes:
+    group: rows that are combined at once.
+    size: rows of a block, some groups.
     row: stands for the number of a row in its block.
-    known: what is computed once a row, where it is then.
     """
 
     def __init__(
@@ -89,12 +119,13 @@ class _RowBlocks:
         free: Sequence[Axis],
         axes: Sequence[Axis],
         gone: Values,
-        size: int,
+        group: int,
     ) -> None:
         self.nest, self.output, self.reduces, self.free = nest, output, reduces, free
         *outer, self.rows = axes
         self.outer: Sequence[Axis] = outer
-        self.size = size
+        self.group = group
+        self.size = group * groups_of(nest, group, self.rows.extent, reduces)
         self.inside, more = collapse(free, output.address, output.values)
         self.gone = {**gone, **more}
         self.row = nest.builder.var("row")
@@ -109,36 +140,19 @@ class _RowBlocks:
 
         def block(values: Values) -> list[Stmt]:
             start = expr.mul(values[blocks.var], expr.index(self.size))
+            if isinstance(extent, int) and extent < self.size:
+                return self._rows(values, expr.index(0), extent)
             whole = self._rows(values, start, self.size)
             if rest == 0:
                 return whole
             end = expr.add(start, expr.index(self.size))
             is_whole = expr.binary("le", end, expr.index(extent))
-            return [If(is_whole, tuple(whole), tuple(self._rest(values, start, rest)))]
+            return [If(is_whole, tuple(whole), tuple(self._rows(values, start, rest)))]
 
         return nest.grid([*self.outer, blocks], block, dims.multiply(work, self.size))
 
-    def _rest(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
-        """Fewer rows than a block has: fours, and then one by one."""
-        stmts: list[Stmt] = []
-        done: Dim = 0
-        for size in (FEWEST, 1):
-            if size >= self.size:
-                continue
-            times = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), size)
-            first = expr.add(start, expr.index(done))
-            stmts += self.nest.serial(
-                times,
-                lambda n, first=first, size=size: self._rows(  # type: ignore[misc]
-                    values, expr.add(first, expr.mul(n, expr.index(size))), size
-                ),
-                "few",
-            )
-            done = dims.add(done, dims.multiply(times, size))
-        return stmts
-
-    def _rows(self, values: Values, start: Expr, size: int) -> list[Stmt]:
-        """The results of `size` rows from `start` on."""
+    def _rows(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
+        """The results of `count` rows from `start` on."""
         stmts: list[Stmt] = []
         known: dict[Expr, Expr] = {}
 
@@ -147,90 +161,161 @@ class _RowBlocks:
             return {**self.gone, **values, **place}
 
         for reduce in self.reduces:
-            if size > 1:
-                self._once_a_row(reduce.body, known, at, size, stmts)
-            body, kept = self.kept.body(reduce, known, self.row)
-            if size == 1:
-                loops, known[reduce] = reduce_lanes(
-                    self.nest, reduce, body, at(expr.index(0)), kept
-                )
-                stmts += loops
-                continue
-            terms = self.nest.builder.scratch(
-                "terms", reduce.dtype, (size * self.nest.lanes,), Space.WORKGROUP
-            )
-            counts = set[int]()
-
-            def row(
-                r: Expr,
-                reduce: Reduce = reduce,
-                term: tuple[Expr, Sequence[Kept]] = (body, kept),
-                terms: Scratch = terms,
-                counts: set[int] = counts,
-            ) -> list[Stmt]:
-                loops, acc, count = terms_in_lanes(self.nest, reduce, term[0], at(r), term[1])
-                counts.add(count)
-                first = expr.mul(r, expr.index(count))
-
-                def store(lane: Expr) -> list[Stmt]:
-                    value = Load(acc, (lane,), reduce.dtype)
-                    return [Store(terms, (expr.add(first, lane),), value)]
-
-                return [*loops, *over_lanes(self.nest, count, store)]
-
-            stmts += self.nest.serial(size, row, "r")
-            (count,) = counts
-            known[reduce] = self._combined(reduce, terms, count, size, stmts)
-        for value in self.output.values if self.free and size > 1 else ():
-            self._once_a_row(value, known, at, size, stmts)
+            self._once_a_row(reduce.body, known, at, count, stmts)
+            term = self.kept.body(reduce, known, self.row)
+            known[reduce] = self._reduced(reduce, term, at, count, stmts)
+        for value in self.output.values if self.free else ():
+            self._once_a_row(value, known, at, count, stmts)
         done = {**known, **self.kept.loaded(None, self.row)}
 
         def store(r: Expr, more: Values) -> list[Stmt]:
             return self.output.stores(self.nest, {**at(r), **more}, done.get)
 
         if not self.free:
-            return stmts + over_lanes(self.nest, size, lambda lane: store(lane, {}))
-        if size > 1 and self.output.axes[-1] not in self.free:
-            return stmts + self._across(size, store)
-        return stmts + self.nest.serial(size, lambda r: self._along(r, store), "r")
+            return stmts + self._in_groups(count, lambda r: store(r, {}))
+        if self.output.axes[-1] not in self.free:
+            return stmts + self._by_pieces(
+                count, lambda begin, size: self._across(begin, size, store)
+            )
+        return stmts + self.nest.serial(count, lambda r: self._along(r, store), "r")
 
-    def _combined(
-        self, reduce: Reduce, terms: Scratch, count: int, size: int, into: list[Stmt]
+    def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
+        """Groups of rows, fours for what is left and then single ones: where those of one size
+        begin, their size, and how many they are."""
+        found: list[tuple[Dim, int, Dim]] = []
+        done: Dim = 0
+        for size in dict.fromkeys((self.group, FEWEST, 1)):
+            times = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), size)
+            if times != 0:
+                found.append((done, size, times))
+            done = dims.add(done, dims.multiply(times, size))
+        return found
+
+    def _in_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each row, in lanes."""
+        return self._by_pieces(
+            count,
+            lambda begin, size: over_lanes(self.nest, size, lambda n: body(expr.add(begin, n))),
+        )
+
+    def _by_pieces(self, count: Dim, body: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
+        """Something of each piece, given its first row and its size."""
+        stmts = list[Stmt]()
+        for first, size, times in self._pieces(count):
+
+            def piece(n: Expr, first: Dim = first, size: int = size) -> list[Stmt]:
+                return body(expr.add(expr.index(first), expr.mul(n, expr.index(size))), size)
+
+            stmts += self.nest.serial(times, piece, "rg")
+        return stmts
+
+    def _whole_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each group, given its first row; the last one may have too few rows."""
+        group = self.group
+        return self.nest.serial(
+            dims.ceil_divide(count, group), lambda n: body(expr.mul(n, expr.index(group))), "rg"
+        )
+
+    def _reduced(
+        self,
+        reduce: Reduce,
+        term: tuple[Expr, Sequence[Kept]],
+        at: Callable[[Expr], Values],
+        count: Dim,
+        into: list[Stmt],
     ) -> Expr:
-        """A reduction of each row of a block from the `count` terms that are left of it."""
+        """A reduction of each row of a block, by its number in the block."""
         nest, dtype = self.nest, reduce.dtype
-        acc = nest.builder.scratch("acc", dtype, (size,))
-        found = nest.builder.scratch("found", dtype, (size,), Space.WORKGROUP)
+        terms = nest.builder.scratch("terms", dtype, (self.size * LEFT,), Space.WORKGROUP)
+        found = nest.builder.scratch("found", dtype, (self.size,), Space.WORKGROUP)
+        widths = set[int]()
 
-        def add(k: Expr, lane: Expr) -> Stmt:
-            term = Load(terms, (expr.add(expr.mul(lane, expr.index(count)), k),), dtype)
-            return Store(acc, (lane,), combine(reduce.op, Load(acc, (lane,), dtype), term))
+        def row(r: Expr) -> list[Stmt]:
+            loops, acc, left = terms_in_lanes(nest, reduce, term[0], at(r), term[1], LEFT)
+            widths.add(left)
+            first = expr.mul(r, expr.index(left))
 
-        into += over_lanes(nest, size, lambda n: [Store(acc, (n,), identity(reduce.op, dtype))])
-        into += nest.unrolled(count, lambda k: over_lanes(nest, size, lambda n: [add(k, n)]), "k")
-        into += over_lanes(nest, size, lambda n: [Store(found, (n,), Load(acc, (n,), dtype))])
+            def store(n: Expr) -> list[Stmt]:
+                return [Store(terms, (expr.add(first, n),), Load(acc, (n,), dtype))]
+
+            return [*loops, *over_lanes(nest, left, store)]
+
+        rows = nest.serial(count, row, "r")
+        (left,) = widths
+        if dims.modulo(count, self.group) != 0:
+            # rows that a last group lacks have terms too
+            first = dims.multiply(dims.floor_divide(count, self.group), self.group * left)
+            into += nest.unrolled(
+                left,
+                lambda k: over_lanes(
+                    nest,
+                    self.group,
+                    lambda n: [
+                        Store(
+                            terms,
+                            (self._in_group(expr.index(first), k, n),),
+                            identity(reduce.op, dtype),
+                        )
+                    ],
+                ),
+                "k",
+            )
+        into += rows
+
+        def group(begin: Expr) -> list[Stmt]:
+            acc = nest.builder.scratch("acc", dtype, (self.group,))
+
+            def add(k: Expr, n: Expr) -> list[Stmt]:
+                place = expr.mul(expr.add(begin, n), expr.index(left))
+                more = Load(terms, (expr.add(place, k),), dtype)
+                return [Store(acc, (n,), combine(reduce.op, Load(acc, (n,), dtype), more))]
+
+            def start(n: Expr) -> list[Stmt]:
+                return [Store(acc, (n,), identity(reduce.op, dtype))]
+
+            def store(n: Expr) -> list[Stmt]:
+                return [Store(found, (expr.add(begin, n),), Load(acc, (n,), dtype))]
+
+            size = self.group
+            return [
+                *over_lanes(nest, size, start),
+                *nest.unrolled(left, lambda k: over_lanes(nest, size, lambda n: add(k, n)), "k"),
+                *over_lanes(nest, size, store),
+            ]
+
+        into += self._whole_groups(count, group)
         return Load(found, (self.row,), dtype)
+
+    def _in_group(self, first: Expr, number: Expr, n: Expr) -> Expr:
+        """Element `n` of a group, the number of groups from the first element on."""
+        return expr.add(first, expr.add(expr.mul(number, expr.index(self.group)), n))
 
     def _once_a_row(
         self,
         value: Expr,
         known: dict[Expr, Expr],
         at: Callable[[Expr], Values],
-        size: int,
+        count: Dim,
         into: list[Stmt],
     ) -> None:
         """Computes what `value` has of each row's reductions that is the same along the row, for
-        all rows of a block at once, and adds it to what is `known`."""
+        groups of rows at once, and adds it to what is `known`."""
         for e in self._same_along_rows(value, known):
-            held = self.nest.builder.scratch("same", e.dtype, (size,), Space.WORKGROUP)
+            held = self.nest.builder.scratch("same", e.dtype, (self.size,), Space.WORKGROUP)
             made = expr.transform(e, known.get)
-            into += over_lanes(
-                self.nest,
-                size,
-                lambda n, held=held, made=made: [  # type: ignore[misc]
-                    Store(held, (n,), expr.substitute(made, at(n)))
-                ],
-            )
+
+            def store(row: Expr, held: Scratch = held, made: Expr = made) -> list[Stmt]:
+                return [Store(held, (row,), expr.substitute(made, at(row)))]
+
+            def group(begin: Expr, store: Callable[[Expr], list[Stmt]] = store) -> list[Stmt]:
+                return over_lanes(self.nest, self.group, lambda n: store(expr.add(begin, n)))
+
+            # nothing is in memory behind the last row, and nothing there may be divided by
+            is_whole = all(isinstance(load.source, Scratch) for load in expr.loads(made))
+            if is_whole and not any(map(_is_integer_division, expr.nodes(made))):
+                into += self._whole_groups(count, group)
+            else:
+                into += self._in_groups(count, store)
             known[e] = Load(held, (self.row,), e.dtype)
 
     def _same_along_rows(self, value: Expr, known: Mapping[Expr, Expr]) -> list[Expr]:
@@ -279,16 +364,19 @@ class _RowBlocks:
             ),
         )
 
-    def _across(self, size: int, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """Results that lie side by side where rows do: blocks of as many elements of each row as a
-        vector has, which are transposed in registers, and what is left one by one."""
+    def _across(
+        self, start: Expr, size: int, store: Callable[[Expr, Values], list[Stmt]]
+    ) -> list[Stmt]:
+        """Results of `size` rows that lie side by side where rows do: blocks of as many elements of
+        each row as a vector has, which are transposed in registers, and what is left one by one."""
         nest, lanes = self.nest, self.nest.lanes
         last = self._nearest()
         whole = dims.floor_divide(last.extent, lanes)
         done = expr.index(dims.multiply(whole, lanes))
 
         def element(more: Values, at: Expr) -> list[Stmt]:
-            return over_lanes(nest, size, lambda n: store(n, {**more, last.var: at}))
+            here = {**more, last.var: at}
+            return over_lanes(nest, size, lambda n: store(expr.add(start, n), here))
 
         def line(more: Values) -> list[Stmt]:
             return nest.serial(

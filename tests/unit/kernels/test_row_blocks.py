@@ -11,6 +11,8 @@ from aot.builder import Builder
 from aot.ir.expr import Binary, nodes
 from aot.ir.graph import Function
 from aot.kernels.ir.nodes import Kernel, Let, Stmt, Store
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
 from tests.support.kernel_steps import steps
 from tests.support.lowering_checks import check, on_interpreter
 
@@ -71,7 +73,44 @@ def test_masks_of_rows(target: str) -> None:
     check(b.module().main, [data(2, 3, 18, 21), masks], target, 1)
 
 
-@pytest.mark.parametrize(("count", "most"), [(16, 16), (64, 64), (20, 20)])
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("count", [1, 5, 64, 70, 129])
+def test_values_of_as_many_rows_as_blocks_have(count: int, target: str) -> None:
+    """Blocks have some groups of rows, the last group of the last block fewer rows than others."""
+    for inner in (5, 12):
+        check(rows("layer_norm", (count, inner)), [data(count, inner)], target, 1)
+        check(rows("reduce_max", ("A", inner)), [data(count, inner)], target, 1)
+        check(rows("softmax", (2, count, inner), across=True), [data(2, count, inner)], target, 1)
+
+
+@pytest.mark.parametrize("target", native_targets())
+@pytest.mark.parametrize("op", ["layer_norm", "softmax", "reduce_sum", "reduce_max", "reduce_min"])
+def test_values_of_machine_code(op: str, target: str) -> None:
+    engine = on_cpu(target)
+    for inner in (*range(4, 20), 31, 33, 50, 63, 67, 130):
+        for count in (3, 37):
+            x = data(count, inner)
+            check(rows(op, (count, inner)), [x], target, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", native_targets())
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_min"])
+def test_numbers_and_others_of_machine_code(op: str, target: str) -> None:
+    """NaN wins wherever it is; the last elements of a row may be compared twice."""
+    for inner in (5, 6, 11, 15, 21, 50):
+        x = data(70, inner)
+        for at in range(inner):
+            x[at + 2, at] = np.nan
+        x[0, :] = np.inf if op == "reduce_min" else -np.inf
+        x[0, -1] = 1
+        b = Builder()
+        given = b.input("x", f"f32[70, {inner}]")
+        y = b.op(op, given, axes=(1,), keepdims=True)
+        b.output("y", b.op("where", b.op("is_nan", y), b.constant(np.float32(-9)), y))
+        check(b.module().main, [x], target, 1, engine=on_cpu(target))
+
+
+@pytest.mark.parametrize(("count", "most"), [(16, 16), (64, 64), (20, 32)])
 def test_a_norm_divides_and_takes_roots_once_a_block(count: int, most: int) -> None:
     """As vectors, so that a lane of a block is counted for each row."""
     kernels: list[Kernel] = []
