@@ -106,7 +106,8 @@ class _Layer:
 
     def _slots(self) -> int:
         """How many sequences a workgroup takes, so that a load of weights serves all: as many as
-        registers hold sums of; two workgroups are left where there are two sequences."""
+        registers hold sums of. Two workgroups are left of four sequences and more, for two threads,
+        unless the weights leave the cache before the next step."""
         nest, batch, directions = self.nest, self.x.type.dims[1], self.r.type.dims[0]
         if nest.is_gpu or self.operands[LENGTHS] is not None:
             return 1
@@ -114,7 +115,9 @@ class _Layer:
             return 1
         sums = self._sums_at_once() * max(1, self.panel // nest.lanes)
         most = min(MOST_SLOTS, (nest.target.vector_registers - 2) // (sums + 1))
-        most = max(1, min(most, batch * directions // 2))
+        if self.rows * self.hidden * self.dtype.bytes <= nest.target.l2_bytes // 2:
+            most = min(most, max(2, -(-batch * directions // 2)))
+        most = max(1, most)
         return -(-batch // -(-batch // most))
 
     def _sums_at_once(self) -> int:

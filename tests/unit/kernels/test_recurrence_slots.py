@@ -67,5 +67,7 @@ def test_interpreted(target: str) -> None:
 
 def test_how_many_sequences() -> None:
     assert slots(layer("lstm", 16, 16, 2), "x86-64-v4") == 6
-    assert slots(layer("lstm", 2, 16, 1), "x86-64-v4") == 1  # there are two threads
+    assert slots(layer("lstm", 2, 16, 1), "x86-64-v4") == 2
+    assert slots(layer("lstm", 4, 16, 1), "x86-64-v4") == 2  # there are two threads
+    assert slots(layer("rnn", 4, 512, 1), "x86-64-v4") == 4  # a thread's cache holds no step
     assert slots(layer("lstm", 16, 16, 2), "vulkan-1.1") == 1
