@@ -7,7 +7,7 @@ unless stated; sharing a node means computing it once. Knows nothing of tensors'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Union
 
@@ -343,6 +343,15 @@ def all_of(conditions: Iterable[Expr]) -> Expr | None:
     for condition in conditions:
         result = condition if result is None else binary("and", result, condition)
     return result
+
+
+def conditions_of(guard: Expr) -> Iterator[Expr]:
+    """The conditions that `guard` is the conjunction of."""
+    if isinstance(guard, Binary) and guard.op == "and":
+        yield from conditions_of(guard.a)
+        yield from conditions_of(guard.b)
+    else:
+        yield guard
 
 
 def select(condition: Expr, a: Expr, b: Expr) -> Select:

@@ -6,7 +6,7 @@ that are outside for all of a tile are omitted. Owns how guards are decomposed; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aot.ir import dims, expr
@@ -42,7 +42,7 @@ class Borders:
     def of(reduce: Reduce, varying: Sequence[Var]) -> Borders:
         """The borders of a reduction over tiles in whose innermost loops `varying` change."""
         guards = dict.fromkeys(x.guard for x in expr.loads(reduce.body) if x.guard is not None)
-        conditions = list(dict.fromkeys(c for g in guards for c in conditions_of(g)))
+        conditions = list(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
         if skipped_guard(reduce) is None:
             return Borders((), tuple(conditions))
         alike = tuple(c for c in conditions if not expr.free_vars(c) & set(varying))
@@ -142,15 +142,6 @@ def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
     borders = Borders.of(reduce, [row])
     steps = (borders.steps(row, tap) for tap, extent in reduce.axes if extent != 1)
     return any(s is not None and s[1] > s[0] * (height - 1) for s in steps)
-
-
-def conditions_of(guard: Expr) -> Iterator[Expr]:
-    """The conditions that `guard` is the conjunction of."""
-    if isinstance(guard, Binary) and guard.op == "and":
-        yield from conditions_of(guard.a)
-        yield from conditions_of(guard.b)
-    else:
-        yield guard
 
 
 def skipped_guard(reduce: Reduce) -> Expr | None:

@@ -2,16 +2,17 @@
 
 What a reshape puts together and the next one takes apart is gone: `(i*n + j) // n` is i, and
 `(i*n + j) % n` is j, where j is below n; so is what one takes apart and the next puts together:
-`i // n * n + i % n` is i. Owns no loops.
+`i // n * n + i % n` is i. A guard that always holds is gone. Owns no loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Expr, Reduce, Var
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 
 Terms = dict[Expr, Dim]
@@ -43,8 +44,64 @@ class _Simplifier:
 
     def go(self, e: Expr) -> Expr:
         if e not in self.memo:
-            self.memo[e] = _joined(self._division(expr.rebuild(e, self.go)))
+            fresh = expr.rebuild(e, self.go)
+            if isinstance(fresh, Load) and fresh.guard is not None:
+                self.memo[e] = self._asked(fresh, fresh.guard)
+            else:
+                self.memo[e] = _joined(self._division(fresh))
         return self.memo[e]
+
+    def _asked(self, load: Load, guard: Expr) -> Load:
+        """A load without its guard, where that always holds. What always holds of another stays:
+        conditions come in pairs, by which schedules know windows."""
+        is_sure = all(self._is_sure(c) for c in expr.conditions_of(guard))
+        return replace(load, guard=None, other=None) if is_sure else load
+
+    def _is_sure(self, condition: Expr) -> bool:
+        """Whether a comparison of indices holds wherever the loops' variables are."""
+        if not isinstance(condition, Binary) or condition.a.dtype is not DType.INDEX:
+            return False
+        if condition.op == "ge":
+            low, _ = self._span(expr.sub(condition.a, condition.b))
+            return low is not None and low >= 0
+        if condition.op == "lt":
+            _, high = self._span(expr.sub(condition.a, condition.b))
+            return high is not None and high < 0
+        return False
+
+    def _span(self, e: Expr) -> tuple[int | None, int | None]:
+        """The least and the greatest value of an index, None where that isn't known."""
+        terms: Terms = {}
+        low: int | None
+        high: int | None
+        low, high = _known_span(add_terms(e, 1, terms))
+        for atom, factor in terms.items():
+            least, most = self._span_of_atom(atom)
+            if not isinstance(factor, int):
+                return None, None
+            if factor < 0:
+                least, most = most, least
+            low = None if low is None or least is None else low + factor * least
+            high = None if high is None or most is None else high + factor * most
+        return low, high
+
+    def _span_of_atom(self, atom: Expr) -> tuple[int | None, int | None]:
+        if isinstance(atom, Var):
+            if atom not in self.extents:
+                return None, None
+            _, most = _known_span(self.extents[atom])
+            return 0, None if most is None else max(0, most - 1)
+        if not isinstance(atom, Binary):
+            return None, None
+        size = expr.dim_of(atom.b)
+        if not isinstance(size, int) or size <= 0:
+            return None, None
+        if atom.op == "floormod":
+            return 0, size - 1
+        if atom.op == "floordiv":
+            low, high = self._span(atom.a)
+            return None if low is None else low // size, None if high is None else high // size
+        return None, None
 
     def _division(self, e: Expr) -> Expr:
         if not isinstance(e, Binary) or e.dtype is not DType.INDEX:
@@ -97,6 +154,10 @@ class _Simplifier:
             size = expr.dim_of(atom.b)
             return None if size is None else dims.add(size, -1)
         return None
+
+
+def _known_span(dim: Dim) -> tuple[int | None, int | None]:
+    return (dim, dim) if isinstance(dim, int) else dims.bounds(dim, {})
 
 
 def _joined(e: Expr) -> Expr:

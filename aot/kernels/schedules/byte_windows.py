@@ -18,7 +18,6 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt
-from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.tile_ends import sum_with_bias
@@ -95,7 +94,7 @@ def _window(
     axes: Sequence[Axis], reduce: Reduce, loads: tuple[Load, Load], channels: Axis, padding: int
 ) -> ByteWindow | None:
     image, weight = loads
-    conditions = [] if image.guard is None else list(conditions_of(image.guard))
+    conditions = [] if image.guard is None else list(expr.conditions_of(image.guard))
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
     spatial = [a for a in axes if _moves(image, a)][-2:]
     if len(spatial) != 2:

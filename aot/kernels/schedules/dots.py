@@ -21,7 +21,7 @@ from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, V
 from aot.ir.schedule import DOT_GROUP, word_terms
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.lower.borders import conditions_of, masked
+from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.ahead import ASKING, Ahead
@@ -314,7 +314,7 @@ class StagedRows:
         steps = [expr.coefficient(address, axis.var) for axis in (taps, grouped)]
         if _number(taps) < 2 or steps != [_number(grouped), 1]:
             return None
-        for condition in [] if narrow.guard is None else conditions_of(narrow.guard):
+        for condition in [] if narrow.guard is None else expr.conditions_of(narrow.guard):
             is_bound = isinstance(condition, Binary) and condition.op in _BOUNDS
             if not is_bound or grouped.var in expr.free_vars(condition):
                 return None

@@ -16,7 +16,6 @@ from aot.ir.expr import Expr, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
-from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.data_places import vector_places
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
 from aot.kernels.lower.rows import row_of_vectors
@@ -150,7 +149,7 @@ def _is_repeated(nest: Nest, output: Output) -> bool:
         return False
     for load in (load for value in output.values for load in expr.loads(value)):
         # what is asked of the row is known in a segment, and of the innermost index in the code
-        conditions = () if load.guard is None else conditions_of(load.guard)
+        conditions = () if load.guard is None else expr.conditions_of(load.guard)
         if any(expr.loads(c) or len(expr.free_vars(c)) != 1 for c in conditions):
             return False
         if expr.coefficient(load.indices[0], rows.var) not in (0, 1):

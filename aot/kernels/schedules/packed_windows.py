@@ -17,7 +17,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Space, Stmt, Store
-from aot.kernels.lower.borders import conditions_of, skipped_guard
+from aot.kernels.lower.borders import skipped_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.padded import Slide, slide_along
@@ -72,7 +72,7 @@ def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
     """How windows slide along rows and lines, and what else is summed over."""
     assert window.rows is not None
     taps = [Axis(v, n) for v, n in window.reduce.axes if n != 1]
-    conditions = [] if load.guard is None else list(conditions_of(load.guard))
+    conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))
     slides: list[Slide] = []
     asked: list[Expr] = []
     for at in (window.rows, window.outer[-1]):

@@ -15,7 +15,6 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower import segments
-from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.lower.tiles import is_long
@@ -118,7 +117,7 @@ def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Padded
     (load,) = found
     assert load.guard is not None
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
-    conditions = list(conditions_of(load.guard))
+    conditions = list(expr.conditions_of(load.guard))
     slides: list[Slide] = []
     for at in (inner, *output.axes[-2:-1]):
         asked = [c for c in conditions if at.var in expr.free_vars(c)]

@@ -16,7 +16,6 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
-from aot.kernels.lower.borders import conditions_of
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.lower.tiles import ReusedScratch, Shape
@@ -80,7 +79,7 @@ def _found(output: Output) -> _Windows | None:
     columns = [a for a in output.axes if a.var in expr.free_vars(right)]
     if len(moving) != 2 or len(columns) > 1 or columns[:1] in ([moving[0]], [moving[1]]):
         return None
-    conditions = list(conditions_of(left.guard))
+    conditions = list(expr.conditions_of(left.guard))
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
     slides: list[Slide] = []
     for at in moving:

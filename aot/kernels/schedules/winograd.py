@@ -31,7 +31,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
-from aot.kernels.lower.borders import Borders, conditions_of, masked, without_guard
+from aot.kernels.lower.borders import Borders, masked, without_guard
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.contraction import find_axes
@@ -347,7 +347,9 @@ class _Winograd:
         """Whether no input of a tile is at a border, where that is asked once for all of them:
         guards take as long as the transform where a load is an instruction."""
         guards = [load.guard for load in expr.loads(self.left) if load.guard is not None]
-        borders = Borders((), tuple(dict.fromkeys(c for g in guards for c in conditions_of(g))))
+        borders = Borders(
+            (), tuple(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
+        )
         seen = {v for c in borders.asked for v in expr.free_vars(c)}
         axes = (self.rows_axis, tile.y), (self.columns_axis, tile.x)
         last = expr.index(INPUTS - 1)

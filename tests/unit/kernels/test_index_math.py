@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from aot.ir import expr
 from aot.ir.dims import Dim, symbol
-from aot.ir.expr import Binary, Expr, Var
+from aot.ir.expr import Binary, Expr, Load, Var
+from aot.ir.types import DType
 from aot.kernels.lower.index_math import simplify
+from aot.ops.contraction import inside
 
 ROW, COLUMN, DEPTH = Var("i"), Var("j"), Var("k")
+MEMORY = 0
 
 
 def value(e: Expr, at: dict[Var, int]) -> int:
@@ -111,3 +114,38 @@ def test_a_whole_part_comes_out() -> None:
     assert isinstance(made, Binary)
     assert made.op == "floormod"
     assert made.a is COLUMN
+
+
+@given(divisions(), st.integers(-9, 9), st.integers(-9, 9))
+def test_guards_that_always_hold_are_gone(
+    case: tuple[Expr, dict[Var, int]], low: int, high: int
+) -> None:
+    """A guard is left where it fails anywhere, and as it was."""
+    e, extents = case
+    conditions = [expr.binary("ge", e, expr.index(low)), expr.binary("lt", e, expr.index(high))]
+    guard, zero = expr.all_of(conditions), expr.const(0, DType.F32)
+    made = simplify(Load(MEMORY, (COLUMN,), DType.F32, guard, zero), dict(extents))
+    assert isinstance(made, Load)
+    values = [
+        value(e, dict(zip(extents, at, strict=True)))
+        for at in product(*(range(n) for n in extents.values()))
+    ]
+    if made.guard is None:
+        assert all(low <= v < high for v in values)
+        assert made.other is None
+    else:
+        assert len(list(expr.conditions_of(made.guard))) == 2
+
+
+def test_a_guard_of_quotients_is_gone() -> None:
+    """What a transposed convolution asks of its phases: (i + 1) // 2 of 7 is below 4."""
+    half = expr.binary("floordiv", expr.add(ROW, expr.index(1)), expr.index(2))
+
+    def guard_of(size: int) -> Expr | None:
+        asked = expr.all_of(inside(half, size))
+        made = simplify(Load(MEMORY, (half,), DType.F32, asked, expr.const(0, DType.F32)), {ROW: 7})
+        assert isinstance(made, Load)
+        return made.guard
+
+    assert guard_of(4) is None
+    assert guard_of(3) is not None
