@@ -209,6 +209,19 @@ TRANSPOSED = [
         for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")
     ),
     _transposed(_f(2, 3, 7), _f(3, 2, 4), "1d", strides=[2], pads=[1, 1]),
+    _transposed(
+        _f(2, 3, 5, 4),
+        _f(3, 16, 3, 3),
+        "phases apart",
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        output_padding=[1, 1],
+        bias=True,
+    ),
+    _transposed(
+        _f(1, 3, 5, 4), _f(3, 18, 3, 4), "phases of lines apart", strides=[2, 2], pads=[0, 1, 1, 1]
+    ),
+    _transposed(_f(1, 3, 5), _f(3, 20, 7), "phases of a signal", strides=[3], pads=[2, 1]),
     _transposed(_f(1, 2, 2, 3, 4), _f(2, 3, 2, 3, 2), "3d", strides=[1, 2, 2]),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.ir import dims
@@ -14,6 +15,9 @@ from aot.records import dataclass
 
 # the most arithmetic, as a factor, that is worth a whole convolution in place of sums over taps
 _WORTH_PHASES = 2.0
+# so many filters fill the columns of tiles; as many dims at most have convolutions for each phase
+_WORTH_APART = 16
+_MOST_APART = 2
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ def transposed_convolution(
     """
     kernel = static_extents(w.type.dims[2:], "a kernel")
     is_dense = math.prod(options.dilations) == 1
-    if is_dense and _padding_waste(kernel, options.strides) <= _WORTH_PHASES:
+    filters = static_extents(w.type.dims[1:2], "a weight")[0] if options.group == 1 else 0
+    if is_dense and _padding_waste(kernel, options.strides, filters) <= _WORTH_PHASES:
         y = _by_phases(b, x, w, options)
     else:
         y = _by_taps(b, x, w, options)
@@ -66,29 +71,32 @@ def transposed_convolution(
     return b.emit("add", y, b.reshape(bias, (*bias.type.dims, *[1] * len(kernel))))
 
 
-def _padding_waste(kernel: Sequence[int], strides: Sequence[int]) -> float:
+def _padding_waste(kernel: Sequence[int], strides: Sequence[int], filters: int) -> float:
     """How much of a kernel there is once its extents are multiples of the strides."""
-    return math.prod(-(-k // s) * s / k for k, s in zip(kernel, strides, strict=True))
+    apart = _apart(kernel, strides, filters)
+    return math.prod(
+        1 if d in apart else -(-k // s) * s / k
+        for d, (k, s) in enumerate(zip(kernel, strides, strict=True))
+    )
 
 
 def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
-    """A convolution of x that makes, for each x, all pixels of one stride; col2im lays them out.
+    """Convolutions of x that make, for each x, all pixels of one stride; col2im lays them out.
 
     Pixel q * stride + r is the sum over t of x[q - t] * w[t * stride + r]: for each r a
-    convolution of its own, with every stride-th tap, in reverse.
+    convolution of its own, with every stride-th tap, in reverse. Phases r that have as many taps
+    are columns of one convolution.
     """
     group, strides = options.group, options.strides
     channels, filters, *kernel = static_extents(w.type.dims, "a weight")
     rounds = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
-    w = _reversed_phases(b, w, group, rounds, strides)
-    w = b.reshape(w, (group * filters * math.prod(strides), channels // group, *rounds))
     ones = (1,) * len(strides)
 
-    def convolved(pads: Sequence[Dim]) -> Value:
-        return b.emit(
-            "conv", x, w, None, strides=ones, dilations=ones, pads=tuple(pads), group=group
-        )
+    def convolved(w: Value, begins: Sequence[Dim], ends: Sequence[Dim]) -> Value:
+        pads = (*begins, *ends)
+        return b.emit("conv", x, w, None, strides=ones, dilations=ones, pads=pads, group=group)
 
+    w = _reversed_phases(b, w, group, rounds, strides)
     if math.prod(strides) == 1 and all(
         isinstance(n, int) and n < t for n, t in zip(options.begins, rounds, strict=True)
     ):
@@ -100,11 +108,72 @@ def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Valu
             for n, t, m, p in zip(options.image, rounds, x.type.dims[2:], pads, strict=True)
         ]
         if all(isinstance(n, int) and n >= 0 for n in ends):
-            return convolved((*pads, *ends))
+            filled = b.reshape(w, (group * filters, channels // group, *rounds))
+            return convolved(filled, pads, ends)
     borders = tuple(t - 1 for t in rounds)
-    made = convolved((*borders, *borders))
-    split = b.reshape(made, (x.type.dims[0], group * filters, *strides, *made.type.dims[2:]))
-    return _laid_out(b, split, options, ones)
+    if group > 1 or filters < _WORTH_APART:
+        # pixels of a channel side by side, as results in planes want them
+        filled = b.reshape(w, (group * filters * math.prod(strides), channels // group, *rounds))
+        made = convolved(filled, borders, borders)
+        split = b.reshape(made, (x.type.dims[0], group * filters, *strides, *made.type.dims[2:]))
+        return _laid_out(b, split, options, ones)
+    apart = _apart(kernel, strides, filters)
+    parts = []
+    for phases in product(*[range(s) if d in apart else (None,) for d, s in enumerate(strides)]):
+        part, fewer = _phases(b, w, kernel, strides, phases)
+        parts.append(convolved(part, [t - 1 for t in fewer], borders))
+    made = parts[0] if len(parts) == 1 else b.emit("concat", *parts, axis=1)
+    # channels of a pixel side by side
+    outer = [*apart, *[d for d in range(len(strides)) if d not in apart]]
+    counts = [strides[d] for d in outer]
+    split = b.reshape(made, (x.type.dims[0], *counts, filters, *made.type.dims[2:]))
+    perm = (
+        0,
+        len(strides) + 1,
+        *[1 + outer.index(d) for d in range(len(strides))],
+        *range(len(strides) + 2, split.type.rank),
+    )
+    return _laid_out(b, b.emit("transpose", split, perm=perm), options, ones)
+
+
+def _apart(kernel: Sequence[int], strides: Sequence[int], filters: int) -> list[int]:
+    """Spatial dims of whose two phases one has a tap less than the other: the products with zeros
+    in its place are worth convolutions of their own, if these have columns to fill tiles with."""
+    apart = [
+        d
+        for d, (k, s) in enumerate(zip(kernel, strides, strict=True))
+        if s == 2 and k % 2 and k > 1
+    ]
+    return apart if filters >= _WORTH_APART and len(apart) <= _MOST_APART else []
+
+
+def _phases(
+    b: GraphBuilder,
+    w: Value,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    phases: Sequence[int | None],
+) -> tuple[Value, list[int]]:
+    """Of a weight of one group, phases reversed, those of one convolution: a phase of a dim, or
+    None for all. As [phases * O, C, rounds...], with the rounds."""
+    spatial = len(strides)
+    starts, stops = [0] * w.type.rank, list(static_extents(w.type.dims, "a weight"))
+    rounds = []
+    for d, (k, s, phase) in enumerate(zip(kernel, strides, phases, strict=True)):
+        most = -(-k // s)
+        count = most if phase is None else -(-(k - phase) // s)
+        if phase is not None:
+            starts[2 + d], stops[2 + d] = phase, phase + 1
+        starts[3 + spatial + d] = most - count
+        rounds.append(count)
+    if any(starts) or stops != list(w.type.dims):
+        w = b.emit("slice", w, starts=tuple(starts), stops=tuple(stops), steps=(1,) * w.type.rank)
+    # [1, O, strides..., C, rounds...] to [strides..., O, C, rounds...]
+    w = b.emit(
+        "transpose", w, perm=(0, *range(2, 2 + spatial), 1, *range(2 + spatial, w.type.rank))
+    )
+    *columns, channels = static_extents(w.type.dims[: 3 + spatial], "a weight")
+    return b.reshape(w, (math.prod(columns), channels, *rounds)), rounds
 
 
 def _reversed_phases(

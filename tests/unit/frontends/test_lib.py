@@ -306,6 +306,31 @@ def _transposed(x: Array, w: Array, group: int, strides: Sequence[int], dilation
     return y
 
 
+def _check_transposed(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    strides: tuple[int, ...],
+    dilation: int,
+    group: int,
+    cut: int,
+) -> list[str]:
+    """The ops of a transposed convolution, which computes what the definition does."""
+    spatial = len(strides)
+    x, w = random(*shapes[0]), random(*shapes[1])
+    dilations = (dilation,) * spatial
+    full = transposed_extents(x.shape[2:], w.shape[2:], strides, dilations, (0,) * spatial)
+    image = tuple(int(n) - 2 * cut for n in full if isinstance(n, int))
+    b = plain()
+    options = Transposed(group, strides, dilations, image, (cut,) * spatial)
+    value, bias = b.b.input("x", f"f32{list(x.shape)}"), random(w.shape[1] * group)
+    made = transposed_convolution(b, value, b.constant(w), b.constant(bias), options)
+    (y,) = computed(b, [made], x)
+    expected = _transposed(x, w, group, strides, dilations)
+    inner = tuple(slice(cut, n - cut) for n in expected.shape[2:])
+    expected = expected[(slice(None), slice(None), *inner)] + bias.reshape(-1, *[1] * spatial)
+    np.testing.assert_allclose(y, expected, atol=1e-4)
+    return [op.name for op in b.b.function().block]
+
+
 @pytest.mark.parametrize("strides", [(1,), (2,), (3,), (1, 2), (2, 2)])
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("group", [1, 2])
@@ -314,19 +339,37 @@ def test_transposed_convolutions(
     strides: tuple[int, ...], dilation: int, group: int, cut: int
 ) -> None:
     spatial = len(strides)
-    kernel, dilations = (3, 2)[:spatial], (dilation,) * spatial
-    x, w = random(2, 4, *(5, 4)[:spatial]), random(4, 3, *kernel)
-    full = transposed_extents(x.shape[2:], kernel, strides, dilations, (0,) * spatial)
-    image = tuple(int(n) - 2 * cut for n in full if isinstance(n, int))
-    b = plain()
-    options = Transposed(group, strides, dilations, image, (cut,) * spatial)
-    value, bias = b.b.input("x", f"f32{list(x.shape)}"), random(3 * group)
-    made = transposed_convolution(b, value, b.constant(w), b.constant(bias), options)
-    (y,) = computed(b, [made], x)
-    expected = _transposed(x, w, group, strides, dilations)
-    inner = tuple(slice(cut, n - cut) for n in expected.shape[2:])
-    expected = expected[(slice(None), slice(None), *inner)] + bias.reshape(-1, *[1] * spatial)
-    np.testing.assert_allclose(y, expected, atol=1e-4)
+    shapes = (2, 4, *(5, 4)[:spatial]), (4, 3, *(3, 2)[:spatial])
+    _check_transposed(shapes, strides, dilation, group, cut)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "convolutions"),
+    [
+        ((3,), (2,), 2),
+        ((4,), (2,), 1),
+        ((5,), (3,), 1),
+        ((3, 3), (2, 2), 4),
+        ((4, 4), (2, 2), 1),
+        ((3, 4), (2, 2), 2),
+        ((4, 5), (2, 2), 2),
+        ((3, 5), (1, 2), 2),
+        ((5, 3), (2, 3), 2),
+        ((1, 3), (2, 2), 2),
+        ((3, 3, 2), (2, 2, 2), 4),
+        ((3, 3, 3), (2, 2, 2), 1),
+    ],
+)
+@pytest.mark.parametrize("cut", [0, 1])
+def test_phases_of_transposed_convolutions(
+    kernel: tuple[int, ...], strides: tuple[int, ...], convolutions: int, cut: int
+) -> None:
+    """With filters that fill tiles, phases of fewer taps are convolutions of their own."""
+    if cut and min(kernel) == 1:
+        kernel = (*kernel[:-1], kernel[-1] + 2)
+    shapes = (2, 3, *(4, 3, 2)[: len(kernel)]), (3, 17, *kernel)
+    ops = _check_transposed(shapes, strides, 1, 1, cut)
+    assert ops.count("conv") == convolutions
 
 
 @pytest.mark.parametrize("is_upper", [False, True])
