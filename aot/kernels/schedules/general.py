@@ -41,6 +41,8 @@ from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.plane_pools import find_plane_pool, schedule_plane_pool
 from aot.kernels.schedules.pools import find_pool, schedule_pool
 from aot.kernels.schedules.positions import find_position, schedule_position
+from aot.kernels.schedules.resized import schedule_resized
+from aot.kernels.schedules.resized_pairs import nested, written_out
 from aot.kernels.schedules.row_blocks import schedule_row_blocks
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.windows import find_window, members_apart, schedule_window
@@ -165,6 +167,10 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     value of each reduction serves all elements: a softmax's own axis, a normalisation's axes. Loops
     over these stand after the reductions, inside of the loops over the rest.
     """
+    pair = nested(output)
+    if pair is not None:
+        resized = schedule_resized(nest, output)
+        return resized or schedule_reduction(nest, written_out(output, pair[0]), plan)
     reduces, free = _reduced(output)
     if is_long_for_a_lane(nest, output):
         return _lanes_over_reduction(nest, output, reduces, free)

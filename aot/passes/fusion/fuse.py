@@ -11,7 +11,8 @@ taken as long as the region can end in a single value; a last one that only wide
 single region that reads it. Producers: regions that only rename or
 cheaply compute elements, and that only this region uses, move into its loads. What a reduction's
 passes would each compute moves there where that costs less than storing it
-(aot/analysis/cost/recompute.py).
+(aot/analysis/cost/recompute.py); so does resampling along one axis of planes into that along the
+other (aot/analysis/resized.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from aot.analysis.cost.recompute import Prices, recompute_prices
 from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
 from aot.analysis.renaming import permutation_of
+from aot.analysis.resized import is_resized_twice
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, ceil_divide
@@ -39,6 +41,7 @@ from aot.ir.types import TensorType
 from aot.ops.elementwise import CAST, MUL
 from aot.ops.quantization import DEQUANTIZE
 from aot.ops.selection import GATHER
+from aot.ops.spatial import RESAMPLE
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
@@ -367,6 +370,8 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
     if other is not None:
         return f"{_named(other)} uses it too, and nothing is computed twice"
     heavy = next((op for op in producer.ops if op.record.kind not in _LIGHT), None)
+    if heavy is not None and _resizes_planes(producer, group, target):
+        return None
     if heavy is not None:
         return f"{heavy.name} has loops of its own, which no load can hold"
     if group.root.record.kind.blocks_fusion:
@@ -391,6 +396,13 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
             if operand is value and _widens_often(user, number, producer, target):
                 return f"{user.name} would widen it for each tile of rows"
     return None
+
+
+def _resizes_planes(producer: Group, group: Group, target: Target | None) -> bool:
+    """Whether both together resample planes along their two axes, which is one pass."""
+    if not is_resized_twice(producer.root, group.root, target) or len(producer.ops) != 1:
+        return False
+    return not any(op.record is RESAMPLE for op in group.ops if op is not group.root)
 
 
 def _prices(user: Op, number: int, producer: Group, target: Target | None) -> Prices | None:

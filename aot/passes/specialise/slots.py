@@ -16,6 +16,7 @@ from aot.analysis.cost.plan import Plan
 from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
+from aot.analysis.resized import resizes_planes
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import (
@@ -174,7 +175,7 @@ class Family(NamedTuple):
         word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
             are.
         known: the extents that kernels written by hand must know: depths of attentions, units of
-            recurrent layers.
+            recurrent layers, planes that are resampled along both axes at once.
         is_row_a_query: on a GPU, of each attention.
     """
 
@@ -242,6 +243,9 @@ _KNOWN = {Kind.ATTENTION: ((0, -1), (2, -1)), Kind.RECURRENCE: ((2, 2),)}
 
 def _known_extents(function: Function) -> tuple[tuple[str, tuple[Dim, ...]], ...]:
     found = []
+    if resizes_planes(function):  # in scratch for lines of known lengths
+        found += [(op.name, op.result.type.dims[-2:]) for op in function.block if op.results]
+        found += [("", v.type.dims[-2:]) for v in function.inputs]
     for op in function.block:
         values = [(op.operands[n], dim) for n, dim in _KNOWN.get(op.record.kind, ())]
         if values:

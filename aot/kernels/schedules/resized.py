@@ -1,0 +1,377 @@
+"""Resampling along both axes of planes in one pass: what the first axis makes stays in scratch.
+
+Where columns are first, a ring of lines holds resampled rows, each made once and read by all rows
+of the result that want it; some are made at once, so that what tables say of a vector of columns is
+loaded once for them. Where rows are first, some lines of a result are made, and then their columns.
+CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot.analysis.resized import GROUP, LANES, PAIR, lines_together, ring_of
+from aot.ir import expr
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.inline import reduces_of
+from aot.kernels.lower.nest import Nest, Output, collapse
+from aot.kernels.lower.rows import row_of_vectors
+from aot.kernels.schedules.near_terms import in_vectors
+from aot.kernels.schedules.resized_pairs import found_pair, nested
+from aot.kernels.schedules.resized_planes import ResizedPlanes, total_of
+
+# rows that tables are asked together
+ROWS_ASKED = 64
+
+
+def schedule_resized(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """The loops of such an output; None where they don't fit."""
+    pair = nested(output)
+    if pair is None or nest.is_gpu or nest.lanes != LANES or not nest.target.picks_lanes(4):
+        return None
+    axes, gone = collapse(output.axes, output.address, output.values)
+    if len(axes) < 2 or not all(isinstance(axis.extent, int) for axis in axes[-2:]):
+        return None
+    found = found_pair(*pair, axes[-2].var, axes[-1].var)
+    if found is None or any(set(reduces_of(v)) - set(pair) for v in output.values):
+        return None
+    made = (_ColumnsFirst if found.is_columns_first else _RowsFirst)(
+        nest, output, found, axes, gone
+    )
+    return made.build() if made.fits() else None
+
+
+class _ColumnsFirst(ResizedPlanes):
+    """Lines of resampled rows in a ring.
+
+    Attributes:
+        ring: row r is line `r % lines` of it, where it is there.
+        together: lines that are made together.
+        held: the first row that is there, and the one behind the last.
+        slots, wanted: what tables say of rows.
+    """
+
+    def fits(self) -> bool:
+        ring = ring_of(self.tile, self.taps, self.row_taps, self.nest.target)
+        if ring is None:
+            return False
+        self.together, self.lines = ring
+        build = self.nest.builder
+        shape = (self.lines, self.vectors * LANES)
+        self.ring = build.scratch("ring", DType.F32, shape, Space.WORKGROUP)
+        self.held = build.scratch("held", DType.I32, (2,), Space.WORKGROUP)
+        asked = -(-min(ROWS_ASKED, self.count) // GROUP) * GROUP
+        self.slots = build.scratch(*("slots", DType.I32, (self.row_taps, asked), Space.WORKGROUP))
+        self.wanted = build.scratch("wanted", DType.I32, (2, asked), Space.WORKGROUP)
+        return True
+
+    def rows(self, start: Expr, count: int) -> list[Stmt]:
+        nest, zero = self.nest, expr.const(0, DType.I32)
+        nothing = [Store(self.held, (expr.index(n),), zero) for n in range(2)]
+        most = min(ROWS_ASKED, count)
+        some = most if count == most or count >= self.count else _divisor(count, most)
+
+        def block(b: Expr) -> list[Stmt]:
+            first = expr.add(start, expr.mul(b, expr.index(some)))
+
+            def row(n: Expr) -> list[Stmt]:
+                at = expr.add(first, n)
+                inside = self._row(at, n)
+                if self.count % count == 0 and count % some == 0 and count <= self.count:
+                    return inside
+                return [If(expr.binary("lt", at, expr.index(self.count)), tuple(inside))]
+
+            return [*self._rows_asked(first, some), *nest.serial(some, row, "y")]
+
+        return [*nothing, *nest.serial(-(-count // some), block, "yb")]
+
+    def _rows_asked(self, first: Expr, count: int) -> list[Stmt]:
+        """What tables say of rows: of each the lines of its terms, its first row and its last one.
+        Rows that are further apart than lines are kept have a line for each term, and -1 stands for
+        their first one."""
+        nest, last_row = self.nest, expr.index(self.count - 1)
+        span = expr.const(self.lines - self.together, DType.I32)
+
+        def vector(o: Expr) -> list[Stmt]:
+            def asked(lane: Expr) -> list[Stmt]:
+                made: list[Stmt] = []
+                at = expr.add(expr.mul(o, expr.index(LANES)), lane)
+                row = expr.add(first, at)
+                whole = self.count % LANES == 0 and self.count >= LANES
+                row = row if whole else expr.binary("min", row, last_row)
+                places = [
+                    nest.let(
+                        expr.cast(in_vectors(self.row_position(expr.index(k), row)), DType.I32),
+                        made,
+                        "at",
+                    )
+                    for k in range(self.row_taps)
+                ]
+                least, most = places[0], places[0]
+                for place in places[1:]:
+                    least = expr.binary("min", least, place)
+                    most = expr.binary("max", most, place)
+                least, most = nest.let(least, made, "least"), nest.let(most, made, "most")
+                is_close = expr.binary("le", expr.binary("sub", most, least), span)
+                mask = expr.const(self.lines - 1, DType.I32)
+                for k, place in enumerate(places):
+                    slot = expr.binary("and", place, mask)
+                    slot = expr.select(is_close, slot, expr.const(k, DType.I32))
+                    made.append(Store(self.slots, (expr.index(k), at), slot))
+                none = expr.const(-1, DType.I32)
+                end = expr.select(is_close, most, expr.const(self.row_taps - 1, DType.I32))
+                made.append(
+                    Store(self.wanted, (expr.index(0), at), expr.select(is_close, least, none))
+                )
+                made.append(Store(self.wanted, (expr.index(1), at), end))
+                return made
+
+            return [nest.spread(LANES, asked)]
+
+        return nest.serial(-(-count // LANES), vector, "o")
+
+    def _row(self, row: Expr, number: Expr) -> list[Stmt]:
+        """A row of the result, number `number` of those that are asked together, and before it
+        lines that are not there."""
+        stmts = self._made(row, number)
+
+        def named(scratch: Scratch, k: int, name: str) -> Expr:
+            value = Load(scratch, (expr.index(k), number), DType.I32)
+            return self.nest.let(expr.cast(value, DType.INDEX), stmts, name)
+
+        slots = [named(self.slots, k, "slot") for k in range(self.row_taps)]
+        at_start = self.start
+        terms = self.named_rows(
+            self.found.last,
+            row,
+            lambda k, column: Load(self.ring, (slots[k], expr.sub(column, at_start)), DType.F32),
+            stmts,
+        )
+
+        def element(at: Expr, *_: object) -> list[Stmt]:
+            column = expr.add(at_start, at)
+            total = total_of(self.found.last, [term(column) for term in terms])
+            return self.stores(row, column, total)
+
+        return stmts + self._ahead(number) + self.all_columns(element)
+
+    def _ahead(self, number: Expr) -> list[Stmt]:
+        """Asks for a part of the lines that come next, while a row is stored."""
+        rows = max(1, self.together * self.count // self.height)
+        end = expr.cast(Load(self.held, (expr.index(1),), DType.I32), DType.INDEX)
+        part = expr.binary("floormod", number, expr.index(rows))
+        return self.asked_ahead(end, self.together, part, rows)
+
+    def _made(self, row: Expr, number: Expr) -> list[Stmt]:
+        """The lines that a row wants and that are not there."""
+        nest, size, zero = self.nest, expr.index(self.lines), expr.index(0)
+        together = expr.index(self.together)
+        stmts: list[Stmt] = []
+        least, last = (
+            nest.let(
+                expr.cast(Load(self.wanted, (expr.index(n), number), DType.I32), DType.INDEX),
+                stmts,
+                "wanted",
+            )
+            for n in range(2)
+        )
+        first, end = (
+            expr.cast(Load(self.held, (expr.index(n),), DType.I32), DType.INDEX) for n in range(2)
+        )
+        is_close = expr.binary("le", zero, least)
+
+        def held(first: Expr, end: Expr) -> list[Stmt]:
+            pair = (expr.cast(first, DType.I32), expr.cast(end, DType.I32))
+            return [Store(self.held, (expr.index(n),), e) for n, e in enumerate(pair)]
+
+        # what comes next goes on where the last line ended, if none that is wanted is gone
+        is_next = expr.binary("and", expr.binary("le", first, least), expr.binary("le", least, end))
+        begin = expr.binary("max", least, zero)
+        stmts.append(If(is_next, (), tuple(held(begin, begin))))
+
+        def batch(_: Expr) -> list[Stmt]:
+            made: list[Stmt] = []
+            start = nest.let(end, made, "start")
+
+            def line(n: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+                """What line number n is made of, and where it stands."""
+                number = expr.add(start, n)
+                tap = expr.binary("min", number, expr.index(self.row_taps - 1))
+                own = self.row_position(tap, row)
+                near = expr.binary("min", number, expr.index(self.height - 1))
+                made = nest.let(expr.select(is_close, near, own), into, "row")
+                return made, nest.let(expr.binary("floormod", number, size), into, "slot")
+
+            made += self._lines(line)
+            behind = nest.let(expr.add(start, together), made, "behind")
+            made += held(expr.binary("max", first, expr.sub(behind, size)), behind)
+            return [If(expr.binary("le", end, last), tuple(made))]
+
+        more = nest.serial(-(-(self.lines - self.together + 1) // self.together), batch, "b")
+        # what stands there for one row alone serves no other
+        more.append(If(is_close, (), tuple(held(zero, zero))))
+        is_there = expr.binary("and", is_next, expr.binary("lt", last, end))
+        stmts = [*stmts[:-1], If(is_there, (), (stmts[-1], *more))]
+        return stmts
+
+    def _lines(self, line: Callable[[Expr, list[Stmt]], tuple[Expr, Expr]]) -> list[Stmt]:
+        """Makes the lines of a batch."""
+        nest = self.nest
+
+        def element(row: Expr) -> Callable[[Expr], Expr]:
+            return lambda at: self.loaded(row, at)
+
+        def stored(slot: Expr, column: Expr, total: Expr) -> list[Stmt]:
+            return [Store(self.ring, (slot, expr.sub(column, self.start)), total)]
+
+        near: list[Stmt] = []
+        lines = [line(expr.index(n), near) for n in range(self.together)]
+
+        def picked(o: Expr) -> list[Stmt]:
+            return self.picked(
+                o,
+                [element(row) for row, _ in lines],
+                lambda n, column, total: stored(lines[n][1], column, total),
+                self.on_columns,
+            )
+
+        def plainly(n: Expr) -> list[Stmt]:
+            far: list[Stmt] = []
+            row, slot = line(n, far)
+
+            def vector(o: Expr) -> list[Stmt]:
+                return self.plain(
+                    o, element(row), lambda at, e: stored(slot, at, e), self.on_columns
+                )
+
+            return far + nest.serial(self.vectors, vector, "o")
+
+        near += nest.serial(self.vectors, picked, "o")
+        far = nest.serial(self.together, plainly, "n")
+        return [If(self.is_near(), tuple(near), tuple(far))]
+
+
+class _RowsFirst(ResizedPlanes):
+    """Some lines of the result's rows, and then their columns.
+
+    Attributes:
+        lines: of the rows that are made together.
+    """
+
+    def fits(self) -> bool:
+        self.together = lines_together(self.read, self.tile, self.taps, self.nest.target)
+        if not self.together:
+            return False
+        shape = (self.together, max(PAIR, -(-self.read // LANES) * LANES))
+        self.lines = self.nest.builder.scratch("lines", DType.F32, shape, Space.WORKGROUP)
+        # where the result has the memory of an operand that it reads elsewhere, none is made twice
+        own = {load.source for load in expr.loads(self.found.last)}
+        self.may_repeat = all(
+            load.source in own for value in self.output.values for load in expr.loads(value)
+        )
+        return True
+
+    def rows(self, start: Expr, count: int) -> list[Stmt]:
+        def group(g: Expr) -> list[Stmt]:
+            return self._group(expr.add(start, expr.mul(g, expr.index(self.together))), count)
+
+        return self.nest.serial(-(-count // self.together), group, "y")
+
+    def _group(self, first: Expr, count: int) -> list[Stmt]:
+        """The rows from `first` on."""
+        nest = self.nest
+        behind = expr.add(first, expr.index(self.together))
+        whole = self._several(first, expr.index(0), self.together)
+        if self.count % max(count, self.together) == 0:
+            return whole
+        alone = (
+            []
+            if self.count % self.together == 0
+            else nest.serial(
+                self.together,
+                lambda n: self.there(
+                    expr.add(first, n), 0, self._several(expr.add(first, n), n, 1)
+                ),
+                "n",
+            )
+        )
+        return [If(expr.binary("le", behind, expr.index(self.count)), tuple(whole), tuple(alone))]
+
+    def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
+        """`count` rows from `first` on, in scratch's lines from `line` on."""
+        nest, zero = self.nest, expr.index(0)
+        ahead: list[Stmt] = []
+
+        def made(n: Expr) -> list[Stmt]:
+            row = expr.add(first, n)
+            stmts: list[Stmt] = []
+            places = [
+                nest.let(self.row_position(expr.index(k), row), stmts, "at")
+                for k in range(self.row_taps)
+            ]
+            terms = self.named_rows(
+                self.found.first, row, lambda k, at: self.loaded(places[k], at), stmts
+            )
+
+            def element(at: Expr, *_: object) -> list[Stmt]:
+                total = total_of(self.found.first, [term(at) for term in terms])
+                return [Store(self.lines, (expr.add(line, n), at), total)]
+
+            return stmts + row_of_vectors(nest, zero, self.read, nest.lanes, element, may_mask=True)
+
+        def on(vector: Expr) -> Callable[[Expr, list[Stmt]], list[Stmt]]:
+            def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+                if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
+                    return self.on_columns(lane, stmts)
+                own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+                is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
+                return [If(is_first, tuple(stmts))]
+
+            return guarded
+
+        def element(n: int) -> Callable[[Expr], Expr]:
+            own = expr.add(line, expr.index(n))
+            return lambda at: Load(self.lines, (own, at), DType.F32)
+
+        def row(n: int) -> Expr:
+            return expr.add(first, expr.index(n))
+
+        behind = expr.add(
+            self.row_position(expr.index(self.row_taps - 1), row(count - 1)), expr.index(1)
+        )
+        behind = nest.let(behind, ahead, "behind")
+
+        def columns(o: Expr) -> list[Stmt]:
+            more = -(-count * self.height // self.count)
+            asked = self.asked_ahead(behind, more, o, self.vectors) if count > 1 else []
+            return asked + self.picked(
+                o,
+                [element(n) for n in range(count)],
+                lambda n, at, total: self.stores(row(n), at, total),
+                on(o),
+            )
+
+        def plainly(n: Expr) -> list[Stmt]:
+            own, at_row = expr.add(line, n), expr.add(first, n)
+
+            def vector(o: Expr) -> list[Stmt]:
+                return self.plain(
+                    o,
+                    lambda at: Load(self.lines, (own, at), DType.F32),
+                    lambda at, total: self.stores(at_row, at, total),
+                    on(o),
+                )
+
+            return nest.serial(self.vectors, vector, "o")
+
+        stmts = nest.serial(count, made, "n")
+        near = nest.serial(self.vectors, columns, "o")
+        far = nest.serial(count, plainly, "n")
+        return [*stmts, *ahead, If(self.is_near(), tuple(near), tuple(far))]
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest part of `count` that is at most so many."""
+    return max(n for n in range(1, most + 1) if count % n == 0)
