@@ -21,7 +21,12 @@ from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, elementwise, reduction
 from aot.passes.base import Pass, PassContext
-from aot.passes.simplify import algebra_activations, algebra_attention, algebra_shuffles
+from aot.passes.simplify import (
+    algebra_activations,
+    algebra_attention,
+    algebra_flattened,
+    algebra_shuffles,
+)
 from aot.passes.simplify.algebra_terms import emit, is_along, shaped, sole, will_fold
 from aot.passes.simplify.rewriting import Rewrite, Rule, RuleSet, constant_of, definer, is_all, make
 
@@ -256,6 +261,7 @@ RULES: tuple[Rule, ...] = (
     *algebra_activations.RULES,
     *algebra_attention.RULES,
     *algebra_shuffles.RULES,
+    *algebra_flattened.RULES,
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
     Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
     Rule(elementwise.MUL, "(x * a + b) * c -> x * (a * c) + b * c", _scale_line),
