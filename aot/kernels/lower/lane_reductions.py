@@ -17,7 +17,7 @@ from aot.kernels.lower.nest import COMBINE, Axis, Kept, Nest, collapse, combine,
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 
 # reductions whose terms may be taken again
-IDEMPOTENT = frozenset({"max", "min", "and", "or"})
+IDEMPOTENT = frozenset({"max", "min", "greatest", "least", "and", "or"})
 # operations of a term beside which the latency of adding it to a sum is seen
 QUICK = 8
 
@@ -52,9 +52,14 @@ def terms_in_lanes(
     values: dict[Var, Expr],
     kept: Sequence[Kept] = (),
     most: int | None = None,
+    seen: Callable[[int], Scratch] | None = None,
 ) -> tuple[list[Stmt], Scratch, int]:
     """What each lane of a CPU's vector has of a reduction, `most` of them, and how many they are;
-    as above."""
+    as above.
+
+    Args:
+        seen: given how many lanes there are, to which sums of theirs all terms are added too.
+    """
     axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
     values = {**gone, **values}
     inner = axes[-1]
@@ -68,15 +73,22 @@ def terms_in_lanes(
     acc = nest.builder.scratch("acc", reduce.dtype, (width,))
     left = min(width, nest.lanes if most is None else most)
 
-    def term(indices: dict[Var, Expr]) -> tuple[list[Stmt], Expr]:
-        return nest.keep(kept, body, {**values, **indices})
+    sums = None if seen is None else seen(width)
+
+    def term(lane: Expr, indices: dict[Var, Expr]) -> tuple[list[Stmt], Expr]:
+        stmts, value = nest.keep(kept, body, {**values, **indices})
+        if sums is not None:
+            value = nest.let(value, stmts, "term")
+            total = Load(sums, (lane,), sums.dtype)
+            stmts.append(Store(sums, (lane,), expr.add(total, value)))
+        return stmts, value
 
     def first(lane: Expr) -> list[Stmt]:
-        stmts, value = term({inner.var: lane})
+        stmts, value = term(lane, {inner.var: lane})
         return [*stmts, Store(acc, (lane,), value)]
 
     def more(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
-        stmts, value = term(indices)
+        stmts, value = term(lane, indices)
         total = added(reduce.op, Load(acc, (lane,), reduce.dtype), value)
         return [*stmts, Store(acc, (lane,), total)]
 

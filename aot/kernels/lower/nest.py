@@ -226,6 +226,8 @@ _IDENTITY = {
     "prod": 1,
     "max": float("-inf"),
     "min": float("inf"),
+    "greatest": float("-inf"),
+    "least": float("inf"),
     "and": True,
     "or": False,
 }
@@ -245,8 +247,11 @@ def combine(op: str, a: Expr, b: Expr) -> Expr:
     """What a reduction has so far, `a`, with a term `b`.
 
     Of an extremum the term stands first: x86 asks the first operand whether it is NaN, which a
-    term can be asked before it is known what it is compared with.
+    term can be asked before it is known what it is compared with. The greatest and the least are
+    of numbers: an instruction on all machines, where NaN may be left out.
     """
+    if op in ("greatest", "least"):
+        return expr.select(expr.binary("gt" if op == "greatest" else "lt", b, a), b, a)
     return expr.binary(op, b, a) if op in ("max", "min") else expr.binary(COMBINE[op], a, b)
 
 

@@ -1,7 +1,8 @@
 """Where the extremum of a row or column is, in one pass: lanes keep what they found, and where.
 
-An element takes the place of the one before if it is greater, which NaN never is: where elements,
-added up, are NaN, another pass asks each of them. CPU only.
+Rows that a first cache holds several of are gone through twice, as row_blocks.py has them: for the
+extremum, and for where it is. Else an element takes the place of the one before if it is greater,
+which NaN never is. Where elements, added up, are NaN, another pass asks each of them. CPU only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Select, Unary, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.lower.lane_reductions import halved, over_lanes
-from aot.kernels.lower.nest import Axis, Nest, Output, collapse, combine, identity
+from aot.kernels.lower.lane_reductions import halved, over_lanes, reduce_lanes
+from aot.kernels.lower.nest import Axis, Nest, Output, collapse, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors, vectors_of
-from aot.kernels.schedules.row_blocks import FEWEST, block_size
+from aot.kernels.schedules.row_blocks import FEWEST, RowBlocks, block_size
 from aot.records import dataclass
 
 Values = dict[Var, Expr]
@@ -277,155 +278,129 @@ class _Positions:
     # Terms side by side
 
     def along(self) -> tuple[Stmt, ...]:
-        """Lanes along terms; what they found is combined for several rows at a time."""
+        """Lanes along terms."""
         nest, position = self.nest, self.position
         axes, gone = collapse(self.output.axes, self.output.address, self._values())
-        rows = axes[-1] if axes else Axis(nest.builder.var("row"), 1)
-        size = max(1, block_size(nest, rows.extent, [position.extremum, position.found]))
-        rest = dims.modulo(rows.extent, size)
-        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(rows.extent, size))
+        short = _short_rows(nest, self.output, position, axes, gone)
+        if short is not None:
+            return short
+        return nest.grid(axes, lambda values: self._row({**gone, **values}), position.extent)
 
-        def several(values: Values, start: Expr, size: int) -> list[Stmt]:
-            return self._rows({**gone, **values}, rows.var, start, size)
-
-        def fewer(values: Values, start: Expr) -> list[Stmt]:
-            """Fours, and then one by one."""
-            stmts: list[Stmt] = []
-            done: Dim = 0
-            for few in (FEWEST, 1):
-                if few >= size:
-                    continue
-                times = dims.floor_divide(dims.add(rest, dims.multiply(done, -1)), few)
-                first = expr.add(start, expr.index(done))
-                stmts += nest.serial(
-                    times,
-                    lambda n, first=first, few=few: several(  # type: ignore[misc]
-                        values, expr.add(first, expr.mul(n, expr.index(few))), few
-                    ),
-                    "few",
-                )
-                done = dims.add(done, dims.multiply(times, few))
-            return stmts
-
-        def block(values: Values) -> list[Stmt]:
-            start = expr.mul(values[blocks.var], expr.index(size))
-            whole = several(values, start, size)
-            if rest == 0:
-                return whole
-            end = expr.add(start, expr.index(size))
-            is_whole = expr.binary("le", end, expr.index(rows.extent))
-            return [If(is_whole, tuple(whole), tuple(fewer(values, start)))]
-
-        work = dims.multiply(position.extent, size)
-        return nest.grid([*axes[:-1], blocks], block, work)
-
-    def _rows(self, values: Values, rows: Var, start: Expr, size: int) -> list[Stmt]:
-        """The results of `size` rows from `start` on."""
-        nest, position = self.nest, self.position
-        extent, lanes = position.extent, nest.lanes
-        width = lanes * SUMS
+    def _row(self, values: Values) -> list[Stmt]:
+        """A result."""
+        nest, extent = self.nest, self.position.extent
+        width = nest.lanes * SUMS
         if isinstance(extent, int):
-            width = lanes if extent <= FEW * lanes else width
+            width = nest.lanes if extent <= FEW * nest.lanes else width
             while width > extent:
                 width //= 2
-        left = 1 if size == 1 else min(width, lanes)
-        dtypes = position.extremum.dtype, position.found.dtype
-        tops, numbers = (
-            nest.builder.scratch(name, dtype, (size * left,), Space.WORKGROUP)
-            for name, dtype in zip(("tops", "numbers"), dtypes, strict=True)
+        dtypes = self.position.extremum.dtype, self.position.found.dtype
+        top, number = (
+            nest.builder.scratch(name, dtype, (1,), Space.WORKGROUP)
+            for name, dtype in zip(("top", "number"), dtypes, strict=True)
         )
-
-        def make(seen: Scratch | None, is_quick: bool) -> list[Stmt]:
-            def row(r: Expr) -> list[Stmt]:
-                here = {**values, rows: expr.add(start, r)}
-                first = expr.mul(r, expr.index(left))
-                return self._row(here, (width, left), seen, (tops, numbers, first), is_quick)
-
-            return nest.serial(size, row, "r")
-
-        stmts = self._either(width, make)
-        if size == 1:
-            zero = expr.index(0)
-            top, number = (Load(x, (zero,), x.dtype) for x in (tops, numbers))
-            return stmts + self._stores({**values, rows: start}, top, number)
-        best, place = self._kept(size)
-
-        def at(terms: Scratch, n: Expr, k: Expr) -> Expr:
-            return Load(terms, (expr.add(expr.mul(n, expr.index(left)), k),), terms.dtype)
-
-        def greatest(k: Expr, n: Expr) -> list[Stmt]:
-            old = Load(best, (n,), best.dtype)
-            return [Store(best, (n,), combine(position.extremum.op, old, at(tops, n, k)))]
-
-        def nearest(k: Expr, n: Expr) -> list[Stmt]:
-            old = Load(place, (n,), place.dtype)
-            extremum = Load(best, (n,), best.dtype)
-            number = self._chosen(at(tops, n, k), at(numbers, n, k), extremum)
-            return [Store(place, (n,), combine(position.found.op, old, number))]
-
-        stmts += over_lanes(
-            nest,
-            size,
-            lambda n: [
-                Store(best, (n,), identity(position.extremum.op, best.dtype)),
-                Store(place, (n,), identity(position.found.op, place.dtype)),
-            ],
+        stmts = self._either(
+            width, lambda seen, is_quick: self._found(values, width, seen, (top, number), is_quick)
         )
-        for step in (greatest, nearest):
-            stmts += nest.unrolled(
-                left,
-                lambda k, step=step: over_lanes(nest, size, lambda n: step(k, n)),  # type: ignore[misc]
-                "k",
-            )
+        made = (Load(x, (expr.index(0),), x.dtype) for x in (top, number))
+        return stmts + self._stores(values, *made)
 
-        def store(n: Expr) -> list[Stmt]:
-            top, number = (Load(x, (n,), x.dtype) for x in (best, place))
-            return self._stores({**values, rows: expr.add(start, n)}, top, number)
-
-        return stmts + over_lanes(nest, size, store)
-
-    def _row(
+    def _found(
         self,
         values: Values,
-        widths: tuple[int, int],
+        width: int,
         seen: Scratch | None,
-        into: tuple[Scratch, Scratch, Expr],
+        into: tuple[Scratch, Scratch],
         is_quick: bool,
     ) -> list[Stmt]:
-        """What lanes find along a row; `widths` are how many do, and how many have all of it."""
-        nest, position, (width, left) = self.nest, self.position, widths
+        """What `width` lanes find along a row, combined."""
+        nest, position, zero = self.nest, self.position, expr.index(0)
         kept = best, place = self._kept(width)
-        tops, numbers, first = into
 
         def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
-            slot = expr.index(0) if lane is None else lane
             here = {**values, position.var: at}
-            return self._element(kept, slot, here, seen, is_quick=is_quick)
+            return self._element(kept, lane or zero, here, seen, is_quick=is_quick)
 
         stmts = over_lanes(nest, width, lambda n: self._start(best, place, n, n))
-        stmts += row_of_vectors(nest, expr.index(0), position.extent, width, element)
+        stmts += row_of_vectors(nest, zero, position.extent, width, element)
         top = nest.builder.scratch("top", best.dtype, (width,))
         chosen = nest.builder.scratch("chosen", place.dtype, (width,))
         stmts += over_lanes(nest, width, lambda n: [Store(top, (n,), Load(best, (n,), best.dtype))])
-        stmts += halved(nest, position.extremum.op, top, width, left)
+        stmts += halved(nest, position.extremum.op, top, width, 1)
+        greatest = Load(top, (zero,), top.dtype)
 
         def choose(n: Expr) -> list[Stmt]:
-            slot = n if left == width else expr.binary("floormod", n, expr.index(left))
             known, number = (Load(x, (n,), x.dtype) for x in (best, place))
-            made = self._chosen(known, number, Load(top, (slot,), top.dtype))
-            return [Store(chosen, (n,), made)]
+            return [Store(chosen, (n,), self._chosen(known, number, greatest))]
 
-        if left == width:
-            chosen = place
-        else:
-            stmts += over_lanes(nest, width, choose)
-            stmts += halved(nest, position.found.op, chosen, width, left)
+        stmts += over_lanes(nest, width, choose)
+        stmts += halved(nest, position.found.op, chosen, width, 1)
+        made = greatest, Load(chosen, (zero,), chosen.dtype)
+        return [*stmts, *(Store(x, (zero,), value) for x, value in zip(into, made, strict=True))]
 
-        def store(n: Expr) -> list[Stmt]:
-            to = (expr.add(first, n),)
-            return [
-                Store(tops, to, Load(top, (n,), top.dtype)),
-                Store(numbers, to, Load(chosen, (n,), chosen.dtype)),
-            ]
 
-        return stmts + over_lanes(nest, left, store)
+def _short_rows(
+    nest: Nest, output: Output, position: Position, axes: Sequence[Axis], gone: Values
+) -> tuple[Stmt, ...] | None:
+    """Short rows: all elements are compared with the greatest or least one again."""
+    reduces = [position.extremum, position.found]
+    group = block_size(nest, axes[-1].extent, reduces) if axes else 0
+    if group < FEWEST:
+        return None
+    if not position.extremum.dtype.is_float:
+        return RowBlocks(nest, output, reduces, (), axes, gone, group).build()
+    return _NumberBlocks(nest, output, position, axes, gone, group).build()
+
+
+class _NumberBlocks(RowBlocks):
+    """Blocks of rows whose elements are numbers. Where one is not, all of a block is done again."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        position: Position,
+        axes: Sequence[Axis],
+        gone: Values,
+        group: int,
+    ) -> None:
+        self.position, self.exact = position, output
+        extremum, found = position.extremum, position.found
+        best = replace(extremum, op="greatest" if position.is_max else "least")
+        is_it = expr.binary("eq", position.element, best)
+        number = expr.select(is_it, position.number, position.never)
+        place = Reduce(found.op, found.axes, number, found.dtype)
+        memo: dict[Expr, Expr] = {}
+        quick = output.rewritten(
+            lambda e: expr.transform(e, {extremum: best, found: place}.get, memo)  # type: ignore[arg-type]
+        )
+        super().__init__(nest, quick, [best, place], (), axes, gone, group)
+
+    def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
+        nest, dtype = self.nest, self.position.extremum.dtype
+        sums: list[tuple[Scratch, int]] = []
+
+        def seen(width: int) -> Scratch:
+            sums.append((nest.builder.scratch("seen", dtype, (width,)), width))
+            return sums[0][0]
+
+        self.seen = seen
+        quick = super().block(values, start, count)
+        ((acc, width),) = sums
+        zero = expr.const(0, dtype)
+        stmts = over_lanes(nest, width, lambda n: [Store(acc, (n,), zero)])
+        stmts += quick
+        stmts += halved(nest, "sum", acc, width, 1)
+        total = nest.let(Load(acc, (expr.index(0),), dtype), stmts, "total")
+        again = nest.serial(count, lambda r: self._exact_row(values, start, r), "r")
+        return [*stmts, If(expr.binary("ne", total, total), tuple(again))]
+
+    def _exact_row(self, values: Values, start: Expr, row: Expr) -> list[Stmt]:
+        nest, place = self.nest, self.at(values, start, row)
+        stmts: list[Stmt] = []
+        done: dict[Expr, Expr] = {}
+        for reduce in (self.position.extremum, self.position.found):
+            body = expr.transform(reduce.body, done.get)
+            loops, done[reduce] = reduce_lanes(nest, reduce, body, place)
+            stmts += loops
+        return stmts + self.exact.stores(nest, place, done.get)

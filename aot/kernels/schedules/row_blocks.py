@@ -53,7 +53,7 @@ def schedule_row_blocks(
     group = block_size(nest, axes[-1].extent, reduces)
     if group < FEWEST:
         return None
-    return _RowBlocks(nest, output, reduces, free, axes, gone, group).build()
+    return RowBlocks(nest, output, reduces, free, axes, gone, group).build()
 
 
 def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
@@ -104,12 +104,15 @@ def _is_integer_division(e: Expr) -> bool:
     return is_division and not e.dtype.is_float and e.dtype is not DType.INDEX
 
 
-class _RowBlocks:
+class RowBlocks:
     """Attributes:
     group: rows that are combined at once.
     size: rows of a block, some groups.
     row: stands for the number of a row in its block.
+    seen: as terms_in_lanes has it, of the first reduction.
     """
+
+    seen: Callable[[int], Scratch] | None = None
 
     def __init__(
         self,
@@ -130,35 +133,39 @@ class _RowBlocks:
         self.gone = {**gone, **more}
         self.row = nest.builder.var("row")
         self.along = {v for r in reduces for v, _ in r.axes} | {axis.var for axis in free}
+        self.kept = KeptRows(nest, output, reduces, free, self.size, are_apart=True)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, extent = self.nest, self.rows.extent
-        self.kept = KeptRows(nest, self.output, self.reduces, self.free, self.size, are_apart=True)
         work = dims.product([n for r in self.reduces[:1] for _, n in r.axes])
         rest = dims.modulo(extent, self.size)
         blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, self.size))
 
-        def block(values: Values) -> list[Stmt]:
+        def either(values: Values) -> list[Stmt]:
             start = expr.mul(values[blocks.var], expr.index(self.size))
             if isinstance(extent, int) and extent < self.size:
-                return self._rows(values, expr.index(0), extent)
-            whole = self._rows(values, start, self.size)
+                return self.block(values, expr.index(0), extent)
+            whole = self.block(values, start, self.size)
             if rest == 0:
                 return whole
             end = expr.add(start, expr.index(self.size))
             is_whole = expr.binary("le", end, expr.index(extent))
-            return [If(is_whole, tuple(whole), tuple(self._rows(values, start, rest)))]
+            return [If(is_whole, tuple(whole), tuple(self.block(values, start, rest)))]
 
-        return nest.grid([*self.outer, blocks], block, dims.multiply(work, self.size))
+        return nest.grid([*self.outer, blocks], either, dims.multiply(work, self.size))
 
-    def _rows(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
+    def at(self, values: Values, start: Expr, row: Expr) -> Values:
+        """Indices of a row of the block that begins with row `start`."""
+        place = {self.rows.var: expr.add(start, row), self.row: row}
+        return {**self.gone, **values, **place}
+
+    def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
         """The results of `count` rows from `start` on."""
         stmts: list[Stmt] = []
         known: dict[Expr, Expr] = {}
 
         def at(row: Expr) -> Values:
-            place = {self.rows.var: expr.add(start, row), self.row: row}
-            return {**self.gone, **values, **place}
+            return self.at(values, start, row)
 
         for reduce in self.reduces:
             self._once_a_row(reduce.body, known, at, count, stmts)
@@ -231,7 +238,8 @@ class _RowBlocks:
         widths = set[int]()
 
         def row(r: Expr) -> list[Stmt]:
-            loops, acc, left = terms_in_lanes(nest, reduce, term[0], at(r), term[1], LEFT)
+            seen = self.seen if reduce is self.reduces[0] else None
+            loops, acc, left = terms_in_lanes(nest, reduce, term[0], at(r), term[1], LEFT, seen)
             widths.add(left)
             first = expr.mul(r, expr.index(left))
 
