@@ -263,6 +263,11 @@ class Target:
         return feature is not None and self.vector_bytes == 64 and has_masks and self.has(feature)
 
     @property
+    def streams_lines(self) -> bool:
+        """Whether a vector is a whole line of a cache, and an instruction stores it past them."""
+        return self.arch == "x86_64" and self.vector_bytes == 64
+
+    @property
     def packs_bytes(self) -> bool:
         """Whether few instructions saturate four registers of i32 and pack them to one of bytes."""
         feature = {64: "avx512bw", 32: "avx2", 16: "sse4.1"}.get(self.vector_bytes)

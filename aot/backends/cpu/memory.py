@@ -44,7 +44,11 @@ METADATA = (
     "!3 = !{!2}",
     '!4 = !{!"scratch", !1}',
     "!5 = !{!4}",
+    "!6 = !{i32 1}",
 )
+# Lines that are stored past the caches, by stores that begin one.
+_LINE = 64
+_PAST_CACHES = ", !nontemporal !6"
 
 
 class Memory:
@@ -64,6 +68,7 @@ class Memory:
         self.traits: Traits = lanes.traits
         self.plan = plan
         self.evaluate = evaluate
+        self.has_streams = False
         self.addresses = Addresses(kernel, lanes, scopes, plan, evaluate)
         self.zeros_bytes = 0
         self.opaque_masks: dict[int, Value] = {}
@@ -401,12 +406,20 @@ class Memory:
         vector = to_memory(self.asm, self.lanes.vector(value), memory.dtype)
         if condition is not None and not condition.type.lanes:
             uniform = condition
-            self._when(uniform, lambda: self._store_lanes(address, vector, size, metadata, None))
+            self._when(
+                uniform, lambda: self._store_lanes(memory, address, vector, size, metadata, None)
+            )
         else:
-            self._store_lanes(address, vector, size, metadata, condition)
+            self._store_lanes(memory, address, vector, size, metadata, condition)
 
     def _store_lanes(
-        self, address: Address, vector: Value, size: int, metadata: str, mask: Value | None
+        self,
+        memory: Buffer | Scratch,
+        address: Address,
+        vector: Value,
+        size: int,
+        metadata: str,
+        mask: Value | None,
     ) -> None:
         if mask is None and self._are_near(address):
             store_places(self.asm, address.pointer, address.places, vector, size, metadata)
@@ -423,7 +436,9 @@ class Memory:
                     ),
                 )
             return
-        if mask is None:
+        if mask is None and isinstance(memory, Buffer) and self._is_streamed(memory, vector):
+            self._stream(vector, address.pointer, size, metadata)
+        elif mask is None:
             self.asm.store(vector, address.pointer, size, metadata)
         elif self.traits.has_masked(size):
             self._masked_store(vector, address.pointer, size, mask)
@@ -437,6 +452,34 @@ class Memory:
             self._store_by_lane(vector, address.pointer, size, mask)
             self.asm.jump(done)
             self.asm.enter(done)
+
+    def _is_streamed(self, memory: Buffer, vector: Value) -> bool:
+        """Whether a vector is stored past the caches: whole lines of what they don't keep."""
+        is_line = vector.type.bits * vector.type.lanes % (8 * _LINE) == 0
+        return memory.is_streamed and is_line and self.traits.target.streams_lines
+
+    def _stream(self, vector: Value, pointer: Value, size: int, metadata: str) -> None:
+        """Stores lines past the caches where the vector begins one, which only a run tells."""
+        self.has_streams = True
+        place = self.asm.cast("ptrtoint", pointer, "i64")
+        rest = self.asm.op("and", place, integer(_LINE - 1, place.type))
+        begins = self.asm.icmp("eq", rest, integer(0, place.type))
+        past, through, done = (self.asm.block(h) for h in ("past", "through", "done"))
+        self.asm.branch(begins, past, through)
+        self.asm.enter(past)
+        self.asm.store(vector, pointer, _LINE, metadata + _PAST_CACHES)
+        self.asm.jump(done)
+        self.asm.enter(through)
+        self.asm.store(vector, pointer, size, metadata)
+        self.asm.jump(done)
+        self.asm.enter(done)
+
+    def fence(self) -> None:
+        """Orders what went past the caches before what the thread stores next."""
+        if self.has_streams:
+            name = "llvm.x86.sse.sfence"
+            self.asm.declarations[name] = f"declare void @{name}()"
+            self.asm.emit_void(f"call void @{name}()")
 
     def _masked_store(self, vector: Value, pointer: Value, size: int, mask: Value) -> None:
         if self.traits.target.arch == "x86_64" and not vector.type.is_float:

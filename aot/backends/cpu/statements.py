@@ -70,6 +70,7 @@ class KernelEmitter:
         start = self.asm.block("body")
         self.asm.enter(start)
         self.body(self.kernel.body)
+        self.memory.fence()
         self.asm.emit_void("ret void")
         self.asm.current = self.asm.entry
         self.asm.jump(start)

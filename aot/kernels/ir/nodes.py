@@ -39,7 +39,8 @@ class Buffer:
     arena and output buffers may overlap each other only where the kernel was built for it (an
     element is read before the same iteration writes it). A buffer with a `class_param` is in the
     buffer of the class whose number that is, and as free as one of the arena, its `binding`; a
-    CPU's only.
+    CPU's only. What is stored to a buffer that `is_streamed` no cache holds until it is read, and
+    the kernel doesn't read it: whole lines may go past the caches.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Buffer:
     is_written: bool = False
     alignment: int = 1
     class_param: Param | None = None
+    is_streamed: bool = False
 
 
 class Space(Enum):
@@ -436,11 +438,12 @@ class KernelBuilder:
         is_written: bool = False,
         alignment: int = 1,
         class_param: Param | None = None,
+        is_streamed: bool = False,
     ) -> Buffer:
         name = self.unique(name)
         offset = Param(f"{name}_offset", DType.INDEX)
         placed = (binding, offset, shape, strides, is_written, alignment, class_param)
-        made = Buffer(name, dtype, *placed)
+        made = Buffer(name, dtype, *placed, is_streamed)
         self.buffers.append(made)
         return made
 

@@ -90,6 +90,7 @@ def to_text(kernel: Kernel) -> str:
 def _buffer(b: Buffer) -> str:
     shape, strides = ", ".join(map(str, b.shape)), ", ".join(map(str, b.strides))
     written = " written" if b.is_written else ""
+    written += " streamed" if b.is_streamed else ""
     aligned = f" aligned {b.alignment}" if b.alignment > 1 else ""
     where = b.binding.name.lower() if b.class_param is None else f"class {b.class_param.name}"
     return (

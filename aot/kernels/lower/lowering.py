@@ -53,12 +53,16 @@ from aot.kernels.schedules.turned_columns import schedule_turned
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
 from aot.ops.integer_contraction import MAX_WEIGHT
+from aot.ops.spatial import RESAMPLE
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
 
 Unrolled = Callable[[Kernel], Container[For]]
 """The loops that a backend writes out."""
 
+# bytes of a result that no cache holds until it is read
+STREAMED_BYTES = 32 << 20
+_STORED_ONCE = {Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE, Kind.STRUCTURE}
 # ways to tile a contraction
 _TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -110,7 +114,12 @@ def _lower(
     for value, (binding, alignment) in zip(function.inputs, placed, strict=False):
         buffers[value] = _buffer(builder, "in", value, binding, alignment=alignment)
     results = [
-        _buffer(builder, "out", value, binding, is_written=True, alignment=alignment)
+        _buffer(
+            *(builder, "out", value, binding),
+            is_written=True,
+            alignment=alignment,
+            is_streamed=_is_streamed(function, value, target),
+        )
         for value, binding, alignment in zip(
             function.results, classes[count:], known[count:], strict=True
         )
@@ -141,6 +150,16 @@ def _lower(
     most, shared = target.gpu.max_lane_iterations, schedule_shared_reduction(nest, output)
     both = two_ways(builder, body, shared, most, unrolled(kernel))
     return _lower(function, target, alignments) if both is None else builder.build(both)
+
+
+def _is_streamed(function: Function, value: Value, target: Target) -> bool:
+    """Whether a result is more than caches hold until it is read, and its kernel only stores it:
+    one that moves or resizes, or computes element by element."""
+    kinds = {op.record.kind for op in function.block if op.record is not RESAMPLE}
+    if len(function.results) != 1 or not kinds <= _STORED_ONCE or not target.streams_lines:
+        return False
+    span = value.type.span
+    return isinstance(span, int) and span * value.type.dtype.bytes >= STREAMED_BYTES
 
 
 def _checked(
@@ -274,6 +293,7 @@ def _buffer(
     *,
     is_written: bool = False,
     alignment: int = 1,
+    is_streamed: bool = False,
 ) -> Buffer:
     """A flat buffer: lowerings compute element numbers themselves. Its `place` is its class, or
     the dim parameter that says which."""
@@ -284,6 +304,7 @@ def _buffer(
         is_written=is_written,
         alignment=alignment,
         class_param=builder.dim_param(place) if isinstance(place, str) else None,
+        is_streamed=is_streamed,
     )
 
 

@@ -150,12 +150,10 @@ class _ColumnsFirst(ResizedPlanes):
             stmts,
         )
 
-        def element(at: Expr, *_: object) -> list[Stmt]:
-            column = expr.add(at_start, at)
-            total = total_of(self.found.last, [term(column) for term in terms])
-            return self.stores(row, column, total)
+        def total(column: Expr) -> Expr:
+            return total_of(self.found.last, [term(column) for term in terms])
 
-        return stmts + self._ahead(number) + self.all_columns(element)
+        return stmts + self._ahead(number) + self.all_columns(row, total)
 
     def _ahead(self, number: Expr) -> list[Stmt]:
         """Asks for a part of the lines that come next, while a row is stored."""

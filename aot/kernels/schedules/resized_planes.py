@@ -356,20 +356,97 @@ class ResizedPlanes:
         last = self.found.last
         return stmts + self.output.stores(self.nest, place, lambda e: made if e is last else None)
 
-    def all_columns(self, element: Callable[..., list[Stmt]]) -> list[Stmt]:
-        """An element of each column of the tile."""
+    def all_columns(self, row: Expr, total: Callable[[Expr], Expr]) -> list[Stmt]:
+        """The elements of a row of the result in the tile, whose sums are `total(column)`."""
         nest, zero = self.nest, expr.index(0)
+
+        def element(at: Expr, *_: object) -> list[Stmt]:
+            column = expr.add(self.start, at)
+            return self.stores(row, column, total(column))
+
         rest = self.width % self.tile
 
         def columns(count: int) -> list[Stmt]:
             return row_of_vectors(nest, zero, count, nest.lanes, element, may_mask=True)
 
+        if self._has_lines():
+            return self._lines_of(row, total)
         whole = columns(self.tile)
         if rest == 0 or self.width < self.tile:
             return columns(self.width) if self.width < self.tile else whole
         behind = expr.add(self.start, expr.index(self.tile))
         is_whole = expr.binary("le", behind, expr.index(self.width))
         return [If(is_whole, tuple(whole), tuple(columns(rest)))]
+
+    def _has_lines(self) -> bool:
+        """Whether rows are stored past the caches, and begin anywhere."""
+        is_one = self.tile == self.width and self.width >= 2 * LANES
+        return self.output.buffer.is_streamed and self.width % LANES != 0 and is_one
+
+    def _lines_of(self, row: Expr, total: Callable[[Expr], Expr]) -> list[Stmt]:
+        """The elements of a row in vectors that begin where lines of a cache do.
+
+        Sums are made in vectors that begin with the row, and lines picked out of two of them: loads
+        of what lies in two lines wait for what is stored.
+        """
+        nest, zero = self.nest, expr.index(0)
+        stmts: list[Stmt] = []
+        place = {**self.plane, self.row.var: row, self.column.var: zero}
+        address = expr.substitute(self.output.address, place)
+        before = nest.let(expr.binary("floormod", address, expr.index(LANES)), stmts, "before")
+        ahead = expr.binary("sub", expr.const(LANES, DType.I32), expr.cast(before, DType.I32))
+        ahead = nest.let(ahead, stmts, "ahead")
+        sums = nest.builder.scratch("sums", DType.F32, (PAIR,), Space.PRIVATE)
+
+        def made(line: Expr, lane: Expr) -> list[Stmt]:
+            value = total(expr.add(expr.mul(line, expr.index(LANES)), lane))
+            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+
+        def stored(line: Expr, lane: Expr) -> tuple[Expr, list[Stmt]]:
+            number = expr.binary("add", ahead, expr.cast(lane, DType.I32))
+            value = Load(sums, (expr.cast(number, DType.INDEX),), DType.F32)
+            at = expr.add(expr.mul(line, expr.index(LANES)), lane)
+            column = expr.sub(at, before)
+            return column, self.stores(row, column, value)
+
+        def kept(lane: Expr) -> list[Stmt]:
+            value = Load(sums, (expr.add(expr.index(LANES), lane),), DType.F32)
+            return [Store(sums, (lane,), value)]
+
+        def some(line: int, lane: Expr) -> list[Stmt]:
+            column, store = stored(expr.index(line), lane)
+            is_there = expr.binary("lt", column, expr.index(self.width))
+            if line == 0:
+                is_there = expr.binary("le", before, lane)
+            return [If(is_there, tuple(store))]
+
+        def vector(line: int) -> list[Stmt]:
+            left = self.width - line * LANES
+
+            def sums_left(lane: Expr) -> list[Stmt]:
+                store = made(expr.index(line), lane)
+                if left >= LANES:
+                    return store
+                return [If(expr.binary("lt", lane, expr.index(left)), tuple(store))]
+
+            found = [nest.spread(LANES, sums_left)] if left > 0 else []
+            found.append(nest.spread(LANES, lambda lane: some(line, lane)))
+            return [*found, nest.spread(LANES, kept)]
+
+        def whole(n: Expr) -> list[Stmt]:
+            line = expr.add(n, expr.index(1))
+            return [
+                nest.spread(LANES, lambda lane: made(line, lane)),
+                nest.spread(LANES, lambda lane: stored(line, lane)[1]),
+                nest.spread(LANES, kept),
+            ]
+
+        lines = self.width // LANES
+        stmts += [
+            nest.spread(LANES, lambda lane: [Store(sums, (lane,), expr.const(0.0, DType.F32))])
+        ]
+        stmts += [*vector(0), *nest.serial(lines - 1, whole, "o")]
+        return [*stmts, *vector(lines), *vector(lines + 1)]
 
     def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
         """Statements of a row, unless blocks of `size` go beyond the last one."""

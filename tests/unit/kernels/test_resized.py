@@ -191,3 +191,26 @@ def test_planes_of_other_extents_have_kernels_of_their_own() -> None:
     run_passes(module, TARGET_PASSES, PassContext(options, targets.load("x86-64-v4")))
     assert len(module.executables) == 2
     assert not any(name.startswith("d") for f in module.executables for name in f.dim_names)
+
+
+@pytest.mark.parametrize("kind", ["resize", "random"])
+@pytest.mark.parametrize("target", NATIVE)
+def test_rows_that_go_past_the_caches(
+    target: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin anywhere in a line of a cache."""
+    monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+    cases = [*CASES, ((2, 9, 40), (20, 51), (2, 2), (COLUMNS, ROWS))]
+    for shape, size, taps, order in cases:
+        for after in ("", "add"):
+            function, inputs = resized(shape, size, taps, order, kind, after)
+            fused(function, target)
+            check(function, inputs, target, 1, engine=on_cpu(target))
+
+
+def test_rows_past_the_caches_are_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+    for shape, size, taps, order in (CASES[1], CASES[2], ((5, 40), (9, 51), (2, 2), (1, 0))):
+        function, inputs = resized(shape, size, taps, order, "resize", "add")
+        fused(function, "x86-64-v4")
+        check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)

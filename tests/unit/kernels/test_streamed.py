@@ -1,0 +1,84 @@
+"""Results that no cache holds until they are read: whole lines of them go past the caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot.backends.cpu.compile import emit_assembly
+from aot.ir.builder import Builder
+from aot.ir.graph import Function, Module
+from aot.ir.types import DType, TensorType
+from aot.kernels.ir.text import to_text
+from aot.kernels.lower.lowering import STREAMED_BYTES, lower
+from aot.passes.fusion.fuse import fuse
+from aot.passes.fusion.outline import outline
+from aot.target import selection as targets
+from tests.support.cpu_running import native_targets
+from tests.support.kernel_backends import on_cpu
+from tests.support.lowering_checks import check
+
+LIMIT = "aot.kernels.lower.lowering.STREAMED_BYTES"
+
+
+def function_of(
+    op: str, shape: tuple[int, ...], dtype: DType = DType.F32, **attrs: Any
+) -> Function:
+    b = Builder()
+    b.output("y", b.op(op, b.input("x", TensorType(dtype, shape)), **attrs))
+    return b.function()
+
+
+def kernel_of(function: Function, target: str) -> Any:
+    fuse(function, target=targets.load(target))
+    module = Module([function])
+    outline(module)
+    (executable,) = module.executables
+    return lower(executable, targets.load(target))
+
+
+def assembly_of(op: str, shape: tuple[int, ...], target: str = "x86-64-v4", **attrs: Any) -> str:
+    return emit_assembly(kernel_of(function_of(op, shape, **attrs), target), targets.load(target))
+
+
+LARGE = (STREAMED_BYTES // 4096, 1024)
+
+
+def test_large_results_go_past_the_caches() -> None:
+    for op, attrs in (("neg", {}), ("transpose", {"perm": (1, 0)})):
+        text = assembly_of(op, LARGE, **attrs)
+        assert "vmovnt" in text
+        assert "sfence" in text
+
+
+def test_what_a_cache_may_hold_does_not() -> None:
+    text = assembly_of("neg", (LARGE[0] - 1, LARGE[1]))
+    assert "vmovnt" not in text
+    assert "sfence" not in text
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic", "wasm32"])
+def test_where_no_vector_is_a_line_nothing_does(target: str) -> None:
+    assert "streamed" not in to_text(kernel_of(function_of("neg", LARGE), target))
+
+
+def test_what_a_kernel_may_read_again_does_not() -> None:
+    function = function_of("softmax", LARGE, axis=1)
+    assert "streamed" not in to_text(kernel_of(function, "x86-64-v4"))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.U8, DType.I64, DType.F16])
+@pytest.mark.parametrize("target", native_targets())
+def test_results_are_the_same(target: str, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever rows begin: in a line of a cache, or not."""
+    monkeypatch.setattr(LIMIT, 0)
+    for shape in ((3, 64), (5, 33), (2, 7, 129), (2, 1000), (64, 128)):
+        x = np.random.default_rng(1).integers(0, 100, shape).astype(dtype.numpy)
+        perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+        for op, attrs in (("abs", {}), ("transpose", {"perm": perm})):
+            if op == "abs" and dtype is DType.U8:
+                continue
+            function = function_of(op, shape, dtype, **attrs)
+            check(function, [x], target, 1, engine=on_cpu(target))
