@@ -33,6 +33,7 @@ class Schedule(Enum):
         are few.
     INNER: such tiles with lanes along the sum, for fewer columns than lanes.
     WINOGRAD: such tiles over transformed inputs and filters.
+    TRANSFORM: one of Winograd's transforms by itself; each lane does a tile of a channel.
     RECURRENCE: a loop over steps, lanes along the gates.
     LINES: each lane goes along a line of elements in order.
     ATTENTION: a loop over tiles of keys, lanes along queries.
@@ -44,6 +45,7 @@ class Schedule(Enum):
     PLANES = "planes"
     INNER = "inner"
     WINOGRAD = "winograd"
+    TRANSFORM = "transform"
     RECURRENCE = "recurrence"
     LINES = "lines"
     ATTENTION = "attention"

@@ -29,6 +29,7 @@ from aot.ops import (
     suppression,
     tables,
     winograd,
+    winograd_parts,
 )
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "suppression",
     "tables",
     "winograd",
+    "winograd_parts",
 ]

@@ -85,6 +85,11 @@ class GpuGeometry:
         staged_terms: terms of a contraction's sums that workgroups bring into shared memory at a
             time, at least, so that memory is read once for a tile and not for each lane; 0 where
             shared memory is no nearer than others, and lanes load what they multiply.
+        launch_ns: what a dispatch takes at least, among others.
+        block_ns: what it takes until terms that lanes ask for are there.
+        products_per_us: pairs of f32 that a busy device multiplies and adds; 0 where it is not
+            known how fast it is, so that no algorithm is chosen by its price.
+        bytes_per_us: what moves between its memory and lanes; 0 where the former is.
     """
 
     lanes: int
@@ -100,6 +105,15 @@ class GpuGeometry:
     subgroup_lanes: int = 0
     matrices: tuple[MatrixShape, ...] = ()
     staged_terms: int = 0
+    launch_ns: int = 0
+    block_ns: int = 0
+    products_per_us: int = 0
+    bytes_per_us: int = 0
+
+    @property
+    def has_speeds(self) -> bool:
+        """Whether it is known how fast the device is."""
+        return self.products_per_us > 0
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,10 @@ _NUMBERS = {
     "busy_lanes": _Rule(0, 1 << 20),
     "subgroup_lanes": _Rule(1, 128, is_power_of_two=True),
     "staged_terms": _Rule(0, 64, choices=(0, 8, 16, 32, 64)),
+    "launch_ns": _Rule(0, 1 << 24),
+    "block_ns": _Rule(0, 1 << 20),
+    "products_per_us": _Rule(0, 1 << 30),
+    "bytes_per_us": _Rule(0, 1 << 30),
 }
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
 _TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}
@@ -396,6 +400,11 @@ class _Reader:
         if lacking:
             raise self.inside("gpu").fail(
                 "matrices", f"matrices has {lacking[0]}, which dtypes lacks"
+            )
+        if gpu is not None and (gpu.products_per_us == 0) != (gpu.bytes_per_us == 0):
+            raise self.inside("gpu").fail(
+                "products_per_us" if gpu.products_per_us else "bytes_per_us",
+                "products_per_us and bytes_per_us are given together",
             )
         if gpu is not None and gpu.subgroup_lanes > gpu.lanes:
             raise self.inside("gpu").fail(

@@ -86,6 +86,34 @@ def test_sums_that_lanes_share_agree(
                 assert agreement.error <= TOLERANCES.get(name, TOLERANCE), (run, agreement)
 
 
+@pytest.mark.parametrize("driver", sorted({driver for driver, _ in WAYS}))
+@pytest.mark.parametrize(
+    ("name", "target", "storage"),
+    [
+        ("squeezenet_rw", "lavapipe", "fp32"),
+        ("squeezenet_rw", "lavapipe", "fp16"),
+        pytest.param("yolov8n_320", "lavapipe", "fp32", marks=pytest.mark.sweep),
+        pytest.param("resnet50_rw", "nvidia", "fp32", marks=pytest.mark.sweep),
+    ],
+)
+def test_convolutions_in_parts_agree(
+    name: str, target: str, storage: str, driver: str, tmp_path: Path
+) -> None:
+    """Winograd's transforms and products, each a dispatch; files grow by what is said of them."""
+    module = compiled(name, targets=[target], optimize="speed", storage=storage)
+    made = module.stats["variants"][0]["winograd"]
+    assert made["transformed"] == made["convolutions"] > 0
+    plain = compiled(name, targets=[target], optimize="speed", storage=storage, winograd=False)
+    grown = module.stats["rodata"]["bytes_kept"] - plain.stats["rodata"]["bytes_kept"]
+    assert abs(grown - made["more_bytes"]) < 0.02 * made["more_bytes"] + 4096
+    tolerance = 2e-2 if storage == "fp16" else TOLERANCES.get(name, TOLERANCE)
+    with running_on(driver, tmp_path), aot.load(module.to_bytes(), "vulkan") as program:
+        outputs = program(feeds(name))
+        for output, wanted in reference(name).items():
+            agreement = compare(output, outputs[output], wanted)
+            assert agreement.error <= tolerance, agreement
+
+
 @pytest.mark.parametrize(
     ("name", "target"),
     [

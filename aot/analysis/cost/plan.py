@@ -29,6 +29,7 @@ from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout
+from aot.ops.winograd_parts import TRANSFORMS
 from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target
 
@@ -126,6 +127,8 @@ def plan(call: Call, target: Target) -> Plan:
     if kind is Kind.SORT:
         # lines that take different branches gain nothing from a CPU's vectors
         return Plan(Schedule.LINES, lanes if target.has_workgroups else 1)
+    if target.has_workgroups and call.record in TRANSFORMS:
+        return Plan(Schedule.TRANSFORM, lanes)
     if kind is Kind.REDUCTION:
         return Plan(Schedule.REDUCTION, lanes, *_window_tile(call, target, lanes))
     return Plan(Schedule.ELEMENTWISE, lanes)

@@ -49,6 +49,7 @@ from aot.kernels.schedules.scatter import schedule_scatter
 from aot.kernels.schedules.sort import schedule_sort
 from aot.kernels.schedules.suppression import schedule_suppression
 from aot.kernels.schedules.tap_sums import schedule_tap_sums
+from aot.kernels.schedules.transforms import schedule_transform
 from aot.kernels.schedules.turned_columns import schedule_turned
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
@@ -142,8 +143,7 @@ def _lower(
         return builder.build(schedule_attention(nest, function, root, buffers, results[0], made))
     output = _output([(function.results[0], results[0])], function, buffers)
     blocks = _blocks(stages[0].ops)
-    facts = _max_weight(stages[0].ops), _has_windows(stages[0].ops)
-    body = _schedule(nest, output, made, target, blocks, *facts, is_alone=True)
+    body = _schedule(nest, output, made, target, stages[0].ops, is_alone=True)
     kernel = builder.build(body)
     if unrolled is None or target.gpu is None or blocks is not None or holds_matrices(kernel):
         return kernel
@@ -214,8 +214,7 @@ def _stages(
         buffers.update((s.result, own[s.result]) for s in group)
         ops = [op for stage in group for op in stage.ops]
         nest_of_stage = replace(nest, lanes=made.lanes)
-        facts = _blocks(ops), _max_weight(ops), _has_windows(ops)
-        return _schedule(nest_of_stage, output, made, target, *facts)
+        return _schedule(nest_of_stage, output, made, target, ops)
 
     return schedule_stages(nest, loops_of(stages), body)
 
@@ -246,14 +245,17 @@ def _schedule(
     output: Output,
     made: StageSchedule,
     target: Target,
-    blocks: Blocks | None,
-    max_weight: int,
-    has_windows: bool,
+    ops: Sequence[Op],
     *,
     is_alone: bool = False,
 ) -> tuple[Stmt, ...]:
+    blocks = _blocks(ops)
     if made.schedule is Schedule.WINOGRAD:
         return schedule_winograd(nest, output, made, target.panel)
+    if made.schedule is Schedule.TRANSFORM:
+        body = schedule_transform(nest, output, call_of(heaviest(ops)))
+        if body is not None:
+            return body
     if made.schedule is Schedule.PLANES:
         body = schedule_planes(nest, output, made, target.panel)
         if body is None:
@@ -276,7 +278,7 @@ def _schedule(
         grouped = schedule_byte_groups(nest, output) if blocks is None else None
         if grouped is not None:
             return grouped
-        facts = blocks, max_weight, has_windows, is_alone
+        facts = blocks, _max_weight(ops), _has_windows(ops), is_alone
         body = schedule_contraction(nest, output, made, target.panel, *facts)
         if body is not None:
             return body

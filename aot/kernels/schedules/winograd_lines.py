@@ -1,6 +1,7 @@
-"""What Winograd's F(4x4, 3x3) makes of a line of inputs, filters and sums.
+"""What Winograd's F(4x4, 3x3) and F(2x2, 3x3) make of a line of inputs, filters and sums.
 
-Owns the transforms along one axis, as expressions; where lines lie is winograd.py's.
+Owns the transforms along one axis, as expressions; where lines lie is winograd.py's, and
+transforms.py's for a GPU. The matrices behind them are those of aot/ops/winograd_parts.py.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015, but with points 0,
 +-sqrt(2) and +-1/sqrt(2): pairs of reciprocals round less (Alam et al., "Winograd Convolution for
@@ -16,6 +17,7 @@ from aot.ir.expr import Expr, Fma
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
+Line = Callable[[Name, Sequence[Expr]], list[Expr]]
 
 _ROOT = 2**0.5
 
@@ -63,6 +65,21 @@ def output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
         _fma(_ROOT, sum1, _scaled(1 / _ROOT, sum2)),
         _fma(2, odd1, _fma(1 / 2, odd2, m[5])),
     ]
+
+
+def short_input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
+    """B^T d of four inputs, whose points are 0, +-1 and infinity."""
+    return [expr.sub(d[0], d[2]), expr.add(d[1], d[2]), expr.sub(d[2], d[1]), expr.sub(d[3], d[1])]
+
+
+def short_output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
+    """A^T m of the sums at these points."""
+    return [expr.add(m[0], expr.add(m[1], m[2])), expr.add(expr.sub(m[1], m[2]), m[3])]
+
+
+# by outputs along a side of a tile
+INPUT_LINES: dict[int, Line] = {2: short_input_line, 4: input_line}
+OUTPUT_LINES: dict[int, Line] = {2: short_output_line, 4: output_line}
 
 
 def _scaled(factor: float, x: Expr) -> Expr:

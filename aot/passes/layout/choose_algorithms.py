@@ -4,6 +4,7 @@ Requires: layouts are assigned and no shape change is pending; weights aren't pa
 Ensures: a 3x3 convolution that Winograd's way costs less, by the plan, has `algorithm = winograd`;
     with `--optimize speed` it is a `conv_winograd` of transformed filters where that costs still
     less and constants keep their 32 bits, as long as there are bytes left of what a model may grow.
+    On a GPU the parts of the algorithm are ops in its place then (split_convolutions.py).
 Never: chooses a way that the target has no schedule for; stores filters both ways, as those that
     several convolutions have would be.
 """
@@ -21,6 +22,7 @@ from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import TensorType
 from aot.ops.winograd import CONV_WINOGRAD, POINTS, transformed
 from aot.passes.base import Pass, PassContext
+from aot.passes.layout.split_convolutions import split
 from aot.passes.simplify.rewriting import constant_of
 from aot.records import dataclass
 from aot.target.model import Target
@@ -37,12 +39,17 @@ GROWTH_BYTES = {"speed": 16 << 20}
 def run(module: Module, context: PassContext) -> None:
     if context.target is not None and context.options.winograd:
         growth = GROWTH_BYTES.get(context.options.optimize, 0)
-        if context.options.stores_half:
-            growth = 0  # transformed filters would be rounded, which errors grow with
+        target, stores_half = context.target, context.options.stores_half
         for function in module.entry_points:
-            chosen = choose(function, context.target)
+            chosen = choose(function, target)
+            if target.has_workgroups:
+                stored, more = split(function, target, growth, stores_half=stores_half)
+                chosen += stored
+            else:
+                # of 16 bits transformed filters would be rounded, which errors grow with
+                most = 0 if stores_half else growth
+                stored, more = store_filters(function, target, most)
             context.count("choose-algorithms", "convolutions", chosen)
-            stored, more = store_filters(function, context.target, growth)
             context.count("choose-algorithms", "transformed", stored)
             context.count("choose-algorithms", "more_bytes", more)
 

@@ -206,7 +206,8 @@ def test_schedules_round_trip(schedule: Schedule, tile: tuple[int, int]) -> None
         (
             "tiled lanes=8",
             "line 1, column 76: there is no schedule class tiled: expected one of elementwise, "
-            "reduction, contraction, planes, inner, winograd, recurrence, lines, attention",
+            "reduction, contraction, planes, inner, winograd, transform, recurrence, lines, "
+            "attention",
         ),
         ("lines lanes=0", "line 1, column 88: lanes are from 1 to 65536, not 0"),
         (

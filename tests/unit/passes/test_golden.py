@@ -58,7 +58,7 @@ def make_context(case: Case) -> PassContext:
     )
     lacks = {DType(name) for name in case.one("lacks").split()}
     everything = tuple(d for d in DType if d.is_stored and d not in lacks)
-    base = target.load("x86-64-v2")
+    base = target.load(case.one("target", "x86-64-v2"))
     features = (*base.features, *case.one("features").split())
     device = dataclasses.replace(base, name="test", dtypes=everything, features=features)
     told = dict(item.split("=") for item in case.settings.get("tune", []))
