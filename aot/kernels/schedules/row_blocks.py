@@ -8,6 +8,7 @@ one division or root serves a block. Owns these loops, and how results are store
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -25,8 +26,13 @@ FEWEST = 4
 # lanes that a row's terms are left in, and groups of rows that a block has at most
 LEFT, GROUPS = 4, 4
 ELEMENT_BYTES = 4
+# elements of a row beside which what is done once a row is little, and blocks only code
+LONGEST = 512
+# bytes between lines of which a cache has places for few; a multiple of it
+FAR = 1024
 # the part of a first cache that the rows of a block may fill
 SHARE = 2
+_NOTHING = expr.const(0, DType.F32)
 _DTYPES = (DType.F32, DType.I32, DType.I64)
 
 Values = dict[Var, Expr]
@@ -61,6 +67,8 @@ def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:
         return 0  # open rows may be long
+    if max(map(_number, reduces)) > LONGEST:
+        return 0
     longest = _longest(reduces)
     size = nest.lanes
     while size >= FEWEST:
@@ -91,7 +99,11 @@ def groups_of(nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce]) -> i
 
 def _longest(reduces: Sequence[Reduce]) -> int:
     """The bytes of a row that a reduction reads at most."""
-    return max(_number(r) * sum(load.dtype.bytes for load in expr.loads(r.body)) for r in reduces)
+    found = 0
+    for reduce in reduces:
+        own = expr.transform(reduce.body, lambda e: _NOTHING if isinstance(e, Reduce) else None)
+        found = max(found, _number(reduce) * sum(x.dtype.bytes for x in set(expr.loads(own))))
+    return found
 
 
 def _number(reduce: Reduce) -> int:
@@ -181,9 +193,7 @@ class RowBlocks:
         if not self.free:
             return stmts + self._in_groups(count, lambda r: store(r, {}))
         if self.output.axes[-1] not in self.free:
-            return stmts + self._by_pieces(
-                count, lambda begin, size: self._across(begin, size, store)
-            )
+            return stmts + self._across(count, store)
         return stmts + self.nest.serial(count, lambda r: self._along(r, store), "r")
 
     def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
@@ -372,34 +382,73 @@ class RowBlocks:
             ),
         )
 
-    def _across(
-        self, start: Expr, size: int, store: Callable[[Expr, Values], list[Stmt]]
-    ) -> list[Stmt]:
-        """Results of `size` rows that lie side by side where rows do: blocks of as many elements of
-        each row as a vector has, which are transposed in registers, and what is left one by one."""
+    def _across(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
+        """Results that lie side by side where rows do: blocks of as many elements of each row as a
+        vector has, which are transposed in registers, and what is left one by one."""
         nest, lanes = self.nest, self.nest.lanes
         last = self._nearest()
         whole = dims.floor_divide(last.extent, lanes)
         done = expr.index(dims.multiply(whole, lanes))
 
-        def element(more: Values, at: Expr) -> list[Stmt]:
-            here = {**more, last.var: at}
-            return over_lanes(nest, size, lambda n: store(expr.add(start, n), here))
+        is_staged = self._shares_sets(last)
+
+        def elements(more: Values, at: Expr, number: int) -> list[Stmt]:
+            """`number` elements of all rows."""
+
+            def made(row: Expr, u: Expr) -> list[Stmt]:
+                return store(row, {**more, last.var: expr.add(at, u)})
+
+            if not is_staged:
+                return self._squares(count, number, made)
+            run = nest.builder.scratch(
+                *("run", self.output.buffer.dtype, (number, self.size), Space.WORKGROUP)
+            )
+
+            def into_run(row: Expr, u: Expr) -> list[Stmt]:
+                (own,) = made(row, u)
+                assert isinstance(own, Store)
+                return [Store(run, (u, row), own.value)]
+
+            def copied(u: Expr) -> list[Stmt]:
+                def one(row: Expr, *_: object) -> list[Stmt]:
+                    (own,) = made(row, u)
+                    assert isinstance(own, Store)
+                    return [replace(own, value=Load(run, (u, row), run.dtype))]
+
+                return row_of_vectors(nest, expr.index(0), count, nest.lanes, one)
+
+            return self._squares(count, number, into_run) + nest.serial(number, copied, "u")
 
         def line(more: Values) -> list[Stmt]:
             return nest.serial(
-                whole,
-                lambda n: nest.unrolled(
-                    lanes,
-                    lambda u: element(more, expr.add(expr.mul(n, expr.index(lanes)), u)),
-                    "u",
-                ),
-                "c",
+                whole, lambda n: elements(more, expr.mul(n, expr.index(lanes)), lanes), "c"
             ) + nest.serial(
-                dims.modulo(last.extent, lanes), lambda t: element(more, expr.add(done, t)), "t"
+                dims.modulo(last.extent, lanes), lambda t: elements(more, expr.add(done, t), 1), "t"
             )
 
         return nest.inside([axis for axis in self.inside if axis is not last], {}, line)
+
+    def _squares(
+        self, count: Dim, number: int, body: Callable[[Expr, Expr], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` of each of `count` rows, which lanes have, and each of `number` elements."""
+        nest = self.nest
+
+        def piece(begin: Expr, size: int) -> list[Stmt]:
+            return nest.unrolled(
+                number,
+                lambda u: over_lanes(nest, size, lambda n: body(expr.add(begin, n), u)),
+                "u",
+            )
+
+        return self._by_pieces(count, piece)
+
+    def _shares_sets(self, last: Axis) -> bool:
+        """Whether neighbours along an axis are stored so far apart that a cache has few places for
+        them, and so in runs that follow each other."""
+        step = expr.coefficient(self.output.address, last.var)
+        is_far = isinstance(step, int) and step * self.output.buffer.dtype.bytes % FAR == 0
+        return is_far and not self.output.others and self.size > self.group
 
     def _nearest(self) -> Axis:
         """The axis of a row along which operands have their neighbours."""

@@ -93,6 +93,21 @@ def test_values_of_machine_code(op: str, target: str) -> None:
             check(rows(op, (count, inner)), [x], target, 1, engine=engine)
 
 
+@pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
+def test_results_that_lie_across_in_few_sets_of_a_cache(target: str) -> None:
+    inner = on_cpu(target) if target in native_targets() else on_interpreter
+    kernels: list[Kernel] = []
+
+    def engine(kernel: Kernel, buffers: Any, params: Any) -> None:
+        kernels.append(kernel)
+        inner(kernel, buffers, params)
+
+    shapes = ((256, 9), (2, 256, 20), (512, 35))
+    for shape in shapes if target in native_targets() else shapes[:1]:
+        check(rows("softmax", shape, across=True), [data(*shape)], target, 1, engine=engine)
+    assert all("run" in {s.name for s in kernel.scratch} for kernel in kernels)
+
+
 @pytest.mark.parametrize("target", native_targets())
 @pytest.mark.parametrize("op", ["reduce_max", "reduce_min"])
 def test_numbers_and_others_of_machine_code(op: str, target: str) -> None:
