@@ -32,7 +32,6 @@ LONGEST = 512
 FAR = 1024
 # the part of a first cache that the rows of a block may fill
 SHARE = 2
-_NOTHING = expr.const(0, DType.F32)
 _DTYPES = (DType.F32, DType.I32, DType.I64)
 
 Values = dict[Var, Expr]
@@ -101,7 +100,9 @@ def _longest(reduces: Sequence[Reduce]) -> int:
     """The bytes of a row that a reduction reads at most."""
     found = 0
     for reduce in reduces:
-        own = expr.transform(reduce.body, lambda e: _NOTHING if isinstance(e, Reduce) else None)
+        own = expr.transform(
+            reduce.body, lambda e: expr.const(0, e.dtype) if isinstance(e, Reduce) else None
+        )
         found = max(found, _number(reduce) * sum(x.dtype.bytes for x in set(expr.loads(own))))
     return found
 
