@@ -213,6 +213,17 @@ class Target:
         return self.arch in ("aarch64", "wasm32")
 
     @property
+    def has_masks(self) -> bool:
+        """Whether an instruction of a CPU loads or stores some lanes of a vector of words."""
+        return self.has("avx512vl") or self.has("v")
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether a CPU's vectors are interleaved faster than stored each with gaps: not where an
+        instruction does the latter."""
+        return self.is_cpu and not self.has("v")
+
+    @property
     def doubles_half(self) -> bool:
         """Whether vectors multiply twice as many f16 at a time as f32."""
         return self.is_cpu and self.computes(DType.F16) and self.vector_bytes > 4

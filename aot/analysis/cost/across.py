@@ -16,6 +16,8 @@ LONG_TERMS, ROWS = 192, 16
 # vectors of a plane that are stored together, terms of sums beside which that counts, lanes below
 # which it doesn't, and elements of a vector of so few planes that caches have places for all
 LONG_PIECE, SHORT_TERMS, LEAST_LANES, FEW_PLANES = 8, 64, 8, 128
+# the most vectors of rows of a tile that has all of few columns
+MOST_DENSE = 4
 
 
 def is_across(contraction: ContractionDims) -> bool:
@@ -60,3 +62,19 @@ def tile_of_far_planes(
     if isinstance(rows, int):
         vectors = min(vectors, max(1, rows // lanes))
     return 2, vectors * lanes
+
+
+def tile_of_dense_rows(
+    contraction: ContractionDims, target: Target, lanes: int
+) -> tuple[int, int] | None:
+    """A tile whose lanes go along rows, and which has all of few columns that are neighbours in the
+    result's memory, so that it stores them interleaved; None of others."""
+    columns, rows = contraction.n, contraction.tile_extents[0]
+    if not isinstance(columns, int) or not 1 < columns < lanes or is_across(contraction):
+        return None
+    if not target.interleaves:
+        return None
+    vectors = min((target.vector_registers - 1) // (columns + 1), MOST_DENSE)
+    if isinstance(rows, int):
+        vectors = min(vectors, rows // lanes)
+    return (columns, vectors * lanes) if vectors else None

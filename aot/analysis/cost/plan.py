@@ -10,7 +10,12 @@ import math
 from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
-from aot.analysis.cost.across import ROWS, columns_across, tile_of_far_planes
+from aot.analysis.cost.across import (
+    ROWS,
+    columns_across,
+    tile_of_dense_rows,
+    tile_of_far_planes,
+)
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
 from aot.analysis.cost.few_columns import (
     SUMS,
@@ -171,7 +176,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
     if has_lanes_along_rows(contraction, target):
         along, across = contraction.tile_extents
         far = tile_of_far_planes(contraction, target, lanes)
-        tile = far or _tile(target, lanes, across, along, hides=True)
+        dense = tile_of_dense_rows(contraction, target, lanes)
+        tile = far or dense or _tile(target, lanes, across, along, hides=True)
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
     if (by_tap := sums_by_tap(contraction, target, lanes)) is not None:
         return Plan(Schedule.PLANES, lanes, *by_tap, right.operand, sums_last(right), flops)
@@ -252,6 +258,9 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
         return False
     along, columns = contraction.row_axis, contraction.n
     is_narrow = isinstance(columns, int) and columns <= lanes // 2
+    if isinstance(columns, int) and lanes // 2 < columns < lanes and target.interleaves:
+        channels, most = contraction.channels, (target.vector_registers - 1) // (columns + 1)
+        is_narrow = isinstance(channels, int) and channels >= lanes // 2 and most > 1
     is_stored = is_narrow or innermost(contraction.result) == along
     return is_stored and innermost(contraction.left.type) == along
 

@@ -114,5 +114,5 @@ class Traits:
 
     def has_masked(self, element_bytes: int) -> bool:
         """Whether loads and stores of vectors under a mask are one cheap instruction."""
-        has_registers = self.target.has("avx512vl" if element_bytes >= 4 else "avx512bw")
-        return has_registers or self.target.has("v")
+        is_narrow = element_bytes < 4 and self.target.arch == "x86_64"
+        return self.target.has_masks and (not is_narrow or self.target.has("avx512bw"))

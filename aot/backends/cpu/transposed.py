@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.backends.cpu.addresses import from_memory, to_memory
-from aot.backends.cpu.assembler import Assembler, Type, Value, integer
+from aot.backends.cpu.assembler import Assembler, Type, Value, integer, poison
 from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
 from aot.ir import dims
@@ -23,6 +23,8 @@ from aot.records import dataclass
 
 # neighbours below which an access for each is as good, but for stores that leave no gap
 LEAST = 4
+# vectors that are interleaved from which on an odd number of them is by way of a power of two
+MANY = 7
 # bits that are shuffled within by the instructions that all machines have
 _LANE_BITS = 128
 # bits of a vector up to which parts of it are put together at no cost beside shuffles of whole ones
@@ -164,10 +166,18 @@ def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:
     if all(row is rows[0] for row in rows):
         return asm.shuffle(rows[0], rows[0], [n for n in range(lanes) for _ in rows])
     if count % 2:
-        return _interleaved_odd(asm, rows)
-    even, odd = (interleaved(asm, rows[start::2]) for start in (0, 1))
+        return (_interleaved_odd if count < MANY else _closed)(asm, rows)
+    even, odd = (_kept(asm, interleaved(asm, rows[start::2])) for start in (0, 1))
     lanes = even.type.lanes
     return asm.shuffle(even, odd, [n for i in range(lanes) for n in (i, lanes + i)])
+
+
+def _kept(asm: Assembler, vector: Value) -> Value:
+    """A vector that shuffles of it are not merged with how it was made: LLVM makes of several
+    shuffles of two registers more of many."""
+    if vector.type.element != "float":
+        return vector
+    return asm.call("llvm.arithmetic.fence", vector.type, [vector], vector.type.mangled)
 
 
 def _interleaved_odd(asm: Assembler, rows: Sequence[Value]) -> Value:
@@ -186,6 +196,14 @@ def _interleaved_odd(asm: Assembler, rows: Sequence[Value]) -> Value:
                 part = asm.shuffle(part, rows[number], picked)
         parts.append(part)
     return asm.concat(parts)
+
+
+def _closed(asm: Assembler, rows: Sequence[Value]) -> Value:
+    """As `interleaved`, by way of a power of two of vectors, the gaps of which are closed."""
+    count, type_ = len(rows), rows[0].type
+    lanes, wide = type_.lanes, 1 << (count - 1).bit_length()
+    gaps = _kept(asm, interleaved(asm, [*rows, *[poison(type_)] * (wide - count)]))
+    return asm.shuffle(gaps, gaps, [q // count * wide + q % count for q in range(count * lanes)])
 
 
 def transpose(asm: Assembler, rows: Sequence[Value]) -> list[Value]:

@@ -145,6 +145,8 @@ class TileEnds:
             return nest.unrolled(
                 shape.rows, lambda r: self._finish_row(r, self.acc, nest.unrolled), "r"
             )
+        if self._is_dense:
+            return self._finish_dense()
         if not self._has_ends_in_registers:
             return self._finish_in_memory()
         columns, rows, every = self._has_columns(), self._has_rows(), (0, shape.columns)
@@ -170,10 +172,14 @@ class TileEnds:
         """Whether a copy of the epilogue for each vector is worth its code: of tiles whose operands
         are in registers for the most part, as where lanes multiply; or of few terms, where all
         columns are stored, as sums that are stored under masks don't stay in registers."""
-        terms = dims.product([n for _, n in self.roles.reduce.axes])
-        is_brief = isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
-        is_plain = is_brief and self.shape.has_all_columns and not self.nest.is_gpu
+        is_plain = self._is_brief and self.shape.has_all_columns and not self.nest.is_gpu
         return self.nest.target.multiplies_by_lane or is_plain
+
+    @property
+    def _is_brief(self) -> bool:
+        """Whether vectors have so few terms that what becomes of their sums counts."""
+        terms = dims.product([n for _, n in self.roles.reduce.axes])
+        return isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
 
     @property
     def _has_ends_in_registers(self) -> bool:
@@ -228,10 +234,35 @@ class TileEnds:
 
             stored = self._each_row(store)
         loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
-        by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, tile, loop, some=some), "r")
         if loop is nest.serial or not self._has_rows_side_by_side():
-            return stored + by_row
-        return stored + self._finish_blocks(tile, by_row)
+            return stored + self._finish_rows(tile, loop, some)
+        if self._has_rows() is None and nest.target.interleaves:
+            # then it is columns that are not all there, and stored one by one
+            some = self._columns_left()
+        return stored + self._finish_blocks(tile, self._finish_rows(tile, loop, some))
+
+    def _finish_rows(
+        self, source: Scratch, loop: Callable[..., list[Stmt]], some: Range | None
+    ) -> list[Stmt]:
+        """Epilogue and stores of all rows, one after another; as above. Where it is known which
+        columns the last tile stores, and sums are brief, they are stored without masks, which are
+        slow on most targets."""
+        nest, shape = self.nest, self.shape
+
+        def rows(some: Range | None) -> list[Stmt]:
+            return nest.serial(
+                shape.rows, lambda r: self._finish_row(r, source, loop, some=some), "r"
+            )
+
+        columns, left = self._has_columns(), self._columns_left()
+        is_masked = nest.is_gpu or self._packs_bytes or nest.target.has_masks
+        if some is not None or columns is None or left is None:
+            return rows(some)
+        if is_masked or not self._is_brief:
+            return rows(some)
+        if left == (0, self.roles.columns.extent):
+            return rows(left)
+        return [If(columns, tuple(rows((0, shape.columns))), tuple(rows(left)))]
 
     @property
     def _packs_bytes(self) -> bool:
@@ -267,16 +298,53 @@ class TileEnds:
         are_there = expr.all_of(c for c in (self._has_rows(), self._has_columns()) if c is not None)
         return stmts if are_there is None else [If(are_there, tuple(stmts), tuple(by_row))]
 
-    def _finish_block(self, begin: int, count: int, source: Scratch) -> list[Stmt]:
-        """Epilogue and stores of `count` rows, vector by vector of their columns."""
+    @property
+    def _is_dense(self) -> bool:
+        """Whether a tile's rows are all that lies between neighbouring columns in the result's
+        memory, so that what it stores leaves no gap, and are there."""
+        shape, address, rows = self.shape, self.output.address, self.roles.rows
+        if rows is None or self.pieces is not None or self._packs_bytes:
+            return False
+        if not 1 < shape.rows <= self.nest.lanes or not self.nest.target.interleaves:
+            return False
+        if self._has_rows() is not None or expr.coefficient(address, rows.var) != 1:
+            return False
+        if expr.coefficient(address, self.roles.columns.var) != shape.rows:
+            return False
+        return not is_long(self.output.values, self.roles.reduce)
+
+    def _finish_dense(self) -> list[Stmt]:
+        """Epilogue and stores of all rows together, which the backend interleaves."""
+        columns, left = self._has_columns(), self._columns_left()
+        if columns is None:
+            return self._finish_block(0, self.shape.rows, self.acc)
+        if left is None:
+            return self._finish_in_memory()
+        every, rest = (
+            self._finish_block(0, self.shape.rows, self.acc, some)
+            for some in ((0, self.shape.columns), left)
+        )
+        return [If(columns, tuple(every), tuple(rest))]
+
+    def _finish_block(
+        self, begin: int, count: int, source: Scratch, some: Range | None = None
+    ) -> list[Stmt]:
+        """Epilogue and stores of `count` rows, vector by vector of their columns, or of `some`."""
         nest, shape = self.nest, self.shape
+        stmts: list[Stmt] = []
+        for u, first, width in self._parts(some or (0, shape.columns)):
 
-        def row(r: Expr, u: Expr) -> list[Stmt]:
-            r = expr.add(r, expr.index(begin))
-            here = self._at(r, is_clamped=False)
-            return [nest.spread(shape.width, lambda lane: self._stores(here, source, r, u, lane))]
+            def row(r: Expr, u: int = u, first: int = first, width: int = width) -> list[Stmt]:
+                r = expr.add(r, expr.index(begin))
+                here, chunk = self._at(r, is_clamped=False), expr.index(u)
 
-        return nest.unrolled(shape.chunks, lambda u: nest.unrolled(count, lambda r: row(r, u), "r"))
+                def element(lane: Expr) -> list[Stmt]:
+                    return self._stores(here, source, r, chunk, expr.add(expr.index(first), lane))
+
+                return [nest.spread(width, element)]
+
+            stmts += nest.unrolled(count, row, "r")
+        return stmts
 
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
         """Epilogue and stores of one element, whose row is at `here`."""
