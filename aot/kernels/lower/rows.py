@@ -25,11 +25,13 @@ def row_of_vectors(
     body: Callable[[Expr, int, Expr | None], Sequence[Stmt]],
     *,
     may_mask: bool = False,
+    before: Callable[[Expr, int], Sequence[Stmt]] | None = None,
 ) -> list[Stmt]:
     """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
 
     `body(index, width, lane)` gives the statements of an element. With `may_mask` what is left may
-    be lanes of one vector, the others of which are off.
+    be lanes of one vector, the others of which are off. `before(index, width)` stands before a
+    vector.
     """
 
     def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
@@ -43,11 +45,15 @@ def row_of_vectors(
         begin = expr.index(done)
         full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
 
-        def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> Stmt:
+        def vector(o: Expr, wide: int = wide, size: Expr = size, begin: Expr = begin) -> list[Stmt]:
             first = expr.add(begin, expr.mul(o, size))
-            return nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane))
+            asked = [] if before is None else list(before(expr.add(start, first), wide))
+            return [
+                *asked,
+                nest.spread(wide, lambda lane: element(expr.add(first, lane), wide, lane)),
+            ]
 
-        out += nest.serial(full, lambda o, vector=vector: [vector(o)], "o")  # type: ignore[misc]
+        out += nest.serial(full, vector, "o")
         done = dims.add(done, dims.multiply(full, wide))
     rest = dims.add(count, dims.multiply(done, -1))
     end = expr.index(done)

@@ -49,7 +49,7 @@ def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Po
 def schedule_plane_pool(nest: Nest, output: Output, pool: Pool) -> tuple[Stmt, ...] | None:
     """The loops of a separable window over planes; None where scratch doesn't hold its lines."""
     places = pool.along.count
-    rows = rows_together(nest, output, pool)
+    rows = rows_together(pool)
     most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2)
     if rows * places * pool.reduce.dtype.bytes > most:
         return None
@@ -110,6 +110,7 @@ class _Tiles(PoolTiles):
         end: int,
         width: int,
         element: Callable[[Expr, int, Expr | None], list[Stmt]],
+        before: Callable[[Expr, int], list[Stmt]] | None,
         *,
         may_repeat: bool,
     ) -> list[Stmt]:
@@ -118,10 +119,10 @@ class _Tiles(PoolTiles):
         nest, count = self.nest, end - first
         lanes, begin = nest.lanes, expr.index(first)
         if not may_repeat or count < lanes or count % lanes == 0:
-            return row_of_vectors(nest, begin, count, width, element, may_mask=True)
+            return row_of_vectors(nest, begin, count, width, element, may_mask=True, before=before)
         last = expr.index(end - lanes)
         return [
-            *row_of_vectors(nest, begin, count - count % lanes, width, element),
+            *row_of_vectors(nest, begin, count - count % lanes, width, element, before=before),
             nest.spread(lanes, lambda lane: element(expr.add(last, lane), lanes, lane)),
         ]
 
@@ -147,10 +148,20 @@ class _Tiles(PoolTiles):
                     ]
                     return [*found, *self.column(terms, line, (x,), lane, seen)]
 
-                width = self._width(along.end - along.begin)
-                if self.is_asked and seen is None:
+                def before(x: Expr, width: int) -> list[Stmt]:
+                    return self.lines_ahead(values, offsets, x, width)
+
+                width, is_rare = (
+                    self._width(along.end - along.begin),
+                    self.is_asked and seen is None,
+                )
+                if is_rare:
                     width = min(width, nest.lanes)
-                return self._row(along.begin, along.end, width, element, may_repeat=True)
+                may_ask = not is_rare and all(guard is None for guard in asked)
+                return self._row(
+                    *(along.begin, along.end, width, element, before if may_ask else None),
+                    may_repeat=True,
+                )
 
             inside = self.guard(down, (places[0], places[-1]))
             free = row([None] * len(places))
@@ -199,10 +210,18 @@ class _Tiles(PoolTiles):
                     here = {**values, down.at.var: at, along.at.var: x}
                     return part.stores(nest, here, made.get)  # type: ignore[arg-type]
 
-                width = nest.lanes * (1 if self.is_asked and not is_quick else SUMS)
+                def before(x: Expr, width: int) -> list[Stmt]:
+                    here = {**values, down.at.var: at, along.at.var: x}
+                    return self.results_ahead(here, width)
+
+                is_rare = self.is_asked and not is_quick
+                width = nest.lanes * (1 if is_rare else SUMS)
                 while width > 1 and width > end - begin:
                     width //= 2
-                stmts += self._row(begin, end, width, element, may_repeat=may_repeat)
+                stmts += self._row(
+                    *(begin, end, width, element, None if is_rare else before),
+                    may_repeat=may_repeat,
+                )
             if number_of(down.at) % self.height == 0:
                 return stmts
             return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]

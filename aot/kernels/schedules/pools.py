@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
 from aot.ir.expr import Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.lower.borders import skipped_guard
 from aot.kernels.lower.lane_reductions import halved, over_lanes
 from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
@@ -38,6 +38,8 @@ APART = 2
 COUNT, WIDE = 32, 8
 # registers beside those of terms
 BESIDE = 4
+# bytes that come from memory together
+LINE = 64
 # taps along either axis that are written out
 MOST_TAPS = 32
 
@@ -113,17 +115,11 @@ def number_of(axis: Axis) -> int:
     return axis.extent
 
 
-def rows_together(nest: Nest, output: Output, pool: Pool) -> int:
-    """Rows of results whose taps down the plane are combined together: several share most of what
-    is loaded, but where each has one new line of its own, and that comes from far, it comes faster
-    in order."""
+def rows_together(pool: Pool) -> int:
+    """Rows of results whose taps down the plane are combined together, as these share most of what
+    is loaded."""
     down = pool.down
-    elements = dims.product([axis.extent for axis in output.axes])
-    size = dims.estimate(elements, IMAGE)
-    is_far = size is None or 2 * size * pool.load.dtype.bytes > nest.target.l2_bytes
-    if down.taps <= down.step or (is_far and down.step == 1):
-        return 1
-    return min(ROWS, number_of(down.at))
+    return 1 if down.taps <= down.step else min(ROWS, number_of(down.at))
 
 
 def schedule_pool(nest: Nest, output: Output, pool: Pool) -> tuple[Stmt, ...] | None:
@@ -160,6 +156,34 @@ class PoolTiles:
             and lines.dtype.is_float
             and not nest.target.has_nan_extrema
         )
+        elements = dims.estimate(dims.product([axis.extent for axis in output.axes]), IMAGE)
+        both = None if elements is None else 2 * elements * pool.load.dtype.bytes
+        self.is_far = nest.target.l2_bytes > 0 and (both is None or both > nest.target.l2_bytes)
+
+    def lines_ahead(
+        self, values: Values, offsets: Sequence[Expr], beside: Expr, width: int
+    ) -> list[Stmt]:
+        """Asks for what the next rows of results load and these did not, where that is far away:
+        of `width` neighbours whose lines begin at `offsets`, `beside` behind these."""
+        if not self.is_far:
+            return []
+        down, load = self.pool.down, self.pool.load
+        new = min(down.step * self.rows, down.places(self.rows))
+        ahead = expr.index(down.step * self.rows * down.stride)
+        asked: list[Stmt] = []
+        for offset in offsets[-new:]:
+            at = self.place(values, expr.add(expr.add(offset, beside), ahead))
+            asked += _lines(load.source, at, width)
+        return asked
+
+    def results_ahead(self, values: Values, width: int) -> list[Stmt]:
+        """Asks for where the next rows of results are stored, as above: those behind `values`, of
+        `width` neighbours."""
+        if not self.is_far:
+            return []
+        down = self.pool.down.at.var
+        later = {**values, down: expr.add(values[down], expr.index(self.height))}
+        return _lines(self.output.buffer, expr.substitute(self.output.address, later), width)
 
     def combined(
         self,
@@ -216,14 +240,23 @@ class PoolTiles:
     def term(self, values: Values, ahead: Expr, guard: Expr | None) -> Expr:
         """The term of a place that lies `ahead` elements behind the first one."""
         pool = self.pool
-        zero: Values = {v: expr.index(0) for v, _ in pool.reduce.axes}
-        zero |= {pool.down.at.var: expr.index(0), pool.along.at.var: expr.index(0)}
-        origin = expr.substitute(pool.load.indices[0], zero)
         other = None if guard is None else expr.const(0, pool.load.dtype)
-        at = (expr.add(origin, ahead),)
+        at = (self.place(values, ahead),)
         load = Load(pool.load.source, at, pool.load.dtype, guard, other)
         body = expr.transform(pool.reduce.body, {pool.load: load}.get)  # type: ignore[arg-type]
-        return expr.substitute(body, {**zero, **values})
+        return expr.substitute(body, {**self._nowhere, **values})
+
+    @property
+    def _nowhere(self) -> Values:
+        """The first place of the first window."""
+        pool = self.pool
+        zero: Values = {v: expr.index(0) for v, _ in pool.reduce.axes}
+        return {**zero, pool.down.at.var: expr.index(0), pool.along.at.var: expr.index(0)}
+
+    def place(self, values: Values, ahead: Expr) -> Expr:
+        """Where in memory a place is that lies `ahead` elements behind the first one."""
+        index = expr.substitute(self.pool.load.indices[0], {**values, **self._nowhere})
+        return expr.add(index, ahead)
 
     def column(
         self,
@@ -243,9 +276,7 @@ class PoolTiles:
         if seen is not None:
             slot = expr.index(0) if lane is None else lane
             total: Expr = Load(seen, (slot,), seen.dtype)
-            for term in terms:
-                total = expr.add(total, term)
-            stmts.append(Store(seen, (slot,), total))
+            stmts.append(Store(seen, (slot,), expr.add(total, _sum(terms))))
         return stmts
 
     def folded(self, terms: Sequence[Expr], *, is_quick: bool) -> Expr:
@@ -259,6 +290,21 @@ class PoolTiles:
             else:
                 total = combine(op, total, term)
         return total
+
+
+def _lines(buffer: Buffer | Scratch, at: Expr, width: int) -> list[Stmt]:
+    """Asks for `width` elements that follow each other."""
+    assert isinstance(buffer, Buffer)
+    step = max(1, LINE // buffer.dtype.bytes)
+    return [Prefetch(buffer, expr.add(at, expr.index(n))) for n in range(0, width, step)]
+
+
+def _sum(terms: Sequence[Expr]) -> Expr:
+    """Of all terms, as a tree, in which few wait for others."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return expr.add(_sum(terms[:half]), _sum(terms[half:]))
 
 
 class _Tiles(PoolTiles):
@@ -283,7 +329,7 @@ class _Tiles(PoolTiles):
     @staticmethod
     def of(nest: Nest, output: Output, pool: Pool) -> _Tiles | None:
         along = pool.along
-        rows = rows_together(nest, output, pool)
+        rows = rows_together(pool)
         most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2)
         most //= pool.reduce.dtype.bytes * rows
         shared = along.places(1) - along.step
@@ -307,7 +353,8 @@ class _Tiles(PoolTiles):
             Axis(nest.builder.var(name), -(-number_of(axis) // size))
             for name, axis, size in zip(("mt", "at", "ct"), (down, along, lane), sizes, strict=True)
         ]
-        axes = [*pool.outer, tiles[2], *tiles[:2]]
+        # down the plane last, so that lines that several rows of results read are still near
+        axes = [*pool.outer, tiles[2], tiles[1], tiles[0]]
 
         def body(values: Values) -> list[Stmt]:
             first = [
@@ -373,8 +420,16 @@ class _Tiles(PoolTiles):
                     ]
                     return [*found, *self.column(terms, expr.index(0), (x, c), lane, seen)]
 
+                def before(c: Expr, width: int) -> list[Stmt]:
+                    here = {**values, self.pool.lane.var: expr.add(first[2], c)}
+                    return self.lines_ahead(here, offsets, beside, width)
+
                 width = self._narrow(channels) if is_rare else self._width(channels)
-                inside += row_of_vectors(nest, expr.index(0), channels, width, element)
+                may_ask = not is_rare and all(guard is None for guard in asked)
+                inside += row_of_vectors(
+                    *(nest, expr.index(0), channels, width, element),
+                    before=before if may_ask else None,
+                )
                 guard = self.guard(along, (at, at))
                 if guard is None:
                     return inside
@@ -427,8 +482,15 @@ class _Tiles(PoolTiles):
                     there = {**here, pool.lane.var: expr.add(first[2], c)}
                     return self._results(there, first[1], (row, start, c), size, is_quick)
 
+                def before(c: Expr, width: int) -> list[Stmt]:
+                    there = {**here, pool.lane.var: expr.add(first[2], c)}
+                    at = [expr.add(first[1], expr.add(start, expr.index(r))) for r in range(size)]
+                    places = [{**there, along.var: place} for place in at]
+                    return [s for place in places for s in self.results_ahead(place, width)]
+
                 return row_of_vectors(
-                    nest, expr.index(0), channels, self._narrow(channels), element
+                    *(nest, expr.index(0), channels, self._narrow(channels), element),
+                    before=before if is_quick or not self.is_asked else None,
                 )
 
             size = min(1 if self.is_asked and not is_quick else self.results, count)

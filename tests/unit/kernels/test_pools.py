@@ -11,7 +11,7 @@ import pytest
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import Kernel, Prefetch, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
@@ -103,6 +103,28 @@ def test_values(
             function = pool(name, shape, kernel, strides, pads, layout=layout)
             assert is_apart(lower(function, targets.load(target)))
             check(function, numbers(shape), target, on_cpu(target))
+
+
+@pytest.mark.parametrize("layout", [LAST, ""])
+@pytest.mark.parametrize("name", ["max_pool", "average_pool"])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_planes_that_no_near_cache_holds(name: str, strides: tuple[int, int], layout: str) -> None:
+    """Tiles ask for lines of those below them, unless a near cache holds all or there is none."""
+
+    def asks(function: Function, target: str) -> bool:
+        body = lower(function, targets.load(target)).body
+        return any(isinstance(stmt, Prefetch) for stmt in walk(body))
+
+    def of(*shape: int) -> Function:
+        assert len(shape) == 4
+        return pool(name, shape, (5, 3), strides, (2, 1, 2, 1), layout=layout)
+
+    shape = (1, 40, 191, 197)
+    for target in NATIVE:
+        assert asks(of(*shape), target)
+        assert not asks(of(1, 16, 23, 29), target)
+        check(of(*shape), numbers(shape), target, on_cpu(target))
+    assert not asks(of(*shape), "thumbv7em")
 
 
 @pytest.mark.parametrize("layout", [LAST, ""])
