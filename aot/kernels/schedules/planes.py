@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import IMAGE
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Scratch, Space, Stmt, Store
@@ -30,6 +31,8 @@ SERVED = 128
 SQUARES = 16, 8, 4
 # terms that are turned before they are multiplied
 TURNED = 128
+# tiles until that whose columns are asked for
+TILES_AHEAD = 2
 LINE = 64  # bytes of a cache's line
 
 
@@ -99,6 +102,11 @@ class _Tiles:
         several = -(-SERVED // self.rows)
         self.together = min(several, self.tiles) if isinstance(self.tiles, int) else several
         self.staged = _Staged.of(nest, roles, self.chunks) if self.together > 1 else None
+        terms = dims.product([roles.columns.extent, *(n for _, n in roles.reduce.axes)])
+        count, l2_bytes = dims.estimate(terms, IMAGE), nest.target.l2_bytes
+        self.is_far = l2_bytes > 0 and (
+            count is None or count * roles.weight.dtype.bytes > l2_bytes
+        )
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
@@ -122,10 +130,12 @@ class _Tiles:
         staged, full = self.staged, self._tile(has_all=True)
         if staged is None:
 
+            def placed_tile(has_all: bool, first: Expr) -> Placed:
+                kind = _AskingTile if self.is_far else Placed
+                return kind(self._tile(has_all), values, first, start)
+
             def plain(first: Expr) -> list[Stmt]:
-                return self._either(
-                    start, lambda has_all: self._tile(has_all).build(values, first, start)
-                )
+                return self._either(start, lambda has_all: placed_tile(has_all, first).build())
 
             return self._rows(tile, plain)
 
@@ -165,6 +175,26 @@ class _Tiles:
             return [If(expr.binary("lt", number, expr.index(self.tiles)), tuple(stmts))]
 
         return self.nest.serial(self.together, one, "mt")
+
+
+class _AskingTile(Placed):
+    """A tile that asks for the columns of one that follows it, while it multiplies: planes are so
+    many that no machine foresees what is loaded of each."""
+
+    def _product(
+        self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
+    ) -> list[Stmt]:
+        return self._asked(right) + super()._product(left, right)
+
+    def _asked(self, right: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
+        first, width = loaded(right(expr.index(0), expr.index(0))), self.shape.columns
+        if first is None:
+            return []
+        line, ahead = LINE // first.source.dtype.bytes, TILES_AHEAD * width
+        return [
+            Prefetch(first.source, expr.add(first.indices[0], expr.index(n)))
+            for n in range(ahead, ahead + width, line)
+        ]
 
 
 class _Staged:

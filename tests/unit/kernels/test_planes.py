@@ -11,7 +11,7 @@ import pytest
 from aot.analysis.stages import schedule_of
 from aot.backends.cpu.compile import emit_assembly
 from aot.ir.schedule import Schedule
-from aot.kernels.ir.nodes import For, LoopKind, walk
+from aot.kernels.ir.nodes import For, LoopKind, Prefetch, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PLANES, Conv
@@ -110,6 +110,21 @@ def test_planes_a_page_apart() -> None:
         channels = [s for s in loops if s.kind is LoopKind.SERIAL and s.extent == 12]
         inside = [s for loop in channels for s in walk(loop.body) if isinstance(s, For)]
         assert channels and any(s.extent == 3 for s in inside) == is_apart
+
+
+def test_planes_beyond_the_caches_are_asked_for() -> None:
+    """Of each term what the tile after the next loads; not where a near cache holds all planes."""
+
+    def asks(conv: Conv, target: str) -> bool:
+        body = lower(conv.function(), targets.load(target)).body
+        return any(isinstance(stmt, Prefetch) for stmt in walk(body))
+
+    for result in (PLANES, LAST):
+        far, near = (Conv((24, 3, n, n + 1), result=result) for n in (150, 20))
+        for name in NATIVE:
+            assert asks(far, name) and not asks(near, name)
+            far.check(name, on_cpu(name))
+        assert not asks(far, "thumbv7em")
 
 
 def test_which_lanes() -> None:
