@@ -113,7 +113,8 @@ def load_picked(
     begin = asm.offset(pointer, integer(-back * size, Type("i64")))
     # what is behind the last element is not read
     is_whole = before is not None and used == count and step > 0
-    end = step * count if is_whole else apart * (used - 1) + 1
+    last = back if step < 0 else back + apart * (used - 1)
+    end = step * count if is_whole else last + 1
     place_of = [back + step * lane for lane in range(used)]
     result: Value | None = None
     done: set[int] = set()
