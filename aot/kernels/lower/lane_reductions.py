@@ -101,6 +101,9 @@ def terms_in_lanes(
             lambda at, _, lane: more(lane or zero, {**outer, inner.var: at}),
         )
 
+    parts = _rows_together(axes, nest.lanes * SUMS // width) if not kept and most is None else 1
+    if parts > 1:
+        return _rows_apart(nest, reduce, body, values, axes, (width, parts))
     if len(axes) > 1 or not isinstance(inner.extent, int) or inner.extent == 0:
         stmts = over_lanes(
             nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
@@ -130,6 +133,55 @@ def terms_in_lanes(
         stmts += nest.serial(count, vector, "o")
         at += count * wide
     return stmts + halved(nest, reduce.op, acc, width, left), acc, left
+
+
+def _rows_together(axes: Sequence[Axis], most: int) -> int:
+    """How many rows of terms, which are short, have sums of their own, so that these don't wait for
+    each other: a power of two that divides their number."""
+    count = axes[-2].extent if len(axes) > 1 else 1
+    parts = 1
+    while 2 * parts <= most and isinstance(count, int) and count and count % (2 * parts) == 0:
+        parts *= 2
+    return parts
+
+
+def _rows_apart(
+    nest: Nest,
+    reduce: Reduce,
+    body: Expr,
+    values: dict[Var, Expr],
+    axes: Sequence[Axis],
+    shape: tuple[int, int],
+) -> tuple[list[Stmt], Scratch, int]:
+    """`terms_in_lanes` of rows in turn, some of which have sums of their own.
+
+    Args:
+        shape: the lanes of a row, and how many rows have sums.
+    """
+    (width, parts), (*outer, across, inner) = shape, axes
+    acc = nest.builder.scratch("acc", reduce.dtype, (parts * width,))
+    nothing = identity(reduce.op, reduce.dtype)
+
+    def row(indices: dict[Var, Expr], part: int) -> list[Stmt]:
+        at = expr.mul(indices[across.var], expr.index(parts))
+        indices = {**indices, across.var: expr.add(at, expr.index(part))}
+
+        def one(place: Expr, _: int, lane: Expr | None) -> list[Stmt]:
+            slot = expr.add(expr.index(part * width), lane or expr.index(0))
+            term = expr.substitute(body, {**values, **indices, inner.var: place})
+            total = added(reduce.op, Load(acc, (slot,), reduce.dtype), term)
+            return [Store(acc, (slot,), total)]
+
+        return row_of_vectors(nest, expr.index(0), inner.extent, width, one)
+
+    def rows(indices: dict[Var, Expr]) -> list[Stmt]:
+        return [stmt for part in range(parts) for stmt in row(indices, part)]
+
+    turns = Axis(across.var, dims.floor_divide(across.extent, parts))
+    stmts = over_lanes(nest, parts * width, lambda lane: [Store(acc, (lane,), nothing)])
+    stmts += nest.inside([*outer, turns], {}, rows)
+    left = min(parts * width, nest.lanes)
+    return stmts + halved(nest, reduce.op, acc, parts * width, left), acc, left
 
 
 def _power_below(n: int) -> int:

@@ -174,6 +174,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     reduces, free = _reduced(output)
     if is_long_for_a_lane(nest, output):
         return _lanes_over_reduction(nest, output, reduces, free)
+    if free and not nest.is_gpu:
+        output = _as_memory_lies(output, reduces)
+        reduces, free = _reduced(output)
     position = None if free or nest.is_gpu else find_position(output, reduces)
     found = None if position is None else schedule_position(nest, output, position)
     if found is not None:
@@ -228,6 +231,35 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
             return blocks
     lanes = _lanes_over_results if is_narrow else _lanes_over_reduction
     return lanes(nest, output, reduces, free)
+
+
+def _as_memory_lies(output: Output, reduces: Sequence[Reduce]) -> Output:
+    """The output with its reductions' axes in the order in which memory has them, so that lanes and
+    lines of a cache are one: an image's channels may be its innermost dim."""
+    orders: dict[Expr, tuple[tuple[Var, Dim], ...]] = {}
+    for reduce in reduces:
+        steps: dict[Var, int] = {}
+        for load in expr.loads(reduce.body):
+            for var, _ in reduce.axes:
+                step = expr.coefficient(load.indices[0], var)
+                known = None if step is None else dims.estimate(step, GRAIN_WORK)
+                if known is None:
+                    return output
+                steps[var] = max(steps.get(var, 0), abs(known))
+        axes = tuple(sorted(reduce.axes, key=lambda axis: -steps.get(axis[0], 0)))
+        if axes != reduce.axes:
+            orders[reduce] = axes
+    memo: dict[Expr, Expr] = {}
+
+    def go(e: Expr) -> Expr:
+        if e not in memo:
+            fresh = expr.rebuild(e, go)
+            if isinstance(fresh, Reduce) and e in orders:
+                fresh = replace(fresh, axes=orders[e])
+            memo[e] = fresh
+        return memo[e]
+
+    return output.rewritten(go) if orders else output
 
 
 def _by_planes(nest: Nest, output: Output) -> tuple[Output, ...]:
