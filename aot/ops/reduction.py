@@ -302,7 +302,8 @@ def _layer_norm_compute(call: Call) -> Sequence[Compute]:
     variance = e.add(mean("v", squared), e.const(call.float("epsilon"), wide))
     scale = e.binary("div", e.const(1, wide), e.unary("sqrt", variance))
     value = e.mul(e.sub(element(indices[axis:]), centre), scale)
-    value = e.mul(value, e.cast(e.Load(1, indices[axis:], x.dtype), wide))
+    if call.has(1):
+        value = e.mul(value, e.cast(e.Load(1, indices[axis:], x.dtype), wide))
     if call.has(2):
         value = e.add(value, e.cast(e.Load(2, indices[axis:], x.dtype), wide))
     return [Compute(indices, e.cast(value, x.dtype))]
@@ -317,7 +318,9 @@ def _layer_norm_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         centred = flat - _in_order(np.add, flat) / max(flat.shape[0], 1)
         variance = _in_order(np.add, centred * centred) / max(flat.shape[0], 1)
         normal = centred / np.sqrt(variance + call.float("epsilon"))
-        result = np.moveaxis(normal, 0, -1).reshape(x.shape) * inputs[1].astype(np.float64)
+        result = np.moveaxis(normal, 0, -1).reshape(x.shape)
+        if len(inputs) > 1 and inputs[1] is not None:
+            result = result * inputs[1].astype(np.float64)
         if len(inputs) > 2 and inputs[2] is not None:
             result = result + inputs[2].astype(np.float64)
     return [result.astype(x.dtype)]
@@ -329,7 +332,7 @@ LAYER_NORM = register(
         summary="(x - mean) / sqrt(variance + epsilon) * scale + bias over the dims from axis on.",
         operands=(
             Operand("x", FLOATS),
-            Operand("scale", FLOATS, same_as="x"),
+            Operand("scale", FLOATS, "optional", same_as="x"),
             Operand("bias", FLOATS, "optional", same_as="x"),
         ),
         attributes=(
@@ -362,6 +365,8 @@ LAYER_NORM = register(
                 {"axis": 1},
                 constant_operands=(1,),
             ),
+            Sample((TensorType(F32, (2, 3, 4)), None, TensorType(F32, (4,))), {"axis": 2}),
+            Sample((TensorType(F32, (3, 4, 5)),), {"axis": 1}),
         ),
     )
 )

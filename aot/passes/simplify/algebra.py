@@ -19,7 +19,7 @@ from aot.ir.contraction import ContractionDims
 from aot.ir.graph import ConstantData, Function, Module, Op, Value
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops import OpRecord, elementwise, reduction
+from aot.ops import OpRecord, elementwise, movement, reduction
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import (
     algebra_activations,
@@ -122,6 +122,12 @@ def _join_constants(record: OpRecord) -> Rewrite:
     return rewrite
 
 
+def _add_nothing(op: Op, rewriter: Rewriter) -> Value | None:
+    x, other = op.operands
+    is_whole = x is not None and x.type == op.result.type and x.type.dtype.is_float
+    return x if is_whole and is_all(other, 0) else None
+
+
 def _scale_line(op: Op, rewriter: Rewriter) -> Value | None:
     """What a line that is shifted and scaled again becomes: a normalisation whose scale and shift
     are ops of their own."""
@@ -190,12 +196,31 @@ def _layer_norm(op: Op, rewriter: Rewriter) -> Value | None:
     found = _last_dims_mean(mean)
     if x is None or found is None or found[1] != axis or found[0].operands[0] is not x:
         return None
-    dims = x.type.dims[axis:]
-    if not all(isinstance(d, int) for d in dims) or not x.type.dtype.is_float:
+    if not x.type.dtype.is_float:
         return None
-    ones = ConstantData(np.ones([d for d in dims if isinstance(d, int)], x.type.dtype.numpy))
-    scale = emit(op, rewriter, CONSTANT, value=ones)
-    return make(op, rewriter, reduction.LAYER_NORM, x, scale, None, axis=axis, epsilon=epsilon)
+    return make(op, rewriter, reduction.LAYER_NORM, x, axis=axis, epsilon=epsilon)
+
+
+def _unmerged_norm(op: Op, rewriter: Rewriter) -> Value | None:
+    """Sums over dims of an image, which may have its channels innermost, not over what they are
+    merged to in planes: groups of channels are apart."""
+    if not _has_no_affine(op):
+        return None
+    merged = definer(op.operands[0], movement.RESHAPE)
+    x, axis = merged.operands[0] if merged is not None else None, op.attrs["axis"]
+    if x is None or merged is None or not isinstance(axis, int):
+        return None
+    dims, given = x.type.dims, merged.result.type.dims
+    # [N, G, the rest] of [N, C, spatial...]
+    if axis != 2 or len(given) != 3 or len(dims) < 3 or given[0] != dims[0]:
+        return None
+    if not isinstance(dims[1], int) or not isinstance(given[1], int) or dims[1] % given[1]:
+        return None
+    each = dims[1] // given[1]
+    apart = dims if each == 1 else (dims[0], given[1], each, *dims[2:])
+    source = x if each == 1 else emit(op, rewriter, movement.RESHAPE, x, shape=apart)
+    normal = emit(op, rewriter, reduction.LAYER_NORM, source, **op.attrs)
+    return emit(op, rewriter, movement.RESHAPE, normal, shape=given)
 
 
 def _variance_of(value: Value | None, centred: Value | None) -> tuple[float, int] | None:
@@ -220,10 +245,10 @@ def _affine(number: int, is_free: Callable[[Op], bool]) -> Rewrite:
         norm, constant = sole(op.operands[0], reduction.LAYER_NORM), op.operands[1]
         if norm is None or constant is None or constant_of(constant) is None or not is_free(norm):
             return None
-        operands = [*norm.operands, None][:3]
-        scale = operands[1]
-        assert scale is not None
-        if constant.type.dims != scale.type.dims:
+        operands = [*norm.operands, None, None][:3]
+        axis = norm.attrs["axis"]
+        assert isinstance(axis, int)
+        if constant.type.dims != norm.result.type.dims[axis:]:
             return None
         operands[number] = constant
         return make(op, rewriter, norm.record, *operands, **norm.attrs)
@@ -236,7 +261,23 @@ def _has_no_bias(norm: Op) -> bool:
 
 
 def _has_plain_scale(norm: Op) -> bool:
-    return is_all(norm.operands[1], 1) and _has_no_bias(norm)
+    return _has_no_bias(norm) and (len(norm.operands) < 2 or _is_one(norm.operands[1]))
+
+
+def _is_one(scale: Value | None) -> bool:
+    return scale is None or is_all(scale, 1)
+
+
+def _has_no_affine(norm: Op) -> bool:
+    return all(v is None for v in norm.operands[1:])
+
+
+def _plain_scale(op: Op, rewriter: Rewriter) -> Value | None:
+    x, *affine = op.operands
+    if not affine or affine[0] is None or not is_all(affine[0], 1):
+        return None
+    rest = [None, *affine[1:]] if any(v is not None for v in affine[1:]) else []
+    return make(op, rewriter, op.record, x, *rest, **op.attrs)
 
 
 RULES: tuple[Rule, ...] = (
@@ -253,15 +294,22 @@ RULES: tuple[Rule, ...] = (
     Rule(elementwise.DIV, "x / c -> x * (1 / c)", _multiply_by_inverse),
     Rule(
         elementwise.DIV,
-        "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x, 1)",
+        "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x)",
         _layer_norm,
     ),
-    Rule(elementwise.MUL, "layer_norm(x, 1) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
+    Rule(reduction.LAYER_NORM, "layer_norm(x, 1, b) -> layer_norm(x, -, b)", _plain_scale),
+    Rule(
+        reduction.LAYER_NORM,
+        "layer_norm(reshape(x)) -> reshape(layer_norm(x)), of an image [N, C, ...] as [N, G, rest]",
+        _unmerged_norm,
+    ),
+    Rule(elementwise.MUL, "layer_norm(x) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
     Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
     *algebra_activations.RULES,
     *algebra_attention.RULES,
     *algebra_shuffles.RULES,
     *algebra_flattened.RULES,
+    Rule(elementwise.ADD, "x + 0 -> x, which makes -0 of +0", _add_nothing),
     Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
     Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
     Rule(elementwise.MUL, "(x * a + b) * c -> x * (a * c) + b * c", _scale_line),
