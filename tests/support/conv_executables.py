@@ -31,6 +31,7 @@ class Conv:
     end: what is done with the result: "", "residual" or "sigmoid".
     opened: which of the sizes are parameters, by letter: C, O, H, W.
     members: filters of each channel, which is by itself, instead of all outputs.
+    apart: places from one tap to the next.
     """
 
     sizes: tuple[int, int, int, int]
@@ -43,11 +44,12 @@ class Conv:
     end: str = ""
     opened: str = ""
     members: int = 0
+    apart: int = 1
 
     def function(self) -> Function:
         known = dict(zip("COHW", self.sizes, strict=True))
         c, o, h, w = (n if n in self.opened else known[n] for n in "COHW")
-        ends = self.kernel - 2 * self.pad - self.stride
+        ends = self.apart * (self.kernel - 1) + 1 - 2 * self.pad - self.stride
         height, width = (
             f"{self.stride} * {n} + {ends}" if isinstance(n, str) else self.stride * n + ends
             for n in (h, w)
@@ -69,11 +71,12 @@ class Conv:
         ]
         bindings = [2, 0, 0, *([2] if self.end == "residual" else []), 3]
         parameters = f"[{', '.join(self.opened)}]" if self.opened else ""
-        s, p = self.stride, self.pad
+        s, p, d = self.stride, self.pad, self.apart
         text = f"""
         executable @e0{parameters}({", ".join(inputs)}) -> ("r0") bindings {bindings} {{
           %1 = conv(%x, %w, %b) {{
-            strides = [{s}, {s}], dilations = [1, 1], pads = [{p}, {p}, {p}, {p}], group = {groups}
+            strides = [{s}, {s}], dilations = [{d}, {d}], pads = [{p}, {p}, {p}, {p}],
+            group = {groups}
           }} : {result}
           {steps[self.end]}
         }}

@@ -39,7 +39,7 @@ def row_of_vectors(
 
     out: list[Stmt] = []
     done: Dim = 0
-    masked = _masked_lanes(nest, count) if may_mask else 0
+    masked = masked_lanes(nest, count) if may_mask else 0
     for wide in _widths(width, nest.lanes, dims.add(count, -masked)):
         size = expr.index(wide)
         begin = expr.index(done)
@@ -80,7 +80,7 @@ def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]
     return found
 
 
-def _masked_lanes(nest: Nest, count: Dim) -> int:
+def masked_lanes(nest: Nest, count: Dim) -> int:
     """How many lanes of a last vector are on, where the target turns lanes off by masks, and what
     is left of whole vectors would take several narrower ones; else 0."""
     if nest.is_gpu or nest.lanes < _LEAST_MASKED or not nest.target.has("avx512bw"):

@@ -39,6 +39,7 @@ from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.packed_windows import PackedTiles, find_packed
 from aot.kernels.schedules.padded import find_padded, schedule_padded
 from aot.kernels.schedules.plane_pools import find_plane_pool, schedule_plane_pool
+from aot.kernels.schedules.plane_windows import schedule_plane_window
 from aot.kernels.schedules.pools import find_pool, schedule_pool
 from aot.kernels.schedules.positions import find_position, schedule_position
 from aot.kernels.schedules.resized import schedule_resized
@@ -193,6 +194,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     named = None if free else schedule_named_rows(nest, output, reduces)
     if named is not None:
         return named
+    windows = None if free else schedule_plane_window(nest, output, reduces)
+    if windows is not None:
+        return windows
     window = None if free else find_window(nest, output, reduces)
     if window is not None:
         pool = find_pool(nest, window)
@@ -213,7 +217,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
             return schedule_window(nest, apart[0], window, plan)
     for flat in () if free else (output, *_by_planes(nest, output)):
         padded = find_padded(nest, flat, reduces)
-        made = None if padded is None else schedule_padded(nest, flat, padded)
+        made = schedule_plane_window(nest, flat, reduces) if flat is not output else None
+        if made is None and padded is not None:
+            made = schedule_padded(nest, flat, padded)
         if made is not None:
             return made
     inner = output.axes[-1].var if output.axes else None

@@ -13,11 +13,10 @@ from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower import segments
 from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
-from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.windows import combined
 from aot.records import dataclass
 
@@ -27,12 +26,6 @@ Values = dict[Var, Expr]
 MOST_TAPS = 32
 # rows of the result that share what is brought into scratch, for each row of a window
 ROWS_A_TAP = 4
-# registers from which on four rows have their sums there, else two; and products that are written
-# out for so many, as weights, too, are loaded for each
-MANY_REGISTERS, MOST_PRODUCTS = 32, {4: 256, 2: 64}
-# sizes of the second level of cache beyond which memory bounds windows, but for those of many taps,
-# and lines that are stored one after the other are better
-FAR, MANY_TAPS = 8, 16
 # what it costs to store a row's combined taps, in taps
 LINE = 1
 
@@ -103,29 +96,34 @@ class PaddedWindow:
         return not expr.free_vars(term) & {*known, *(v for v, _ in self.reduce.axes)}
 
 
-def find_padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> PaddedWindow | None:
-    """The padded window that `output` is, if it is one."""
+def find_padded(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], *, needs_padding: bool = True
+) -> PaddedWindow | None:
+    """The window over planes that `output` is, if it is one; by default only one with padding."""
     if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
         return None
     (reduce,) = reduces
     inner = output.axes[-1]
     found = [x for x in expr.loads(reduce.body) if inner.var in expr.free_vars(x)]
-    if len(found) != 1 or found[0].guard is None or not _is_filler(found[0]):
-        return None
-    if any(x.guard is not None for x in expr.loads(reduce.body) if x is not found[0]):
+    if len(found) != 1:
         return None
     (load,) = found
-    assert load.guard is not None
+    if needs_padding if load.guard is None else not _is_filler(load):
+        return None
+    if any(x.guard is not None for x in expr.loads(reduce.body) if x is not load):
+        return None
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
-    conditions = list(expr.conditions_of(load.guard))
+    conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))
     slides: list[Slide] = []
     for at in (inner, *output.axes[-2:-1]):
         asked = [c for c in conditions if at.var in expr.free_vars(c)]
         slide = _slide(load, at, taps, asked)
+        if slide is None and at is inner and needs_padding:
+            return None
+        if slide is None and not asked and (len(taps) == 1 or not needs_padding):
+            slide = slide_along(load, at, taps, asked)
         if slide is None and at is inner:
             return None
-        if slide is None and not asked and len(taps) == 1:
-            slide = _slide_inside(load, at, taps[0])
         if slide is not None:
             slides.append(slide)
             conditions = [c for c in conditions if c not in asked]
@@ -272,15 +270,11 @@ class _Rows:
         row = -(-along.count // along.step) * along.step * window.load.dtype.bytes
         if window.is_separable:
             row += _number(along.at) * window.reduce.dtype.bytes
-        most, far = (
-            min(nest.target.scratch_bytes, size) // row
-            for size in (nest.target.l1_bytes // 2, nest.target.l2_bytes // 4)
-        )
         if down is None:
+            most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
             return _Rows(nest, output, window, 1) if most else None
         rows = min(_number(down.at), ROWS_A_TAP * down.taps)
-        if down.places(min(rows, down.taps)) > most:
-            most = far  # long rows: few of them would be brought again and again
+        most = rows_in_scratch(nest, down.places(min(rows, down.taps)), row)
         while rows > 1 and down.places(rows) > most:
             rows -= 1
         if down.places(rows) > most:
@@ -311,7 +305,7 @@ class _Rows:
                     return stmts
                 return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
 
-            rows = self._groups(values, first, row)
+            rows = nest.serial(self.rows, row, "r")
             if self.sums is None:
                 return self._fill(values, start) + self._combine_lines(values) + rows
             nothing = identity(window.reduce.op, window.reduce.dtype)
@@ -451,95 +445,6 @@ class _Rows:
             width //= 2
         return width
 
-    def _groups(self, values: Values, first: Expr, row: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """All rows: some at a time where they share what is loaded of the plane, else `row` for
-        each."""
-        nest, down, count = self.nest, self.window.down, self._rows_together()
-        if down is None or count == 1:
-            return nest.serial(self.rows, row, "r")
-        height = _number(down.at)
-
-        def each(begin: Expr, rows: int) -> list[Stmt]:
-            return nest.serial(rows, lambda r: row(expr.add(begin, r)), "r")
-
-        def group(n: Expr) -> list[Stmt]:
-            begin = expr.mul(n, expr.index(count))
-            stmts: list[Stmt] = []
-            at = nest.let(expr.add(first, begin), stmts, "at")
-            together = self._some_rows({**values, down.at.var: at}, begin, count)
-            if height % self.rows == 0:
-                return stmts + together
-            end = expr.add(at, expr.index(count))
-            are_there = expr.binary("le", end, expr.index(height))
-            return [*stmts, If(are_there, tuple(together), tuple(each(begin, count)))]
-
-        whole, rest = divmod(self.rows, count)
-        return nest.serial(whole, group, "g") + each(expr.index(whole * count), rest)
-
-    def _rows_together(self) -> int:
-        """Rows of the result whose sums are added up together, so that what they share of the plane
-        is loaded once for all: of products with a weight for each tap."""
-        window, down = self.window, self.window.down
-        if down is None or down.tap is None or window.along.tap is None:
-            return 1
-        if self.sums is not None or self.lines is not None:
-            return 1
-        if down.step != 1 or down.apart != 1 or window.reduce.op != "sum":
-            return 1
-        at = {window.along.at.var, down.at.var}
-        weights = [x for x in expr.loads(window.reduce.body) if x is not window.load]
-        is_plain = not any(at & expr.free_vars(x) for x in weights)
-        buffers = {window.load.source, self.output.buffer}
-        moved = sum(b.dtype.bytes * _number_of(b) for b in buffers if isinstance(b, Buffer))
-        ends = list(
-            segments.ends(self.output.values, window.along.at.var, _number(window.along.at))
-        )
-        most = 4 if self.nest.target.vector_registers >= MANY_REGISTERS else 2
-        taps = window.along.taps * down.taps
-        if not is_plain or len(ends) != 1 or len(weights) != 1 or most * taps > MOST_PRODUCTS[most]:
-            return 1
-        if is_long(self.output.values, window.reduce):
-            return 1
-        if taps < MANY_TAPS and moved > FAR * self.nest.target.l2_bytes:
-            return 1
-        return min(most, self.rows)
-
-    def _some_rows(self, values: Values, begin: Expr, count: int) -> list[Stmt]:
-        """Rows of the result from `begin` on, of those that share what is in scratch."""
-        nest, window, along, down = self.nest, self.window, self.window.along, self.window.down
-        assert down is not None and down.tap is not None and along.tap is not None
-        tap_down, tap_along = down.tap.var, along.tap.var
-        reduce, output = window.reduce, self.output
-        ones: Values = {var: expr.index(0) for var, n in reduce.axes if n == 1}
-        nothing = identity(reduce.op, reduce.dtype)
-
-        def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
-            starts = [self._start(width, lane, nothing) for _ in range(count)]
-            stmts = [s for start, _ in starts for s in start]
-            totals = [total for _, total in starts]
-            for v in range(count + down.taps - 1):
-                for k in range(along.taps):
-                    ahead, phase = divmod(along.apart * k, along.step)
-                    row = expr.add(begin, expr.index(v))
-                    place = row, expr.index(phase), expr.add(x, expr.index(ahead))
-                    staged = nest.let(Load(self.scratch, place, self.scratch.dtype), stmts, "a")
-                    body = expr.transform(reduce.body, {window.load: staged}.get)  # type: ignore[arg-type]
-                    for r, total in enumerate(totals):
-                        if not 0 <= v - r < down.taps:
-                            continue
-                        here = {**values, **ones, along.at.var: x, tap_along: expr.index(k)}
-                        here[tap_down] = expr.index(v - r)
-                        term = combined(reduce.op, total, expr.substitute(body, here))
-                        stmts.append(Store(total.source, total.indices, term))
-            for r, total in enumerate(totals):
-                line = expr.add(values[down.at.var], expr.index(r))
-                at = {**values, along.at.var: x, down.at.var: line}
-                stmts += output.stores(nest, at, {reduce: total}.get)  # type: ignore[arg-type]
-            return stmts
-
-        results = _number(along.at)
-        return row_of_vectors(nest, expr.index(0), results, self._width(results), element)
-
     def _row(self, values: Values, r: Expr) -> list[Stmt]:
         """Row `r` of those that share what is in scratch, by segments of what is done with it."""
         nest, at, reduce = self.nest, self.window.along.at, self.window.reduce
@@ -615,10 +520,14 @@ class _Rows:
         return stmts
 
 
-def _number_of(buffer: Buffer) -> int:
-    """Elements of a buffer, 0 where that isn't known."""
-    count = dims.product(buffer.shape)
-    return count if isinstance(count, int) else 0
+def rows_in_scratch(nest: Nest, least: int, row: int) -> int:
+    """How many rows of so many bytes a workgroup has in scratch: those that are near, unless these
+    are fewer than `least` and would be brought again and again."""
+    near, far = (
+        min(nest.target.scratch_bytes, size) // row
+        for size in (nest.target.l1_bytes // 2, nest.target.l2_bytes // 4)
+    )
+    return near if near >= least else far
 
 
 def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:
