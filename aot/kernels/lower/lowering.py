@@ -41,6 +41,7 @@ from aot.kernels.schedules.general import (
     schedule_reduction,
     schedule_shared_reduction,
 )
+from aot.kernels.schedules.grouped_planes import schedule_grouped_planes
 from aot.kernels.schedules.grouped_windows import schedule_grouped
 from aot.kernels.schedules.inner import schedule_inner
 from aot.kernels.schedules.lines import Lines, schedule_scan
@@ -254,6 +255,10 @@ def _schedule(
         return schedule_winograd(nest, output, made, target.panel)
     if made.schedule is Schedule.TRANSFORM:
         body = schedule_transform(nest, output, call_of(heaviest(ops)))
+        if body is not None:
+            return body
+    if made.schedule in _TILES and blocks is None:
+        body = schedule_grouped_planes(nest, output)
         if body is not None:
             return body
     if made.schedule is Schedule.PLANES:

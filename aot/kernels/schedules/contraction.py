@@ -106,7 +106,7 @@ def _row_axis(left: Expr, axes: Sequence[Axis]) -> Axis | None:
     return min(reversed(several), key=lambda a: max(_step(load, a.var) for load in loads))
 
 
-def _without_groups(output: Output) -> Output:
+def without_groups(output: Output) -> Output:
     """The output with an axis i that the left side of a product sees as `i // n` as two, groups
     and their `n` members, so that only the right side varies along the members."""
     for reduce in reduces_of(output.value):
@@ -227,7 +227,7 @@ def _tile_of_few(
 
 def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
     """The output with neighbouring axes merged, and its contraction; None where it has none."""
-    output = _without_groups(output)
+    output = without_groups(output)
     roles = find_axes(output)
     if roles is None:
         return None

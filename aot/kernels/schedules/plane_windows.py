@@ -18,13 +18,19 @@ from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.padded import PaddedWindow, Slide, Values, find_padded, rows_in_scratch
 from aot.kernels.schedules.windows import combined
 from aot.records import dataclass
+from aot.target.model import Target
 
-# lines whose sums are in registers together, and taps of a column whose weights are beside them, on
-# a target of many registers and on others
-MANY_REGISTERS, MOST_LINES, MOST_WEIGHTS = 32, {True: 8, False: 6}, {True: 8, False: 7}
+# lines whose sums are in registers together, and vectors of their places: on a target of many
+# registers, on one whose vectors are groups of them, on one that multiplies by a vector's lane, and
+# on others of few
+TILE, GROUPED_TILE, LANES_TILE, SMALL_TILE = (8, 1), (4, 4), (4, 2), (6, 1)
+# taps of a column whose weights are in registers beside sums
+MANY_REGISTERS, MOST_WEIGHTS = 32, {True: 8, False: 7}
 LEAST_LINES = 2
-# products that are written out
-MOST_PRODUCTS = 256
+# registers beside those of sums and weights
+OTHERS = 2
+# products of a vector of places that are too many for those of the next one to begin meanwhile
+MANY_PRODUCTS = 256
 # taps from which on lines from beyond the second level of cache are asked for before they are read:
 # fewer take less time than that
 MANY_TAPS = 16
@@ -83,6 +89,15 @@ class _Column:
     ahead: int
 
 
+def _tile(target: Target) -> tuple[int, int]:
+    """Lines, and vectors of their places, whose sums are in registers together."""
+    if target.multiplies_parts:
+        return GROUPED_TILE
+    if target.vector_registers >= MANY_REGISTERS:
+        return TILE
+    return LANES_TILE if target.arch == "arm" else SMALL_TILE
+
+
 class _Planes:
     """Lines of the result, those of a workgroup on lines of the plane in scratch.
 
@@ -104,14 +119,18 @@ class _Planes:
         self.down: Slide = down
         height, width, lanes = _number(down.at), _number(along.at), nest.lanes
         is_wide = nest.target.vector_registers >= MANY_REGISTERS
-        most = MOST_LINES[is_wide]
+        most, self.vectors = _tile(nest.target)
         # fewer sums take as long where a window's products are too many to overlap the next one's
-        is_loop = most * along.taps * down.taps > MOST_PRODUCTS
+        is_loop = most * along.taps * down.taps > MANY_PRODUCTS
         self.together = min(
-            range(min(most // 2 + 1, height), min(most, height) + 1),
+            range(min(max(most // 2 + 1, 1), height), min(most, height) + 1),
             key=lambda n: (-(-height // n) * (most if is_loop else n), n if is_loop else -n),
         )
         self.weights = MOST_WEIGHTS[is_wide]
+        # else weights that don't change would be kept elsewhere
+        taps = along.taps * down.taps
+        held = taps + self.together * self.vectors + OTHERS
+        self.is_unrolled = held <= nest.target.vector_registers
         # vectors begin where those of a cache do, for the window's first places in the image
         self.begin = -(-along.begin // (along.step * lanes)) * lanes
         self.lead = self.begin - -(-along.begin // along.step)
@@ -244,7 +263,8 @@ class _Planes:
         nest, count = self.nest, _number(self.window.along.at)
         masked = masked_lanes(nest, count)
         stmts: list[Stmt] = []
-        for first, width, vectors in vectors_of(nest.lanes, nest.lanes, count - masked):
+        most = self.vectors * nest.lanes
+        for first, width, vectors in vectors_of(most, nest.lanes, count - masked):
             assert isinstance(first, int) and isinstance(vectors, int)
 
             def vector(o: Expr, first: int = first, width: int = width) -> list[Stmt]:
@@ -310,7 +330,7 @@ class _Planes:
         is_there: Expr | None,
     ) -> list[Stmt]:
         """The lines' results at place `x`, which are stored where they are there."""
-        nest, window, down, along = self.nest, self.window, self.down, self.window.along
+        nest, window, down = self.nest, self.window, self.down
         reduce, height = window.reduce, _number(down.at)
         nothing = identity(reduce.op, reduce.dtype)
         acc = nest.builder.scratch("acc", reduce.dtype, (self.together, width))
@@ -321,7 +341,6 @@ class _Planes:
         if rest:
             blocks += 1
         size = -(-down.taps // blocks)  # taps of a column at a time
-        products = self.together * down.taps * along.taps
         for first in range(0, down.taps, size):
             taps = min(size, down.taps - first)
             for column in self._columns():
@@ -331,7 +350,7 @@ class _Planes:
                 ) -> list[Stmt]:
                     return self._column(values, begin, x, totals, column, n, first, taps)
 
-                if products <= MOST_PRODUCTS:
+                if self.is_unrolled:
                     for n in range(column.count):
                         stmts += one(expr.index(n))
                 else:

@@ -1,0 +1,636 @@
+"""Convolutions in groups over planes: lanes along the places of a group's planes, line after line.
+
+A group's channels of some lines are in scratch with their padding, each line behind the one before,
+so that vectors of places go over the ends of lines, and few lanes of them are between lines. A
+tile has some of a group's columns, whose weights are scalars. CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load, Reduce
+from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.lower.nest import Axis, Nest, Output
+from aot.kernels.lower.rows import row_of_vectors
+from aot.kernels.schedules.contraction import sum_of_products, without_groups
+from aot.kernels.schedules.padded import Slide, Values, slide_along
+from aot.kernels.schedules.windows import combined
+from aot.records import dataclass
+from aot.target.model import Target
+
+Fact = TypeVar("Fact")
+
+# columns of a tile at most, and registers beside those of sums and places
+MOST_COLUMNS, OTHERS = 12, 2
+# what it takes to bring a vector of places, in products of vectors
+BROUGHT = 5
+LINE = 64  # bytes of a cache's line
+NARROW = 16  # bytes of a vector that a group may fill
+MANY_REGISTERS = 32
+
+
+def schedule_grouped_planes(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """The loops of a convolution in groups over planes; None for any other."""
+    found = None if nest.is_gpu or nest.lanes == 1 else _found(output)
+    if found is None:
+        return None
+    if not _is_better(nest.target, _number(found[1].member)):
+        return None
+    made = _GroupedPlanes(nest, *found)
+    return made.build() if made.band is not None else None
+
+
+def _is_better(target: Target, members: int) -> bool:
+    """Whether lanes along places are better than along so many columns, which may fill the narrow
+    vectors of some targets."""
+    if target.vector_bytes > NARROW:
+        return True
+    if target.vector_registers < MANY_REGISTERS:
+        return members < 2 * NARROW // 4
+    return members % target.panel != 0 and members < 2 * target.panel
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Attributes:
+    left, right: of the products; the left side without its guard.
+    along, down: how windows slide along a line, and from line to line.
+    channel: of a group, that is summed over; None where a group has one.
+    member: a column of a group.
+    """
+
+    reduce: Reduce
+    left: Load
+    right: Load
+    along: Slide
+    down: Slide
+    channel: Axis | None
+    member: Axis
+
+
+def _found(output: Output) -> tuple[Output, _Groups] | None:
+    parted = without_groups(output)
+    products = None if parted is output else sum_of_products(parted)
+    if products is None or len(parted.axes) < 4:
+        return None
+    reduce, left, right = products
+    if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
+        return None
+    *outer, down_at, along_at = parted.axes
+    if {down_at.var, along_at.var} & expr.free_vars(right):
+        return None
+    if expr.coefficient(parted.address, along_at.var) != 1:
+        return None
+    if left.guard is not None and (not isinstance(left.other, expr.Const) or left.other.value != 0):
+        return None
+    conditions = [] if left.guard is None else list(expr.conditions_of(left.guard))
+    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
+    slides: list[Slide] = []
+    for at in (along_at, down_at):
+        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+        slide = slide_along(left, at, taps, asked)
+        if slide is None or slide.tap is None:
+            return None
+        slides.append(slide)
+        conditions = [c for c in conditions if c not in asked]
+        taps = [tap for tap in taps if tap is not slide.tap]
+    along, down = slides
+    in_left, in_right = expr.free_vars(left), expr.free_vars(right)
+    members = [a for a in outer if a.var in in_right and a.var not in in_left and a.extent != 1]
+    if conditions or along.stride != 1 or len(taps) > 1 or len(members) != 1:
+        return None
+    (member,) = members
+    if not all(isinstance(a.extent, int) for a in (*taps, member)):
+        return None
+    plain = replace(left, guard=None, other=None)
+    channel = taps[0] if taps else None
+    return parted, _Groups(reduce, plain, right, along, down, channel, member)
+
+
+def _number(axis: Axis) -> int:
+    assert isinstance(axis.extent, int)
+    return axis.extent
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Taps along an axis that one loop comes to, `step` of them apart.
+
+    Attributes:
+        first, count: the taps.
+        phase, ahead: where the first one's places are in scratch.
+    """
+
+    first: int
+    count: int
+    phase: int
+    ahead: int
+
+    @staticmethod
+    def of(slide: Slide) -> list[_Taps]:
+        """All of them, by the phase of their places."""
+        found: list[_Taps] = []
+        for first in range(min(slide.step, slide.taps)):
+            ahead, phase = divmod(slide.apart * first, slide.step)
+            found.append(_Taps(first, -(-(slide.taps - first) // slide.step), phase, ahead))
+        return found
+
+
+@dataclass(frozen=True)
+class _Band:
+    """What a workgroup has of a group's results.
+
+    Attributes:
+        lines, width: of the results: so many lines of so many neighbours.
+        pitch: places from a line to the next one in scratch.
+        tiles: that have all places of a band, with those between lines.
+        places: of a channel and phase in scratch.
+        size: elements of scratch.
+    """
+
+    lines: int
+    width: int
+    pitch: int
+    tiles: int
+    places: int
+    size: int
+
+
+class _GroupedPlanes:
+    """The loops over bands of the result, each a workgroup's of one group.
+
+    Attributes:
+        columns, chunks: of a tile: columns of the group by vectors of places.
+        inner: channels of a group.
+        band: None where scratch holds none.
+        bands, strips: how many there are down the planes, and along them.
+        is_large: whether planes come from beyond the second level of cache.
+        held: [channel][phase down, along][place]
+        sums: [column of a tile][place]
+    """
+
+    def __init__(self, nest: Nest, output: Output, groups: _Groups) -> None:
+        self.nest, self.output, self.groups = nest, output, groups
+        along, down = groups.along, groups.down
+        registers, lanes = nest.target.vector_registers - OTHERS, nest.lanes
+        self.columns, self.chunks = _tile(_number(groups.member), registers)
+        self.width, self.height = _number(along.at), _number(down.at)
+        self.inner = 1 if groups.channel is None else _number(groups.channel)
+        self.band = self._best_band()
+        if self.band is None:
+            return
+        self.bands = -(-self.height // self.band.lines)
+        self.strips = -(-self.width // self.band.width)
+        source = groups.left.source
+        size = dims.product(source.shape) if isinstance(source, Buffer) else 0
+        assert isinstance(size, int)
+        self.is_large = size * source.dtype.bytes > nest.target.l2_bytes // 2
+        scratch, phases = nest.builder.scratch, down.step * along.step
+        shape = self.inner, phases, self.band.places
+        self.held: Scratch = scratch("held", groups.left.dtype, shape, Space.WORKGROUP)
+        sums = self.columns, self.band.tiles * self.chunks * lanes
+        self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
+
+    def _best_band(self) -> _Band | None:
+        """The band that takes the least time for all results, of those that scratch holds."""
+        groups, lanes = self.groups, self.nest.lanes
+        most = self.nest.target.scratch_bytes // groups.left.dtype.bytes
+        taps = groups.along.taps * groups.down.taps
+        best, least = None, 0.0
+        for strips in range(1, max(1, self.width // lanes) + 1):
+            width = -(-self.width // strips)
+            bands = next(
+                (
+                    n
+                    for n in range(1, self.height + 1)
+                    if self._band_of(-(-self.height // n), width).size <= most
+                ),
+                None,
+            )
+            if bands is None:
+                continue
+            band = self._band_of(-(-self.height // bands), width)
+            members = -(-_number(groups.member) // self.columns) * self.columns
+            products = band.tiles * self.chunks * taps * members
+            phases = groups.down.step * groups.along.step
+            brought = BROUGHT * band.places * phases // lanes
+            time = bands * -(-self.width // width) * self.inner * (products + brought)
+            if best is None or time < least:
+                best, least = band, time
+        return best
+
+    def _band_of(self, lines: int, width: int) -> _Band:
+        along, down, lanes = self.groups.along, self.groups.down, self.nest.lanes
+        pitch = width + along.apart * (along.taps - 1) // along.step
+        tiles = -(-((lines - 1) * pitch + width) // (lanes * self.chunks))
+        results = tiles * self.chunks * lanes
+        last = down.apart * (down.taps - 1) // down.step * pitch
+        last += along.apart * (along.taps - 1) // along.step
+        held = max(results + last, -(-down.places(lines) // down.step) * pitch)
+        # zeros behind a line's end are whole vectors
+        places = (-(-held // lanes) + 1) * lanes
+        size = self.inner * down.step * along.step * places + self.columns * results
+        return _Band(lines, width, pitch, tiles, places, size)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, groups, down, band = self.nest, self.groups, self.groups.down, self.band
+        assert band is not None
+        number = Axis(nest.builder.var("band"), self.bands)
+        strip = Axis(nest.builder.var("strip"), self.strips)
+        inside = groups.along.at, down.at, groups.member
+        outer = [a for a in self.output.axes if a not in inside]
+
+        def body(values: Values) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            first = expr.mul(values[number.var], expr.index(band.lines))
+            first = nest.let(first, stmts, "first")
+            start = expr.mul(values[strip.var], expr.index(band.width))
+            start = nest.let(start, stmts, "start")
+            place = first, start
+            stmts += self._by_strip(
+                values[strip.var],
+                [self._ranges(n) for n in range(self.strips)],
+                lambda ranges: self._fill(values, place, ranges),
+            )
+            whole, rest = divmod(_number(groups.member), self.columns)
+
+            def tile(m: Expr, columns: int) -> list[Stmt]:
+                begin = expr.mul(m, expr.index(self.columns))
+                inside: list[Stmt] = []
+                begin = nest.let(begin, inside, "begin")
+                inside += nest.serial(
+                    band.tiles,
+                    lambda n: [
+                        *self._ask(values, place, values[strip.var], begin, n),
+                        *self._tile(values, begin, columns, n),
+                    ],
+                    "t",
+                )
+                widths = [min(band.width, self.width - n * band.width) for n in range(self.strips)]
+                return inside + self._by_strip(
+                    values[strip.var],
+                    widths,
+                    lambda width: self._finish(values, place, begin, columns, width),
+                )
+
+            stmts += nest.serial(whole, lambda m: tile(m, self.columns), "m")
+            if rest:
+                stmts += tile(expr.index(whole), rest)
+            return stmts
+
+        terms = dims.product([n for _, n in groups.reduce.axes])
+        work = dims.multiply(terms, band.lines * band.width * _number(groups.member))
+        return nest.grid([*outer, number, strip], body, work)
+
+    def _by_strip(
+        self, strip: Expr, facts: Sequence[Fact], body: Callable[[Fact], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` of what is known of a strip, once for neighbours of which the same is."""
+        ends = [n + 1 for n in range(len(facts)) if facts[n + 1 : n + 2] != [facts[n]]]
+        stmts = body(facts[-1])
+        for end in reversed(ends[:-1]):
+            is_before = expr.binary("lt", strip, expr.index(end))
+            stmts = [If(is_before, tuple(body(facts[end - 1])), tuple(stmts))]
+        return stmts
+
+    def _ranges(self, strip: int) -> list[tuple[int, int]]:
+        """Which places of a line in scratch are not padding, by phase."""
+        along, band = self.groups.along, self.band
+        assert band is not None
+        found = []
+        for phase in range(along.step):
+            first = strip * band.width
+            begin, end = (-(-(n - phase) // along.step) - first for n in (along.begin, along.end))
+            begin = min(max(begin, 0), band.pitch)
+            found.append((begin, min(max(end, begin), band.pitch)))
+        return found
+
+    # What is brought into scratch
+
+    def _fill(
+        self, values: Values, place: tuple[Expr, Expr], ranges: Sequence[tuple[int, int]]
+    ) -> list[Stmt]:
+        """The lines that a band reads, of all channels of the group."""
+        nest, groups, band = self.nest, self.groups, self.band
+        assert band is not None
+        along, down = groups.along, groups.down
+        first, start = place
+        origin = self._origin(values)
+        last = down.places(self.bands * band.lines)
+        phases = range(along.step)
+
+        def line(c: Expr, j: Expr, phase: int) -> list[Stmt]:
+            v = expr.add(expr.mul(j, expr.index(down.step)), expr.index(phase))
+            place = expr.add(expr.mul(first, expr.index(down.step)), v)
+            begin = expr.add(origin(c), expr.mul(place, expr.index(down.stride)))
+            begin = expr.add(begin, expr.mul(start, expr.index(along.step)))
+            at = expr.mul(j, expr.index(band.pitch))
+            stmts = [
+                s
+                for f in phases
+                for s in self._line((c, phase * along.step + f, at), f, begin, ranges[f])
+            ]
+            asked: list[Expr] = []
+            if down.begin > 0:
+                asked.append(expr.binary("ge", place, expr.index(down.begin)))
+            if down.end < last:
+                asked.append(expr.binary("lt", place, expr.index(down.end)))
+            is_there = expr.all_of(asked)
+            if is_there is None:
+                return stmts
+            blank = [
+                s for f in phases for s in self._zeros((c, phase * along.step + f, at), band.pitch)
+            ]
+            return [If(is_there, tuple(stmts), tuple(blank))]
+
+        def channel(c: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            for phase in range(down.step):
+                count = -(-(down.places(band.lines) - phase) // down.step)
+                stmts += nest.serial(count, partial(line, c, phase=phase), "j")
+                for f in phases:
+                    # places behind the last line have numbers, too
+                    behind = c, phase * along.step + f, expr.index(count * band.pitch)
+                    left = band.places - nest.lanes - count * band.pitch
+                    stmts += self._zeros(behind, left)
+            return stmts
+
+        return nest.serial(self.inner, channel, "c")
+
+    def _origin(self, values: Values) -> Callable[[Expr], Expr]:
+        """The address of the first place of a channel's first line, padding or not."""
+        groups = self.groups
+        zero = expr.index(0)
+        zeros: Values = {v: zero for v, _ in groups.reduce.axes}
+        zeros |= {groups.along.at.var: zero, groups.down.at.var: zero}
+
+        def of(c: Expr) -> Expr:
+            here = {**values, **zeros}
+            if groups.channel is not None:
+                here[groups.channel.var] = c
+            return expr.substitute(groups.left.indices[0], here)
+
+        return of
+
+    def _ask(
+        self, values: Values, place: tuple[Expr, Expr], strip: Expr, begin: Expr, n: Expr
+    ) -> list[Stmt]:
+        """Asks for some of what is stored after the tiles, and of what the next workgroup brings,
+        the strip beside this one or the lines below, in tile `n` of these columns."""
+        groups, band, down, along = self.groups, self.band, self.groups.down, self.groups.along
+        assert band is not None
+        source = groups.left.source
+        if not self.is_large or not isinstance(source, Buffer):
+            return []
+        nest, has_strips = self.nest, self.strips > 1
+        first, start = place
+        stmts: list[Stmt] = []
+
+        def stored(m: Expr, line: Expr, ahead: Expr) -> Prefetch:
+            here = {**values, down.at.var: expr.add(first, line)}
+            here |= {along.at.var: expr.add(place[1], ahead), groups.member.var: expr.add(begin, m)}
+            return Prefetch(self.output.buffer, expr.substitute(self.output.address, here))
+
+        pieces = _pieces(band.width, self.output.buffer, is_part=has_strips)
+        stmts += self._ask_lines(n, (self.columns, band.lines, pieces), stored)
+
+        # the lines of a strip beside this one are all new
+        rows = down.places(band.lines) if has_strips else band.lines * down.step
+        is_last = expr.binary("ge", strip, expr.index(self.strips - 1))
+        if has_strips:
+            below = expr.add(first, expr.index(band.lines))
+            first_line = expr.select(is_last, below, first)
+            start = expr.select(is_last, expr.index(0), expr.add(start, expr.index(band.width)))
+            row = expr.mul(first_line, expr.index(down.step))
+        else:
+            row = expr.mul(first, expr.index(down.step))
+            row = expr.add(row, expr.index(down.places(band.lines)))
+        begins = expr.mul(row, expr.index(down.stride))
+        begins = expr.add(begins, expr.mul(start, expr.index(along.step)))
+        begins = nest.let(begins, stmts, "ahead")
+        origin = self._origin(values)
+
+        def brought(c: Expr, line: Expr, ahead: Expr) -> Prefetch:
+            at = expr.add(expr.mul(line, expr.index(down.stride)), ahead)
+            return Prefetch(source, expr.add(origin(c), expr.add(begins, at)))
+
+        width = (band.pitch if has_strips else band.width) * along.step
+        pieces = _pieces(width, source, is_part=has_strips)
+        return stmts + self._ask_lines(n, (self.inner, rows, pieces), brought)
+
+    def _ask_lines(
+        self,
+        n: Expr,
+        counts: tuple[int, int, int],
+        ask: Callable[[Expr, Expr, Expr], Prefetch],
+    ) -> list[Stmt]:
+        """`ask(channel, line, place)` for so many channels, lines and pieces of these: a tile's
+        share."""
+        nest, band = self.nest, self.band
+        assert band is not None
+        channels, lines, pieces = counts
+        stmts: list[Stmt] = []
+        places: list[tuple[Expr, Expr]] = []
+        each = -(-lines * pieces // band.tiles)
+        for u in range(each):
+            number = expr.add(expr.mul(n, expr.index(each)), expr.index(u))
+            line = expr.binary("floordiv", number, expr.index(pieces))
+            piece = expr.binary("floormod", number, expr.index(pieces))
+            ahead = expr.mul(piece, expr.index(LINE // self.held.dtype.bytes))
+            places.append((nest.let(line, stmts, "line"), nest.let(ahead, stmts, "piece")))
+
+        def channel(c: Expr) -> list[Stmt]:
+            return [ask(c, line, ahead) for line, ahead in places]
+
+        return stmts + nest.serial(channels, channel, "c")
+
+    def _line(
+        self, to: tuple[Expr, int, Expr], phase: int, origin: Expr, inside: tuple[int, int]
+    ) -> list[Stmt]:
+        """A line's places of a phase: what is `inside` of it between its padding."""
+        along, load, band = self.groups.along, self.groups.left, self.band
+        assert band is not None
+        c, number, at = to
+        begin, end = inside
+
+        def copied(j: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+            place = expr.add(expr.mul(j, expr.index(along.step)), expr.index(phase))
+            value = Load(load.source, (expr.add(origin, place),), load.dtype)
+            return [Store(self.held, (c, expr.index(number), expr.add(at, j)), value)]
+
+        copy = row_of_vectors(
+            self.nest, expr.index(begin), end - begin, self.nest.lanes, copied, may_mask=True
+        )
+        behind = c, number, expr.add(at, expr.index(end))
+        return self._zeros(to, begin) + copy + self._zeros(behind, band.pitch - end)
+
+    def _zeros(self, to: tuple[Expr, int, Expr], count: int) -> list[Stmt]:
+        """So many zeros at least, in whole vectors: what is behind them is not stored yet."""
+        nest, lanes = self.nest, self.nest.lanes
+        c, number, at = to
+        zero = expr.const(0, self.held.dtype)
+
+        def vector(n: Expr) -> list[Stmt]:
+            begin = expr.add(at, expr.mul(n, expr.index(lanes)))
+
+            def one(lane: Expr) -> list[Stmt]:
+                return [Store(self.held, (c, expr.index(number), expr.add(begin, lane)), zero)]
+
+            return [nest.spread(lanes, one)]
+
+        return nest.serial(-(-max(count, 0) // lanes), vector, "z")
+
+    # What is computed of it
+
+    def _tile(self, values: Values, begin: Expr, columns: int, n: Expr) -> list[Stmt]:
+        """The sums of some columns at the places of tile `n`."""
+        nest, groups = self.nest, self.groups
+        along, down, lanes = groups.along, groups.down, nest.lanes
+        dtype = groups.reduce.dtype
+        acc = nest.builder.scratch("acc", dtype, (columns, self.chunks, lanes))
+        zero = expr.const(0, dtype)
+
+        def each(body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> list[Stmt]:
+            return nest.unrolled(
+                columns,
+                lambda m: nest.unrolled(
+                    self.chunks, lambda u: [nest.spread(lanes, lambda lane: body(m, u, lane))]
+                ),
+                "m",
+            )
+
+        stmts = each(lambda m, u, lane: [Store(acc, (m, u, lane), zero)])
+        place = expr.mul(n, expr.index(self.chunks * lanes))
+        for vertical in _Taps.of(down):
+            for horizontal in _Taps.of(along):
+
+                def tap(
+                    ky: Expr,
+                    kx: Expr,
+                    vertical: _Taps = vertical,
+                    horizontal: _Taps = horizontal,
+                ) -> list[Stmt]:
+                    return self._terms(values, begin, acc, place, (vertical, ky), (horizontal, kx))
+
+                stmts += nest.serial(
+                    vertical.count,
+                    lambda ky, count=horizontal.count, tap=tap: nest.serial(  # type: ignore[misc]
+                        count, lambda kx: tap(ky, kx), "kx"
+                    ),
+                    "ky",
+                )
+
+        def store(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+            at = expr.add(expr.add(place, expr.mul(u, expr.index(lanes))), lane)
+            return [Store(self.sums, (m, at), Load(acc, (m, u, lane), dtype))]
+
+        return stmts + each(store)
+
+    def _terms(
+        self,
+        values: Values,
+        begin: Expr,
+        acc: Scratch,
+        place: Expr,
+        vertical: tuple[_Taps, Expr],
+        horizontal: tuple[_Taps, Expr],
+    ) -> list[Stmt]:
+        """All channels of one tap."""
+        nest, groups, band, lanes = self.nest, self.groups, self.band, self.nest.lanes
+        assert band is not None
+        along, down = groups.along, groups.down
+        assert along.tap is not None and down.tap is not None
+        columns = acc.shape[0]
+        here: Values = {**values, **{v: expr.index(0) for v, n in groups.reduce.axes if n == 1}}
+        offset = place
+        for slide, (taps, k), far in ((down, vertical, band.pitch), (along, horizontal, 1)):
+            assert slide.tap is not None
+            step = expr.mul(k, expr.index(slide.step))
+            here[slide.tap.var] = expr.add(step, expr.index(taps.first))
+            ahead = expr.add(expr.mul(k, expr.index(slide.apart)), expr.index(taps.ahead))
+            offset = expr.add(offset, expr.mul(ahead, expr.index(far)))
+        number = expr.index(vertical[0].phase * along.step + horizontal[0].phase)
+
+        def channel(c: Expr) -> list[Stmt]:
+            at = dict(here)
+            if groups.channel is not None:
+                at[groups.channel.var] = c
+
+            def column(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+                total = Load(acc, (m, u, lane), acc.dtype)
+                in_vector = expr.add(expr.mul(u, expr.index(lanes)), lane)
+                image = Load(self.held, (c, number, expr.add(offset, in_vector)), self.held.dtype)
+                weight = expr.substitute(
+                    groups.right, {**at, groups.member.var: expr.add(begin, m)}
+                )
+                body = groups.reduce.body
+                known: dict[Expr, Expr] = {}
+                for e in expr.loads(body):
+                    known[e] = weight if e is groups.right else image
+                term = combined("sum", total, expr.transform(body, known.get))
+                return [Store(acc, total.indices, term)]
+
+            return nest.unrolled(
+                columns,
+                lambda m: nest.unrolled(
+                    self.chunks, lambda u: [nest.spread(lanes, lambda lane: column(m, u, lane))]
+                ),
+                "m",
+            )
+
+        return nest.serial(self.inner, channel, "c")
+
+    def _finish(
+        self, values: Values, place: tuple[Expr, Expr], begin: Expr, columns: int, width: int
+    ) -> list[Stmt]:
+        """The results of all sums of a band, line by line."""
+        nest, groups, band, sums = self.nest, self.groups, self.band, self.sums
+        assert band is not None
+        first, start = place
+
+        def line(m: Expr, y: Expr) -> list[Stmt]:
+            at = expr.add(first, y)
+            here = {**values, groups.down.at.var: at, groups.member.var: expr.add(begin, m)}
+            begins = expr.mul(y, expr.index(band.pitch))
+
+            def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+                total = Load(sums, (m, expr.add(begins, x)), sums.dtype)
+                done: dict[Expr, Expr] = {groups.reduce: total}
+                to = {**here, groups.along.at.var: expr.add(start, x)}
+                return list(self.output.stores(nest, to, done.get))
+
+            stmts = row_of_vectors(nest, expr.index(0), width, nest.lanes, element, may_mask=True)
+            if self.height % band.lines == 0:
+                return stmts
+            return [If(expr.binary("lt", at, expr.index(self.height)), tuple(stmts))]
+
+        return nest.serial(
+            columns, lambda m: nest.serial(band.lines, lambda y: line(m, y), "y"), "m"
+        )
+
+
+def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
+    """Lines of a cache that so many neighbours are in; of a part of a line, which may begin within
+    one."""
+    step = LINE // buffer.dtype.bytes
+    return -(-width // step) + int(is_part)
+
+
+def _tile(members: int, registers: int) -> tuple[int, int]:
+    """Columns and vectors of places of a tile whose sums, places and a weight are in so many
+    registers: those that take the least time for all members of a group."""
+
+    def cost(columns: int) -> tuple[float, int]:
+        chunks = registers // (columns + 1)
+        # places at odd ends are loaded in two parts
+        time = max(columns * chunks, columns + 2 * chunks)
+        return -(-members // columns) * time / chunks, -columns
+
+    most = min(members, MOST_COLUMNS, registers - 1)
+    columns = min(range(1, most + 1), key=cost)
+    return columns, registers // (columns + 1)
