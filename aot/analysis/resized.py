@@ -36,6 +36,19 @@ def columns_together(width: int) -> int:
     return width if tiles == 1 else -(-width // (tiles * LANES)) * LANES
 
 
+def may_be_tiled(width: int) -> bool:
+    """Whether the last part of `width` columns has a whole vector."""
+    part = columns_together(width)
+    return width % part == 0 or width % part >= LANES
+
+
+def are_near(read: int, width: int, taps: int) -> bool:
+    """Whether the terms of a vector of columns, `width` in all out of `read`, are in a pair of
+    vectors, where positions are those of a resize."""
+    span = -(-(LANES - 1) * read // width) + taps
+    return read <= PAIR or (span < PAIR and read <= MOST_ELEMENTS)
+
+
 def ring_of(width: int, taps: int, row_taps: int, target: Target) -> tuple[int, int] | None:
     """How many lines of resampled rows are made together, and how many scratch holds, a power of
     two: beside those the lines that a row before it wants. None where that is too much, beside what
@@ -95,16 +108,12 @@ def is_resized_twice(first: Op, last: Op, target: Target | None) -> bool:
     rows, columns, height, width, taps_along, taps_down = known
     if max(taps_along, taps_down) > MOST_TERMS or columns > MOST_ELEMENTS:
         return False
-    # of as many columns of the result as a vector has
-    span = -(-(LANES - 1) * columns // width) + taps_along
-    if columns > PAIR and span >= PAIR:
+    if not are_near(columns, width, taps_along):
         return False
     if is_columns_first:
-        wide = columns_together(width)
-        is_even = width % wide == 0 or width % wide >= LANES
-        ring = ring_of(wide, taps_along, taps_down, target)
+        ring = ring_of(columns_together(width), taps_along, taps_down, target)
         # lines are made of all rows
-        return is_even and ring is not None and rows <= height * taps_down
+        return may_be_tiled(width) and ring is not None and rows <= height * taps_down
     return lines_together(columns, width, taps_along, target) > 0
 
 

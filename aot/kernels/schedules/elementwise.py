@@ -21,6 +21,7 @@ from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
 from aot.kernels.schedules.neighbours_gpu import Neighbours
+from aot.kernels.schedules.resized import schedule_picked
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.transposes import schedule_blocks
 
@@ -41,6 +42,7 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
         made = (
             _segmented(wide, output)
             or schedule_blocks(nest, wide, output)
+            or _picked(nest, output)
             or _gathered(nest, output)
         )
         if made is not None:
@@ -190,6 +192,11 @@ def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: i
         done += count * width
         width = width // 2 if width > LEAST_VECTOR else 1
     return stmts
+
+
+def _picked(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """Loops of planes of which tables pick rows and columns."""
+    return schedule_picked(nest, output) if len(output.axes) > 1 else None
 
 
 def _gathered(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:

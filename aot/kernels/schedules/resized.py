@@ -9,8 +9,17 @@ CPU only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from aot.analysis.resized import GROUP, LANES, PAIR, lines_together, ring_of
+from aot.analysis.resized import (
+    GROUP,
+    LANES,
+    PAIR,
+    are_near,
+    lines_together,
+    may_be_tiled,
+    ring_of,
+)
 from aot.ir import expr
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
@@ -19,9 +28,11 @@ from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Nest, Output, collapse
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.near_terms import in_vectors
-from aot.kernels.schedules.resized_pairs import found_pair, nested
+from aot.kernels.schedules.resized_pairs import found_pair, nested, picked_pair
 from aot.kernels.schedules.resized_planes import ResizedPlanes, total_of
 
+# rows that are picked together
+PICKED_ROWS = 4
 # rows that tables are asked together
 ROWS_ASKED = 64
 
@@ -40,6 +51,29 @@ def schedule_resized(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
     made = (_ColumnsFirst if found.is_columns_first else _RowsFirst)(
         nest, output, found, axes, gone
     )
+    return made.build() if made.fits() else None
+
+
+def schedule_picked(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """The loops of planes of which tables pick rows and columns, collapsed already; None where
+    they don't fit, or most rows that would be made are read by none."""
+    *_, rows, columns = output.axes
+    if nest.is_gpu or not nest.target.picks_lanes(4) or output.others:
+        return None
+    count, width = rows.extent, columns.extent
+    if not isinstance(count, int) or not isinstance(width, int) or count < GROUP:
+        return None
+    found = picked_pair(output, rows.var, columns.var)
+    if found is None:
+        return None
+    pair, output = found
+    height, read = pair.extents
+    if height > 2 * count or not are_near(read, width, 1) or not may_be_tiled(width):
+        return None
+    if height > count and read <= 4 * LANES:
+        return None  # a line in few registers
+    order = _Picked if height > count else _ColumnsFirst
+    made = order(replace(nest, lanes=LANES), output, pair, output.axes, {})
     return made.build() if made.fits() else None
 
 
@@ -264,18 +298,32 @@ class _RowsFirst(ResizedPlanes):
             return False
         shape = (self.together, max(PAIR, -(-self.read // LANES) * LANES))
         self.lines = self.nest.builder.scratch("lines", DType.F32, shape, Space.WORKGROUP)
-        # where the result has the memory of an operand that it reads elsewhere, none is made twice
-        own = {load.source for load in expr.loads(self.found.last)}
-        self.may_repeat = all(
-            load.source in own for value in self.output.values for load in expr.loads(value)
-        )
+        self.may_repeat = self._may_repeat()
         return True
+
+    def _may_repeat(self) -> bool:
+        """Whether columns may be made twice: not where the result has the memory of an operand that
+        it reads elsewhere."""
+        own = {load.source for load in expr.loads(self.found.last)}
+        return all(load.source in own for v in self.output.values for load in expr.loads(v))
 
     def rows(self, start: Expr, count: int) -> list[Stmt]:
         def group(g: Expr) -> list[Stmt]:
             return self._group(expr.add(start, expr.mul(g, expr.index(self.together))), count)
 
         return self.nest.serial(-(-count // self.together), group, "y")
+
+    def on_own(self, vector: Expr) -> Callable[[Expr, list[Stmt]], list[Stmt]]:
+        """Statements of lanes whose columns no vector before has, unless they may be made twice."""
+
+        def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+            if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
+                return self.on_columns(lane, stmts)
+            own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+            is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
+            return [If(is_first, tuple(stmts))]
+
+        return guarded
 
     def _group(self, first: Expr, count: int) -> list[Stmt]:
         """The rows from `first` on."""
@@ -319,16 +367,6 @@ class _RowsFirst(ResizedPlanes):
 
             return stmts + row_of_vectors(nest, zero, self.read, nest.lanes, element, may_mask=True)
 
-        def on(vector: Expr) -> Callable[[Expr, list[Stmt]], list[Stmt]]:
-            def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
-                if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
-                    return self.on_columns(lane, stmts)
-                own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
-                is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
-                return [If(is_first, tuple(stmts))]
-
-            return guarded
-
         def element(n: int) -> Callable[[Expr], Expr]:
             own = expr.add(line, expr.index(n))
             return lambda at: Load(self.lines, (own, at), DType.F32)
@@ -348,7 +386,7 @@ class _RowsFirst(ResizedPlanes):
                 o,
                 [element(n) for n in range(count)],
                 lambda n, at, total: self.stores(row(n), at, total),
-                on(o),
+                self.on_own(o),
             )
 
         def plainly(n: Expr) -> list[Stmt]:
@@ -359,7 +397,7 @@ class _RowsFirst(ResizedPlanes):
                     o,
                     lambda at: Load(self.lines, (own, at), DType.F32),
                     lambda at, total: self.stores(at_row, at, total),
-                    on(o),
+                    self.on_own(o),
                 )
 
             return nest.serial(self.vectors, vector, "o")
@@ -368,6 +406,51 @@ class _RowsFirst(ResizedPlanes):
         near = nest.serial(self.vectors, columns, "o")
         far = nest.serial(count, plainly, "n")
         return [*stmts, *ahead, If(self.is_near(), tuple(near), tuple(far))]
+
+
+class _Picked(_RowsFirst):
+    """Columns of some rows of the result, picked out of the rows that tables name."""
+
+    def fits(self) -> bool:
+        self.together = PICKED_ROWS
+        self.may_repeat = self._may_repeat()
+        return ring_of(self.tile, self.taps, 1, self.nest.target) is not None
+
+    def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
+        nest, stmts = self.nest, list[Stmt]()
+        rows = [expr.add(first, expr.index(n)) for n in range(count)]
+
+        def place(row: Expr) -> Expr:
+            return nest.let(self.row_position(expr.index(0), row), stmts, "at")
+
+        places = [place(row) for row in rows]
+        last = expr.index(self.count - 1)
+        later = [expr.binary("min", expr.add(r, expr.index(count)), last) for r in rows]
+        later = [place(row) for row in later] if count > 1 else []
+
+        def columns(o: Expr) -> list[Stmt]:
+            asked = [s for at in later for s in self.asked_ahead(at, 1, o, self.vectors)]
+            return asked + self.picked(
+                o,
+                [lambda at, row=row: self.loaded(row, at) for row in places],  # type: ignore[misc]
+                lambda n, at, total: self.stores(rows[n], at, total),
+                self.on_own(o),
+            )
+
+        def plainly(o: Expr) -> list[Stmt]:
+            found: list[Stmt] = []
+            for row, own in zip(rows, places, strict=True):
+                found += self.plain(
+                    o,
+                    lambda at, own=own: self.loaded(own, at),  # type: ignore[misc]
+                    lambda at, total, row=row: self.stores(row, at, total),  # type: ignore[misc]
+                    self.on_own(o),
+                )
+            return found
+
+        near = nest.serial(self.vectors, columns, "o")
+        far = nest.serial(self.vectors, plainly, "o")
+        return [*stmts, If(self.is_near(), tuple(near), tuple(far))]
 
 
 def _divisor(count: int, most: int) -> int:

@@ -119,6 +119,34 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
     return Resized(first, last, chosen, data[0], leaf, rows, columns, (extents[0], extents[1]))
 
 
+def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output] | None:
+    """What tables pick along both axes, as sums of one term, and the output with these."""
+    loads = dict.fromkeys(x for value in output.values for x in expr.loads(value))
+    found: list[tuple[Load, Expr, Expr]] = []
+    for data in loads:
+        nodes = expr.nodes(data.indices[0])
+        places = [e for e in nodes if _extent(e) is not None and expr.loads(e)]
+        rows = [e for e in places if expr.free_vars(e) == {row}]
+        columns = [e for e in places if expr.free_vars(e) == {column}]
+        if len(rows) == len(columns) == 1 and len(places) == 2:
+            found.append((data, rows[0], columns[0]))
+    if len(found) != 1:
+        return None
+    ((data, place, other),) = found
+    if data.guard is not None or not isinstance(data.source, Buffer) or data.dtype is not DType.F32:
+        return None
+    height, width = _extent(place), _extent(other)
+    r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
+    address = expr.transform(data.indices[0], {place: r, other: c}.get)
+    if expr.coefficient(address, c) != 1 or expr.coefficient(address, r) is None:
+        return None
+    assert height is not None and width is not None
+    first = Reduce("sum", ((Var("t"), 1),), data, data.dtype)
+    last = Reduce("sum", ((Var("t"), 1),), first, data.dtype)
+    made = output.rewritten(lambda e: expr.transform(e, lambda x: last if x is data else None))
+    return Resized(first, last, first, data, data, place, other, (height, width)), made
+
+
 def _extent(position: Expr) -> int | None:
     """Of how many elements a position names one, if it is a position."""
     match position:

@@ -214,3 +214,60 @@ def test_rows_past_the_caches_are_in_bounds(monkeypatch: pytest.MonkeyPatch) -> 
         function, inputs = resized(shape, size, taps, order, "resize", "add")
         fused(function, "x86-64-v4")
         check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
+
+
+def picked(shape: tuple[int, ...], size: tuple[int, int], kind: str, after: str) -> Any:
+    """Planes of which rows and columns are picked, as by the nearest in a resize or in no order."""
+    b = Builder()
+    x: Any = b.input("x", TensorType(DType.F32, shape))
+    inputs = [numbers(shape)]
+    for axis in (COLUMNS, ROWS):
+        place = len(shape) - 2 + axis
+        extent = shape[place]
+        places = np.arange(size[axis]) * extent // size[axis]
+        if kind == "random":
+            places = np.random.default_rng(size[axis]).integers(-extent, extent, size[axis])
+        x = b.op(
+            "gather", x, b.constant(places[::-1].copy() if kind == "back" else places), axis=place
+        )
+    if after == "add":
+        x = b.op("add", x, b.input("other", x.type))
+        inputs.append(numbers(x.type.dims))
+    b.output("y", x)
+    return b.function(), inputs
+
+
+PICKED = [
+    ((2, 3, 12, 33), (25, 56)),
+    ((3, 40, 64), (70, 109)),
+    ((2, 5, 17, 16), (16, 16)),
+    ((1, 1, 130, 40), (251, 45)),
+    ((3, 40, 80), (30, 60)),
+    ((1, 4, 100, 97), (75, 72)),
+    ((2, 60, 65), (33, 63)),
+    ((1, 1, 34, 70), (17, 52)),
+    ((5, 20, 40), (16, 9)),
+]
+
+
+@pytest.mark.parametrize("after", ["", "add"])
+@pytest.mark.parametrize("kind", ["resize", "back", "random"])
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("target", NATIVE)
+def test_rows_and_columns_are_picked(
+    target: str, is_large: bool, kind: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:
+        monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+    for shape, size in PICKED:
+        function, inputs = picked(shape, size, kind, after)
+        fused(function, target)
+        check(function, inputs, target, 1, engine=on_cpu(target))
+
+
+@pytest.mark.parametrize("kind", ["resize", "random"])
+def test_picked_rows_are_in_bounds(kind: str) -> None:
+    for shape, size in (PICKED[0], PICKED[5], PICKED[7]):
+        function, inputs = picked(shape, size, kind, "add")
+        fused(function, "x86-64-v4")
+        check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
