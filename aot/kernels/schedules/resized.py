@@ -176,16 +176,16 @@ class _ColumnsFirst(ResizedPlanes):
             return self.nest.let(expr.cast(value, DType.INDEX), stmts, name)
 
         slots = [named(self.slots, k, "slot") for k in range(self.row_taps)]
-        at_start = self.start
         terms = self.named_rows(
             self.found.last,
             row,
-            lambda k, column: Load(self.ring, (slots[k], expr.sub(column, at_start)), DType.F32),
+            lambda k, place: Load(self.ring, (slots[k], place), DType.F32),
             stmts,
         )
 
-        def total(column: Expr) -> Expr:
-            return total_of(self.found.last, [term(column) for term in terms])
+        def total(at: Expr, moved: int) -> Expr:
+            place = expr.add(at, expr.index(moved))
+            return total_of(self.found.last, [term(place) for term in terms])
 
         return stmts + self._ahead(number) + self.all_columns(row, total)
 
@@ -255,8 +255,11 @@ class _ColumnsFirst(ResizedPlanes):
         def element(row: Expr) -> Callable[[Expr], Expr]:
             return lambda at: self.loaded(row, at)
 
-        def stored(slot: Expr, column: Expr, total: Expr) -> list[Stmt]:
-            return [Store(self.ring, (slot, expr.sub(column, self.start)), total)]
+        # each vector where vectors begin, be its columns partly those of the one before: what is
+        # loaded of two that were just stored waits until memory has them
+        def stored(slot: Expr, o: Expr, lane: Expr, total: Expr) -> list[Stmt]:
+            place = expr.add(expr.mul(o, expr.index(LANES)), lane)
+            return [Store(self.ring, (slot, place), total)]
 
         near: list[Stmt] = []
         lines = [line(expr.index(n), near) for n in range(self.together)]
@@ -265,7 +268,7 @@ class _ColumnsFirst(ResizedPlanes):
             return self.picked(
                 o,
                 [element(row) for row, _ in lines],
-                lambda n, column, total: stored(lines[n][1], column, total),
+                lambda n, lane, total: stored(lines[n][1], o, lane, total),
                 self.on_columns,
             )
 
@@ -275,7 +278,7 @@ class _ColumnsFirst(ResizedPlanes):
 
             def vector(o: Expr) -> list[Stmt]:
                 return self.plain(
-                    o, element(row), lambda at, e: stored(slot, at, e), self.on_columns
+                    o, element(row), lambda lane, e: stored(slot, o, lane, e), self.on_columns
                 )
 
             return far + nest.serial(self.vectors, vector, "o")
@@ -385,7 +388,7 @@ class _RowsFirst(ResizedPlanes):
             return asked + self.picked(
                 o,
                 [element(n) for n in range(count)],
-                lambda n, at, total: self.stores(row(n), at, total),
+                lambda n, lane, total: self.stores(row(n), self.column_of(o, lane), total),
                 self.on_own(o),
             )
 
@@ -396,7 +399,7 @@ class _RowsFirst(ResizedPlanes):
                 return self.plain(
                     o,
                     lambda at: Load(self.lines, (own, at), DType.F32),
-                    lambda at, total: self.stores(at_row, at, total),
+                    lambda lane, total: self.stores(at_row, self.column_of(o, lane), total),
                     self.on_own(o),
                 )
 
@@ -433,7 +436,7 @@ class _Picked(_RowsFirst):
             return asked + self.picked(
                 o,
                 [lambda at, row=row: self.loaded(row, at) for row in places],  # type: ignore[misc]
-                lambda n, at, total: self.stores(rows[n], at, total),
+                lambda n, lane, total: self.stores(rows[n], self.column_of(o, lane), total),
                 self.on_own(o),
             )
 
@@ -443,7 +446,9 @@ class _Picked(_RowsFirst):
                 found += self.plain(
                     o,
                     lambda at, own=own: self.loaded(own, at),  # type: ignore[misc]
-                    lambda at, total, row=row: self.stores(row, at, total),  # type: ignore[misc]
+                    lambda lane, total, row=row: self.stores(  # type: ignore[misc]
+                        row, self.column_of(o, lane), total
+                    ),
                     self.on_own(o),
                 )
             return found

@@ -38,6 +38,7 @@ class ResizedPlanes:
     Attributes:
         outer, row, column: the axes of the result; tables say the same for all of `outer`.
         plane: the indices of the plane that is made now.
+        begin, end: the rows of it that are made, the last one not among them.
         numbers, bases, far: which of a pair of vectors' elements each term of a vector of columns
             is, where the pair begins, and how far from there a lane's terms are.
     """
@@ -66,6 +67,7 @@ class ResizedPlanes:
         self.bases = build.scratch("bases", DType.I32, (self.vectors,), Space.WORKGROUP)
         self.far = build.scratch("far", DType.U32, (LANES,), Space.WORKGROUP)
         self.plane: Values = {}
+        self.begin = self.end = self.start
 
     def fits(self) -> bool:
         raise NotImplementedError
@@ -100,6 +102,9 @@ class ResizedPlanes:
                     first = expr.mul(values[outer[-1].var], expr.index(planes))
                     here[of_planes.var] = expr.add(first, number)
                 self.plane = here
+                self.begin = start
+                last = expr.add(start, expr.index(size))
+                self.end = expr.binary("min", last, expr.index(self.count))
                 return self.rows(start, size)
 
             return [*self._asked(), *nest.serial(planes, plane, "p")]
@@ -127,6 +132,9 @@ class ResizedPlanes:
         if self.width % LANES == 0 or self.width < LANES:
             return first
         return expr.binary("min", first, expr.index(self.width - LANES))
+
+    def column_of(self, vector: Expr, lane: Expr) -> Expr:
+        return expr.add(self.first_column(vector), lane)
 
     def _position(self, term: int, column: Expr) -> Expr:
         (var, _) = self.found.columns.axes[0]
@@ -196,7 +204,7 @@ class ResizedPlanes:
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
         """A vector of columns of some lines: `elements` give what is read of each line, and `made`
-        has the line's number, a column, and the sum there."""
+        has the line's number, a lane, and the sum there."""
         nest, build = self.nest, self.nest.builder
         windows = [build.scratch("window", DType.F32, (PAIR,), Space.PRIVATE) for _ in elements]
         stmts: list[Stmt] = []
@@ -230,7 +238,7 @@ class ResizedPlanes:
                 found,
             )
             for n, total in enumerate(sums):
-                found += made(n, column, total)
+                found += made(n, lane, total)
             return is_on(lane, found)
 
         stmts += [nest.spread(LANES, lambda lane, h=h: brought(h, lane)) for h in (0, 1)]  # type: ignore[misc]
@@ -263,7 +271,7 @@ class ResizedPlanes:
             ]
             column = expr.add(first, lane)
             (total,) = self._summed(column, [[element(place) for place in places]], found)
-            return is_on(lane, [*found, *made(column, total)])
+            return is_on(lane, [*found, *made(lane, total)])
 
         return [*stmts, nest.spread(LANES, result)]
 
@@ -356,38 +364,58 @@ class ResizedPlanes:
         last = self.found.last
         return stmts + self.output.stores(self.nest, place, lambda e: made if e is last else None)
 
-    def all_columns(self, row: Expr, total: Callable[[Expr], Expr]) -> list[Stmt]:
-        """The elements of a row of the result in the tile, whose sums are `total(column)`."""
-        nest, zero = self.nest, expr.index(0)
-
-        def element(at: Expr, *_: object) -> list[Stmt]:
-            column = expr.add(self.start, at)
-            return self.stores(row, column, total(column))
-
+    def all_columns(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
+        """The elements of a row of the result in the tile, whose sums are `total(n, moved)`: of the
+        column number n, whose vector begins `moved` columns before."""
+        nest = self.nest
+        if self._has_lines():
+            return self._lines_of(row, total)
         rest = self.width % self.tile
 
         def columns(count: int) -> list[Stmt]:
-            return row_of_vectors(nest, zero, count, nest.lanes, element, may_mask=True)
+            lines, left = divmod(count, LANES)
+            moved = LANES - left if lines else 0
 
-        if self._has_lines():
-            return self._lines_of(row, total)
+            def element(at: Expr, moved: int = 0) -> list[Stmt]:
+                return self.stores(row, expr.add(self.start, at), total(at, moved))
+
+            def last(lane: Expr) -> list[Stmt]:
+                at = expr.add(expr.index(lines * LANES), lane)
+                return [If(expr.binary("lt", lane, expr.index(left)), tuple(element(at, moved)))]
+
+            stmts = row_of_vectors(
+                nest, expr.index(0), lines * LANES, LANES, lambda at, *_: element(at)
+            )
+            return [*stmts, nest.spread(LANES, last)] if left else stmts
+
         whole = columns(self.tile)
-        if rest == 0 or self.width < self.tile:
-            return columns(self.width) if self.width < self.tile else whole
+        if rest == 0:
+            return whole
         behind = expr.add(self.start, expr.index(self.tile))
         is_whole = expr.binary("le", behind, expr.index(self.width))
         return [If(is_whole, tuple(whole), tuple(columns(rest)))]
 
     def _has_lines(self) -> bool:
         """Whether rows are stored past the caches, and begin anywhere."""
-        is_one = self.tile == self.width and self.width >= 2 * LANES
-        return self.output.buffer.is_streamed and self.width % LANES != 0 and is_one
+        if not self.output.buffer.is_streamed or self.width % LANES == 0:
+            return False
+        # an element next to a row's own is one of the row before, as far as it is asked
+        last = self.found.last
+        held = Var("s", last.dtype)
+        values = [
+            expr.transform(v, lambda e: held if e is last else None) for v in self.output.values
+        ]
+        is_alone = not any(expr.loads(v) or expr.free_vars(v) - {held} for v in values)
+        steps = (expr.coefficient(self.output.address, a.var) for a in (self.row, self.column))
+        is_dense = tuple(steps) == (self.width, 1)
+        return is_alone and is_dense and self.tile == self.width >= 2 * LANES
 
-    def _lines_of(self, row: Expr, total: Callable[[Expr], Expr]) -> list[Stmt]:
+    def _lines_of(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
         """The elements of a row in vectors that begin where lines of a cache do.
 
         Sums are made in vectors that begin with the row, and lines picked out of two of them: loads
-        of what lies in two lines wait for what is stored.
+        of what lies in two lines wait for what is stored. What is left of a row is stored with what
+        the next one begins with.
         """
         nest, zero = self.nest, expr.index(0)
         stmts: list[Stmt] = []
@@ -397,56 +425,83 @@ class ResizedPlanes:
         ahead = expr.binary("sub", expr.const(LANES, DType.I32), expr.cast(before, DType.I32))
         ahead = nest.let(ahead, stmts, "ahead")
         sums = nest.builder.scratch("sums", DType.F32, (PAIR,), Space.PRIVATE)
+        tail = nest.builder.scratch("tail", DType.F32, (LANES,), Space.WORKGROUP)
 
         def made(line: Expr, lane: Expr) -> list[Stmt]:
-            value = total(expr.add(expr.mul(line, expr.index(LANES)), lane))
+            value = total(expr.add(expr.mul(line, expr.index(LANES)), lane), 0)
             return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
 
-        def stored(line: Expr, lane: Expr) -> tuple[Expr, list[Stmt]]:
+        def picked(lane: Expr) -> Expr:
             number = expr.binary("add", ahead, expr.cast(lane, DType.I32))
-            value = Load(sums, (expr.cast(number, DType.INDEX),), DType.F32)
-            at = expr.add(expr.mul(line, expr.index(LANES)), lane)
-            column = expr.sub(at, before)
-            return column, self.stores(row, column, value)
+            return Load(sums, (expr.cast(number, DType.INDEX),), DType.F32)
+
+        def column(line: Expr, lane: Expr) -> Expr:
+            return expr.sub(expr.add(expr.mul(line, expr.index(LANES)), lane), before)
+
+        def stored(line: Expr) -> Stmt:
+            return nest.spread(
+                LANES, lambda lane: self.stores(row, column(line, lane), picked(lane))
+            )
 
         def kept(lane: Expr) -> list[Stmt]:
             value = Load(sums, (expr.add(expr.index(LANES), lane),), DType.F32)
             return [Store(sums, (lane,), value)]
 
-        def some(line: int, lane: Expr) -> list[Stmt]:
-            column, store = stored(expr.index(line), lane)
-            is_there = expr.binary("lt", column, expr.index(self.width))
-            if line == 0:
-                is_there = expr.binary("le", before, lane)
-            return [If(is_there, tuple(store))]
+        def held(lane: Expr) -> list[Stmt]:
+            return [Store(tail, (lane,), picked(lane))]
 
-        def vector(line: int) -> list[Stmt]:
-            left = self.width - line * LANES
+        def first(lane: Expr) -> list[Stmt]:
+            store = self.stores(row, column(zero, lane), picked(lane))
+            return [If(expr.binary("le", before, lane), tuple(store))]
 
-            def sums_left(lane: Expr) -> list[Stmt]:
-                store = made(expr.index(line), lane)
-                if left >= LANES:
-                    return store
-                return [If(expr.binary("lt", lane, expr.index(left)), tuple(store))]
-
-            found = [nest.spread(LANES, sums_left)] if left > 0 else []
-            found.append(nest.spread(LANES, lambda lane: some(line, lane)))
-            return [*found, nest.spread(LANES, kept)]
+        def joined(lane: Expr) -> list[Stmt]:
+            other = Load(tail, (lane,), DType.F32)
+            value = expr.select(expr.binary("lt", lane, before), other, picked(lane))
+            return self.stores(row, column(zero, lane), value)
 
         def whole(n: Expr) -> list[Stmt]:
             line = expr.add(n, expr.index(1))
-            return [
-                nest.spread(LANES, lambda lane: made(line, lane)),
-                nest.spread(LANES, lambda lane: stored(line, lane)[1]),
-                nest.spread(LANES, kept),
-            ]
+            sums_made = nest.spread(LANES, lambda lane: made(line, lane))
+            return [sums_made, stored(line), nest.spread(LANES, kept)]
 
-        lines = self.width // LANES
+        def nothing(lane: Expr) -> list[Stmt]:
+            return [Store(sums, (lane,), expr.const(0.0, DType.F32))]
+
+        lines, left = divmod(self.width, LANES)
+
+        def sums_left(lane: Expr) -> list[Stmt]:
+            # a whole vector is stored, which the next load has before memory does
+            there = expr.binary("lt", lane, expr.index(left))
+            value = total(expr.add(expr.index(lines * LANES), lane), LANES - left)
+            value = expr.transform(value, lambda e: _where(there, e))
+            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+
         stmts += [
-            nest.spread(LANES, lambda lane: [Store(sums, (lane,), expr.const(0.0, DType.F32))])
+            nest.spread(LANES, nothing),
+            nest.spread(LANES, lambda lane: made(zero, lane)),
+            If(
+                expr.binary("eq", row, self.begin),
+                (nest.spread(LANES, first),),
+                (nest.spread(LANES, joined),),
+            ),
+            nest.spread(LANES, kept),
+            *nest.serial(lines - 1, whole, "o"),
+            nest.spread(LANES, sums_left),
         ]
-        stmts += [*vector(0), *nest.serial(lines - 1, whole, "o")]
-        return [*stmts, *vector(lines), *vector(lines + 1)]
+        behind = expr.add(before, expr.index(self.width))
+        is_full = expr.binary("le", expr.index((lines + 1) * LANES), behind)
+        is_full = nest.let(is_full, stmts, "full")
+        full = [stored(expr.index(lines)), nest.spread(LANES, kept), nest.spread(LANES, held)]
+        stmts.append(If(is_full, tuple(full), (nest.spread(LANES, held),)))
+        line = expr.select(is_full, expr.index(lines + 1), expr.index(lines))
+
+        def rest(lane: Expr) -> list[Stmt]:
+            at = column(line, lane)
+            store = self.stores(row, at, Load(tail, (lane,), DType.F32))
+            return [If(expr.binary("lt", at, expr.index(self.width)), tuple(store))]
+
+        is_last = expr.binary("le", self.end, expr.add(row, expr.index(1)))
+        return [*stmts, If(is_last, (nest.spread(LANES, rest),))]
 
     def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
         """Statements of a row, unless blocks of `size` go beyond the last one."""
