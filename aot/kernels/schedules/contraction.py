@@ -48,6 +48,7 @@ from aot.kernels.schedules.dots_in_parts import (
 from aot.kernels.schedules.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.schedules.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.schedules.matrices_gpu import schedule_matrices
+from aot.kernels.schedules.packed_rows import Packed, PackedTiles
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.products_gpu import GpuTile
 from aot.kernels.schedules.row_vectors import are_neighbours, slide_of
@@ -242,6 +243,15 @@ def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
     return output, roles
 
 
+def may_repeat_rows(output: Output, roles: ContractionAxes) -> bool:
+    """Whether rows may be computed and stored twice, so that all tiles have all their rows: to the
+    same values, since results take the place of nothing that tiles read."""
+    of_sums = set(expr.nodes(roles.reduce))
+    found = {e for value in output.values for e in expr.nodes(value)} - of_sums
+    loads = [e for e in found if isinstance(e, Load)]
+    return all(expr.free_vars(load) <= {roles.columns.var} for load in loads)
+
+
 class ContractionTiles:
     """The tiles of a contraction and the loops around them.
 
@@ -301,6 +311,19 @@ class ContractionTiles:
             return TilesInPieces(
                 nest, self.output, roles, self.panel, pieces, shape, self.scratch
             ).build()
+        packed = Packed.of(nest, roles) if self.staged is None else None
+        if packed is None:
+            return self._usual()
+        given = nest, self.output, roles, self.panel, packed
+        may_repeat = may_repeat_rows(self.output, roles)
+        stmts = PackedTiles(*given, may_repeat=may_repeat).build()
+        if packed.misfits == 0:
+            return stmts
+        return up_to(nest.builder, packed.misfits, 0, stmts, self._usual())
+
+    def _usual(self) -> tuple[Stmt, ...]:
+        """Tiles that multiply by rows where they are."""
+        roles, nest = self.roles, self.nest
         axes = list(roles.outer)
         row_tile = Axis(nest.builder.var("mt"), 1)
         if roles.rows is not None:
@@ -501,22 +524,14 @@ class ContractionTiles:
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
         is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
-        if is_split and self._may_repeat_rows(extent):
+        is_known = isinstance(extent, int) and extent >= self.rows and not self.nest.is_gpu
+        if is_split and self.parts == 1 and is_known and may_repeat_rows(self.output, self.roles):
+            if dims.modulo(extent, self.rows) == 0:
+                return before + build(shape, first)
             last = expr.index(dims.add(extent, -self.rows))
             return before + build(shape, expr.binary("min", first, last))
         stmts = over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
         return before + stmts
-
-    def _may_repeat_rows(self, extent: Dim) -> bool:
-        """Whether the last tile may begin before its place, so that it has all its rows: some are
-        stored twice, and alike, since results take the place of nothing that tiles read."""
-        is_open = not isinstance(extent, int) or extent < self.rows
-        if self.nest.is_gpu or self.parts > 1 or is_open or extent % self.rows == 0:
-            return False
-        of_sums = set(expr.nodes(self.roles.reduce))
-        found = {e for value in self.output.values for e in expr.nodes(value)} - of_sums
-        loads = [e for e in found if isinstance(e, Load)]
-        return all(expr.free_vars(load) <= {self.roles.columns.var} for load in loads)
 
     @property
     def _has_rows_together(self) -> bool:

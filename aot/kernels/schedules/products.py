@@ -27,6 +27,7 @@ from aot.kernels.schedules.row_vectors import (
     by_runs,
     by_slide,
     holds_row_vectors,
+    row_vectors_at_a_time,
     runs_of,
     slide_of,
 )
@@ -289,12 +290,14 @@ class Placed(TileEnds):
             return {**indices, inner.var: expr.add(start, k)}
 
         if self._has_row_vectors(inner, left):
+            shape = self.shape
             return by_lanes(
                 self.nest,
-                (self.shape.rows, inner.extent),
+                (shape.rows, inner.extent),
                 self.acc.dtype,
                 lambda r, k: scalar(r, at(k)),
                 lambda k, of_row: step(at(k), of_row),
+                row_vectors_at_a_time(self.nest, shape.rows, shape.columns, inner.extent),
             )
         if (runs := self._runs(inner, left)) is not None:
             return by_runs(
