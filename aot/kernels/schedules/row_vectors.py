@@ -169,12 +169,14 @@ def by_lanes(
     left: Callable[[Expr, Expr], Expr],
     step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
     vectors: int = 1,
+    of_lane: Callable[[Expr, Expr, Expr], Expr] | None = None,
 ) -> list[Stmt]:
     """Outer products in order, for which a row's scalars are loaded vectors at a time.
 
     Args:
         sizes: rows, and steps.
         vectors: how many of a row are loaded at a time.
+        of_lane: the scalar of a row by vector and lane; `left` where vectors follow each other.
         left: the scalar of a row at a step; side by side along the steps.
         step: the product of a step, given the scalar of each row.
     """
@@ -188,11 +190,16 @@ def by_lanes(
         def load(r: Expr) -> list[Stmt]:
             def vector(v: Expr) -> list[Stmt]:
                 at = expr.add(first, expr.mul(v, expr.index(lanes)))
-                return [
-                    nest.spread(
-                        lanes, lambda lane: [Store(held, (r, v, lane), left(r, expr.add(at, lane)))]
-                    )
-                ]
+                number = expr.add(expr.mul(n, expr.index(vectors)), v)
+
+                def one(lane: Expr) -> list[Stmt]:
+                    if of_lane is None:
+                        found = left(r, expr.add(at, lane))
+                    else:
+                        found = of_lane(r, number, lane)
+                    return [Store(held, (r, v, lane), found)]
+
+                return [nest.spread(lanes, one)]
 
             return nest.unrolled(vectors, vector, "v")
 

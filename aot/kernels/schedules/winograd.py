@@ -130,7 +130,18 @@ class _Winograd:
         self.vector = min(lanes, self.width)
         # one more than there are: points would be powers of two apart, in the same sets of a cache
         padded = -(-self.most // self.across_channels) * self.across_channels
-        self.inputs = self._scratch("inputs", POINTS, self.tiles + 1, padded)
+        self.has_row_vectors = nest.target.multiplies_by_lane and holds_row_vectors(
+            nest, self.rows, self.columns
+        )
+        self.vectors = row_vectors_at_a_time(nest, self.rows, self.columns, self.piece)
+        # whether vectors of channels of the rows of a register tile are side by side, so that an
+        # instruction loads two where it doesn't load two of a row
+        self.is_by_vectors = self.has_row_vectors and self.vectors == 1
+        self.across_vectors = padded // self.across_channels
+        shape = [self.tiles + 1, padded]
+        if self.is_by_vectors:
+            shape = [(self.tiles + 1) * self.across_vectors, self.across_channels]
+        self.inputs = self._scratch("inputs", POINTS, *shape)
         self.filters: Scratch | None = None
         if not self.is_stored:
             self.filters = self._scratch("filters", POINTS, self.most + 1, self.chunks, self.width)
@@ -233,7 +244,7 @@ class _Winograd:
         return self._each_group(
             first,
             lambda begin: nest.serial(
-                self.rows, lambda r: self._transform_inputs(expr.add(begin, r), first, start), "r"
+                self.rows, lambda r: self._transform_inputs(begin, r, first, start), "r"
             ),
         )
 
@@ -285,10 +296,18 @@ class _Winograd:
         x = nest.let(expr.mul(values.pop(axes[-1].var), size), into, "x")
         return _Tile(y, x, values)
 
-    def _transform_inputs(self, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
+    def _place_of(self, begin: Expr, r: Expr, q: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        """Where a lane of vector `q` of the channels is of row `r` of the register tile that begins
+        at `begin`."""
+        if not self.is_by_vectors:
+            return expr.add(begin, r), expr.add(expr.mul(q, expr.index(self.across_channels)), lane)
+        before = expr.mul(begin, expr.index(self.across_vectors))
+        return expr.add(before, expr.add(expr.mul(q, expr.index(self.rows)), r)), lane
+
+    def _transform_inputs(self, group: Expr, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
         nest, lanes = self.nest, self.across_channels
         stmts: list[Stmt] = []
-        tile = self._tile_of(r, first, stmts)
+        tile = self._tile_of(expr.add(group, r), first, stmts)
         inside = self._is_inside(tile)
 
         def channels(q: Expr) -> list[Stmt]:
@@ -325,7 +344,10 @@ class _Winograd:
                     return body + [
                         Store(
                             self.inputs,
-                            (expr.add(first_point, expr.index(b)), r, expr.add(begin, lane)),
+                            (
+                                expr.add(first_point, expr.index(b)),
+                                *self._place_of(group, r, q, lane),
+                            ),
                             value,
                         )
                         for b, value in enumerate(line)
@@ -481,8 +503,14 @@ class _Winograd:
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
             return (kept, p, expr.add(first, r), u, lane)
 
+        def of_lane(r: Expr, q: Expr, lane: Expr) -> Expr:
+            return Load(self.inputs, (p, *self._place_of(first, r, q, lane)), dtype)
+
         def left(r: Expr, k: Expr) -> Expr:
-            return Load(self.inputs, (p, expr.add(first, r), k), dtype)
+            if not self.is_by_vectors:
+                return Load(self.inputs, (p, expr.add(first, r), k), dtype)
+            size = expr.index(self.across_channels)
+            return of_lane(r, expr.binary("floordiv", k, size), expr.binary("floormod", k, size))
 
         def step(k: Expr, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
             def row(r: Expr) -> list[Stmt]:
@@ -507,9 +535,9 @@ class _Winograd:
         if self.is_continued:
             before = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
             stmts = [If(expr.binary("gt", start, expr.index(0)), tuple(before), tuple(stmts))]
-        if nest.target.multiplies_by_lane and holds_row_vectors(nest, self.rows, self.columns):
-            vectors = row_vectors_at_a_time(nest, self.rows, self.columns, self.piece)
-            stmts += by_lanes(nest, (self.rows, self.piece), dtype, left, step, vectors)
+        if self.has_row_vectors:
+            sizes = self.rows, self.piece
+            stmts += by_lanes(nest, sizes, dtype, left, step, self.vectors, of_lane)
         else:
             stmts += nest.serial(self.piece, step, "k")
         return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
