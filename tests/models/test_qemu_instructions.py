@@ -141,7 +141,7 @@ def test_a_plugin_that_is_misused_says_so(tmp_path: Path) -> None:
 # name -> multiply-adds, and at most so many instructions for each on aarch64-generic: as it is by
 # default, and with filters that are stored transformed
 BOUNDS = {
-    "yolov8n_320": (1_012_627_200, {"balanced": 0.22, "speed": 0.214}),
+    "yolov8n_320": (1_012_627_200, {"balanced": 0.219, "speed": 0.214}),
     "squeezenet_rw": (349_151_936, {"balanced": 0.238, "speed": 0.223}),
     "oww_embed": (41_955_840, {"balanced": 0.366, "speed": 0.35}),
     "minilm_l3": (349_618_176, {"balanced": 0.318, "speed": 0.318}),
