@@ -5,7 +5,8 @@ Ensures: where an instruction multiplies bytes of the other sign by the weights'
     has, that is moved by 128 into the other dtype, and what this adds to each sum is taken off
     again by a constant; a convolution of few channels has whole groups of them, with weights of 0
     for those behind its own, and an image that has its padding; what the target's kernel relies on
-    of the weights is known.
+    of the weights is known. On a GPU whose subgroups multiply matrices of signed bytes, the left
+    sides of contractions that are such are moved as well.
 Never: changes a result, or weights that are not known.
 """
 
@@ -14,8 +15,10 @@ from __future__ import annotations
 import numpy as np
 
 from aot.analysis.control import control_ops
+from aot.analysis.cost.gpu_matrices import MatrixExtents, matrix_tile
 from aot.analysis.cost.plan import lanes_of
 from aot.ir.contraction import MOST_NARROW, has_narrow_products
+from aot.ir.dims import modulo
 from aot.ir.graph import Attr, Function, Module, Op, Value
 from aot.ir.record import contraction_of
 from aot.ir.rewriter import Rewriter
@@ -39,7 +42,10 @@ _OTHER_SIGN = {DType.U8: (DType.I8, 128), DType.I8: (DType.U8, -128)}
 
 
 def run(module: Module, context: PassContext) -> None:
-    if context.target is None or context.target.has_workgroups:
+    if context.target is None:
+        return
+    if context.target.has_workgroups:
+        _prepare_matrices(module, context.target)
         return
     has_vectors = lanes_of(context.target, DType.F32.bytes) > 1
     for function in module.functions.values():
@@ -84,6 +90,33 @@ def prepare(function: Function, op: Op, target: Target) -> None:
             )
         return
     _replace(op, rewriter, x, weights, distance, attrs)
+
+
+def _prepare_matrices(module: Module, target: Target) -> None:
+    """Gives what a GPU's subgroups multiply as matrices of signed bytes signed ones."""
+    for function in module.functions.values():
+        for op in list(control_ops(function)):
+            data = constant_of(op.operands[1]) if len(op.operands) > 1 else None
+            x = op.operands[0] if op.record in (CONV_INTEGER, MATMUL_INTEGER) else None
+            if x is None or data is None or x.type.dtype is not DType.U8:
+                continue
+            if _is_of_matrices(op, target):
+                rewriter, (wanted, distance) = Rewriter(function).at(op), _OTHER_SIGN[DType.U8]
+                moved = _moved(op, rewriter, x, wanted, distance)
+                _replace(op, rewriter, moved, data.logical, distance, dict(op.attrs))
+
+
+def _is_of_matrices(op: Op, target: Target) -> bool:
+    """Whether subgroups multiply a contraction as matrices, its left side being signed bytes."""
+    dims, gpu = contraction_of(op), target.gpu
+    if dims is None or gpu is None or dims.groups != 1 or dims.right.dtype is not DType.I8:
+        return False
+    bytes_by_bytes = (m for m in gpu.matrices if m.left is m.right is DType.I8)
+    shape = next((m for m in bytes_by_bytes if modulo(dims.channels, m.terms) == 0), None)
+    if shape is None:
+        return False
+    extents = MatrixExtents(dims.m, dims.n, 1, dims.channels)
+    return matrix_tile(shape, gpu, gpu.lanes, extents) is not None
 
 
 def _prepare_computed(rewriter: Rewriter, op: Op, target: Target) -> None:

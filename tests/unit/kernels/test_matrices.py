@@ -32,7 +32,7 @@ from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
-from tests.support import dot_products
+from tests.support import dot_products, golden
 from tests.support.kernel_terms import add, ix, load, mul, store, vector
 from tests.support.lowering_checks import Engine
 from tests.support.matrix_products import (
@@ -301,3 +301,9 @@ def test_a_tile_of_a_product() -> None:
     assert kernel.workgroup_size == (32, 4, 1)
     sums = next(s for s in kernel.scratch if s.space is Space.MATRIX)
     assert (sums.shape, kernel.grid) == ((1, 2, 16, 16), (16, 8, 1))
+
+
+def test_golden(bless: bool) -> None:
+    """A product whose tile has more columns than there are."""
+    kernel = kernel_of(product(16, 16, 24), kept_busy("lavapipe-matrix"))
+    golden.check("kernels/matrix_product-gpu.txt", to_text(kernel), bless=bless)

@@ -98,6 +98,54 @@ def test_convolutions(left: DType, target: str, channels: int, expected: str, bi
     check(made[0], made[1], target, expected)
 
 
+def whole(size: int, channels: int, filters: int, group: int = 1) -> Module:
+    rng = np.random.default_rng(channels)
+    b = Builder()
+    x = b.input("x", TensorType(U8, (1, channels * group, size, size)))
+    weights = rng.integers(-128, 128, (filters * group, channels, 3, 3)).astype(np.int8)
+    bias = rng.integers(-9999, 9999, filters * group).astype(np.int32)
+    attrs: dict[str, Any] = {
+        "strides": (1, 1),
+        "dilations": (1, 1),
+        "pads": (1, 1, 1, 1),
+        "group": group,
+        "pad_value": 131,
+    }
+    b.output("y", b.op("conv_integer", x, b.constant(weights), b.constant(bias), **attrs))
+    return b.module()
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "channels", "filters", "group", "expected"),
+    [
+        ("lavapipe-matrix", 9, 32, 24, 1, I8),
+        ("nvidia-matrix", 60, 32, 64, 1, I8),
+        ("nvidia-matrix", 9, 32, 24, 1, U8),  # so few tiles keep too few lanes busy
+        ("nvidia-matrix", 60, 48, 64, 1, U8),  # no multiple of a matrix's terms
+        ("nvidia-matrix", 60, 32, 4, 1, U8),  # a tile would be idle for the most part
+        ("nvidia-matrix", 60, 32, 64, 2, U8),
+        ("nvidia", 40, 32, 64, 1, U8),
+    ],
+)
+def test_matrices_of_signed_bytes(
+    target: str, size: int, channels: int, filters: int, group: int, expected: DType
+) -> None:
+    made = [whole(size, channels, filters, group) for _ in range(2)]
+    check(*made, target, f"{expected}[1, {channels * group}, {size}, {size}]")
+
+
+@pytest.mark.parametrize("target", ["lavapipe-matrix", "nvidia-matrix", "vulkan-1.1"])
+def test_products_of_matrices(target: str) -> None:
+    made = []
+    for _ in range(2):
+        b = Builder()
+        x = b.input("x", TensorType(U8, (3, 999, 64)))
+        weights = np.random.default_rng(6).integers(-128, 128, (64, 96)).astype(np.int8)
+        b.output("y", b.op("matmul_integer", x, b.constant(weights)))
+        made.append(b.module())
+    check(*made, target, f"{U8 if target == 'vulkan-1.1' else I8}[3, 999, 64]")
+
+
 def test_convolutions_in_groups_get_no_channels_but_the_other_sign() -> None:
     made = [conv(U8, 3, bias=True, pad_value=200, group=2) for _ in range(2)]
     check(made[0], made[1], "aarch64-linux-dotprod", "i8[1, 6, 5, 6]")
