@@ -55,6 +55,7 @@ from aot.kernels.schedules.turned_columns import schedule_turned
 from aot.kernels.schedules.winograd import schedule_winograd
 from aot.ops.blocked import MATMUL_BLOCKED, STORED, Blocks, blocks_of
 from aot.ops.integer_contraction import MAX_WEIGHT
+from aot.ops.pooling import AVERAGE_POOL, MAX_POOL
 from aot.ops.spatial import RESAMPLE
 from aot.ops.suppression import NON_MAX_SUPPRESSION
 from aot.target.model import Target
@@ -65,6 +66,8 @@ Unrolled = Callable[[Kernel], Container[For]]
 # bytes of a result that no cache holds until it is read
 STREAMED_BYTES = 32 << 20
 _STORED_ONCE = {Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE, Kind.STRUCTURE}
+LINE = 64  # bytes of a cache's line
+_POOLS = (MAX_POOL, AVERAGE_POOL)
 # ways to tile a contraction
 _TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
 _LINES = {Kind.SCAN: schedule_scan, Kind.SCATTER: schedule_scatter, Kind.SORT: schedule_sort}
@@ -155,12 +158,18 @@ def _lower(
 
 def _is_streamed(function: Function, value: Value, target: Target) -> bool:
     """Whether a result is more than caches hold until it is read, and its kernel only stores it:
-    one that moves or resizes, or computes element by element."""
-    kinds = {op.record.kind for op in function.block if op.record is not RESAMPLE}
+    one that moves, resizes or pools, or computes element by element. What is pooled is stored by
+    lines where these follow each other, or else they are asked for."""
+    records = [op.record for op in function.block]
+    has_pools = any(record is pool for record in records for pool in _POOLS)
+    windows = (*_POOLS, RESAMPLE)
+    kinds = {r.kind for r in records if not any(r is window for window in windows)}
     if len(function.results) != 1 or not kinds <= _STORED_ONCE or not target.streams_lines:
         return False
-    span = value.type.span
-    return isinstance(span, int) and span * value.type.dtype.bytes >= STREAMED_BYTES
+    size, span = value.type.dtype.bytes, value.type.span
+    line = value.type.dims[memory_order(value.type)[-1]] if has_pools else LINE
+    is_in_lines = isinstance(line, int) and line * size % LINE == 0
+    return isinstance(span, int) and span * size >= STREAMED_BYTES and is_in_lines
 
 
 def _checked(

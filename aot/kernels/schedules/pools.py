@@ -177,9 +177,9 @@ class PoolTiles:
         return asked
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Asks for where the next rows of results are stored, as above: those behind `values`, of
-        `width` neighbours."""
-        if not self.is_far:
+        """Asks for where the next rows of results are stored, as above, unless that is past the
+        caches: those behind `values`, of `width` neighbours."""
+        if not self.is_far or self.output.buffer.is_streamed:
             return []
         down = self.pool.down.at.var
         later = {**values, down: expr.add(values[down], expr.index(self.height))}

@@ -82,3 +82,22 @@ def test_results_are_the_same(target: str, dtype: DType, monkeypatch: pytest.Mon
                 continue
             function = function_of(op, shape, dtype, **attrs)
             check(function, [x], target, 1, engine=on_cpu(target))
+
+
+POOL = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+
+
+def test_pools_whose_lines_follow_each_other_go_past_the_caches() -> None:
+    for op in ("max_pool", "average_pool"):
+        assert "vmovnt" in assembly_of(op, (1, 32, 512, 512), **POOL)
+        assert "vmovnt" not in assembly_of(op, (1, 32, 512, 520), **POOL)
+        assert "vmovnt" not in assembly_of(op, (1, 32, 512, 496), **POOL)
+
+
+@pytest.mark.parametrize("op", ["max_pool", "average_pool"])
+@pytest.mark.parametrize("target", native_targets())
+def test_pools_are_the_same(target: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LIMIT, 0)
+    for shape in ((1, 3, 9, 64), (2, 2, 33, 31), (1, 1, 5, 144)):
+        x = np.random.default_rng(1).integers(0, 100, shape).astype(np.float32)
+        check(function_of(op, shape, **POOL), [x], target, 1, 1e-6, engine=on_cpu(target))
