@@ -17,9 +17,12 @@ from aot.target.model import Target
 # latency
 LEAST_SUMS, SUMS = 4, 8
 # vectors of terms from which on a sum's lanes are added up at the end rather than rows turned, by
-# the most columns; and those from which on terms that fill no vector are little beside them
+# the most columns, on targets of so many registers too; and those beside which a part of a vector
+# that terms fill is little
+MANY_REGISTERS = 32
 LEAST_VECTORS = ((2, 4), (3, 6), (4, 16), (6, 32), (8, 48))
-MANY_VECTORS = 32
+LEAST_VECTORS_OF_MANY = ((2, 4), (3, 6), (4, 8), (5, 12), (6, 16), (8, 32))
+VECTORS_A_PART = 4
 # the same where rows cannot be turned: terms, and the most columns of sums so long
 MOST_SUMMED, MOST_LONG_SUMMED = 4, ((768, 8), (128, 6))
 # lanes below which turning rows takes longer than idle lanes of columns
@@ -58,17 +61,20 @@ def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool
     channels = contraction.channels
     if not isinstance(channels, int) or channels < LEAST_TERMS:
         return False
-    return not (has_lanes_along_sum(contraction, target, lanes) and _is_long(contraction, lanes))
+    is_long = _is_long(contraction, target, lanes)
+    return not (is_long and has_lanes_along_sum(contraction, target, lanes))
 
 
-def _is_long(contraction: ContractionDims, lanes: int) -> bool:
+def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
     """Whether sums are so long that adding up lanes takes less than turning rows."""
     columns, channels = contraction.n, contraction.channels
     assert isinstance(columns, int) and isinstance(channels, int)
     vectors, rest = divmod(channels, lanes)
-    if rest and vectors < MANY_VECTORS:
+    parts = 1 if target.has_masks else rest.bit_count()  # that terms of no whole vector take
+    if rest and vectors < parts * VECTORS_A_PART:
         return False
-    return vectors >= next((n for most, n in LEAST_VECTORS if columns <= most), vectors + 1)
+    least = LEAST_VECTORS_OF_MANY if target.vector_registers >= MANY_REGISTERS else LEAST_VECTORS
+    return vectors >= next((n for most, n in least if columns <= most), vectors + 1)
 
 
 def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int]:
@@ -94,7 +100,7 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target, lanes: int
     if columns > next((n for least, n in MOST_LONG_SUMMED if channels >= least), MOST_SUMMED):
         return False
     rows = contraction.tile_extents[0]
-    is_several = not isinstance(rows, int) or rows >= LEAST_SUMS
+    is_several = not isinstance(rows, int) or rows >= LEAST_SUMS or columns > 1
     return is_several and _has_terms_last(contraction)
 
 

@@ -7,12 +7,15 @@ are added up at the end. CPU only. Chooses no tile sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.lower.borders import masked
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse
+from aot.kernels.lower.rows import masked_lanes, row_of_vectors
 from aot.kernels.lower.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.schedules.contraction import merged_axes, sum_of_products
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
@@ -30,12 +33,15 @@ def schedule_inner(nest: Nest, output: Output, plan: StageSchedule) -> tuple[Stm
         return None
     output, roles = found
     columns = roles.columns.extent
-    if roles.rows is None or not isinstance(columns, int) or columns > plan.columns:
+    if roles.rows is None:  # there is one
+        roles = replace(roles, rows=Axis(nest.builder.var("row"), 1))
+    if not isinstance(columns, int) or columns > plan.columns:
         return None
     axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
     if not axes or not _is_contiguous(roles, by_weight_step(roles.right, axes)[-1]):
         return None
     rows = roles.rows
+    assert rows is not None
     count = min(plan.rows, rows.extent) if isinstance(rows.extent, int) else plan.rows
     shape = Shape(count, columns, nest.lanes, True, True)
     scratch = ReusedScratch(nest)
@@ -83,6 +89,14 @@ def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
     return not any(inner.var in expr.free_vars(guard) for guard in guards)
 
 
+def _only(e: Expr, there: Expr | None) -> Expr:
+    """`e` where it is `there`, and 0 elsewhere, where nothing is loaded."""
+    if there is None:
+        return e
+    found = masked(e, there)
+    return found if isinstance(e, Load) else expr.select(there, found, expr.const(0, e.dtype))
+
+
 class _Placed(Placed):
     """A tile at its place: the columns are the chunks of its sums."""
 
@@ -103,15 +117,16 @@ class _Placed(Placed):
         nest, lanes = self.nest, self.nest.lanes
         whole = dims.floor_divide(inner.extent, lanes)
 
-        def product(r: Expr, k: Expr, lane: Expr) -> list[Stmt]:
-            """The products of a row with all columns."""
+        def product(r: Expr, k: Expr, lane: Expr, there: Expr | None = None) -> list[Stmt]:
+            """The products of a row with all columns; of the terms that are `there`."""
             here: Values = {**indices, inner.var: expr.add(start, k)}
             stmts: list[Stmt] = []
-            a = nest.let(expr.substitute(left, {**here, **self._at(r)}), stmts, "a")
+            row = expr.substitute(left, {**here, **self._at(r)})
+            a = nest.let(_only(row, there), stmts, "a")
             for number in range(self.shape.chunks):
                 u = expr.index(number)
                 column = {**here, **self.values, self.roles.columns.var: u}
-                b = expr.substitute(self.roles.right, column)
+                b = _only(expr.substitute(self.roles.right, column), there)
                 total = Load(self.acc, (r, u, lane), self.acc.dtype)
                 stmts.append(Store(self.acc, (r, u, lane), Fma(a, b, total, total.dtype)))
             return stmts
@@ -127,14 +142,24 @@ class _Placed(Placed):
             )
 
         done = expr.index(dims.multiply(whole, lanes))
-        zero = expr.index(0)
-        rest = nest.serial(
-            dims.modulo(inner.extent, lanes),
-            lambda t: nest.unrolled(
-                self.shape.rows, lambda r: product(r, expr.add(done, t), zero), "r"
-            ),
-            "t",
-        )
+
+        left_over = dims.modulo(inner.extent, lanes)
+
+        def some(r: Expr) -> list[Stmt]:
+            """What fills no vector, in the first lanes of the sums."""
+            if masked_lanes(nest, left_over):
+
+                def lanes_on(t: Expr) -> list[Stmt]:
+                    there = expr.binary("lt", t, expr.index(left_over))
+                    return product(r, expr.add(done, t), t, there)
+
+                return [nest.spread(lanes, lanes_on)]
+            return row_of_vectors(
+                *(nest, expr.index(0), left_over, lanes),
+                lambda t, width, lane: product(r, expr.add(done, t), lane or expr.index(0)),
+            )
+
+        rest = nest.unrolled(self.shape.rows, some, "r")
         return nest.serial(whole, vectors, "k") + rest
 
     def _finish(self) -> list[Stmt]:

@@ -69,6 +69,24 @@ def test_products(columns: int) -> None:
         check(b.function(), [data], "x86-64-v3", 1, 0.0, on_cpu("x86-64-v3"))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 33])
+def test_products_whose_terms_fill_no_vector(rows: int) -> None:
+    """What is left of the sum is in some lanes, under a mask where there are masks."""
+    for columns in (2, 3, 4):
+        for terms in (36, 132, 140, 143):
+            for target in (*NATIVE, "aarch64-generic"):
+                if target not in NATIVE and (rows > 3 or terms > 40):
+                    continue  # the interpreter is slow
+                b = Builder()
+                x = b.input("x", f"f32[{rows}, {terms}]")
+                random = np.random.default_rng(columns)
+                weight = random.integers(-3, 4, (terms, columns)).astype(np.float32)
+                b.output("y", b.op("matmul", x, weight))
+                data = random.integers(-3, 4, (rows, terms)).astype(np.float32)
+                engine = on_cpu(target) if target in NATIVE else on_interpreter
+                check(b.function(), [data], target, 1, 0.0, engine)
+
+
 @pytest.mark.parametrize(("rows", "terms"), [(50, 24), (7, 130), (1, 256), (16, 9)])
 def test_one_column_of_integers(rows: int, terms: int) -> None:
     """The weights stay a line, as panels have words of columns that are not there between them."""
@@ -121,6 +139,16 @@ def test_short_sums_have_other_lanes(columns: int) -> None:
     assert schedule(1024) is Schedule.INNER
 
 
+def test_one_row_of_few_columns() -> None:
+    """A sum was once as many additions one after another as it has terms."""
+    for columns, terms in ((2, 100), (4, 1280), (3, 1000)):
+        b = Builder()
+        x = b.input("x", f"f32[1, {terms}]")
+        b.output("y", b.op("matmul", x, np.ones((terms, columns), np.float32)))
+        for name in ("x86-64-v4", "x86-64-v3", *(["aarch64-generic"] if columns == 2 else [])):
+            assert schedule_of(b.function(), targets.load(name))[0].schedule is Schedule.INNER
+
+
 @pytest.mark.parametrize("end", ["", "residual", "sigmoid"])
 def test_padded_windows_of_planes(end: str) -> None:
     """A plane of the sum after the other."""
@@ -146,9 +174,10 @@ def test_where_lanes_go_along_the_sum() -> None:
         Conv((32, 1, 9, 7), kernel=3, pad=1),  # planes have no neighbours along the sum
         of(Conv((32, 5, 9, 11)), LAST),
         of(Conv((5, 2, 9, 11)), LAST),
-        of(Conv((32, 2, 1, 2)), LAST),
+        of(Conv((32, 1, 1, 2)), LAST),
     ):
         assert schedule(other) is not Schedule.INNER
+    assert schedule(of(Conv((32, 2, 1, 2)), LAST)) is Schedule.INNER
     assert schedule(of(CASES[0], PLANES), "vulkan-1.1") is Schedule.CONTRACTION
 
 
