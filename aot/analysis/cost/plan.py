@@ -597,7 +597,12 @@ def _tile(
         most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
     is_fitted = grouped and by_lane and hides
+    is_plain = (
+        hides and lanes > 1 and not (grouped or unpacked or in_pairs or in_matrices or across)
+    )
     fitted = [n * lanes for n in FITTED_VECTORS if is_fitted]
+    if isinstance(columns_total, int) and columns_total <= lanes < target.panel // 2 and is_plain:
+        fitted = [lanes]  # a tile of fewer columns than those of others have
     for columns in fitted or [target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))]:
         vectors = columns // lanes
         if vectors == 0 or columns % lanes:

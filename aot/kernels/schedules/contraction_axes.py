@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aot.ir import expr
+from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import Buffer
 from aot.kernels.lower.nest import Axis
 from aot.records import dataclass
 
@@ -38,6 +39,23 @@ class ContractionAxes:
     def is_packed(self) -> bool:
         """Whether the weights lie in panels of columns."""
         return expr.coefficient(self.weight.indices[0], self.columns.var) is None
+
+    def is_in_panel(self, panel: int) -> bool:
+        """Whether all columns are in one panel, behind the last of which lie lanes of none: their
+        place is then the column, as it would be without panels."""
+        index, extent, source = self.weight.indices[0], self.columns.extent, self.weight.source
+        if not isinstance(extent, int) or extent > panel or not isinstance(source, Buffer):
+            return False
+        size = dims.product(source.shape)
+        others = expr.free_vars(index) - {self.columns.var}
+        steps = [expr.coefficient(index, v) for v in others]
+        first = expr.substitute(index, {v: expr.index(0) for v in expr.free_vars(index)})
+        return (
+            isinstance(first, expr.Const)
+            and first.value == 0
+            and expr.coefficient(index, self.columns.var) == 1
+            and all(isinstance(n, int) and n % panel == 0 for n in (*steps, size))
+        )
 
     @property
     def has_factors(self) -> bool:

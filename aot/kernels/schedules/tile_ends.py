@@ -142,9 +142,7 @@ class TileEnds:
         """
         nest, shape = self.nest, self.shape
         if self.pieces is None and (nest.is_gpu or self._is_short):
-            return nest.unrolled(
-                shape.rows, lambda r: self._finish_row(r, self.acc, nest.unrolled), "r"
-            )
+            return self._finish_rows(self.acc, nest.unrolled, None, nest.unrolled)
         if self._is_dense:
             return self._finish_dense()
         if not self._has_ends_in_registers:
@@ -242,7 +240,11 @@ class TileEnds:
         return stored + self._finish_blocks(tile, self._finish_rows(tile, loop, some))
 
     def _finish_rows(
-        self, source: Scratch, loop: Callable[..., list[Stmt]], some: Range | None
+        self,
+        source: Scratch,
+        loop: Callable[..., list[Stmt]],
+        some: Range | None,
+        over: Callable[..., list[Stmt]] | None = None,
     ) -> list[Stmt]:
         """Epilogue and stores of all rows, one after another; as above. Where it is known which
         columns the last tile stores, and sums are brief, they are stored without masks, which are
@@ -250,9 +252,8 @@ class TileEnds:
         nest, shape = self.nest, self.shape
 
         def rows(some: Range | None) -> list[Stmt]:
-            return nest.serial(
-                shape.rows, lambda r: self._finish_row(r, source, loop, some=some), "r"
-            )
+            each = over or nest.serial
+            return each(shape.rows, lambda r: self._finish_row(r, source, loop, some=some), "r")
 
         columns, left = self._has_columns(), self._columns_left()
         is_masked = nest.is_gpu or self._packs_bytes or nest.target.has_masks
@@ -445,7 +446,10 @@ class TileEnds:
         """Whether lanes may stand where there are no weights, or no factors of them."""
         if self.shape.has_all_columns or self._moves_back:
             return False
-        return not self.roles.is_packed or self.roles.has_factors
+        if self.roles.has_factors:
+            return True
+        is_covered = self.shape.columns <= self.panel and self.roles.is_in_panel(self.panel)
+        return not self.roles.is_packed and not is_covered
 
     def _own_column(self, u: Expr, lane: Expr) -> Expr:
         """As `_column`, of a tile that stands where it would if there were columns enough."""

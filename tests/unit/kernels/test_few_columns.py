@@ -8,11 +8,12 @@ import pytest
 from aot.analysis.cost.plan import weight_layouts
 from aot.analysis.stages import schedule_of
 from aot.builder import Builder
+from aot.ir import expr
 from aot.ir.record import call_of
 from aot.ir.schedule import Schedule
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, LoopKind, walk
+from aot.kernels.ir.nodes import For, LoopKind, Store, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support import dot_products
@@ -179,6 +180,21 @@ def test_where_lanes_go_along_the_sum() -> None:
         assert schedule(other) is not Schedule.INNER
     assert schedule(of(Conv((32, 2, 1, 2)), LAST)) is Schedule.INNER
     assert schedule(of(CASES[0], PLANES), "vulkan-1.1") is Schedule.CONTRACTION
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "wasm32", "armv7-neon", "x86-64-v4"])
+@pytest.mark.parametrize("columns", [3, 4, 6, 12])
+def test_a_panel_of_few_columns_is_read_without_masks(columns: int, target: str) -> None:
+    """What lies behind its columns is the panel's, and several rows share what is read of it."""
+    kernel = lower(
+        Conv((24, columns, 5, 7), left=LAST, result=LAST).function(), targets.load(target)
+    )
+    products = [s for s in walk(kernel.body) if isinstance(s, Store) and "Fma(" in repr(s.value)]
+    assert products and not any(
+        load.guard is not None for s in products for load in expr.loads(s.value)
+    )
+    held = [s.shape[0] for s in kernel.scratch if s.name.startswith("acc")]
+    assert max(held) > 1
 
 
 @pytest.mark.parametrize(("columns", "width"), [(5, 8), (8, 8), (9, 16), (16, 16)])
