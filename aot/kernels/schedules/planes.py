@@ -31,8 +31,8 @@ SERVED = 128
 SQUARES = 16, 8, 4
 # terms that are turned before they are multiplied
 TURNED = 128
-# tiles until that whose columns are asked for
-TILES_AHEAD = 2
+# tiles until that whose columns are asked for; and planes that machines foresee themselves
+TILES_AHEAD, FOLLOWED = 2, 8
 LINE = 64  # bytes of a cache's line
 
 
@@ -102,11 +102,12 @@ class _Tiles:
         several = -(-SERVED // self.rows)
         self.together = min(several, self.tiles) if isinstance(self.tiles, int) else several
         self.staged = _Staged.of(nest, roles, self.chunks) if self.together > 1 else None
-        terms = dims.product([roles.columns.extent, *(n for _, n in roles.reduce.axes)])
-        count, l2_bytes = dims.estimate(terms, IMAGE), nest.target.l2_bytes
-        self.is_far = l2_bytes > 0 and (
-            count is None or count * roles.weight.dtype.bytes > l2_bytes
-        )
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        is_followed = isinstance(terms, int) and terms <= FOLLOWED
+        count = dims.estimate(dims.multiply(terms, roles.columns.extent), IMAGE)
+        size = None if count is None else count * roles.weight.dtype.bytes
+        l2_bytes = nest.target.l2_bytes
+        self.is_far = not is_followed and l2_bytes > 0 and (size is None or size > l2_bytes)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
