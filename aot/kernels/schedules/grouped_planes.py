@@ -1,4 +1,5 @@
-"""Convolutions in groups over planes: lanes along the places of a group's planes, line after line.
+"""Convolutions in groups over planes, and at points some places apart: lanes along places, line
+after line.
 
 A group's channels of some lines are in scratch with their padding, each line behind the one before,
 so that vectors of places go over the ends of lines, and few lanes of them are between lines. A
@@ -29,6 +30,10 @@ Fact = TypeVar("Fact")
 MOST_COLUMNS, OTHERS = 12, 2
 # what it takes to bring a vector of places, in products of vectors
 BROUGHT = 5
+# of points, which other tiles have as well: the most time for each product
+MOST_LOST = 1.35
+# tiles that are tried, what those take at most of what the best one does, and strips of a line
+MOST_TILES, ALMOST, MOST_STRIPS = 6, 1.1, 16
 LINE = 64  # bytes of a cache's line
 NARROW = 16  # bytes of a vector that a group may fill
 MANY_REGISTERS = 32
@@ -39,18 +44,21 @@ def schedule_grouped_planes(nest: Nest, output: Output) -> tuple[Stmt, ...] | No
     found = None if nest.is_gpu or nest.lanes == 1 else _found(output)
     if found is None:
         return None
-    if not _is_better(nest.target, _number(found[1].member)):
+    if not _is_better(nest.target, found[1]):
         return None
     made = _GroupedPlanes(nest, *found)
     return made.build() if made.band is not None else None
 
 
-def _is_better(target: Target, members: int) -> bool:
+def _is_better(target: Target, groups: _Groups) -> bool:
     """Whether lanes along places are better than along so many columns, which may fill the narrow
-    vectors of some targets."""
+    vectors of some targets, or than other tiles of points, whose columns are many."""
+    members, has_many = _number(groups.member), target.vector_registers >= MANY_REGISTERS
+    if groups.along.tap is None and groups.down.tap is None:
+        return target.vector_bytes > NARROW and has_many
     if target.vector_bytes > NARROW:
         return True
-    if target.vector_registers < MANY_REGISTERS:
+    if not has_many:
         return members < 2 * NARROW // 4
     return members % target.panel != 0 and members < 2 * target.panel
 
@@ -75,8 +83,8 @@ class _Groups:
 
 def _found(output: Output) -> tuple[Output, _Groups] | None:
     parted = without_groups(output)
-    products = None if parted is output else sum_of_products(parted)
-    if products is None or len(parted.axes) < 4:
+    products = sum_of_products(parted)
+    if products is None or len(parted.axes) < 3:
         return None
     reduce, left, right = products
     if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
@@ -93,13 +101,17 @@ def _found(output: Output) -> tuple[Output, _Groups] | None:
     slides: list[Slide] = []
     for at in (along_at, down_at):
         asked = [c for c in conditions if at.var in expr.free_vars(c)]
-        slide = slide_along(left, at, taps, asked)
-        if slide is None or slide.tap is None:
+        slide = slide_along(left, at, taps, asked) if len(taps) > 1 or asked else None
+        slide = slide or _of_points(left, at, asked, slides)
+        if slide is None:
             return None
         slides.append(slide)
         conditions = [c for c in conditions if c not in asked]
         taps = [tap for tap in taps if tap is not slide.tap]
     along, down = slides
+    are_points = along.tap is None and down.tap is None
+    if are_points if parted is not output else not are_points or along.step == 1:
+        return None
     in_left, in_right = expr.free_vars(left), expr.free_vars(right)
     members = [a for a in outer if a.var in in_right and a.var not in in_left and a.extent != 1]
     if conditions or along.stride != 1 or len(taps) > 1 or len(members) != 1:
@@ -110,6 +122,17 @@ def _found(output: Output) -> tuple[Output, _Groups] | None:
     plain = replace(left, guard=None, other=None)
     channel = taps[0] if taps else None
     return parted, _Groups(reduce, plain, right, along, down, channel, member)
+
+
+def _of_points(
+    load: Load, at: Axis, asked: Sequence[Expr], before: Sequence[Slide]
+) -> Slide | None:
+    """How windows of one tap slide without padding, after those along a line if there are any."""
+    by_at = expr.coefficient(load.indices[0], at.var)
+    if asked or not isinstance(by_at, int) or by_at <= 0 or not isinstance(at.extent, int):
+        return None
+    step, stride = (1, by_at) if before else (by_at, 1)
+    return Slide(at, None, step, 1, stride, 0, step * (at.extent - 1) + 1)
 
 
 def _number(axis: Axis) -> int:
@@ -141,11 +164,17 @@ class _Taps:
         return found
 
 
+def _phases(slide: Slide) -> list[int]:
+    """Of the places that windows read along an axis."""
+    return sorted({taps.phase for taps in _Taps.of(slide)})
+
+
 @dataclass(frozen=True)
 class _Band:
     """What a workgroup has of a group's results.
 
     Attributes:
+        columns, chunks: of a tile: columns of the group by vectors of places.
         lines, width: of the results: so many lines of so many neighbours.
         pitch: places from a line to the next one in scratch.
         tiles: that have all places of a band, with those between lines.
@@ -153,6 +182,8 @@ class _Band:
         size: elements of scratch.
     """
 
+    columns: int
+    chunks: int
     lines: int
     width: int
     pitch: int
@@ -165,8 +196,9 @@ class _GroupedPlanes:
     """The loops over bands of the result, each a workgroup's of one group.
 
     Attributes:
-        columns, chunks: of a tile: columns of the group by vectors of places.
+        columns, chunks: of the band's tiles.
         inner: channels of a group.
+        phases: that planes are in, in scratch.
         band: None where scratch holds none.
         bands, strips: how many there are down the planes, and along them.
         is_large: whether planes come from beyond the second level of cache.
@@ -177,65 +209,65 @@ class _GroupedPlanes:
     def __init__(self, nest: Nest, output: Output, groups: _Groups) -> None:
         self.nest, self.output, self.groups = nest, output, groups
         along, down = groups.along, groups.down
-        registers, lanes = nest.target.vector_registers - OTHERS, nest.lanes
-        self.columns, self.chunks = _tile(_number(groups.member), registers)
+        lanes = nest.lanes
         self.width, self.height = _number(along.at), _number(down.at)
         self.inner = 1 if groups.channel is None else _number(groups.channel)
+        self.phases = len(_phases(down)) * len(_phases(along))
         self.band = self._best_band()
         if self.band is None:
             return
+        self.columns, self.chunks = self.band.columns, self.band.chunks
         self.bands = -(-self.height // self.band.lines)
         self.strips = -(-self.width // self.band.width)
         source = groups.left.source
         size = dims.product(source.shape) if isinstance(source, Buffer) else 0
         assert isinstance(size, int)
         self.is_large = size * source.dtype.bytes > nest.target.l2_bytes // 2
-        scratch, phases = nest.builder.scratch, down.step * along.step
-        shape = self.inner, phases, self.band.places
+        scratch = nest.builder.scratch
+        shape = self.inner, self.phases, self.band.places
         self.held: Scratch = scratch("held", groups.left.dtype, shape, Space.WORKGROUP)
         sums = self.columns, self.band.tiles * self.chunks * lanes
         self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
 
     def _best_band(self) -> _Band | None:
         """The band that takes the least time for all results, of those that scratch holds."""
-        groups, lanes = self.groups, self.nest.lanes
-        most = self.nest.target.scratch_bytes // groups.left.dtype.bytes
+        groups, target = self.groups, self.nest.target
+        most = target.scratch_bytes // groups.left.dtype.bytes
         taps = groups.along.taps * groups.down.taps
+        members = _number(groups.member)
         best, least = None, 0.0
-        for strips in range(1, max(1, self.width // lanes) + 1):
-            width = -(-self.width // strips)
-            bands = next(
-                (
-                    n
-                    for n in range(1, self.height + 1)
-                    if self._band_of(-(-self.height // n), width).size <= most
-                ),
-                None,
-            )
-            if bands is None:
-                continue
-            band = self._band_of(-(-self.height // bands), width)
-            members = -(-_number(groups.member) // self.columns) * self.columns
-            products = band.tiles * self.chunks * taps * members
-            phases = groups.down.step * groups.along.step
-            brought = BROUGHT * band.places * phases // lanes
-            time = bands * -(-self.width // width) * self.inner * (products + brought)
-            if best is None or time < least:
-                best, least = band, time
+        for columns, chunks, cost in _tiles(members, target.vector_registers - OTHERS):
+            for strips in range(1, min(self.width // self.nest.lanes, MOST_STRIPS) + 2):
+                width = -(-self.width // strips)
+                lines = min(self.height, most // ((self.inner * self.phases + columns) * width))
+                while lines and self._band_of(lines, width, columns, chunks).size > most:
+                    lines -= 1
+                if lines == 0:
+                    continue
+                bands = -(-self.height // lines)
+                band = self._band_of(-(-self.height // bands), width, columns, chunks)
+                products = band.tiles * chunks * taps * cost
+                brought = BROUGHT * band.places * self.phases // self.nest.lanes
+                time = bands * -(-self.width // width) * (products + brought)
+                if best is None or time < least:
+                    best, least = band, time
+        places = self.width * self.height / self.nest.lanes
+        if taps == 1 and least > MOST_LOST * places * members:
+            return None  # lines are few, so that most places are between them
         return best
 
-    def _band_of(self, lines: int, width: int) -> _Band:
+    def _band_of(self, lines: int, width: int, columns: int, chunks: int) -> _Band:
         along, down, lanes = self.groups.along, self.groups.down, self.nest.lanes
         pitch = width + along.apart * (along.taps - 1) // along.step
-        tiles = -(-((lines - 1) * pitch + width) // (lanes * self.chunks))
-        results = tiles * self.chunks * lanes
+        tiles = -(-((lines - 1) * pitch + width) // (lanes * chunks))
+        results = tiles * chunks * lanes
         last = down.apart * (down.taps - 1) // down.step * pitch
         last += along.apart * (along.taps - 1) // along.step
         held = max(results + last, -(-down.places(lines) // down.step) * pitch)
         # zeros behind a line's end are whole vectors
         places = (-(-held // lanes) + 1) * lanes
-        size = self.inner * down.step * along.step * places + self.columns * results
-        return _Band(lines, width, pitch, tiles, places, size)
+        size = self.inner * self.phases * places + columns * results
+        return _Band(columns, chunks, lines, width, pitch, tiles, places, size)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, groups, down, band = self.nest, self.groups, self.groups.down, self.band
@@ -303,7 +335,7 @@ class _GroupedPlanes:
         along, band = self.groups.along, self.band
         assert band is not None
         found = []
-        for phase in range(along.step):
+        for phase in _phases(along):
             first = strip * band.width
             begin, end = (-(-(n - phase) // along.step) - first for n in (along.begin, along.end))
             begin = min(max(begin, 0), band.pitch)
@@ -322,9 +354,10 @@ class _GroupedPlanes:
         first, start = place
         origin = self._origin(values)
         last = down.places(self.bands * band.lines)
-        phases = range(along.step)
+        phases = list(enumerate(_phases(along)))
 
-        def line(c: Expr, j: Expr, phase: int) -> list[Stmt]:
+        def line(c: Expr, j: Expr, row: tuple[int, int]) -> list[Stmt]:
+            n, phase = row
             v = expr.add(expr.mul(j, expr.index(down.step)), expr.index(phase))
             place = expr.add(expr.mul(first, expr.index(down.step)), v)
             begin = expr.add(origin(c), expr.mul(place, expr.index(down.stride)))
@@ -332,8 +365,8 @@ class _GroupedPlanes:
             at = expr.mul(j, expr.index(band.pitch))
             stmts = [
                 s
-                for f in phases
-                for s in self._line((c, phase * along.step + f, at), f, begin, ranges[f])
+                for k, f in phases
+                for s in self._line((c, n * len(phases) + k, at), f, begin, ranges[k])
             ]
             asked: list[Expr] = []
             if down.begin > 0:
@@ -344,18 +377,18 @@ class _GroupedPlanes:
             if is_there is None:
                 return stmts
             blank = [
-                s for f in phases for s in self._zeros((c, phase * along.step + f, at), band.pitch)
+                s for k, _ in phases for s in self._zeros((c, n * len(phases) + k, at), band.pitch)
             ]
             return [If(is_there, tuple(stmts), tuple(blank))]
 
         def channel(c: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            for phase in range(down.step):
+            for n, phase in enumerate(_phases(down)):
                 count = -(-(down.places(band.lines) - phase) // down.step)
-                stmts += nest.serial(count, partial(line, c, phase=phase), "j")
-                for f in phases:
+                stmts += nest.serial(count, partial(line, c, row=(n, phase)), "j")
+                for k, _ in phases:
                     # places behind the last line have numbers, too
-                    behind = c, phase * along.step + f, expr.index(count * band.pitch)
+                    behind = c, n * len(phases) + k, expr.index(count * band.pitch)
                     left = band.places - nest.lanes - count * band.pitch
                     stmts += self._zeros(behind, left)
             return stmts
@@ -397,21 +430,23 @@ class _GroupedPlanes:
             return Prefetch(self.output.buffer, expr.substitute(self.output.address, here))
 
         pieces = _pieces(band.width, self.output.buffer, is_part=has_strips)
-        stmts += self._ask_lines(n, (self.columns, band.lines, pieces), stored)
+        stmts += self._ask_lines(n, band.tiles, (self.columns, band.lines, pieces), stored)
 
         # the lines of a strip beside this one are all new
         rows = down.places(band.lines) if has_strips else band.lines * down.step
-        is_last = expr.binary("ge", strip, expr.index(self.strips - 1))
+        below = expr.add(first, expr.index(band.lines))
+        is_end = expr.binary("ge", below, expr.index(self.height))
+        held = 0 if has_strips else down.places(band.lines) - rows
+        row = expr.add(expr.mul(below, expr.index(down.step)), expr.index(held))
         if has_strips:
-            below = expr.add(first, expr.index(band.lines))
-            first_line = expr.select(is_last, below, first)
-            start = expr.select(is_last, expr.index(0), expr.add(start, expr.index(band.width)))
-            row = expr.mul(first_line, expr.index(down.step))
-        else:
-            row = expr.mul(first, expr.index(down.step))
-            row = expr.add(row, expr.index(down.places(band.lines)))
-        begins = expr.mul(row, expr.index(down.stride))
+            is_last = expr.binary("ge", strip, expr.index(self.strips - 1))
+            is_end = expr.binary("and", is_last, is_end)
+            row = expr.select(is_last, row, expr.mul(first, expr.index(down.step)))
+            beside = expr.add(start, expr.index(band.width))
+            start = expr.select(is_last, expr.index(0), beside)
+        begins = expr.mul(expr.select(is_end, expr.index(0), row), expr.index(down.stride))
         begins = expr.add(begins, expr.mul(start, expr.index(along.step)))
+        begins = expr.add(begins, expr.select(is_end, self._next_group(), expr.index(0)))
         begins = nest.let(begins, stmts, "ahead")
         origin = self._origin(values)
 
@@ -421,22 +456,37 @@ class _GroupedPlanes:
 
         width = (band.pitch if has_strips else band.width) * along.step
         pieces = _pieces(width, source, is_part=has_strips)
-        return stmts + self._ask_lines(n, (self.inner, rows, pieces), brought)
+        # each pass over the tiles asks for others
+        passes = -(-_number(groups.member) // self.columns)
+        number = expr.binary("floordiv", begin, expr.index(self.columns))
+        number = expr.add(expr.mul(number, expr.index(band.tiles)), n)
+        counts = self.inner, rows, pieces
+        return stmts + self._ask_lines(number, passes * band.tiles, counts, brought)
+
+    def _next_group(self) -> Expr:
+        """How far the planes of the next group, or image, are from those of one."""
+        groups = self.groups
+        inside = groups.along.at, groups.down.at, groups.member
+        for axis in reversed(self.output.axes):
+            step = expr.coefficient(groups.left.indices[0], axis.var)
+            if axis not in inside and axis.extent != 1 and isinstance(step, int):
+                return expr.index(step)
+        return expr.index(0)
 
     def _ask_lines(
         self,
         n: Expr,
+        tiles: int,
         counts: tuple[int, int, int],
         ask: Callable[[Expr, Expr, Expr], Prefetch],
     ) -> list[Stmt]:
-        """`ask(channel, line, place)` for so many channels, lines and pieces of these: a tile's
-        share."""
-        nest, band = self.nest, self.band
-        assert band is not None
+        """`ask(channel, line, place)` for so many channels, lines and pieces of these: the share of
+        tile `n` of so many."""
+        nest = self.nest
         channels, lines, pieces = counts
         stmts: list[Stmt] = []
         places: list[tuple[Expr, Expr]] = []
-        each = -(-lines * pieces // band.tiles)
+        each = -(-lines * pieces // tiles)
         for u in range(each):
             number = expr.add(expr.mul(n, expr.index(each)), expr.index(u))
             line = expr.binary("floordiv", number, expr.index(pieces))
@@ -544,17 +594,17 @@ class _GroupedPlanes:
         nest, groups, band, lanes = self.nest, self.groups, self.band, self.nest.lanes
         assert band is not None
         along, down = groups.along, groups.down
-        assert along.tap is not None and down.tap is not None
         columns = acc.shape[0]
         here: Values = {**values, **{v: expr.index(0) for v, n in groups.reduce.axes if n == 1}}
         offset = place
         for slide, (taps, k), far in ((down, vertical, band.pitch), (along, horizontal, 1)):
-            assert slide.tap is not None
             step = expr.mul(k, expr.index(slide.step))
-            here[slide.tap.var] = expr.add(step, expr.index(taps.first))
+            if slide.tap is not None:
+                here[slide.tap.var] = expr.add(step, expr.index(taps.first))
             ahead = expr.add(expr.mul(k, expr.index(slide.apart)), expr.index(taps.ahead))
             offset = expr.add(offset, expr.mul(ahead, expr.index(far)))
-        number = expr.index(vertical[0].phase * along.step + horizontal[0].phase)
+        number = _phases(down).index(vertical[0].phase) * len(_phases(along))
+        number += _phases(along).index(horizontal[0].phase)
 
         def channel(c: Expr) -> list[Stmt]:
             at = dict(here)
@@ -564,7 +614,9 @@ class _GroupedPlanes:
             def column(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
                 total = Load(acc, (m, u, lane), acc.dtype)
                 in_vector = expr.add(expr.mul(u, expr.index(lanes)), lane)
-                image = Load(self.held, (c, number, expr.add(offset, in_vector)), self.held.dtype)
+                image = Load(
+                    self.held, (c, expr.index(number), expr.add(offset, in_vector)), self.held.dtype
+                )
                 weight = expr.substitute(
                     groups.right, {**at, groups.member.var: expr.add(begin, m)}
                 )
@@ -621,16 +673,17 @@ def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
     return -(-width // step) + int(is_part)
 
 
-def _tile(members: int, registers: int) -> tuple[int, int]:
-    """Columns and vectors of places of a tile whose sums, places and a weight are in so many
-    registers: those that take the least time for all members of a group."""
+def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:
+    """Columns and vectors of places of tiles whose sums, places and a weight are in so many
+    registers, and what they take for a vector of all members of a group: the best, and others that
+    are nearly as good, with which fewer places may be left over."""
 
-    def cost(columns: int) -> tuple[float, int]:
+    def tile(columns: int) -> tuple[int, int, float]:
         chunks = registers // (columns + 1)
         # places at odd ends are loaded in two parts
         time = max(columns * chunks, columns + 2 * chunks)
-        return -(-members // columns) * time / chunks, -columns
+        return columns, chunks, -(-members // columns) * time / chunks
 
     most = min(members, MOST_COLUMNS, registers - 1)
-    columns = min(range(1, most + 1), key=cost)
-    return columns, registers // (columns + 1)
+    found = sorted(map(tile, range(1, most + 1)), key=lambda t: (t[2], -t[0]))
+    return [t for t in found[:MOST_TILES] if t[2] <= ALMOST * found[0][2]]

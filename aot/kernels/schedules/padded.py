@@ -274,7 +274,9 @@ class _Rows:
             most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
             return _Rows(nest, output, window, 1) if most else None
         rows = min(_number(down.at), ROWS_A_TAP * down.taps)
-        most = rows_in_scratch(nest, down.places(min(rows, down.taps)), row)
+        most = rows_in_scratch(
+            nest, down.places(min(rows, down.taps)), row, nest.target.l1_bytes // 2
+        )
         while rows > 1 and down.places(rows) > most:
             rows -= 1
         if down.places(rows) > most:
@@ -520,14 +522,13 @@ class _Rows:
         return stmts
 
 
-def rows_in_scratch(nest: Nest, least: int, row: int) -> int:
-    """How many rows of so many bytes a workgroup has in scratch: those that are near, unless these
-    are fewer than `least` and would be brought again and again."""
-    near, far = (
-        min(nest.target.scratch_bytes, size) // row
-        for size in (nest.target.l1_bytes // 2, nest.target.l2_bytes // 4)
+def rows_in_scratch(nest: Nest, least: int, row: int, near: int) -> int:
+    """How many rows of so many bytes a workgroup has in scratch: in `near` bytes, unless those are
+    fewer than `least` and would be brought again and again."""
+    most, far = (
+        min(nest.target.scratch_bytes, size) // row for size in (near, nest.target.l2_bytes // 4)
     )
-    return near if near >= least else far
+    return most if most >= least else far
 
 
 def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:

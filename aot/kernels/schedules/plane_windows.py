@@ -7,6 +7,7 @@ serves all taps of a column of a window, whose weights are in registers meanwhil
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Reduce
@@ -31,9 +32,10 @@ LEAST_LINES = 2
 OTHERS = 2
 # products of a vector of places that are too many for those of the next one to begin meanwhile
 MANY_PRODUCTS = 256
-# taps from which on lines from beyond the second level of cache are asked for before they are read:
-# fewer take less time than that
+# taps, for each place of the plane that a window moves on by, from which on there is time to ask
+# for lines from beyond the second level of cache while those before multiply
 MANY_TAPS = 16
+LINE = 64  # bytes of a cache's line
 # bytes that are far enough apart to have one place of a cache
 WAY = 4096
 
@@ -74,6 +76,14 @@ def _size(buffer: Buffer) -> int:
     return count if isinstance(count, int) else 0
 
 
+class _Asks(Enum):
+    """When lines of the plane are asked for before they are read."""
+
+    NOT = auto()
+    IN_FILL = auto()
+    IN_TILES = auto()
+
+
 @dataclass(frozen=True)
 class _Column:
     """Taps of a window's columns that one loop comes to, `step` columns apart.
@@ -103,7 +113,7 @@ class _Planes:
 
     Attributes:
         together: lines of the result that are in registers at a time.
-        asks: whether the next lines of the plane are asked for while these multiply.
+        asks: when the next lines of the plane are asked for.
         rows: lines of a workgroup, a multiple of these; 0 where scratch doesn't hold what they
             read.
         begin: the place in scratch of the first one that is not padding.
@@ -144,7 +154,10 @@ class _Planes:
         buffers = {window.load.source, output.buffer}
         moved = sum(b.dtype.bytes * _size(b) for b in buffers if isinstance(b, Buffer))
         taps = along.taps * down.taps
-        self.asks = moved > nest.target.l2_bytes and taps >= MANY_TAPS
+        self.asks = _Asks.NOT
+        if moved > nest.target.l2_bytes:
+            has_time = taps >= MANY_TAPS * along.step * down.step
+            self.asks = _Asks.IN_TILES if has_time else _Asks.IN_FILL
         shape = down.places(max(self.rows, 1)), along.step, pitch
         self.scratch: Scratch = nest.builder.scratch("rows", dtype, shape, Space.WORKGROUP)
         self.sums: Scratch | None = None
@@ -154,7 +167,9 @@ class _Planes:
 
     def _rows_of_band(self, row: int) -> int:
         down, count = self.down, self.together
-        most = rows_in_scratch(self.nest, down.places(count), row)
+        most = rows_in_scratch(
+            self.nest, down.places(count), row, self.nest.target.l1_bytes * 3 // 4
+        )
         groups = -(-_number(down.at) // count)
         fitting = 0
         while fitting < groups and down.places((fitting + 1) * count) <= most:
@@ -199,7 +214,7 @@ class _Planes:
         def line(v: Expr) -> list[Stmt]:
             place = expr.add(start, v)
             begin = expr.add(origin, expr.mul(place, expr.index(down.stride)))
-            stmts = [s for f in range(along.step) for s in self._fill_phase(v, f, begin)]
+            stmts = self._asked_line(begin) + self._fill_line(v, begin)
             asked: list[Expr] = []
             if down.begin > 0:
                 asked.append(expr.binary("ge", place, expr.index(down.begin)))
@@ -214,29 +229,52 @@ class _Planes:
 
         return self.nest.serial(self.scratch.shape[0], line, "v")
 
-    def _fill_phase(self, v: Expr, phase: int, origin: Expr) -> list[Stmt]:
-        along, load, pitch, lanes = (
-            self.window.along,
-            self.window.load,
-            self.scratch.shape[2],
-            self.nest.lanes,
-        )
-        begin = max(0, -(-(along.begin - phase) // along.step))
-        end = max(begin, -(-(along.end - phase) // along.step))
-        end = min(end, pitch - self.lead)
+    def _asked_line(self, origin: Expr) -> list[Stmt]:
+        """Asks for the line that the next workgroup brings in place of one."""
+        along, down, source = self.window.along, self.down, self.window.load.source
+        if self.asks is not _Asks.IN_FILL or not isinstance(source, Buffer):
+            return []
+        ahead = expr.add(origin, expr.index(self.scratch.shape[0] * down.stride + along.begin))
+        step = LINE // source.dtype.bytes
 
-        def copied(j: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+        def piece(n: Expr) -> list[Stmt]:
+            return [Prefetch(source, expr.add(ahead, expr.mul(n, expr.index(step))))]
+
+        return self.nest.serial(-(-(along.end - along.begin) // step), piece, "n")
+
+    def _fill_line(self, v: Expr, origin: Expr) -> list[Stmt]:
+        """A line of the plane, in phases between their padding."""
+        along, load, lanes = self.window.along, self.window.load, self.nest.lanes
+        pitch = self.scratch.shape[2]
+        ranges: list[tuple[int, int]] = []
+        stmts: list[Stmt] = []
+        for phase in range(along.step):
+            begin = max(0, -(-(along.begin - phase) // along.step))
+            end = max(begin, -(-(along.end - phase) // along.step))
+            ranges.append((begin, min(end, pitch - self.lead)))
+            stmts += self._pad(v, phase, 0, -(-(self.lead + begin) // lanes) * lanes)
+            after = (self.lead + ranges[-1][1]) // lanes * lanes
+            stmts += self._pad(v, phase, after, pitch)
+
+        def copied(phase: int, j: Expr) -> Stmt:
             place = expr.add(expr.mul(j, expr.index(along.step)), expr.index(phase))
             value = Load(load.source, (expr.add(origin, place),), load.dtype)
             at = expr.add(j, expr.index(self.lead))
-            return [Store(self.scratch, (v, expr.index(phase), at), value)]
+            return Store(self.scratch, (v, expr.index(phase), at), value)
 
-        before = self._pad(v, phase, 0, -(-(self.lead + begin) // lanes) * lanes)
-        after = self._pad(v, phase, (self.lead + end) // lanes * lanes, pitch)
-        copy = row_of_vectors(
-            *(self.nest, expr.index(begin), end - begin, lanes, copied), may_mask=True
+        def all_phases(j: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+            return [copied(phase, j) for phase in range(along.step)]
+
+        # what all phases have is loaded once for them
+        first, last = max(begin for begin, _ in ranges), min(end for _, end in ranges)
+        last = max(first, last)
+        stmts += row_of_vectors(
+            *(self.nest, expr.index(first), last - first, lanes, all_phases), may_mask=True
         )
-        return before + after + copy
+        for phase, (begin, end) in enumerate(ranges):
+            rest = [*range(begin, min(first, end)), *range(max(last, begin), end)]
+            stmts += [copied(phase, expr.index(j)) for j in rest]
+        return stmts
 
     def _pad(self, v: Expr, phase: int, begin: int, end: int) -> list[Stmt]:
         """Whole vectors of padding."""
@@ -294,7 +332,7 @@ class _Planes:
     def _asked(self, values: Values, at: Expr, begin: Expr, x: Expr) -> list[Stmt]:
         """Asks for the lines of the plane that the next workgroup reads, at place `x` of a result,
         where there is time for that."""
-        if not self.asks:
+        if self.asks is not _Asks.IN_TILES:
             return []
         down, along = self.down, self.window.along
         stmts: list[Stmt] = []

@@ -80,6 +80,22 @@ def test_natively(groups: tuple[int, int, int]) -> None:
         check(conv(groups, window), target, on_cpu(target))
 
 
+@pytest.mark.parametrize("columns", [3, 16, 48])
+def test_strided_points(columns: int) -> None:
+    """Products at every so manyth place of planes, all channels one group."""
+    none = (1, 1), (0, 0, 0, 0)
+    for number, (extents, strides, inner) in enumerate(
+        (((33, 35), (2, 2), 24), ((40, 31), (1, 3), 7), ((13, 97), (3, 2), 64), ((9, 9), (2, 2), 5))
+    ):
+        target = NATIVE[-1 - number % 2]
+        check(conv((1, inner, columns), (extents, (1, 1), strides, *none)), target, on_cpu(target))
+    wide = (64, 64), (1, 1), (2, 2), *none
+    few = (14, 14), (1, 1), (2, 2), *none
+    assert columns < 40 or is_taken((1, 64, columns), wide, "x86-64-v4")
+    assert not is_taken((1, 1024, columns), few, "x86-64-v4")
+    assert not is_taken((1, 64, columns), wide, "x86-64-v3")
+
+
 @pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v2", "aarch64-generic", "riscv64-v"])
 def test_interpreted(target: str) -> None:
     """No place is read that was not brought, but for what is between lines."""
