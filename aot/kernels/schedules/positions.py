@@ -17,7 +17,7 @@ from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.lane_reductions import halved, over_lanes, reduce_lanes
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors, vectors_of
-from aot.kernels.schedules.row_blocks import FEWEST, RowBlocks, block_size
+from aot.kernels.schedules.row_blocks import RowBlocks, Rows
 from aot.records import dataclass
 
 Values = dict[Var, Expr]
@@ -344,12 +344,12 @@ def _short_rows(
 ) -> tuple[Stmt, ...] | None:
     """Short rows: all elements are compared with the greatest or least one again."""
     reduces = [position.extremum, position.found]
-    group = block_size(nest, axes[-1].extent, reduces) if axes else 0
-    if group < FEWEST:
+    rows = Rows.of(nest, output, reduces, (), axes) if axes else None
+    if rows is None:
         return None
     if not position.extremum.dtype.is_float:
-        return RowBlocks(nest, output, reduces, (), axes, gone, group).build()
-    return _NumberBlocks(nest, output, position, axes, gone, group).build()
+        return RowBlocks(nest, output, reduces, (), rows, gone).build()
+    return _NumberBlocks(nest, output, position, rows, gone).build()
 
 
 class _NumberBlocks(RowBlocks):
@@ -360,9 +360,8 @@ class _NumberBlocks(RowBlocks):
         nest: Nest,
         output: Output,
         position: Position,
-        axes: Sequence[Axis],
+        rows: Rows,
         gone: Values,
-        group: int,
     ) -> None:
         self.position, self.exact = position, output
         extremum, found = position.extremum, position.found
@@ -374,7 +373,7 @@ class _NumberBlocks(RowBlocks):
         quick = output.rewritten(
             lambda e: expr.transform(e, {extremum: best, found: place}.get, memo)  # type: ignore[arg-type]
         )
-        super().__init__(nest, quick, [best, place], (), axes, gone, group)
+        super().__init__(nest, quick, [best, place], (), rows, gone)
 
     def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
         nest, dtype = self.nest, self.position.extremum.dtype
@@ -392,7 +391,7 @@ class _NumberBlocks(RowBlocks):
         stmts += quick
         stmts += halved(nest, "sum", acc, width, 1)
         total = nest.let(Load(acc, (expr.index(0),), dtype), stmts, "total")
-        again = nest.serial(count, lambda r: self._exact_row(values, start, r), "r")
+        again = self.by_rows(count, lambda r: self._exact_row(values, start, r))
         return [*stmts, If(expr.binary("ne", total, total), tuple(again))]
 
     def _exact_row(self, values: Values, start: Expr, row: Expr) -> list[Stmt]:

@@ -15,10 +15,12 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.lane_reductions import over_lanes, terms_in_lanes
 from aot.kernels.lower.nest import GRAIN, Axis, Kept, Nest, Output, collapse, combine, identity
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.kept_rows import KeptRows
+from aot.records import dataclass
 
 # rows of a block where as many as a vector has lanes are too large for a cache; fewer are no block,
 # and rows of fewer elements have less to share than blocks cost
@@ -55,13 +57,61 @@ def schedule_row_blocks(
         return None
     if any(r.dtype not in _DTYPES for r in reduces):
         return None
-    group = block_size(nest, axes[-1].extent, reduces)
-    if group < FEWEST:
+    rows = Rows.of(nest, output, reduces, free, axes)
+    if rows is None:
         return None
-    return RowBlocks(nest, output, reduces, free, axes, gone, group).build()
+    return RowBlocks(nest, output, reduces, free, rows, gone).build()
 
 
-def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a result.
+
+    Attributes:
+        outer: the axes around them.
+        counted: the axis of which blocks have some indices.
+        each: the axis of the rows at each of these, if they are few.
+        group: how many rows are combined at once.
+    """
+
+    outer: Sequence[Axis]
+    counted: Axis
+    each: Axis | None
+    group: int
+
+    @staticmethod
+    def of(
+        nest: Nest,
+        output: Output,
+        reduces: Sequence[Reduce],
+        free: Sequence[Axis],
+        axes: Sequence[Axis],
+    ) -> Rows | None:
+        """None where too few rows of such a length are worth a block."""
+        *outer, counted = axes
+        each: Axis | None = None
+        few = counted.extent
+        is_along = not free or output.axes[-1] in free
+        are_few = outer and isinstance(few, int) and few < GROUPS * nest.lanes
+        if is_along and are_few and all(outer[-1].var in expr.free_vars(r) for r in reduces):
+            each, counted = counted, outer.pop()
+        several = Rows(outer, counted, each, 0)
+        group = _group(nest, several.extent, reduces)
+        return replace(several, group=group) if group >= FEWEST else None
+
+    @property
+    def number(self) -> int:
+        """Of rows at each index that is counted."""
+        extent = 1 if self.each is None else self.each.extent
+        assert isinstance(extent, int)
+        return extent
+
+    @property
+    def extent(self) -> Dim:
+        return dims.multiply(self.counted.extent, self.number)
+
+
+def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     """How many rows are combined at once; 0 where there are none."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:
@@ -78,8 +128,9 @@ def block_size(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     return 0
 
 
-def groups_of(nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce]) -> int:
+def _groups_of(nest: Nest, several: Rows, reduces: Sequence[Reduce]) -> int:
     """How many groups of rows a block has: a pass over all of them hides what they wait for."""
+    group, rows = several.group, several.extent
     if group < nest.lanes:
         return 1
     number = max(map(_number, reduces))
@@ -89,8 +140,8 @@ def groups_of(nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce]) -> i
     if not isinstance(rows, int):
         return min(GROUPS, most)
     groups = -(-rows // group)
-    if groups <= most:
-        return groups
+    if groups <= most or several.each is not None:
+        return min(groups, most)
     # blocks without a rest are one loop
     whole = [n for n in range(most, 1, -1) if rows % (n * group) == 0]
     return whole[0] if whole else min(GROUPS, most)
@@ -133,15 +184,13 @@ class RowBlocks:
         output: Output,
         reduces: Sequence[Reduce],
         free: Sequence[Axis],
-        axes: Sequence[Axis],
+        rows: Rows,
         gone: Values,
-        group: int,
     ) -> None:
         self.nest, self.output, self.reduces, self.free = nest, output, reduces, free
-        *outer, self.rows = axes
-        self.outer: Sequence[Axis] = outer
-        self.group = group
-        self.size = group * groups_of(nest, group, self.rows.extent, reduces)
+        self.rows, self.group = rows, rows.group
+        self.size = rows.group * _groups_of(nest, rows, reduces)
+        self.extents: dict[Var, Dim] = {}
         self.inside, more = collapse(free, output.address, output.values)
         self.gone = {**gone, **more}
         self.row = nest.builder.var("row")
@@ -149,28 +198,59 @@ class RowBlocks:
         self.kept = KeptRows(nest, output, reduces, free, self.size, are_apart=True)
 
     def build(self) -> tuple[Stmt, ...]:
-        nest, extent = self.nest, self.rows.extent
+        nest, rows = self.nest, self.rows
+        extent, count = rows.counted.extent, max(1, self.size // rows.number)
+        if isinstance(extent, int) and rows.number > 1:
+            count = next((n for n in range(count, count // 2, -1) if extent % n == 0), count)
         work = dims.product([n for r in self.reduces[:1] for _, n in r.axes])
-        rest = dims.modulo(extent, self.size)
-        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, self.size))
+        rest = dims.modulo(extent, count)
+        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, count))
+
+        def some(values: Values, start: Expr, count: Dim) -> list[Stmt]:
+            return self.block(values, start, dims.multiply(count, rows.number))
 
         def either(values: Values) -> list[Stmt]:
-            start = expr.mul(values[blocks.var], expr.index(self.size))
-            if isinstance(extent, int) and extent < self.size:
-                return self.block(values, expr.index(0), extent)
-            whole = self.block(values, start, self.size)
+            start = expr.mul(values[blocks.var], expr.index(count))
+            if isinstance(extent, int) and extent < count:
+                return some(values, expr.index(0), extent)
+            whole = some(values, start, count)
             if rest == 0:
                 return whole
-            end = expr.add(start, expr.index(self.size))
+            end = expr.add(start, expr.index(count))
             is_whole = expr.binary("le", end, expr.index(extent))
-            return [If(is_whole, tuple(whole), tuple(self.block(values, start, rest)))]
+            return [If(is_whole, tuple(whole), tuple(some(values, start, rest)))]
 
-        return nest.grid([*self.outer, blocks], either, dims.multiply(work, self.size))
+        work = dims.multiply(work, count * rows.number)
+        return nest.grid([*rows.outer, blocks], either, work)
 
     def at(self, values: Values, start: Expr, row: Expr) -> Values:
-        """Indices of a row of the block that begins with row `start`."""
-        place = {self.rows.var: expr.add(start, row), self.row: row}
-        return {**self.gone, **values, **place}
+        """Indices of a row of the block that begins with index `start` of those counted."""
+        rows = self.rows
+        place = {**self.gone, **values, self.row: row}
+        if rows.each is None:
+            return {**place, rows.counted.var: expr.add(start, row)}
+        number = expr.index(rows.number)
+        counted, one = (
+            simplify(expr.binary(op, row, number), self.extents) for op in ("floordiv", "floormod")
+        )
+        return {**place, rows.counted.var: expr.add(start, counted), rows.each.var: one}
+
+    def by_rows(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each of `count` rows, one after the other."""
+        nest, number = self.nest, self.rows.number
+
+        def counted(n: Expr) -> list[Stmt]:
+            def one(r: Expr) -> list[Stmt]:
+                for e, extent in ((n, self.size), (r, number)):
+                    if isinstance(e, Var):
+                        self.extents[e] = extent
+                return body(expr.add(expr.mul(n, expr.index(number)), r))
+
+            return nest.serial(number, one, "r")
+
+        if self.rows.each is None:
+            return nest.serial(count, body, "r")
+        return nest.serial(dims.floor_divide(count, number), counted, "rc")
 
     def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
         """The results of `count` rows from `start` on."""
@@ -191,11 +271,13 @@ class RowBlocks:
         def store(r: Expr, more: Values) -> list[Stmt]:
             return self.output.stores(self.nest, {**at(r), **more}, done.get)
 
+        if not self.free and self.rows.each is not None:
+            return stmts + self.by_rows(count, lambda r: store(r, {}))
         if not self.free:
             return stmts + self._in_groups(count, lambda r: store(r, {}))
         if self.output.axes[-1] not in self.free:
             return stmts + self._across(count, store)
-        return stmts + self.nest.serial(count, lambda r: self._along(r, store), "r")
+        return stmts + self.by_rows(count, lambda r: self._along(r, store))
 
     def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
         """Groups of rows, fours for what is left and then single ones: where those of one size
@@ -259,7 +341,7 @@ class RowBlocks:
 
             return [*loops, *over_lanes(nest, left, store)]
 
-        rows = nest.serial(count, row, "r")
+        rows = self.by_rows(count, row)
         (left,) = widths
         if dims.modulo(count, self.group) != 0:
             # rows that a last group lacks have terms too

@@ -94,6 +94,27 @@ def test_values_of_machine_code(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
+@pytest.mark.parametrize("op", ["layer_norm", "softmax", "arg_max", "reduce_sum", "reduce_max"])
+def test_few_rows_in_each_of_many(op: str, target: str) -> None:
+    """Of which blocks have several: heads that lie elsewhere than positions do."""
+    engine = on_cpu(target) if target in native_targets() else on_interpreter
+    for few, many, inner in ((2, 70, 9), (3, 37, 20), (5, 4, 12), (12, 11, 16), (2, 2, 33)):
+        for length in (many, "A"):
+            b = Builder()
+            x = b.input("x", f"f32[{few}, {length}, {inner}]")
+            x = b.op("transpose", x, perm=(1, 0, 2))
+            if op == "layer_norm":
+                scale = b.constant(np.linspace(0.5, 2, inner, dtype=np.float32))
+                y = b.op(op, x, scale, scale, axis=2, epsilon=1e-5)
+            elif op in ("softmax", "arg_max"):
+                y = b.op(op, x, axis=2)
+            else:
+                y = b.op(op, x, axes=(2,), keepdims=False)
+            b.output("y", y)
+            check(b.module().main, [data(few, many, inner)], target, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
 def test_results_that_lie_across_in_few_sets_of_a_cache(target: str) -> None:
     inner = on_cpu(target) if target in native_targets() else on_interpreter
     kernels: list[Kernel] = []
