@@ -13,6 +13,8 @@ from aot.kernels.lower.nest import Nest
 
 # vectors of results side by side, whose sums hide an operation's latency
 SUMS = 4
+# lanes of a vector of what is left, where only the device knows how much that is
+FEW = 4
 # lanes of vectors in which some are turned off
 _LEAST_MASKED = 8
 
@@ -25,13 +27,14 @@ def row_of_vectors(
     body: Callable[[Expr, int, Expr | None], Sequence[Stmt]],
     *,
     may_mask: bool = False,
+    is_long: bool = False,
     before: Callable[[Expr, int], Sequence[Stmt]] | None = None,
 ) -> list[Stmt]:
     """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
 
     `body(index, width, lane)` gives the statements of an element. With `may_mask` what is left may
-    be lanes of one vector, the others of which are off. `before(index, width)` stands before a
-    vector.
+    be lanes of one vector, the others of which are off. An element that `is_long` is rather code
+    for one width more than done one by one. `before(index, width)` stands before a vector.
     """
 
     def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
@@ -40,7 +43,7 @@ def row_of_vectors(
     out: list[Stmt] = []
     done: Dim = 0
     masked = masked_lanes(nest, count) if may_mask else 0
-    for wide in _widths(width, nest.lanes, dims.add(count, -masked)):
+    for wide in _widths(width, nest.lanes, dims.add(count, -masked), is_long=is_long):
         size = expr.index(wide)
         begin = expr.index(done)
         full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
@@ -72,7 +75,7 @@ def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]
     width, and how many they are."""
     found: list[tuple[Dim, int, Dim]] = []
     done: Dim = 0
-    for wide in (*_widths(width, lanes, count), 1):
+    for wide in (*_widths(width, lanes, count, is_long=True), 1):
         full = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), wide)
         if full != 0:
             found.append((done, wide, full))
@@ -89,15 +92,17 @@ def masked_lanes(nest: Nest, count: Dim) -> int:
     return rest if rest.bit_count() > 1 else 0
 
 
-def _widths(width: int, lanes: int, count: Dim) -> list[int]:
+def _widths(width: int, lanes: int, count: Dim, *, is_long: bool = False) -> list[int]:
     """Widths of the vectors that `count` elements are taken in, ever narrower; where only the
     device knows how many there are, of `lanes` at least, and of the power of two that divides what
-    is left."""
+    is left, or of a few if elements are long."""
     if not isinstance(count, int):
         widths = [width] if width <= lanes else [width, lanes]
         part = min(width, lanes) // 2
         while part > 1 and dims.modulo(count, part) != 0:
             part //= 2
+        if is_long:
+            part = max(part, min(FEW, widths[-1] // 2))
         return widths if part <= 1 or dims.modulo(count, widths[-1]) == 0 else [*widths, part]
     widths = []
     while width > 1 and count:

@@ -99,6 +99,7 @@ def lanes_over_output(
             *(nest, start, count, width),
             lambda at, *lane: body({**values, inner.var: at}, *lane),
             may_mask=may_mask,
+            is_long=work != 1,
         )
 
     if _is_one_piece(inner.extent, outer, grain):

@@ -94,6 +94,18 @@ def test_values_of_machine_code(op: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
+def test_columns_whose_count_only_the_device_knows(target: str) -> None:
+    """What is left of them takes vectors of four, and then single ones."""
+    engine = on_cpu(target) if target in native_targets() else on_interpreter
+    for op in ("softmax", "arg_max", "reduce_sum"):
+        for count in (1, 3, 4, 7, 8, 13, 30):
+            b = Builder()
+            x = b.input("x", "f32[2, 9, A]")
+            b.output("y", b.op(op, x, **({"axes": (1,)} if op == "reduce_sum" else {"axis": 1})))
+            check(b.module().main, [data(2, 9, count)], target, 1, engine=engine)
+
+
+@pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
 @pytest.mark.parametrize("op", ["layer_norm", "softmax", "arg_max", "reduce_sum", "reduce_max"])
 def test_few_rows_in_each_of_many(op: str, target: str) -> None:
     """Of which blocks have several: heads that lie elsewhere than positions do."""
