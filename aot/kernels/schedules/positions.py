@@ -13,6 +13,7 @@ from dataclasses import replace
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Select, Unary, Var
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.lane_reductions import halved, over_lanes, reduce_lanes
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, identity
@@ -365,18 +366,22 @@ class _NumberBlocks(RowBlocks):
     ) -> None:
         self.position, self.exact = position, output
         extremum, found = position.extremum, position.found
-        best = replace(extremum, op="greatest" if position.is_max else "least")
-        is_it = expr.binary("eq", position.element, best)
+        # halves are compared as what they are computed as
+        self.dtype = DType.F32 if extremum.dtype.bits < DType.F32.bits else extremum.dtype
+        op = "greatest" if position.is_max else "least"
+        best = Reduce(op, extremum.axes, expr.cast(extremum.body, self.dtype), self.dtype)
+        is_it = expr.binary("eq", expr.cast(position.element, self.dtype), best)
         number = expr.select(is_it, position.number, position.never)
         place = Reduce(found.op, found.axes, number, found.dtype)
+        made = {extremum: expr.cast(best, extremum.dtype), found: place}
         memo: dict[Expr, Expr] = {}
         quick = output.rewritten(
-            lambda e: expr.transform(e, {extremum: best, found: place}.get, memo)  # type: ignore[arg-type]
+            lambda e: expr.transform(e, made.get, memo)  # type: ignore[arg-type]
         )
         super().__init__(nest, quick, [best, place], (), rows, gone)
 
     def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
-        nest, dtype = self.nest, self.position.extremum.dtype
+        nest, dtype = self.nest, self.dtype
         sums: list[tuple[Scratch, int]] = []
 
         def seen(width: int) -> Scratch:
