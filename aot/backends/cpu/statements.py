@@ -309,7 +309,10 @@ class KernelEmitter:
             at = Affine(self.lanes.constant(first), self.lanes.constant(1))
             self.lanes.count = width
             self.in_iteration(stmt, 0, inner, at)
-            loaded = {load: load_columns(self.memory, load, count) for load in block.loads}
+            loaded = {
+                load: load_columns(self.memory, load, stmt.var, inner.var, count)
+                for load in block.loads
+            }
             self.scopes.close()
             results: dict[Store, list[Value]] = {each: [] for each in block.stores}
             is_plain = all(each in results for each in inner.body)

@@ -8,7 +8,7 @@ transposed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from aot.backends.cpu.addresses import from_memory, to_memory
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, poison
@@ -16,7 +16,7 @@ from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
 from aot.ir import dims
 from aot.ir.dims import Dim
-from aot.ir.expr import Expr, Load, Var, coefficient, free_vars
+from aot.ir.expr import Binary, Expr, Load, Var, coefficient, dim_of, free_vars, transform
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, For, Let, LoopKind, Scratch, Space, Store
 from aot.records import dataclass
@@ -25,6 +25,8 @@ from aot.records import dataclass
 LEAST = 4
 # vectors that are interleaved from which on an odd number of them is by way of a power of two
 MANY = 7
+# lanes of words that are moved whole
+WORDS = (2, 4, 8)
 # bits that are shuffled within by the instructions that all machines have
 _LANE_BITS = 128
 # bits of a vector up to which parts of it are put together at no cost beside shuffles of whole ones
@@ -84,15 +86,18 @@ def block_of(stmt: For, width: int) -> Block | None:
         across = _step(store.target, store.indices, inner.var)
         return stmt.extent == across or is_square
 
-    found = tuple(
+    plain = tuple(
         x
         for x in loads(roots)
         if is_square
         and x.guard is None
         and x.dtype is x.source.dtype is not DType.INDEX
         and x.source not in targets
-        and is_transposed(x.source, x.indices, far=isinstance(x.source, Buffer))
     )
+    found = tuple(
+        x for x in plain if is_transposed(x.source, x.indices, far=isinstance(x.source, Buffer))
+    )
+    found += tuple(x for x in plain if _word(x, stmt.var, inner.var, width) > 1)
     stores = tuple(s for s in stored if is_stored(s))
     return Block(inner, found, stores) if found or stores else None
 
@@ -117,32 +122,64 @@ def _step(memory: Buffer | Scratch, indices: Sequence[Expr], var: Var) -> Dim | 
     return total
 
 
-def load_columns(memory: Memory, load: Load, count: int) -> list[Value]:
-    """What a transposed load gives in each of `count` iterations of the unrolled loop, at the first
-    of which the scope is."""
-    source, asm = load.source, memory.asm
+def _word(load: Load, along: Var, lane: Var, width: int) -> int:
+    """Of how many lanes words are that a load has whole, each word's lanes neighbours in memory,
+    and so are the words along the unrolled loop; 1 for any other load."""
+    source = load.source
+    if not isinstance(source, Buffer) or len(load.indices) != 1 or source.strides != (1,):
+        return 1
+    (index,) = load.indices
+    for count in WORDS:
+        if coefficient(index, along) != count or width % count or width // count < LEAST:
+            continue
+        word, part = Var("word"), Var("part")
+        seen = transform(index, _taken_apart(lane, count, word, part))
+        if lane in free_vars(seen) or coefficient(seen, part) != 1:
+            continue
+        if coefficient(seen, word) not in (None, count):
+            return count
+    return 1
+
+
+def _taken_apart(lane: Var, count: int, word: Var, part: Var) -> Callable[[Expr], Expr | None]:
+    """What names the quotient and the remainder of a lane by `count`."""
+
+    def named(e: Expr) -> Expr | None:
+        if isinstance(e, Binary) and e.a is lane and dim_of(e.b) == count:
+            return {"floordiv": word, "floormod": part}.get(e.op)
+        return None
+
+    return named
+
+
+def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) -> list[Value]:
+    """What a transposed load gives in each of `count` iterations of the loop along `along`, at the
+    first of which the scope is."""
+    source, asm, lanes = load.source, memory.asm, memory.lanes.count
     address, size = memory.addresses.of(source, load.indices), memory.traits.bytes_of(source.dtype)
+    element = memory.traits.memory_element(source.dtype)
     metadata = memory.metadata(source, is_load=True)
-    element, lanes = memory.traits.memory_element(source.dtype), memory.lanes.count
+
+    def loaded(pointer: Value, elements: int, behind: int = 0) -> Value:
+        at = asm.offset(pointer, integer(behind * size, Type("i64")))
+        return asm.load(Type(element, elements), at, size, metadata)
+
     is_dense = address.step is not None and address.step.number == count == LEAST
     if is_dense and 8 * size * lanes > _MOST_ZIPPED and size >= WORD:
         # vectors as wide as registers, of which every other element is an instruction
-        rows = [
-            asm.load(
-                Type(element, lanes),
-                asm.offset(address.pointer, integer(n * lanes * size, Type("i64"))),
-                size,
-                metadata,
-            )
-            for n in range(count)
-        ]
-        return [from_memory(asm, row, load.dtype) for row in _unzipped(asm, rows, 1)]
-    line = Type(element, count)
-    lines = [
-        asm.load(line, memory.lane_pointer(address, lane, size), size, metadata)
-        for lane in range(lanes)
-    ]
-    return [from_memory(asm, row, load.dtype) for row in transpose(asm, lines)]
+        wide = [loaded(address.pointer, lanes, n * lanes) for n in range(count)]
+        columns = _unzipped(asm, wide, 1)
+    else:
+        word = _word(load, along, lane, lanes)
+        starts = [memory.lane_pointer(address, first, size) for first in range(0, lanes, word)]
+        lines = [loaded(start, count * word) for start in starts]
+        if word > 1:
+            words = Type(f"i{8 * size * word}", count)
+            rows = transpose(asm, [asm.bitcast_to(line, words) for line in lines])
+            columns = [asm.bitcast_to(row, Type(element, lanes)) for row in rows]
+        else:
+            columns = transpose(asm, lines)
+    return [from_memory(asm, column, load.dtype) for column in columns]
 
 
 def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None:

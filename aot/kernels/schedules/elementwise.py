@@ -1,8 +1,8 @@
 """Elementwise executables, movement among them: lanes along the innermost dim of the result.
 
 On a CPU what a condition on an index alone decides is decided once for each segment of its axis.
-Owns that; transposes.py has the loops of operands whose neighbours lie along another axis, and
-general.py those of all else.
+Owns that; transposes.py has the loops of operands whose neighbours lie along another axis, words.py
+those of a few neighbours that stay together, and general.py those of all else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower import segments
 from aot.kernels.lower.data_places import vector_places
+from aot.kernels.lower.narrow import in_kept_bits
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse, without_division
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values, lanes_over_output
@@ -24,6 +25,7 @@ from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.resized import schedule_picked
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.transposes import schedule_blocks
+from aot.kernels.schedules.words import in_order, schedule_words
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
@@ -38,9 +40,15 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
+        packed = in_order(output)
+        if packed is not None:
+            axes, gone = collapse(packed.axes, packed.address, packed.values)
+            output = packed.rewritten(lambda e: expr.substitute(e, gone), axes)
+        output = output.rewritten(in_kept_bits)
         wide = _of_narrow_lanes(nest, output)
         made = (
             _segmented(wide, output)
+            or schedule_words(nest, output)
             or schedule_blocks(nest, wide, output)
             or _picked(nest, output)
             or _gathered(nest, output)
@@ -66,7 +74,9 @@ def _of_narrow_lanes(nest: Nest, output: Output) -> Nest:
         return nest  # each lane loads for itself
     stored = [output.buffer.dtype, *(buffer.dtype for buffer, _ in output.others)]
     nodes = {node for value in output.values for node in expr.nodes(value)}
-    used = [node.dtype for node in nodes if node.dtype is not DType.INDEX]
+    # what is the same in all lanes is a scalar
+    varied = (node for node in nodes if node.dtype is not DType.INDEX and expr.free_vars(node))
+    used = [node.dtype for node in varied]
     widest = max(dtype.bytes for dtype in (*stored, *used))
     return replace(nest, lanes=max(nest.lanes, nest.target.vector_bytes // widest))
 

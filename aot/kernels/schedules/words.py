@@ -1,0 +1,173 @@
+"""Movement of words: a few neighbours that stay together while what is around them is transposed.
+
+What is packed in groups of four along a sum when it runs is such, as the operands of products of
+bytes are, and so are pixels of a few bytes. Owns the blocks of two axes whose words registers
+transpose, and how a packed result is seen as axes of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.ir import expr
+from aot.ir.expr import Binary, Expr
+from aot.kernels.ir.nodes import If, Stmt
+from aot.kernels.lower.nest import Axis, Nest, Output, split_axis
+from aot.kernels.schedules.general import Values
+
+# elements and bytes of a word
+COUNTS, MOST_BYTES = (2, 4, 8), 8
+# words of the narrowest block's rows and columns
+LEAST = 4
+
+
+def in_order(output: Output) -> Output | None:
+    """A result whose address takes axes apart, as packed ones do, by axes in the order in which it
+    lies; None where it does not, or is not all of its axes."""
+    found = output
+    while (group := _grouped(found)) is not None:
+        found = split_axis(found, *group)
+    if found is output:
+        return None
+    steps = [expr.coefficient(found.address, axis.var) for axis in found.axes]
+    if not all(isinstance(step, int) and step > 0 for step in steps):
+        return None
+    order = sorted(range(len(steps)), key=lambda k: -steps[k])  # type: ignore[operator]
+    return found.rewritten(lambda e: e, [found.axes[k] for k in order])
+
+
+def _grouped(output: Output) -> tuple[int, int] | None:
+    """An axis that the address takes apart into groups of some size that divides it, and these."""
+    for e in expr.nodes(output.address):
+        if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
+            continue
+        size = expr.dim_of(e.b)
+        for number, axis in enumerate(output.axes):
+            if e.a is axis.var and isinstance(size, int) and isinstance(axis.extent, int):
+                return (number, size) if axis.extent % size == 0 else None
+    return None
+
+
+def schedule_words(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
+    """Loops over blocks of words; None where operands' words are no neighbours along another axis
+    than the result's."""
+    if output.others or len(output.axes) < 3 or nest.target.arch == "riscv64":
+        return None
+    *outer, columns, word = output.axes
+    count, size = word.extent, output.buffer.dtype.bytes
+    if count not in COUNTS or count * size > MOST_BYTES or not isinstance(columns.extent, int):
+        return None
+    steps = [expr.coefficient(output.address, axis.var) for axis in (columns, word)]
+    rows = _rows(output, count)
+    if steps != [count, 1] or rows is None or not isinstance(rows.extent, int):
+        return None
+    width = nest.target.vector_bytes // (count * size)
+    if width < LEAST or min(columns.extent, rows.extent) < LEAST:
+        return None
+    return _Words(nest, output, rows, width).build([axis for axis in outer if axis is not rows])
+
+
+def _rows(output: Output, count: int) -> Axis | None:
+    """The axis along which an operand's words are neighbours, where all operands are read by whole
+    words or by one element for all of a word."""
+    *outer, columns, word = output.axes
+    found: Axis | None = None
+    for load in (load for value in output.values for load in expr.loads(value)):
+        (index, *others) = load.indices
+        if load.guard is not None or others or expr.loads(index):
+            return None
+        if expr.coefficient(index, columns.var) is None:
+            return None
+        if expr.coefficient(index, word.var) == 0:
+            continue
+        if expr.coefficient(index, word.var) != 1 or load.dtype.bytes != output.buffer.dtype.bytes:
+            return None
+        for axis in outer:
+            if expr.coefficient(index, axis.var) == count:
+                found = axis
+    return found
+
+
+class _Words:
+    """Attributes:
+    rows, columns, word: the axes of a block, and that of the elements of a word.
+    width: words of a vector, and so of a block's rows and columns.
+    """
+
+    def __init__(self, nest: Nest, output: Output, rows: Axis, width: int) -> None:
+        self.nest, self.output, self.rows, self.width = nest, output, rows, width
+        *_, self.columns, self.word = output.axes
+        assert isinstance(self.word.extent, int)
+        self.count = self.word.extent
+
+    def build(self, outer: Sequence[Axis]) -> tuple[Stmt, ...]:
+        nest, extent = self.nest, self.rows.extent
+        assert isinstance(extent, int) and isinstance(self.columns.extent, int)
+        tiles = Axis(nest.builder.var("mt"), -(-extent // self.width))
+        whole, left = divmod(extent, self.width)
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[tiles.var], expr.index(self.width))
+            if not left:
+                return self.some_rows(values, first, self.width)
+            if not whole:
+                return self.some_rows(values, first, left)
+            is_whole = expr.binary("lt", values[tiles.var], expr.index(whole))
+            several, rest = (self.some_rows(values, first, n) for n in (self.width, left))
+            return [If(is_whole, tuple(several), tuple(rest))]
+
+        return nest.grid([*outer, tiles], body, self.columns.extent * self.count * self.width)
+
+    def some_rows(self, values: Values, first: Expr, count: int) -> list[Stmt]:
+        """All columns of `count` rows, fewer than a block has or as many."""
+        assert isinstance(self.columns.extent, int)
+
+        def columns(column: Expr, wide: int) -> list[Stmt]:
+            return self._pieces(
+                count,
+                first,
+                self.width,
+                lambda row, high: self.block(values, row, high, column, wide),
+            )
+
+        return self._pieces(self.columns.extent, expr.index(0), self.width, columns)
+
+    def block(self, values: Values, row: Expr, high: int, column: Expr, wide: int) -> list[Stmt]:
+        """`wide` words, which lanes have, of `high` rows."""
+        nest, size = self.nest, expr.index(self.count)
+
+        def one(n: Expr) -> list[Stmt]:
+            def element(lane: Expr) -> list[Stmt]:
+                word = expr.binary("floordiv", lane, size) if wide > 1 else expr.index(0)
+                part = expr.binary("floormod", lane, size) if wide > 1 else lane
+                place = {
+                    **values,
+                    self.rows.var: expr.add(row, n),
+                    self.columns.var: expr.add(column, word),
+                    self.word.var: part,
+                }
+                return self.output.stores(nest, place)
+
+            return [nest.spread(wide * self.count, element)]
+
+        return nest.unrolled(high, one, "r")
+
+    def _pieces(
+        self, extent: int, start: Expr, size: int, body: Callable[[Expr, int], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body(first, count)` for pieces of an extent from `start` on: as many as fit of each
+        size, halved down to the least, and then one by one."""
+        stmts: list[Stmt] = []
+        done = 0
+        while done < extent:
+            begin, wide = expr.add(start, expr.index(done)), size
+            stmts += self.nest.serial(
+                (extent - done) // wide,
+                lambda n, begin=begin, wide=wide: body(  # type: ignore[misc]
+                    expr.add(begin, expr.mul(n, expr.index(wide))), wide
+                ),
+                "b",
+            )
+            done += (extent - done) // wide * wide
+            size = size // 2 if size > LEAST else 1
+        return stmts
