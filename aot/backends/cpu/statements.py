@@ -331,7 +331,7 @@ class KernelEmitter:
                 self.scopes.close()
             self.in_iteration(stmt, 0, inner, at)
             for each, values in results.items():
-                store_columns(self.memory, each, values)
+                store_columns(self.memory, each, stmt.var, values)
             self.scopes.close()
             self.lanes.count = 0
 

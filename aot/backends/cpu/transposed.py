@@ -72,13 +72,14 @@ def block_of(stmt: For, width: int) -> Block | None:
     is_square = _is_power(stmt.extent) and stmt.extent >= LEAST
 
     def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr], *, far: bool) -> bool:
-        """Whether neighbours along the unrolled loop are neighbours in memory, and lanes are not;
-        `far` is whether data may say where a lane's are."""
+        """Whether neighbours along the unrolled loop are neighbours in memory, in either order, and
+        lanes are not; `far` is whether data may say where a lane's are."""
         if isinstance(memory, Scratch) and memory.space is Space.REGISTER:
             return False
         along, across = (_step(memory, indices, v) for v in (stmt.var, inner.var))
         is_known = not named & {v for i in indices for v in free_vars(i)}
-        return is_known and along == 1 and across not in (0, 1) and (far or across is not None)
+        is_near = along in (1, -1) and across not in (0, 1)
+        return is_known and is_near and (far or across is not None)
 
     def is_stored(store: Store) -> bool:
         if not is_transposed(store.target, store.indices, far=False):
@@ -152,6 +153,11 @@ def _taken_apart(lane: Var, count: int, word: Var, part: Var) -> Callable[[Expr]
     return named
 
 
+def _backwards(memory: Buffer | Scratch, indices: Sequence[Expr], along: Var, count: int) -> int:
+    """How many elements behind the first in memory the first iteration's is."""
+    return count - 1 if _step(memory, indices, along) == -1 else 0
+
+
 def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) -> list[Value]:
     """What a transposed load gives in each of `count` iterations of the loop along `along`, at the
     first of which the scope is."""
@@ -159,9 +165,10 @@ def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) 
     address, size = memory.addresses.of(source, load.indices), memory.traits.bytes_of(source.dtype)
     element = memory.traits.memory_element(source.dtype)
     metadata = memory.metadata(source, is_load=True)
+    back = _backwards(source, load.indices, along, count)
 
     def loaded(pointer: Value, elements: int, behind: int = 0) -> Value:
-        at = asm.offset(pointer, integer(behind * size, Type("i64")))
+        at = asm.offset(pointer, integer((behind - back) * size, Type("i64")))
         return asm.load(Type(element, elements), at, size, metadata)
 
     is_dense = address.step is not None and address.step.number == count == LEAST
@@ -179,20 +186,28 @@ def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) 
             columns = [asm.bitcast_to(row, Type(element, lanes)) for row in rows]
         else:
             columns = transpose(asm, lines)
+    if back:
+        columns.reverse()
     return [from_memory(asm, column, load.dtype) for column in columns]
 
 
-def store_columns(memory: Memory, store: Store, values: Sequence[Value]) -> None:
+def store_columns(memory: Memory, store: Store, along: Var, values: Sequence[Value]) -> None:
     """A transposed store of what each iteration of the unrolled loop has; as above."""
     target, asm = store.target, memory.asm
-    address, size = memory.addresses.of(target, store.indices), memory.traits.bytes_of(target.dtype)
+    address = memory.addresses.of(target, store.indices)
+    size = memory.traits.bytes_of(target.dtype)
     metadata = memory.metadata(target, is_load=False)
     rows = [to_memory(asm, value, target.dtype) for value in values]
+    behind = _backwards(target, store.indices, along, len(rows))
+    back = integer(-behind * size, Type("i64"))
+    if behind:
+        rows.reverse()
     if address.step is not None and address.step.number == len(rows):
-        asm.store(interleaved(asm, rows), address.pointer, size, metadata)
+        asm.store(interleaved(asm, rows), asm.offset(address.pointer, back), size, metadata)
         return
     for lane, line in enumerate(transpose(asm, rows)):
-        asm.store(line, memory.lane_pointer(address, lane, size), size, metadata)
+        pointer = asm.offset(memory.lane_pointer(address, lane, size), back)
+        asm.store(line, pointer, size, metadata)
 
 
 def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:

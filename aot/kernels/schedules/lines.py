@@ -159,8 +159,6 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
         return None
     if op.attrs["axis"] != x.type.rank - 1 or x.type.layout or op.results[0].type.layout:
         return None
-    if op.attrs["reverse"]:
-        return None  # neighbours in memory stand in the other order
     extent, count = extents[-1], dims.product(list(extents[:-1]))
     assert isinstance(extent, int) and isinstance(count, int)
     if extent < LEAST_LINES or count < lanes or stored(x) is not x:
@@ -169,6 +167,8 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
     acc = nest.builder.scratch("acc", wide, (lanes,))
 
     def step(line: Expr, i: Expr, slot: Expr) -> list[Stmt]:
+        if op.attrs["reverse"]:
+            i = expr.sub(expr.index(extent - 1), i)
         at = expr.add(expr.mul(line, expr.index(extent)), i)
         now = Load(acc, (slot,), wide)
         term = expr.cast(Load(lines.buffers[x], (at,), x.type.dtype), wide)

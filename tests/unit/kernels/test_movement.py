@@ -312,3 +312,34 @@ def test_every_few_elements(step: int, dtype: str) -> None:
         data = (np.arange(3 * extent) % 251).reshape(3, extent)
         arrays = [data.astype(DType(dtype).numpy)]
         run_everywhere(make, arrays)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32", "u8", "f16"])
+def test_scans_in_either_direction(dtype: str) -> None:
+    """Blocks that registers transpose, whose neighbours in memory follow each other backwards."""
+    for rows, columns in ((3, 40), (16, 16), (37, 21), (64, 67)):
+        data = (np.arange(rows * columns) % 7).reshape(rows, columns).astype(DType(dtype).numpy)
+        for is_back, is_exclusive in itertools.product((False, True), repeat=2):
+
+            def make(is_back: bool = is_back, is_exclusive: bool = is_exclusive) -> Function:
+                b = Builder()
+                x = b.input("x", f"{dtype}[{rows}, {columns}]")
+                y = b.op("scan", x, axis=1, combine="sum", exclusive=is_exclusive, reverse=is_back)
+                b.output("y", y)
+                return b.function()
+
+            run_everywhere(make, [data])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
+def test_flips_that_transpose(dtype: str) -> None:
+    data = (np.arange(2 * 37 * 50) % 251).reshape(2, 37, 50).astype(DType(dtype).numpy)
+
+    def make() -> Function:
+        b = Builder()
+        x = b.input("x", f"{dtype}[2, 37, 50]")
+        flipped = b.op("slice", x, starts=[0, 36, 49], stops=[2, -1, -1], steps=[1, -1, -1])
+        b.output("y", b.op("transpose", flipped, perm=[0, 2, 1]))
+        return b.function()
+
+    run_everywhere(make, [data])
