@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aot.ir import expr
-from aot.ir.expr import Binary, Const, Expr, Load, Select, Var
+from aot.ir.expr import Binary, Const, Expr, Load, Select, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.lower.nest import Output
 
 _COMPARE = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 _CHOICES = ("min", "max")
+# times that an index may go through what it is the remainder of, each a segment
+MOST_TIMES = 4
 
 
 def ends(values: Iterable[Expr], var: Var, extent: int) -> list[int]:
@@ -25,14 +27,16 @@ def ends(values: Iterable[Expr], var: Var, extent: int) -> list[int]:
     found: list[int] = []
 
     def split(values: Sequence[Expr], first: int, end: int) -> None:
+        # what is known in all of it leaves others linear, which may turn then
+        values = [within(value, var, first, end) for value in values]
         nodes = {node for value in values for node in expr.nodes(value)}
-        turns = {turn for node in nodes if (turn := _turn(node, var)) is not None}
+        turns = {turn for node in nodes for turn in _turns(node, var, first, end)}
         inside = sorted(turn for turn in turns if first < turn < end)
         if not inside:
             found.append(end)
             return
         for last in (*inside, end):
-            split([within(value, var, first, last) for value in values], first, last)
+            split(values, first, last)
             first = last
 
     split(list(values), 0, extent)
@@ -47,8 +51,12 @@ def within(e: Expr, var: Var, first: int, end: int) -> Expr:
         if x not in memo:
             made = _folded(expr.rebuild(x, go))
             turn = _turn(made, var)
-            is_known = turn is not None and not first < turn < end
-            memo[x] = _decided(made, first, end - 1) if is_known else made
+            if turn is not None:
+                is_known = not first < turn < end
+                made = _decided(made, first, end - 1) if is_known else made
+            else:
+                made = _unfolded(made, var, first, end - 1)
+            memo[x] = made
         return memo[x]
 
     return go(e)
@@ -57,6 +65,65 @@ def within(e: Expr, var: Var, first: int, end: int) -> Expr:
 def output_within(output: Output, var: Var, first: int, end: int) -> Output:
     """The output with all its expressions so."""
     return output.rewritten(lambda e: within(e, var, first, end))
+
+
+def _turns(e: Expr, var: Var, first: int, end: int) -> list[int]:
+    """The indices in a segment from which on an expression is another than before."""
+    turn = _turn(e, var)
+    if turn is not None:
+        return [turn]
+    line = _line(e.a, var) if isinstance(e, Unary | Binary) else None
+    if line is None:
+        return []
+    slope, start = line
+    if _is_mirrored(e):
+        return [start // -slope + 1 if slope < 0 else -(start // slope)]
+    size = _size(e)
+    if size is None or slope != 1:
+        return []
+    least, most = (start + first) // size, (start + end - 1) // size
+    if most - least >= MOST_TIMES:
+        return []
+    return [size * n - start for n in range(least + 1, most + 1)]
+
+
+def _is_mirrored(e: Expr) -> bool:
+    return isinstance(e, Unary) and e.op == "abs"
+
+
+def _size(e: Expr) -> int | None:
+    """What an index is the remainder by, if that is known."""
+    if not isinstance(e, Binary) or e.op != "floormod":
+        return None
+    size = expr.dim_of(e.b)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _line(e: Expr, var: Var) -> tuple[int, int] | None:
+    """Slope and start of an index that is linear in one variable alone; None of others."""
+    if e.dtype is not DType.INDEX or expr.free_vars(e) != {var} or expr.loads(e):
+        return None
+    slope = expr.coefficient(e, var)
+    start = expr.dim_of(expr.substitute(e, {var: expr.index(0)}))
+    if not isinstance(slope, int) or not isinstance(start, int) or slope == 0:
+        return None
+    return slope, start
+
+
+def _unfolded(e: Expr, var: Var, first: int, last: int) -> Expr:
+    """What is mirrored or begins again, without that where it doesn't from one index to another."""
+    line = _line(e.a, var) if isinstance(e, Unary | Binary) else None
+    if line is None or not isinstance(e, Unary | Binary):
+        return e
+    ends_of = [line[0] * index + line[1] for index in (first, last)]
+    if _is_mirrored(e):
+        signs = {end < 0 for end in ends_of}
+        if len(signs) > 1:
+            return e
+        return expr.sub(expr.index(0), e.a) if signs.pop() else e.a
+    size = _size(e)
+    times = {end // size for end in ends_of} if size is not None else set[int]()
+    return expr.sub(e.a, expr.index((size or 0) * times.pop())) if len(times) == 1 else e
 
 
 def _turn(e: Expr, var: Var) -> int | None:

@@ -90,6 +90,60 @@ def test_clamped_indices() -> None:
             first = end
 
 
+@pytest.mark.parametrize("slope", [-2, -1, 1, 3])
+def test_mirrored_indices(slope: int) -> None:
+    """As a padding that reflects has them."""
+    var = expr.Var("i")
+    for start, last in itertools.product(range(-5, 14, 3), (3, 7)):
+        at = expr.add(expr.mul(var, expr.index(slope)), expr.index(start))
+        rest = expr.sub(expr.index(last), expr.unary("abs", at))
+        index = expr.sub(expr.index(last), expr.unary("abs", rest))
+        first = 0
+        for end in segments.ends([index], var, 12):
+            known = segments.within(index, var, first, end)
+            assert not any(isinstance(e, expr.Unary) for e in expr.nodes(known))
+            for i in range(first, end):
+                value = expr.dim_of(expr.substitute(known, {var: expr.index(i)}))
+                assert value == last - abs(last - abs(slope * i + start))
+            first = end
+
+
+def test_remainders() -> None:
+    """As a padding that begins again has them; one that does so often is none of segments."""
+    var = expr.Var("i")
+    for start, size in itertools.product((-7, -2, 0, 3), (4, 5, 9, 30)):
+        index = expr.binary("floormod", expr.add(var, expr.index(start)), expr.index(size))
+        first = 0
+        for end in segments.ends([index], var, 13):
+            known = segments.within(index, var, first, end)
+            assert not any(
+                isinstance(e, expr.Binary) and e.op == "floormod" for e in expr.nodes(known)
+            )
+            for i in range(first, end):
+                assert (
+                    expr.dim_of(expr.substitute(known, {var: expr.index(i)})) == (i + start) % size
+                )
+            first = end
+    often = expr.binary("floormod", var, expr.index(3))
+    assert segments.ends([often], var, 100) == [100]
+    assert segments.within(often, var, 0, 100) is often
+
+
+@pytest.mark.parametrize("dtype", ["f32", "u8", "i64"])
+@pytest.mark.parametrize("mode", ["reflect", "wrap", "edge"])
+def test_pads_of_either_end(mode: str, dtype: str) -> None:
+    for columns in (5, 33, 70):
+        data = (np.arange(2 * 6 * columns) % 251).reshape(2, 6, columns)
+
+        def make(columns: int = columns) -> Function:
+            b = Builder()
+            x = b.input("x", f"{dtype}[2, 6, {columns}]")
+            b.output("y", b.op("pad", x, pads=[0, 2, 3, 0, 5, 4], mode=mode, value=0.0))
+            return b.function()
+
+        run_everywhere(make, [data.astype(DType(dtype).numpy)])
+
+
 def run_everywhere(make: Callable[[], Function], arrays: list[Array], layout: str = "") -> None:
     """On this machine, as every target that it is."""
     for target in NATIVE:
@@ -321,9 +375,13 @@ def test_scans_in_either_direction(dtype: str) -> None:
         data = (np.arange(rows * columns) % 7).reshape(rows, columns).astype(DType(dtype).numpy)
         for is_back, is_exclusive in itertools.product((False, True), repeat=2):
 
-            def make(is_back: bool = is_back, is_exclusive: bool = is_exclusive) -> Function:
+            def make(
+                shape: tuple[int, ...] = data.shape,
+                is_back: bool = is_back,
+                is_exclusive: bool = is_exclusive,
+            ) -> Function:
                 b = Builder()
-                x = b.input("x", f"{dtype}[{rows}, {columns}]")
+                x = b.input("x", f"{dtype}{list(shape)}")
                 y = b.op("scan", x, axis=1, combine="sum", exclusive=is_exclusive, reverse=is_back)
                 b.output("y", y)
                 return b.function()
