@@ -191,10 +191,20 @@ def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
             return row_of_vectors(nest, start, count, nest.lanes, one, may_mask=True)
 
         def apply(k: Expr, column: Expr) -> list[Stmt]:
+            # most are not counted from the end: those are asked again
+            extent = data.dims[axis]
             stmts: list[Stmt] = []
-            position = _position(lines, place(k, column), data.dims[axis], stmts)
-            update = _update(lines, place(position, column), lines.load(2, place(k, column)))
-            return stmts + when([_is_inside(lines, position, data.dims[axis])], [update])
+            given = expr.cast(lines.load(1, place(k, column)), DType.INDEX)
+            found = let(lines, given, stmts, "f")
+
+            def update(position: Expr) -> Stmt:
+                return _update(lines, place(position, column), lines.load(2, place(k, column)))
+
+            others: list[Stmt] = []
+            from_end = let(lines, expr.add(found, expr.index(extent)), others, "p")
+            others += when([_is_inside(lines, from_end, extent)], [update(from_end)])
+            is_plain = _is_inside(lines, found, extent)
+            return [*stmts, If(is_plain, (update(found),), tuple(others))]
 
         def some(count: Dim) -> list[Stmt]:
             if axis == last:
@@ -207,16 +217,19 @@ def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
                 if chosen.dims[d] != data.dims[d]
             ]
 
+            # of a workgroup that has all columns, those that are updated
+            is_all = count == columns
+            asked = updated if is_all else count
+
             def column(k: Expr, n: Expr) -> list[Stmt]:
                 at = expr.add(start, n)
-                is_reached = (
-                    [] if updated == columns else [expr.binary("lt", at, expr.index(updated))]
-                )
+                is_known = is_all or updated == columns
+                is_reached = [] if is_known else [expr.binary("lt", at, expr.index(updated))]
                 return when(is_reached, apply(k, at))
 
             updates = nest.serial(
                 chosen.dims[axis],
-                lambda k: nest.serial(count, lambda n: column(k, n), "n"),
+                lambda k: nest.serial(asked, lambda n: column(k, n), "n"),
                 "k",
             )
             return copy + when(reached, updates)
