@@ -109,7 +109,7 @@ class _OnCpu(Elements):
 
     def _rest(self) -> int:
         """How many queries at most are taken one by one: where a block has no more, or 0."""
-        if not self.has_whole_keys() or self.plan.rows == 1:
+        if not (self.has_whole_keys() or self.has_keys_abreast()) or self.plan.rows == 1:
             return 0
         if not isinstance(self.queries, int):
             return FEW

@@ -36,6 +36,9 @@ class DecodeAttention:
     def __init__(self, elements: Elements) -> None:
         self.elements, self.nest = elements, elements.nest
         self.keys, self.depth, self.width = elements.keys, elements.depth, elements.width
+        self.is_abreast = not elements.has_whole_keys()
+        if self.is_abreast and isinstance(elements.all_keys, int):
+            self.keys = min(self.keys, elements.all_keys)
         self.asked = elements.scratch("asked", self.depth)
         self.weights = elements.scratch("few_weights", self.keys)
         self.mix = elements.scratch("few_mix", self.width)
@@ -72,12 +75,16 @@ class DecodeAttention:
 
     def _tile(self, values: Values, row: Expr, tile: Expr) -> list[Stmt]:
         start = expr.mul(tile, expr.index(self.keys))
-        group = gcd(self.keys, PRODUCTS_AT_ONCE)
-        stmts: list[Stmt] = self.nest.serial(
-            self.keys // group,
-            lambda g: self._products(values, start, expr.mul(g, expr.index(group)), group),
-            "g",
-        )
+        stmts: list[Stmt] = []
+        if not self.is_abreast:
+            group = gcd(self.keys, PRODUCTS_AT_ONCE)
+            stmts += self.nest.serial(
+                self.keys // group,
+                lambda g: self._products(values, start, expr.mul(g, expr.index(group)), group),
+                "g",
+            )
+        else:
+            stmts += self._products_abreast(values, start)
         stmts += self._scores(values, row, start)
         drop = expr.sub(load(self.largest), load(self.best))
         shrink = self.nest.let(expr.unary("exp_nonpositive", drop), stmts, "shrink")
@@ -155,49 +162,109 @@ class DecodeAttention:
         )
         return stmts + each(finish)
 
+    def _products_abreast(self, values: Values, start: Expr) -> list[Stmt]:
+        """The query's products with all keys of a tile, whose elements lie side by side."""
+        el, nest = self.elements, self.nest
+        lanes = self._lanes(self.keys)
+
+        def some(first: Expr, count: int, lanes: int) -> list[Stmt]:
+            """`count` vectors of keys, from the tile's key `first` on."""
+            acc = el.scratch("abreast", count, lanes, space=Space.REGISTER)
+
+            def over(body: Callable[[Load, Expr], Sequence[Stmt]]) -> list[Stmt]:
+                def one(u: Expr, lane: Expr) -> Sequence[Stmt]:
+                    place = expr.add(expr.mul(u, expr.index(lanes)), lane)
+                    return body(load(acc, u, lane), expr.add(first, place))
+
+                return nest.unrolled(count, lambda u: [nest.spread(lanes, lambda n: one(u, n))])
+
+            def step(d: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                asked = nest.let(load(self.asked, d), stmts, "a")
+
+                def add(old: Load, t: Expr) -> list[Stmt]:
+                    key, _ = el.split_key(values, expr.add(start, t), d, is_there=True)
+                    return [Store(acc, old.indices, Fma(asked, key, old, el.wide))]
+
+                return stmts + over(add)
+
+            def finish(product: Load, t: Expr) -> list[Stmt]:
+                key = expr.add(start, t)
+                _, factor = el.split_key(values, key, expr.index(0), is_there=True)
+                made = product if factor is None else expr.mul(product, factor)
+                return [Store(self.weights, (t,), made)]
+
+            stmts = over(lambda old, t: [Store(acc, old.indices, el.const(0))])
+            return stmts + nest.serial(self.depth, step, "d") + over(finish)
+
+        stmts: list[Stmt] = []
+        vectors, rest = divmod(self.keys, lanes)
+        whole, left = divmod(vectors, VECTORS_AT_ONCE)
+        size = expr.index(VECTORS_AT_ONCE * lanes)
+        stmts += nest.serial(whole, lambda n: some(expr.mul(n, size), VECTORS_AT_ONCE, lanes), "n")
+        done = whole * VECTORS_AT_ONCE * lanes
+        if left:
+            stmts += some(expr.index(done), left, lanes)
+        if rest:
+            stmts += some(expr.index(done + left * lanes), rest, 1)
+        return stmts
+
+    @property
+    def _key_lanes(self) -> int:
+        """Lanes of a vector of keys: all of a tile's are in vectors, or few are left."""
+        lanes = gcd(self.keys, self.nest.lanes)
+        return lanes if 2 * lanes >= self.nest.lanes else self._lanes(self.keys)
+
+    def _over_keys(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
+        """`body(lane, t)` for each key of a tile, in vectors, and what is left one by one, as the
+        first lane."""
+        nest, lanes = self.nest, self._key_lanes
+        size, first = expr.index(lanes), expr.index(0)
+        whole, left = divmod(self.keys, lanes)
+
+        def some(c: Expr) -> list[Stmt]:
+            at = expr.mul(c, size)
+            return [nest.spread(lanes, lambda lane: body(lane, expr.add(at, lane)))]
+
+        done = expr.index(whole * lanes)
+        stmts = nest.serial(whole, some, "c")
+        return stmts + nest.serial(left, lambda n: body(first, expr.add(done, n)), "t")
+
     def _scores(self, values: Values, row: Expr, start: Expr) -> list[Stmt]:
         """From products to scores, and the largest of them and of those before."""
         el, nest = self.elements, self.nest
-        lanes = gcd(self.keys, nest.lanes)
-        best = el.scratch("few_best", lanes, space=Space.REGISTER)
+        best = el.scratch("few_best", self._key_lanes, space=Space.REGISTER)
 
-        def some(c: Expr) -> list[Stmt]:
-            def one(lane: Expr) -> list[Stmt]:
-                stmts: list[Stmt] = []
-                t = expr.add(expr.mul(c, expr.index(lanes)), lane)
-                score: Expr = load(self.weights, t)
-                if not el.has_plain_scores:
-                    found = el.score(values, row, expr.add(start, t), score)
-                    score = nest.let(found, stmts, "s")
-                    stmts.append(Store(self.weights, (t,), score))
-                return [*stmts, Store(best, (lane,), el.larger(load(best, lane), score))]
+        def one(lane: Expr, t: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            score: Expr = load(self.weights, t)
+            if not el.has_plain_scores:
+                found = el.score(values, row, expr.add(start, t), score)
+                score = nest.let(found, stmts, "s")
+                stmts.append(Store(self.weights, (t,), score))
+            return [*stmts, Store(best, (lane,), el.larger(load(best, lane), score))]
 
-            return [nest.spread(lanes, one)]
-
+        lanes = self._key_lanes
         stmts = [nest.spread(lanes, lambda n: [Store(best, (n,), load(self.largest))])]
-        stmts += nest.serial(self.keys // lanes, some, "c")
+        stmts += self._over_keys(one)
         stmts += self._fold(best, lanes, by=el.larger)
         return [*stmts, Store(self.best, (), load(best, expr.index(0)))]
 
     def _online_softmax(self, shrink: Expr) -> list[Stmt]:
         """From scores to weights, and their total."""
         el, nest = self.elements, self.nest
-        lanes = gcd(self.keys, nest.lanes)
+        lanes = self._key_lanes
         sums = el.scratch("few_sum", lanes, space=Space.REGISTER)
 
-        def weigh(c: Expr) -> list[Stmt]:
-            def one(lane: Expr) -> list[Stmt]:
-                stmts: list[Stmt] = []
-                t = expr.add(expr.mul(c, expr.index(lanes)), lane)
-                fall = expr.sub(load(self.weights, t), load(self.best))
-                weight = nest.let(expr.unary("exp_nonpositive", fall), stmts, "w")
-                total = expr.add(load(sums, lane), weight)
-                return [*stmts, Store(self.weights, (t,), weight), Store(sums, (lane,), total)]
-
-            return [nest.spread(lanes, one)]
+        def one(lane: Expr, t: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            fall = expr.sub(load(self.weights, t), load(self.best))
+            weight = nest.let(expr.unary("exp_nonpositive", fall), stmts, "w")
+            total = expr.add(load(sums, lane), weight)
+            return [*stmts, Store(self.weights, (t,), weight), Store(sums, (lane,), total)]
 
         stmts: list[Stmt] = [nest.spread(lanes, lambda n: [Store(sums, (n,), el.const(0))])]
-        stmts += nest.serial(self.keys // lanes, weigh, "c")
+        stmts += self._over_keys(one)
         stmts += self._fold(sums, lanes)
         total = Fma(load(self.total), shrink, load(sums, expr.index(0)), el.wide)
         return [

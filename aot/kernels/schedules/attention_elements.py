@@ -155,10 +155,14 @@ class Elements(ABC):
     def value_element(self, values: Values, key: Expr, e: Expr) -> Expr:
         return expr.substitute(self._v, {**values, self.key: self._there(key), self.e: e})
 
-    def split_key(self, values: Values, key: Expr, d: Expr) -> tuple[Expr, Expr | None]:
-        """An element of a key, and what all elements of that key are multiplied by, or None."""
+    def split_key(
+        self, values: Values, key: Expr, d: Expr, *, is_there: bool = False
+    ) -> tuple[Expr, Expr | None]:
+        """An element of a key, and what all elements of that key are multiplied by, or None;
+        `is_there` is whether it is sure to be a key, and none beyond the last."""
         parts = _factored(self._k, self.d)
-        return self._split(parts, {**values, self.key: self._there(key), self.d: d})
+        at = key if is_there else self._there(key)
+        return self._split(parts, {**values, self.key: at, self.d: d})
 
     def split_value(self, values: Values, key: Expr, e: Expr) -> tuple[Expr, Expr | None]:
         """As `split_key`, of a value."""
@@ -182,6 +186,12 @@ class Elements(ABC):
     def has_whole_keys(self) -> bool:
         """Whether vectors along a key's depth can be read where they lie."""
         return _is_contiguous(self._k, self.d)
+
+    def has_keys_abreast(self) -> bool:
+        """Whether elements of neighbouring keys lie side by side, of which all tiles have as many,
+        or one has all."""
+        is_one = isinstance(self.all_keys, int) and self.all_keys <= self.keys
+        return (is_one or self._has_whole_tiles) and _is_contiguous(self._k, self.key)
 
     def has_whole_values(self) -> bool:
         """As `has_whole_keys`, of values."""

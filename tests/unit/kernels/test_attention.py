@@ -104,6 +104,29 @@ def test_depths(depth: int, width: int) -> None:
     check(run(x), expected(x))
 
 
+TURNED = """
+func @main(%q: f32[B, 4, {s}, {depth}], %k: f32[B, 2, {depth}, {t}], %v: f32[B, 2, {t}, 16],
+           %bias: f32[{s}, {t}], %keep: bool[B, 1, 1, {t}]) -> ("y") {{
+  %kt = transpose(%k) {{perm = [0, 1, 3, 2]}} : f32[B, 2, {t}, {depth}]
+  %y = attention(%q, %kt, %v, %bias, %keep) {{scale = 0.3, fill = -inf}} : f32[B, 4, {s}, 16]
+  return(%y)
+}}
+"""
+
+
+@pytest.mark.parametrize("target", ["host", "x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 33), (3, 34), (33, 33), (36, 7), (37, 64), (65, 130), (33, 128)]
+)
+def test_keys_that_lie_abreast(queries: int, keys: int, target: str) -> None:
+    """The few queries that are left of blocks, taken one by one, with keys in lanes."""
+    x = feeds(2, queries, keys, 24, 16)
+    text = TURNED.format(s=queries, t=keys, depth=24)
+    module = aot.compile(text.encode(), targets=[target]).to_bytes()
+    turned = {**x, "k": np.ascontiguousarray(np.swapaxes(x["k"], 2, 3))}
+    check(np.asarray(aot.load(module, device="cpu")(turned)["y"]), expected(x))
+
+
 def test_nothing_to_do_is_done() -> None:
     assert run(feeds(2, 0, 5, 8, 16)).shape == (2, 4, 0, 16)
     found = run({**feeds(2, 3, 1, 8, 16), **_no_keys(2, 3, 8, 16)})
