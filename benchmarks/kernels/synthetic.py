@@ -233,6 +233,37 @@ def _tensors(shape: Callable[[int, int], Shape], add: Callable[[Graph, int], Gra
     return make
 
 
+def _typed(
+    dtype: int, shape: Callable[[int, int], Shape], add: Callable[[Graph, int], Graph]
+) -> Make:
+    """As `_tensors`, of inputs of an element type of ONNX."""
+
+    def make(size: int, batch: int) -> bytes | None:
+        extents = shape(size, batch)
+        fits = math.prod(extents) <= MOST_ELEMENTS
+        return add(Graph(extents, dtype), size).model() if fits else None
+
+    return make
+
+
+def _places(n: int, rows: int, columns: int) -> np.ndarray[Any, Any]:
+    """Places below n, in no order that could be guessed."""
+    numbers = np.arange(rows * columns, dtype=np.int64)
+    return (numbers * 7919 % 65537 % n).reshape(rows, columns)
+
+
+def _integer_scores(n: int, batch: int) -> bytes:
+    """Queries by keys of 6 heads of 64, both of bytes and made when the model runs."""
+    g = Graph((batch, n, 6, 64), TensorProto.UINT8)
+    other = "x1"
+    g.inputs.append(helper.make_tensor_value_info(other, TensorProto.UINT8, [batch, n, 6, 64]))
+    first, last = g.quantised(0.02, 128), g.quantised(0.1, 120)
+    keys = g.op("Transpose", perm=[0, 2, 3, 1]).last
+    g.last = other
+    g.op("Transpose", perm=[0, 2, 1, 3])
+    return g.op("QLinearMatMul", *first, keys, *first, *last).model()
+
+
 def _rows(n: int, batch: int) -> Shape:
     return (batch, n, 384)
 
@@ -357,6 +388,64 @@ CASES: dict[str, Make] = {
     "transpose inner": _tensors(_rows, lambda g, n: g.op("Transpose", perm=[0, 2, 1])),
     "pad": _images(16, lambda g, n: g.op("Pad", g.integers([0, 0, 1, 1, 0, 0, 2, 2]))),
     "slice": _images(16, lambda g, n: g.op("Slice", *map(g.integers, ([1], [n], [3], [2])))),
+    "slice backwards": _images(
+        16, lambda g, n: g.op("Slice", *map(g.integers, ([-1], [-(1 << 30)], [3], [-2])))
+    ),
+    "slice of bytes by 3": _typed(
+        TensorProto.UINT8,
+        lambda n, batch: (batch, 16, n, n),
+        lambda g, n: g.op("Slice", *map(g.integers, ([1], [n], [3], [3]))),
+    ),
+    **{
+        f"pad, {mode}": _images(
+            16,
+            lambda g, n, mode=mode: g.op("Pad", g.integers([0, 0, 1, 1, 0, 0, 2, 2]), mode=mode),  # type: ignore[misc]
+        )
+        for mode in ("reflect", "wrap")
+    },
+    "concat of odd widths": _tensors(
+        lambda n, batch: (batch, 8 * n, 17), lambda g, n: g.op("Concat", g.last, axis=2)
+    ),
+    "transpose inner, bytes": _typed(
+        TensorProto.UINT8, _rows, lambda g, n: g.op("Transpose", perm=[0, 2, 1])
+    ),
+    "transpose, halves": _typed(
+        TensorProto.FLOAT16,
+        lambda n, batch: (batch, 16, n, n),
+        lambda g, n: g.op("Transpose", perm=[0, 2, 3, 1]),
+    ),
+    "pixels of bytes to planes": _typed(
+        TensorProto.UINT8,
+        lambda n, batch: (batch, n, n, 3),
+        lambda g, n: g.op("Transpose", perm=[0, 3, 1, 2]).op("Cast", to=TensorProto.FLOAT),
+    ),
+    "depth to space": _images(16, lambda g, n: g.op("DepthToSpace", blocksize=2)),
+    "running sum along rows, backwards": _tensors(
+        _rows, lambda g, n: g.op("CumSum", g.integers([2]), reverse=1)
+    ),
+    "gather of elements": _tensors(
+        lambda n, batch: (batch * n, 64),
+        lambda g, n: g.op("GatherElements", g.constant(_places(n, n, 64)), axis=0),
+    ),
+    "scatter with sums": _tensors(
+        lambda n, batch: (batch * n, 64),
+        lambda g, n: g.op(
+            "ScatterElements",
+            g.constant(_places(n, n, 64)),
+            g.weight(n, 64),
+            axis=0,
+            reduction="add",
+        ),
+    ),
+    **{
+        f"sample at a grid, {mode}": _images(
+            8,
+            lambda g, n, mode=mode: g.op(  # type: ignore[misc]
+                "GridSample", g.input(1, n, n, 2), mode="linear", padding_mode=mode
+            ),
+        )
+        for mode in ("zeros", "reflection")
+    },
     "add": _images(16, lambda g, n: g.op("Add", g.weight(1, 16, 1, 1))),
     "sigmoid": _images(16, lambda g, n: g.op("Sigmoid")),
     "gelu": _tensors(_rows, lambda g, n: g.op("Erf")),
@@ -397,6 +486,7 @@ CASES: dict[str, Make] = {
     "integer product square": _integer_gemm(lambda n: n, lambda n: n, lambda n: n),
     "integer product tall": _integer_gemm(lambda n: 64 * n, lambda n: 64, lambda n: 64),
     "integer product one row": _integer_gemm(lambda n: 1, lambda n: 4 * n, lambda n: 4 * n),
+    "integer products of activations": _integer_scores,
     "attention": _attention,
     "recurrence": _lstm,
 }

@@ -21,8 +21,7 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.windows import combined
 from aot.records import dataclass
 
-# bytes of a register, and pairs of registers that may hold a line
-REGISTER, MOST_PAIRS = 64, 4
+REGISTER = 64  # its bytes
 # numbers of lanes of a pair, by bytes of an element
 _NUMBERS = {1: DType.I8, 2: DType.I16, 4: DType.I32}
 
@@ -195,11 +194,17 @@ class _Near:
         limit = expr.const(pair, DType.U32)
         is_near = expr.binary("lt", Load(far, (expr.index(0),), DType.U32), limit)
         near = self.rows(first, base, numbers, pair)
-        if line is not None and pairs is not None and pairs <= MOST_PAIRS:
+        if line is not None and pairs is not None and pairs <= self.most_pairs:
             other = self.whole(first, line, pairs)
         else:
             other = [nest.spread(self.lanes, lambda lane: self.plain(first, lane))]
         return [*stmts, If(is_near, tuple(near), tuple(other))]
+
+    @property
+    def most_pairs(self) -> int:
+        """Pairs of registers that may hold a line: from more of them elements are not picked in
+        less time than each is loaded by itself."""
+        return self.lanes // 4
 
     def whole(self, first: Expr, line: int, pairs: int) -> list[Stmt]:
         """As `vector`, out of whole lines."""
