@@ -18,6 +18,7 @@ from aot.ir.dims import Dim
 from aot.ir.record import Call, Kind
 from aot.ir.types import TensorType
 from aot.ops.selection import CONCAT
+from aot.ops.spatial import GRID_SAMPLE
 from aot.target.model import Target
 
 # what a dispatch costs, in elements moved
@@ -30,6 +31,8 @@ GATHERED_TAP, PLANE_TAP = 0.4, 0.06
 # of an element that data name among neighbours in memory: of few lines of a cache, out of which
 # vectors pick where they can
 NAMED_NEIGHBOUR = 0.4
+# of a position that is computed of a grid, by itself; vectors of positions share it
+POSITION = 4.0
 
 
 class LayoutCosts:
@@ -83,7 +86,15 @@ class LayoutCosts:
             return self._contracted(self.contraction, number, type, result)
         if kind is Kind.ELEMENTWISE:
             return self._elementwise(type, result)
+        if self.call.record is GRID_SAMPLE and number == 1 and not self.target.has_workgroups:
+            return self._positions(result)
         return self._computed(number, type, result)
+
+    def _positions(self, result: TensorType) -> float:
+        """Of positions of a grid, which are the same in all channels: in vectors along a line of
+        the result, or by itself each, where lanes run along channels."""
+        count = _count([n for d, n in enumerate(result.dims) if d != 1])
+        return POSITION * count / (1 if innermost(result) == 1 else self._lanes(result))
 
     def _lanes(self, type: TensorType) -> int:
         """How many lanes are at work where they run along the innermost dim of `type`."""

@@ -168,8 +168,9 @@ class Lanes:
         mask = arithmetic.compare(
             asm, self.traits, op, iota(type_, step), asm.splat(narrow, self.count), DType.I32
         )
-        if op == "lt" and step == 1 and distance.number is not None:
-            self.first_of[mask] = distance.number
+        known = distance.number
+        if op == "lt" and step == 1 and known is not None and 0 < known < self.count:
+            self.first_of[mask] = known
         if op not in ("eq", "ne"):
             # The difference is linear in the lane, so all hold where the worst end holds.
             worst_is_last = (step > 0) == (op in ("lt", "le"))

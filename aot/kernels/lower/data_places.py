@@ -42,6 +42,12 @@ class _Places:
             self._done[e] = self._rewritten(e)
         return self._done[e]
 
+    def number(self, e: Expr) -> Expr | None:
+        """An index of an element as an integer of 32 bits; None where lanes have to compute it."""
+        if not self._varies(e) or not self._may_narrow(e):
+            return None
+        return self._narrow(e)
+
     def _rewritten(self, e: Expr) -> Expr:
         match e:
             case Load(source=Buffer() as source, indices=(index,)):

@@ -12,8 +12,10 @@ from itertools import product
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Const, Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import Buffer, If, Let, Stmt
+from aot.ir.expr import Const, Expr, Load, Reduce, Unary, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Buffer, If, Let, Space, Stmt, Store
+from aot.kernels.lower.data_places import vector_places
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output, collapse
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.near_terms import near_columns
@@ -23,6 +25,8 @@ from aot.kernels.schedules.windows import combined
 MOST_ROWS, MOST_TERMS = 64, 8
 # elements of the lines of several planes up to which one workgroup has them
 MOST_ELEMENTS = 4 * GRAIN
+# terms that may ask, each element by itself, whether they are there
+MOST_GUARDED = 4
 # rows whose elements are copied one by one, each at the place that a table says for all of them
 COPIED_ROWS = 8
 
@@ -55,12 +59,22 @@ def schedule_tables(
 
 def _is_gathered(reduce: Reduce, inner: Axis) -> bool:
     """Whether neighbours along `inner` read what another operand says."""
+    terms = dims.product([n for _, n in reduce.axes])
+    loads = [load for load in expr.loads(reduce.body) if load.guard is not None]
+    is_small = isinstance(terms, int) and terms * len(loads) <= MOST_GUARDED
     return any(
         isinstance(load.source, Buffer)
-        and load.guard is None
+        and (load.guard is None or (is_small and any(map(_is_computed, load.indices))))
         and expr.coefficient(load.indices[0], inner.var) is None
         and any(expr.loads(index) for index in load.indices)
         for load in expr.loads(reduce.body)
+    )
+
+
+def _is_computed(e: Expr) -> bool:
+    """Whether numbers are computed of what is loaded, and not only added."""
+    return bool(expr.loads(e)) and any(
+        isinstance(node, Unary) and node.dtype.is_float for node in expr.nodes(e)
     )
 
 
@@ -87,9 +101,11 @@ class Tables:
 
     def build(self) -> tuple[Stmt, ...]:
         nest, extent = self.nest, self.rows.extent
-        size = MOST_ROWS
+        # columns of more rows would be stored to lines that share the sets of a cache
+        is_computed = any(_is_computed(index) for load in self._data() for index in load.indices)
+        size = most = COPIED_ROWS if is_computed else MOST_ROWS
         if isinstance(extent, int):
-            size = max(1, -(-extent // max(1, -(-extent // MOST_ROWS))))
+            size = max(1, -(-extent // max(1, -(-extent // most))))
         outer, planes = list(self.outer), self._planes(size)
         if planes > 1:
             of_planes = outer.pop()
@@ -159,6 +175,9 @@ class Tables:
         near = near_columns(self, values, start, count)
         if near is not None:
             return near
+        computed = self._computed(values, start, count)
+        if computed is not None:
+            return computed
 
         def vector(at: Expr, width: int, lane: Expr | None) -> list[Stmt]:
             return self.rows_of_lane({**self.gone, **values, inner.var: at}, start, count)
@@ -166,6 +185,61 @@ class Tables:
         if self.output.value is self.reduce and isinstance(count, int) and count >= COPIED_ROWS:
             return self._copied(values, start, count)
         return row_of_vectors(nest, expr.index(0), inner.extent, nest.lanes, vector)
+
+    def _computed(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt] | None:
+        """The elements of `count` rows from `start` on, column by column, where places are computed
+        of data, as those of a grid are: vectors of what is the same in all rows first. None where
+        they are not."""
+        nest, inner, lanes = self.nest, self.inner, self.nest.lanes
+        extent, lane = inner.extent, nest.builder.var("l")
+        if not isinstance(extent, int) or not isinstance(count, int) or extent < lanes:
+            return None
+        place = {**self.gone, **values, inner.var: lane}
+        found = [*self.named_terms(place)[1]]
+        if not any(map(_is_computed, found)):
+            return None
+        places = vector_places(nest, lane)
+        if places is None:
+            return None
+        numbers = {e: places.number(e) for e in found if e.dtype is DType.INDEX}
+        if None in numbers.values():
+            return None
+        kept = [
+            nest.builder.scratch(
+                "kept", DType.I32 if e in numbers else e.dtype, (lanes,), Space.WORKGROUP
+            )
+            for e in found
+        ]
+
+        def block(first: Expr) -> list[Stmt]:
+            def keep(at: Expr) -> list[Stmt]:
+                meant = {lane: expr.add(first, at)}
+                stmts: list[Stmt] = []
+                for e, scratch in zip(found, kept, strict=True):
+                    value = numbers.get(e) or places(e)
+                    stmts.append(Store(scratch, (at,), expr.substitute(value, meant)))
+                return stmts
+
+            def column(n: Expr) -> list[Stmt]:
+                known = [
+                    expr.cast(Load(s, (n,), s.dtype), e.dtype)
+                    for e, s in zip(found, kept, strict=True)
+                ]
+                at = {**self.gone, **values, inner.var: expr.add(first, n)}
+                return self.rows_of_lane(
+                    at, start, count, is_written_out=count <= COPIED_ROWS, known=known
+                )
+
+            return [nest.spread(lanes, keep), *nest.serial(lanes, column, "c")]
+
+        whole, rest = divmod(extent, lanes)
+        stmts = nest.serial(whole, lambda n: block(expr.mul(n, expr.index(lanes))), "o")
+
+        def last(n: Expr) -> list[Stmt]:
+            at = {inner.var: expr.add(expr.index(whole * lanes), n)}
+            return self.rows_of_lane({**self.gone, **values, **at}, start, count)
+
+        return stmts + nest.serial(rest, last, "t")
 
     def _copied(self, values: dict[Var, Expr], start: Expr, count: int) -> list[Stmt]:
         """As `_columns`, element by element, some rows at a time."""
@@ -188,12 +262,19 @@ class Tables:
         return stmts
 
     def rows_of_lane(
-        self, place: dict[Var, Expr], start: Expr, count: Dim, *, is_written_out: bool = False
+        self,
+        place: dict[Var, Expr],
+        start: Expr,
+        count: Dim,
+        *,
+        is_written_out: bool = False,
+        known: Sequence[Expr] | None = None,
     ) -> list[Stmt]:
-        """The elements of a lane in all rows."""
+        """The elements of a lane in all rows; `known` is what the same in all of them is, in the
+        order in which it is named."""
         stmts = list[Stmt]()
         terms, named = self.named_terms(place)
-        stmts += [Let(var, e) for e, var in named.items()]
+        stmts += [Let(v, e) for v, e in zip(named.values(), known or named, strict=True)]
 
         def row(number: dict[Var, Expr]) -> list[Stmt]:
             total: Expr | None = None

@@ -18,6 +18,7 @@ from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
 from tests.support.half_regions import executable
 from tests.support.kernel_backends import on_cpu
+from tests.support.laid_out import relay
 from tests.support.lowering_checks import check, on_interpreter
 
 NATIVE = native_targets()
@@ -68,6 +69,28 @@ def test_samples_at_a_grid(mode: str, padding: str, target: str) -> None:
         )
         b.output("y", b.op("grid_sample", *operands, mode=mode, padding=padding))
         check(b.function(), [x, grid], name, 1, 1e-5, engine=engine_of(target))
+
+
+@pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("layout", ["", "channels_last"])
+def test_samples_of_several_channels(layout: str, padding: str, mode: str, target: str) -> None:
+    """Positions that all channels share, some of them far outside."""
+    name = "x86-64-v4" if target == "interpreted" else target
+    r = np.random.default_rng(3)
+    for channels, columns in ((3, 20), (9, 37), (17, 16)):
+        x = r.normal(size=(2, channels, 7, 5)).astype(np.float32)
+        grid = r.uniform(-1.6, 1.6, (2, 2, columns, 2)).astype(np.float32)
+        if padding != "reflection":  # where these are found depends on how the last bit is rounded
+            grid[0, 0, :3, 0] = (9e9, -9e9, 3e4)
+        b = Builder()
+        operands = b.input("x", f"f32{list(x.shape)}"), b.input("grid", f"f32{list(grid.shape)}")
+        b.output("y", b.op("grid_sample", *operands, mode=mode, padding=padding))
+        function = b.function()
+        if layout:
+            relay(function, layout)
+        check(function, [x, grid], name, 1, 1e-5, engine=engine_of(target))
 
 
 def test_conditions_are_no_branches_of_lanes() -> None:
