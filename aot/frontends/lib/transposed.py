@@ -15,6 +15,8 @@ from aot.records import dataclass
 
 # the most arithmetic, as a factor, that is worth a whole convolution in place of sums over taps
 _WORTH_PHASES = 2.0
+# the same where products are of so few channels that sums over taps take longer than they do
+_WORTH_SHORT, _SHORT_CHANNELS = 2.5, 64
 # so many filters fill the columns of tiles; as many dims at most have convolutions for each phase
 _WORTH_APART = 16
 _MOST_APART = 2
@@ -61,8 +63,10 @@ def transposed_convolution(
     """
     kernel = static_extents(w.type.dims[2:], "a kernel")
     is_dense = math.prod(options.dilations) == 1
-    filters = static_extents(w.type.dims[1:2], "a weight")[0] if options.group == 1 else 0
-    if is_dense and _padding_waste(kernel, options.strides, filters) <= _WORTH_PHASES:
+    channels, filters = static_extents(w.type.dims[:2], "a weight")
+    is_short = channels // options.group <= _SHORT_CHANNELS
+    waste = _padding_waste(kernel, options.strides, filters if options.group == 1 else 0)
+    if is_dense and waste <= (_WORTH_SHORT if is_short else _WORTH_PHASES):
         y = _by_phases(b, x, w, options)
     else:
         y = _by_taps(b, x, w, options)
@@ -144,7 +148,7 @@ def _apart(kernel: Sequence[int], strides: Sequence[int], filters: int) -> list[
         for d, (k, s) in enumerate(zip(kernel, strides, strict=True))
         if s == 2 and k % 2 and k > 1
     ]
-    return apart if filters >= _WORTH_APART and len(apart) <= _MOST_APART else []
+    return apart[:_MOST_APART] if filters >= _WORTH_APART else []
 
 
 def _phases(
