@@ -17,6 +17,7 @@ from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
 from aot.ir.record import Call, Kind
 from aot.ir.types import TensorType
+from aot.ops.reduction import LAYER_NORM
 from aot.ops.selection import CONCAT
 from aot.ops.spatial import GRID_SAMPLE
 from aot.target.model import Target
@@ -97,11 +98,12 @@ class LayoutCosts:
         return POSITION * count / (1 if innermost(result) == 1 else self._lanes(result))
 
     def _lanes(self, type: TensorType) -> int:
-        """How many lanes are at work where they run along the innermost dim of `type`."""
-        return min(
-            lanes_of_type(self.target, type),
-            _count([type.dims[innermost(type)]]) if (type.rank) else 1,
-        )
+        """How many lanes are at work where they run along the innermost dim of `type`; of a
+        normalisation along what lies side by side: it may be all groups of channels."""
+        wide = [d for d in memory_order(type) if type.dims[d] != 1]
+        is_norm = self.call.record is LAYER_NORM and not self.target.has_workgroups
+        along = wide[-2:] if is_norm else wide[-1:]
+        return min(lanes_of_type(self.target, type), _count([type.dims[d] for d in along]))
 
     def _moved(self, type: TensorType, result: TensorType) -> float:
         """A transpose, reshape or slice: nothing where it is a view, with gaps perhaps."""

@@ -33,6 +33,7 @@ from aot.kernels.lower.nest import (
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.byte_depthwise import schedule_byte_depthwise
 from aot.kernels.schedules.columns import are_columns, schedule_columns
+from aot.kernels.schedules.group_norms import schedule_group_norm
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.named_rows import schedule_named_rows
 from aot.kernels.schedules.neighbours_gpu import Neighbours
@@ -179,6 +180,9 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
     if free and not nest.is_gpu:
         output = _as_memory_lies(output, reduces)
         reduces, free = _reduced(output)
+        groups = schedule_group_norm(nest, output, reduces, free)
+        if groups is not None:
+            return groups
     position = None if free or nest.is_gpu else find_position(output, reduces)
     found = None if position is None else schedule_position(nest, output, position)
     if found is not None:

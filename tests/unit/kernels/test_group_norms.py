@@ -21,7 +21,18 @@ from tests.support.lowering_checks import Engine, on_interpreter
 
 LAST = "{order=0:3:4:1:2}"
 # groups, channels of a group, height, width
-SHAPES = [(1, 8, 4, 4), (8, 8, 4, 6), (2, 24, 5, 3), (3, 3, 7, 1), (4, 40, 2, 8), (5, 1, 3, 4)]
+SHAPES = [
+    (1, 8, 4, 4),
+    (8, 8, 4, 6),
+    (2, 24, 5, 3),
+    (3, 3, 7, 1),
+    (4, 40, 2, 8),
+    (5, 1, 3, 4),
+    (32, 2, 4, 6),
+    (48, 4, 3, 3),
+    (32, 10, 2, 4),
+    (2, 16, 4, 4),
+]
 
 
 def norm(shape: tuple[int, ...], *, is_last: bool, size: str = "") -> Function:
@@ -58,7 +69,7 @@ def test_natively(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("target", ["x86-64-v4", "aarch64-generic", "vulkan-1.1"])
 def test_interpreted(target: str) -> None:
-    for shape in SHAPES[1:4]:
+    for shape in (*SHAPES[1:4], SHAPES[-3]):
         check(shape, target, on_interpreter)
 
 
@@ -77,8 +88,24 @@ def loads_of_vectors(body: tuple[Stmt, ...], lanes: tuple[expr.Var, ...] = ()) -
 
 
 @pytest.mark.parametrize("size", ["", "d0"])
-def test_lanes_go_along_memory(size: str) -> None:
-    kernel = lower(norm((4, 8, 16, 16), is_last=True, size=size), targets.load("x86-64-v4"))
+@pytest.mark.parametrize("channels", [2, 8, 10, 16, 24])
+def test_lanes_go_along_memory(channels: int, size: str) -> None:
+    kernel = lower(norm((8, channels, 16, 16), is_last=True, size=size), targets.load("x86-64-v4"))
+    # groups that fill no vectors share them
+    assert any(s.name == "totals" for s in kernel.scratch) == (channels % 16 != 0)
     found = list(loads_of_vectors(kernel.body))
     assert found
     assert all(found)
+
+
+def test_rows_are_no_groups() -> None:
+    """A softmax's rows have nothing around them."""
+    text = """
+    executable @e0(%0: f32[4, 49, 49]) -> ("r0") bindings [2, 3] {
+      %1 = softmax(%0) {axis = 2} : f32[4, 49, 49]
+      return(%1)
+    }
+    """
+    (function,) = parse_module(text).executables
+    kernel = lower(function, targets.load("x86-64-v4"))
+    assert not any(s.name == "totals" for s in kernel.scratch)
