@@ -19,7 +19,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Stmt, Store
 from aot.kernels.lower.borders import Borders, masked, with_guard, without_guard
 from aot.kernels.lower.nest import (
     Axis,
@@ -37,6 +37,9 @@ Values = dict[Var, Expr]
 
 # bytes of neighbouring columns that all lines are read for before the next ones
 BLOCK_BYTES = 128
+# places that a window moves on by at most where lines of a large image are asked for before they
+# are read
+MOST_ASKED = 4
 # neighbours that a divisor of so many bytes lies between want few places of a cache
 WAY_BYTES = 4096
 
@@ -226,7 +229,47 @@ class WindowTiles:
             return tile.build(is_common=not is_rest and shape.rows == self.rows)
 
         height = 0 if is_rest else self.rows // 2
-        return over_rows(self.nest, extent, first, shape, height, build)
+        asked = self._asked(values, first, start, shape)
+        return asked + over_rows(self.nest, extent, first, shape, height, build)
+
+    def _asked(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
+        """Asks for what the windows below a tile's read, and its own don't, of an image from beyond
+        the second level of cache."""
+        window, target = self.window, self.nest.target
+        if window.rows is None or not window.outer or not target.has("avx512f"):
+            return []
+        body, below = window.reduce.body, window.outer[-1]
+        found = [x for x in expr.loads(body) if window.rows.var in expr.free_vars(x)]
+        taps = [a for a in window.axes if a.extent != 1]
+        if not isinstance(body, Binary) or body.op != "mul" or len(found) != 1 or len(taps) != 2:
+            return []
+        (load,) = found
+        source, index = load.source, load.indices[0]
+        size = dims.product(source.shape) if isinstance(source, Buffer) else None
+        if not isinstance(source, Buffer) or not isinstance(size, int):
+            return []
+        if size * source.dtype.bytes <= target.l2_bytes:
+            return []
+        down, along = taps
+        steps = [expr.coefficient(index, a.var) for a in (below, down, window.rows, along)]
+        if not all(isinstance(n, int) and n > 0 for n in steps):
+            return []
+        by_line, by_down, by_row, by_along = (n for n in steps if isinstance(n, int))
+        lines, places = by_line // by_down, by_row // by_along
+        if by_line % by_down or by_row % by_along or not 0 < lines * places <= MOST_ASKED:
+            return []
+        assert isinstance(down.extent, int)
+        zeros = {a.var: expr.index(0) for a in window.axes}
+        stmts: list[Stmt] = []
+        here: Values = {**values, **zeros, window.rows.var: first, window.lane.var: start}
+        begin = expr.add(expr.substitute(index, here), expr.index(by_line))
+        begin = self.nest.let(begin, stmts, "ahead")
+        for line in range(max(0, down.extent - lines), down.extent):
+            for place in range(places * shape.rows):
+                for u in range(shape.chunks):
+                    at = line * by_down + place * by_along + u * shape.width
+                    stmts.append(Prefetch(source, expr.add(begin, expr.index(at))))
+        return stmts
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import For, Kernel, walk
+from aot.kernels.ir.nodes import For, Kernel, Prefetch, walk
 from aot.kernels.lower.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, Conv
@@ -103,3 +103,20 @@ def test_what_the_cache_holds_is_not_taken_apart() -> None:
 
     assert together((384, 14, 14)) == {2}
     assert together((64, 14, 14)) == {4}
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (5, 2), (4, 2)])
+def test_lines_of_large_images_are_asked_for(kernel: int, stride: int) -> None:
+    def asks(sizes: tuple[int, int, int], target: str) -> bool:
+        case = depthwise(sizes, kernel, stride, kernel // 2, "residual")
+        lowered = lower(case.function(), targets.load(target))
+        return any(isinstance(s, Prefetch) for s in walk(lowered.body))
+
+    large = 66, 60, 70
+    assert asks(large, "x86-64-v4")
+    assert not asks((66, 12, 14), "x86-64-v4")
+    assert not asks(large, "aarch64-generic")
+    if "x86-64-v4" in NATIVE:
+        depthwise(large, kernel, stride, kernel // 2, "residual").check(
+            "x86-64-v4", on_cpu("x86-64-v4")
+        )
