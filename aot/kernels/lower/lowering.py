@@ -158,13 +158,17 @@ def _lower(
 
 def _is_streamed(function: Function, value: Value, target: Target) -> bool:
     """Whether a result is more than caches hold until it is read, and its kernel only stores it:
-    one that moves, resizes or pools, or computes element by element. What is pooled is stored by
-    lines where these follow each other, or else they are asked for."""
+    one that moves, resizes or pools. What is pooled is stored by lines where these follow each
+    other, or else they are asked for. One that only computes element by element often stores where
+    it has just loaded."""
     records = [op.record for op in function.block]
     has_pools = any(record is pool for record in records for pool in _POOLS)
     windows = (*_POOLS, RESAMPLE)
     kinds = {r.kind for r in records if not any(r is window for window in windows)}
+    has_windows = any(record is window for record in records for window in windows)
     if len(function.results) != 1 or not kinds <= _STORED_ONCE or not target.streams_lines:
+        return False
+    if not has_windows and Kind.MOVEMENT not in kinds:
         return False
     size, span = value.type.dtype.bytes, value.type.span
     line = value.type.dims[memory_order(value.type)[-1]] if has_pools else LINE
