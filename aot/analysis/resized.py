@@ -18,7 +18,9 @@ LANES, PAIR = 16, 32
 MOST_TERMS = 8
 # columns of a workgroup, and elements of a line that 16 bits tell apart
 MOST_COLUMNS, MOST_ELEMENTS = 2048, 1 << 15
-MOST_COLUMNS = 2048
+# first caches that a plane fills, with what is made of it along one axis and along both: below
+# that, what the first axis makes is nearby anyway, and two stages ask less of each row
+LEAST_CACHES = 1
 # bytes of what tables say of rows
 ROWS_BYTES = 4 << 10
 # rows of a workgroup's share of a plane are a multiple of these, which lines are made together for
@@ -106,6 +108,9 @@ def is_resized_twice(first: Op, last: Op, target: Target | None) -> bool:
     if len(known) != 6 or 0 in known:
         return False
     rows, columns, height, width, taps_along, taps_down = known
+    between = rows * width if is_columns_first else height * columns
+    if 4 * (rows * columns + between + height * width) <= LEAST_CACHES * target.l1_bytes:
+        return False
     if max(taps_along, taps_down) > MOST_TERMS or columns > MOST_ELEMENTS:
         return False
     if not are_near(columns, width, taps_along):

@@ -27,6 +27,12 @@ NATIVE = [name for name in native_targets() if targets.load(name).picks_lanes(4)
 ROWS, COLUMNS = 0, 1
 
 
+@pytest.fixture(autouse=True)
+def planes_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small planes are as good for these tests, where one pass would bring nothing."""
+    monkeypatch.setattr("aot.analysis.resized.LEAST_CACHES", 0)
+
+
 def tables(extent: int, count: int, taps: int, kind: str) -> tuple[Any, Any]:
     """Positions as a resize has them, such that go back, or in no order, some of them outside."""
     random = np.random.default_rng(extent * 100 + count)
@@ -176,6 +182,15 @@ def test_targets_that_pick_no_lanes_have_two(target: str) -> None:
     function, _ = resized((1, 3, 40, 40), (80, 80), (4, 4), (COLUMNS, ROWS))
     fuse(function, target=targets.load(target))
     assert sum(op.name == "region" for op in function.block) == 2
+
+
+def test_planes_that_a_cache_holds_have_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aot.analysis.resized.LEAST_CACHES", 1)
+    for extent, count in ((33, 2), (97, 1)):
+        size = (2 * extent, 2 * extent)
+        function, _ = resized((1, 8, extent, extent), size, (2, 2), (COLUMNS, ROWS))
+        fuse(function, target=targets.load("x86-64-v4"))
+        assert sum(op.name == "region" for op in function.block) == count
 
 
 def test_planes_of_other_extents_have_kernels_of_their_own() -> None:
