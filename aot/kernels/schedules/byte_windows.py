@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 from aot.ir import dims, expr
@@ -187,6 +186,16 @@ class ByteTiles(ABC):
         )
 
     @property
+    def least_bands(self) -> int:
+        """Bands of a workgroup, which share what it makes of them."""
+        return 1
+
+    @property
+    def reach(self) -> int:
+        """Rows of the image that the rows which share scratch are made of."""
+        return self.window.down.places(self.rows)
+
+    @property
     @abstractmethod
     def sums_of_result(self) -> int:
         """Sums of a block's channels of one result."""
@@ -219,7 +228,8 @@ class ByteTiles(ABC):
         outer = [a for a in self.output.axes if a not in known]
         height, width = number(window.down.at), number(window.along.at)
         bands = -(-height // self.rows)
-        several = max(1, min(bands, -(-LEAST_RESULTS // (self.rows * width * TOGETHER))))
+        several = -(-LEAST_RESULTS // (self.rows * width * TOGETHER))
+        several = min(bands, max(several, self.least_bands))
         several = even(bands, several)
         groups = Axis(nest.builder.var("band"), -(-bands // several))
         column = Axis(nest.builder.var("block"), sum(count for count, _ in self.blocks))
@@ -227,20 +237,26 @@ class ByteTiles(ABC):
         def body(values: Values) -> list[Stmt]:
             first = expr.mul(values[groups.var], expr.index(several))
 
-            def band(block: Block, n: Expr) -> list[Stmt]:
-                at = expr.mul(expr.add(first, n), expr.index(self.rows))
-                found = self._band(values, block, at)
-                if bands % several == 0:
-                    return found
-                return [If(expr.binary("lt", at, expr.index(height)), tuple(found))]
-
             def whole(block: Block) -> list[Stmt]:
                 before = self.prepare(block) + self._named()
-                return before + nest.serial(several, partial(band, block), "band")
+                return before + self.bands(values, block, first, several)
 
             return self._of_sorts(self.blocks, values[column.var], whole)
 
         return nest.grid([*outer, groups, column], body, LEAST_RESULTS)
+
+    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
+        """So many bands from band `first` on, those that are there."""
+        height = number(self.window.down.at)
+
+        def band(n: Expr) -> list[Stmt]:
+            at = expr.mul(expr.add(first, n), expr.index(self.rows))
+            found = self._band(values, block, at)
+            if -(-height // self.rows) % several == 0:
+                return found
+            return [If(expr.binary("lt", at, expr.index(height)), tuple(found))]
+
+        return self.nest.serial(several, band, "band")
 
     def _of_sorts(
         self,
@@ -275,15 +291,13 @@ class ByteTiles(ABC):
         place = expr.mul(at, expr.index(down.step))
 
         def piece(n: Expr) -> list[Stmt]:
-            first = _within(n, self.piece, width)
+            first = within(n, self.piece, width)
             begin = expr.mul(first, expr.index(along.step))
 
             def row(v: Expr) -> list[Stmt]:
                 y = expr.add(at, v)
                 here = {**values, down.at.var: y}
-                found = nest.serial(
-                    -(-self.piece // self.tile), lambda t: self._tile(here, block, v, first, t), "t"
-                )
+                found = self.tiles(here, block, v, first)
                 if height % self.rows == 0:
                     return found
                 return [If(expr.binary("lt", y, expr.index(height)), tuple(found))]
@@ -292,10 +306,15 @@ class ByteTiles(ABC):
 
         return nest.serial(-(-width // self.piece), piece, "p")
 
+    def tiles(self, values: Values, block: Block, row: Expr, piece: Expr) -> list[Stmt]:
+        """A row of a piece, which begins with result `piece`."""
+        count = -(-self.piece // self.tile)
+        return self.nest.serial(count, lambda t: self._tile(values, block, row, piece, t), "t")
+
     def _tile(self, values: Values, block: Block, row: Expr, piece: Expr, t: Expr) -> list[Stmt]:
         """Tile `t` of a row of a piece, which begins with result `piece`."""
         nest, window = self.nest, self.window
-        first = _within(t, self.tile, self.piece)
+        first = within(t, self.tile, self.piece)
 
         def result(r: Expr) -> list[Stmt]:
             x = expr.add(piece, expr.add(first, r))
@@ -323,7 +342,7 @@ class ByteTiles(ABC):
         if not isinstance(size, int) or size < self.nest.target.l1_bytes * LARGE:
             return []
         first = expr.mul(values[down.at.var], expr.index(down.step))
-        begin = expr.add(first, expr.index(down.places(self.rows)))
+        begin = expr.add(first, expr.index(self.reach))
         place = expr.mul(x, expr.index(along.step))
         later = {down.at.var: expr.add(values[down.at.var], expr.index(self.rows))}
         later = {**values, **later, along.at.var: x, window.channels.var: block.first}
@@ -409,7 +428,7 @@ class ByteTiles(ABC):
         return replace(image, indices=(address,), guard=guard, other=other)
 
 
-def _within(n: Expr, size: int, extent: int) -> Expr:
+def within(n: Expr, size: int, extent: int) -> Expr:
     """Where the n-th part of an extent begins: the last one begins early enough to be whole."""
     first = expr.mul(n, expr.index(size))
     if extent % size == 0:

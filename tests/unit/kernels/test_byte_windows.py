@@ -14,6 +14,7 @@ from tests.support.half_contractions import device
 from tests.support.lowering_checks import on_interpreter
 
 VNNI = "x86-64-v4+avx512vnni"
+NAMES = {"column_words", "square_words", "image_rows"}
 NATIVE = cpu_running.native_targets(strongest=True)
 
 
@@ -33,6 +34,9 @@ def depthwise_cases() -> Iterator[Sample]:
     yield depthwise((32, 12, 13), 7, 2)
     yield depthwise((16, 3, 300), 3, 1)
     yield depthwise((16, 5, 300), 5, 2)
+    for kernel in (5, 6):  # rings of lines, in pieces, by several workgroups
+        yield depthwise((64, 67, 130), kernel, 2)
+        yield depthwise((20, 90, 35), kernel, 2, is_padded=False)
     for stride in (1, 2):
         yield depthwise((48, 8, 9), 3, stride, is_padded=False)
         yield depthwise((48, 8, 9), 4, stride, is_padded=False)
@@ -81,7 +85,10 @@ def test_sums_are_exact_in_the_kernel_interpreter(sample: Sample) -> None:
     ("sample", "scratch"),
     [
         (depthwise((64, 8, 8)), "column_words"),
-        (depthwise((20, 8, 8), 5, 2), "column_words"),
+        (depthwise((64, 8, 8), 3, 2), "column_words"),
+        (depthwise((20, 8, 8), 5, 1), "column_words"),
+        (depthwise((20, 8, 8), 5, 2), "square_words"),
+        (depthwise((20, 8, 8), 5, 2, 2), "column_words"),
         (depthwise((12, 8, 8)), ""),  # fewer channels than a vector has
         (conv((64, 8, 8), 8, 64), "image_rows"),
         (conv((64, 8, 8), 16, 64), "image_rows"),
@@ -89,16 +96,25 @@ def test_sums_are_exact_in_the_kernel_interpreter(sample: Sample) -> None:
     ],
 )
 def test_where_rows_are_brought_into_scratch(sample: Sample, scratch: str) -> None:
-    found = scratch_of(sample, VNNI) & {"column_words", "image_rows"}
+    found = scratch_of(sample, VNNI) & NAMES
     assert found == ({scratch} if scratch else set())
     # other vectors have the schedules of pairs of 16 bits
-    assert not scratch_of(sample, "x86-64-v3") & {"column_words", "image_rows"}
+    assert not scratch_of(sample, "x86-64-v3") & NAMES
 
 
 def test_rows_that_share_words_are_as_many_as_fit() -> None:
     """Four rows of an image have all taps of two rows of 3 x 3 windows, eight of four of 5 x 5."""
-    for kernel, stride, rows in ((3, 1, 2), (3, 2, 1), (5, 1, 4), (5, 2, 2), (7, 1, 2), (4, 1, 1)):
+    for kernel, stride, rows in ((3, 1, 2), (3, 2, 1), (5, 1, 4), (7, 1, 2), (4, 1, 1)):
         function, _ = made(depthwise((16, 9, 9), kernel, stride), VNNI)
         scratch = lower(function, device(VNNI)).scratch
         (weights,) = (s for s in scratch if s.name == "column_weights")
         assert weights.shape[0] == rows
+
+
+def test_lines_of_squares_are_as_many_as_a_window_has() -> None:
+    """Words of two by two places serve all windows that begin at every other place."""
+    for kernel, lines in ((4, 2), (5, 3), (7, 4)):
+        function, _ = made(depthwise((16, 19, 19), kernel, 2), VNNI)
+        scratch = {s.name: s for s in lower(function, device(VNNI)).scratch}
+        assert scratch["square_words"].shape[0] == lines
+        assert scratch["square_weights"].shape[:2] == (lines, lines)
