@@ -169,22 +169,42 @@ def collapse(
 def split_axis(output: Output, number: int, size: Dim) -> Output:
     """The output with axis `number` in groups of `size`, which divides its extent."""
     axis = output.axes[number]
-    group, member = Var(f"{axis.var.name}g"), Var(f"{axis.var.name}m")
-    whole = expr.add(expr.mul(group, expr.index(size)), member)
+    group = Axis(Var(f"{axis.var.name}g"), dims.floor_divide(axis.extent, size))
+    member = Axis(Var(f"{axis.var.name}m"), size)
+    found = group_of_axis(output, number, size, group.var, member, [group])
+    axes = (*output.axes[:number], group, member, *output.axes[number + 1 :])
+    return found.rewritten(lambda e: e, axes)
+
+
+def group_of_axis(
+    output: Output,
+    number: int,
+    size: Dim,
+    group: Expr,
+    member: Axis,
+    known: Sequence[Axis] = (),
+) -> Output:
+    """The output of one group of axis `number`, whose groups have `size` members: `member` in its
+    place, of as many members as the group has.
+
+    Args:
+        known: axes of the group's number.
+    """
+    axis = output.axes[number]
+    whole = expr.add(expr.mul(group, expr.index(size)), member.var)
 
     def rewrite(e: Expr) -> Expr | None:
         if isinstance(e, Binary) and e.a is axis.var and expr.dim_of(e.b) == size:
             if e.op == "floordiv":
                 return group
             if e.op == "floormod":
-                return member
+                return member.var
         return whole if e is axis.var else None
 
     memo: dict[Expr, Expr] = {}
-    parts = (Axis(group, dims.floor_divide(axis.extent, size)), Axis(member, size))
-    extents = {a.var: a.extent for a in (*output.axes, *parts)}
+    extents = {a.var: a.extent for a in (*output.axes, *known, member)}
     simple = simplifier(output.values, extents)
-    axes = (*output.axes[:number], *parts, *output.axes[number + 1 :])
+    axes = (*output.axes[:number], member, *output.axes[number + 1 :])
     return output.rewritten(lambda e: simple(expr.transform(e, rewrite, memo)), axes)
 
 

@@ -33,14 +33,14 @@ def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) ->
     for number, stages in enumerate(loops):
         if number and nest.is_gpu:
             stmts.append(Barrier(orders_buffers=True))
-        stmts += _in_order(body(stages, indices))
+        stmts += as_one_workgroup(body(stages, indices))
     return _over(nest, [a for a in axes if a.extent != 1], stmts)
 
 
-def _in_order(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """What would be workgroups as loops of one workgroup."""
     return tuple(
-        replace(s, kind=LoopKind.SERIAL, body=_in_order(s.body), axis=0)
+        replace(s, kind=LoopKind.SERIAL, body=as_one_workgroup(s.body), axis=0)
         if isinstance(s, For) and s.kind is LoopKind.WORKGROUP
         else s
         for s in body

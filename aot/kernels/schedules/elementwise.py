@@ -25,7 +25,7 @@ from aot.kernels.schedules.neighbours_gpu import Neighbours
 from aot.kernels.schedules.resized import schedule_picked
 from aot.kernels.schedules.tables import schedule_tables
 from aot.kernels.schedules.transposes import schedule_blocks
-from aot.kernels.schedules.words import in_order, schedule_words
+from aot.kernels.schedules.words import in_order, schedule_groups, schedule_words
 
 # copies of a kernel's loops that segments may make
 MOST_SEGMENTS = 48
@@ -40,6 +40,9 @@ def schedule_elementwise(nest: Nest, output: Output) -> tuple[Stmt, ...]:
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     if not nest.is_gpu and nest.lanes > 1 and axes:
+        cut = schedule_groups(nest, output, lambda part: schedule_elementwise(nest, part))
+        if cut is not None:
+            return cut
         packed = in_order(output)
         if packed is not None:
             axes, gone = collapse(packed.axes, packed.address, packed.values)

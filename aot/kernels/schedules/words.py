@@ -2,17 +2,18 @@
 
 What is packed in groups of four along a sum when it runs is such, as the operands of products of
 bytes are, and so are pixels of a few bytes. Owns the blocks of two axes whose words registers
-transpose, and how a packed result is seen as axes of its own.
+transpose, how a packed result is seen as axes of its own, and its last group that is not whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from aot.ir import expr
-from aot.ir.expr import Binary, Expr
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Var
 from aot.kernels.ir.nodes import If, Stmt
-from aot.kernels.lower.nest import Axis, Nest, Output, split_axis
+from aot.kernels.lower.nest import Axis, Nest, Output, group_of_axis, split_axis
+from aot.kernels.lower.stages import as_one_workgroup
 from aot.kernels.schedules.general import Values
 
 # elements and bytes of a word
@@ -38,14 +39,62 @@ def in_order(output: Output) -> Output | None:
 
 def _grouped(output: Output) -> tuple[int, int] | None:
     """An axis that the address takes apart into groups of some size that divides it, and these."""
+    return next(((n, size) for n, size, left in _groups(output) if not left), None)
+
+
+def _cut(output: Output) -> tuple[int, int] | None:
+    """An axis that the address takes apart into groups of which the last is not whole."""
+    return next(((n, size) for n, size, left in _groups(output) if left), None)
+
+
+def _groups(output: Output) -> Iterator[tuple[int, int, int]]:
+    """Axes that the address takes apart, the size of their groups, and that of the last if it is
+    not whole."""
     for e in expr.nodes(output.address):
         if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
             continue
         size = expr.dim_of(e.b)
         for number, axis in enumerate(output.axes):
             if e.a is axis.var and isinstance(size, int) and isinstance(axis.extent, int):
-                return (number, size) if axis.extent % size == 0 else None
-    return None
+                yield number, size, axis.extent % size
+
+
+def schedule_groups(
+    nest: Nest, output: Output, of_part: Callable[[Output], Sequence[Stmt]]
+) -> tuple[Stmt, ...] | None:
+    """Loops around the groups of an axis whose last group is not whole, which `of_part` schedules
+    by itself; None where the address takes no such axis apart."""
+    found = _cut(output)
+    if found is None:
+        return None
+    number, size = found
+    axis, extent = output.axes[number], output.axes[number].extent
+    assert isinstance(extent, int)
+    whole, left = divmod(extent, size)
+    count = min(n for n, *_ in _groups(output))
+    outer = output.axes[:count]
+    groups = Axis(Var(f"{axis.var.name}g"), whole + 1)
+    others = [a for a in output.axes[count:] if a is not axis]
+
+    def part(values: Values, group: Expr, members: int) -> list[Stmt]:
+        member = Axis(Var(f"{axis.var.name}m"), members)
+        at = [member if a is axis else a for a in output.axes[count:]]
+        given = group_of_axis(output, number, size, group, member)
+        places = {a.var: values[a.var] for a in outer}
+        memo: dict[Expr, Expr] = {}
+        given = given.rewritten(lambda e: expr.substitute(e, places, memo), at)
+        return list(as_one_workgroup(of_part(given)))
+
+    def body(values: Values) -> list[Stmt]:
+        group = values[groups.var]
+        if not whole:
+            return part(values, expr.index(0), left)
+        is_whole = expr.binary("lt", group, expr.index(whole))
+        last = part(values, expr.index(whole), left)
+        return [If(is_whole, tuple(part(values, group, size)), tuple(last))]
+
+    work = dims.product([size, *(a.extent for a in others)])
+    return nest.grid([*outer, groups], body, work)
 
 
 def schedule_words(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:

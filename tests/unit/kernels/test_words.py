@@ -79,7 +79,16 @@ def packed(rows: int, sums: int, order: str, layout: str, *, is_shifted: bool) -
     ],
 )
 def test_packed_when_it_runs(layout: str, order: str, *, is_shifted: bool) -> None:
-    for rows, sums in ((16, 16), (64, 48), (32, 80)):
+    for rows, sums in (
+        (16, 16),
+        (64, 48),
+        (32, 80),
+        (33, 64),
+        (7, 32),
+        (48, 97),
+        (31, 18),
+        (255, 20),
+    ):
         function = packed(rows, sums, order, layout, is_shifted=is_shifted)
         data = numbers("u8" if is_shifted else "i8", 2, 3, rows, sums)
         given = [data, np.array([77], np.int32)]
