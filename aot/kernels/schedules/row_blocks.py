@@ -20,6 +20,7 @@ from aot.kernels.lower.lane_reductions import over_lanes, terms_in_lanes
 from aot.kernels.lower.nest import GRAIN, Axis, Kept, Nest, Output, collapse, combine, identity
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.kept_rows import KeptRows
+from aot.kernels.schedules.row_lines import RowLines
 from aot.records import dataclass
 
 # rows of a block where as many as a vector has lanes are too large for a cache; fewer are no block,
@@ -277,7 +278,7 @@ class RowBlocks:
             return stmts + self._in_groups(count, lambda r: store(r, {}))
         if self.output.axes[-1] not in self.free:
             return stmts + self._across(count, store)
-        return stmts + self.by_rows(count, lambda r: self._along(r, store))
+        return stmts + self._lines(count, store)
 
     def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
         """Groups of rows, fours for what is left and then single ones: where those of one size
@@ -449,6 +450,22 @@ class RowBlocks:
             else:
                 stack.extend(expr.children(e))
         return list(found)
+
+    def _lines(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
+        """Results whose neighbours lie side by side, along rows or from one to the next."""
+        together = None
+        if self.rows.each is None and len(self.inside) == 1:
+            (last,) = self.inside
+            together = RowLines.of(
+                self.nest, last.extent, count, lambda row, at: store(row, {last.var: at})
+            )
+        if together is None:
+            return self.by_rows(count, lambda r: self._along(r, store))
+        rest = dims.modulo(count, together.rows)
+        first = expr.index(dims.add(count, dims.multiply(rest, -1)))
+        return together.build(count) + self.nest.serial(
+            rest, lambda r: self._along(expr.add(first, r), store), "r"
+        )
 
     def _along(self, r: Expr, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
         """The results of a row whose neighbours lie side by side."""
