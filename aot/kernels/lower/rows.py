@@ -61,12 +61,16 @@ def row_of_vectors(
     rest = dims.add(count, dims.multiply(done, -1))
     end = expr.index(done)
     if masked:
+        # of narrow elements no more than a vector of wide ones has, if that is enough: stores that
+        # cross no line of a cache are faster, be most of their lanes off
+        wide = max(1 << (masked - 1).bit_length(), nest.target.vector_bytes // 4)
+        wide = min(wide, nest.lanes)
 
         def some(lane: Expr) -> list[Stmt]:
             is_there = expr.binary("lt", lane, expr.index(masked))
-            return [If(is_there, tuple(element(expr.add(end, lane), nest.lanes, lane)))]
+            return [If(is_there, tuple(element(expr.add(end, lane), wide, lane)))]
 
-        return [*out, nest.spread(nest.lanes, some)]
+        return [*out, nest.spread(wide, some)]
     return out + nest.serial(rest, lambda t: element(expr.add(end, t), 1, None), "t")
 
 
