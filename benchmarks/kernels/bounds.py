@@ -18,7 +18,8 @@ that holds them, what cannot overlap, and a launch. It knows nothing of schedule
   not known before. So its bound has them once a step, at the speed of the level that holds them.
 - A *scan* adds one element after the other: a line takes an addition's latency an element, however
   many lines go on side by side.
-- A *scatter* does one scalar operation for each update, as positions may be equal.
+- A *scatter* does one scalar operation for each update, as positions may be equal; whole rows of
+  neighbours are copied, or reduced in vectors.
 - A *sort* of lines of n takes n log2 n comparisons for each line, and picking the k first
   n + k log2 k, each of them a scalar operation. Suppression of boxes makes a heap of n at least.
 - *Elements that data place*, each elsewhere, are loaded one by one, each a scalar operation: what
@@ -259,7 +260,11 @@ def _scan(call: Call, values: Mapping[str, int]) -> Work:
 
 def _scatter(call: Call, values: Mapping[str, int]) -> Work:
     updates = call.operand(len(call.operands) - 1)
-    return Work(scalars=_number(updates.element_count, values))
+    count = _number(updates.element_count, values)
+    if call.record.name == "scatter_nd" and call.int("depth") < call.operand(0).rank:
+        is_reduced = call.attrs["reduction"] != "none"
+        return Work(operations=is_reduced * count * _weight(updates.dtype))
+    return Work(scalars=count)
 
 
 def _sort(call: Call, values: Mapping[str, int]) -> Work:

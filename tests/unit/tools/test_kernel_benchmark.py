@@ -174,6 +174,15 @@ def test_values_beyond_the_limit_are_no_case() -> None:
             {"axis": 0},
             Work(scalars=15),
         ),
+        # of each element data say where it lies, or of whole rows, whose elements go in vectors
+        ("scatter_nd", ("f32[9, 5]", "i64[3, 2]", "f32[3]"), {"depth": 2}, Work(scalars=3)),
+        ("scatter_nd", ("f32[9, 5]", "i64[3, 1]", "f32[3, 5]"), {"depth": 1}, Work()),
+        (
+            "scatter_nd",
+            ("f16[9, 5]", "i64[3, 1]", "f16[3, 5]"),
+            {"depth": 1, "reduction": "add"},
+            Work(7.5),
+        ),
         ("gather_elements", ("f32[9, 5]", "i64[4, 5]"), {"axis": 0}, Work(scalars=20)),
         ("gather", ("f32[9, 5]", "i64[4]"), {"axis": 0}, Work()),
         (
