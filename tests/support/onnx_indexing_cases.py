@@ -67,6 +67,18 @@ GATHERS = [
         constant=[1],
         opset=9,
     ),
+    *(
+        Case(
+            "OneHot",
+            [_ints(2, 90, low=-3 * depth // 2, high=2 * depth), _i(depth), values],
+            {"axis": axis},
+            constant=[1],
+            name=f"{depth} of {values.dtype} along {axis}",
+        )
+        for depth in (40, 127, 128, 300)
+        for values in (_f(2), np.array([3, 4], np.int64))
+        for axis in (-1, 0)
+    ),
     Case("EyeLike", [_f(4, 5)]),
     Case("EyeLike", [_f(4, 5)], {"k": 2, "dtype": 7}, name="k"),
     Case("ReverseSequence", [_f(5, 3, 2), _i(4, 5, 1)]),

@@ -164,6 +164,10 @@ def hardmax(node: Node) -> Value:
     return _is_chosen(node, x, node.axis_attr(x.type.rank, -1))
 
 
+# elements of a one-hot line from which on it is worth clamping the one that is hot
+_FEW = 32
+
+
 @onnx_op("OneHot", since=9)
 def one_hot(node: Node) -> Value:
     wanted, values = node.cast(node.input(0), I64), node.input(2)
@@ -174,8 +178,15 @@ def one_hot(node: Node) -> Value:
     extent = node.reshape(node.emit("dim_values", dims=(depth,)), ())
     is_negative = node.emit("less", wanted, node.scalar(0, I64))
     wanted = node.emit("where", is_negative, node.emit("add", wanted, extent), wanted)
+    counter = _counter(node, depth, rank, axis)
+    if isinstance(depth, int) and _FEW <= depth < 1 << 31:
+        # numbers as wide as the values, if that is enough, are compared in as many lanes
+        fitting = (t for t in (DType.I8, DType.I16) if depth < 1 << (t.bits - 1))
+        dtype = next((t for t in fitting if t.bits >= values.type.dtype.bits), DType.I32)
+        wanted = node.emit("minimum", node.emit("maximum", wanted, node.scalar(-1, I64)), extent)
+        wanted, counter = node.cast(wanted, dtype), node.cast(counter, dtype)
     spread = node.reshape(wanted, [*wanted.type.dims[:axis], 1, *wanted.type.dims[axis:]])
-    is_hot = node.emit("equal", spread, _counter(node, depth, rank, axis))
+    is_hot = node.emit("equal", spread, counter)
     off, on = (
         node.reshape(node.emit("slice", values, starts=(i,), stops=(i + 1,), steps=(1,)), ())
         for i in range(2)
