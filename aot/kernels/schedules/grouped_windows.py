@@ -1,7 +1,7 @@
 """Convolutions in groups that fill no vector: lanes along the columns of several groups.
 
-All channels of some lines are in scratch with their padding. A vector of columns multiplies a
-scalar of each of its groups, a run of lanes each. CPU only.
+All channels of some lines, or of a part of them, are in scratch with their padding. A vector of
+columns multiplies a scalar of each of its groups, a run of lanes each. CPU only.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ LEAST_RUN = 4
 MOST_ROWS, LEAST_ROWS = 8, 4
 # workgroups that the lines of a result are shared by
 LEAST_STRIPS = 4
+# tiles of a part of a line at least, and lines of the result that it has
+LEAST_TILES, LINES_OF_PARTS = 4, 2
 # columns that a workgroup has at most, where they are whole groups and vectors
 MOST_COLUMNS = 64
 
@@ -61,20 +63,34 @@ def schedule_grouped(
     if packed.along.step != 1:
         return None  # neighbours share no scalars
     count = rows.extent
-    high = max(
+    # a tile takes as long as one more row, for its weights
+    high = min(
         range(min(LEAST_ROWS, count), min(MOST_ROWS, count) + 1),
-        key=lambda n: (count / (-(-count // n) * n), n),
+        key=lambda n: (-(-count // n) * (n + 1), n),
     )
     plan = replace(plan, rows=high, columns=nest.lanes)
-    places = packed.along.places(-(-count // high) * high)
-    each = packed.down.places(1) * places * channel.extent * left.dtype.bytes
-    together = _together(
-        lane.extent, lcm(groups, nest.lanes), nest.target.scratch_bytes // each * groups
-    )
+    place = channel.extent * left.dtype.bytes
+
+    def fitting(tiles: int, lines: int) -> int:
+        """Columns of a workgroup, of whose channels scratch has what so many lines of so many tiles
+        read."""
+        each = packed.down.places(lines) * packed.along.places(tiles * high) * place
+        held = nest.target.scratch_bytes // each * groups
+        assert isinstance(lane.extent, int)
+        return _together(lane.extent, lcm(groups, nest.lanes), held)
+
+    tiles = -(-count // high)
+    together = fitting(tiles, 1)
+    if together == 0:  # long lines in parts
+        parts = range(2, tiles // LEAST_TILES + 1)
+        sizes = (-(-tiles // n) for n in parts)
+        tiles = next((n for n in sizes if fitting(n, LINES_OF_PARTS)), 0)
+        together = fitting(tiles, LINES_OF_PARTS) if tiles else 0
     if together == 0:
         return None
     packed = replace(packed, asked=None)
-    return GroupedTiles(nest, output, window, plan, packed, channel, groups, together).build()
+    made_of = channel, groups, together, tiles
+    return GroupedTiles(nest, output, window, plan, packed, *made_of).build()
 
 
 def _together(columns: int, whole: int, held: int) -> int:
@@ -112,12 +128,14 @@ class GroupedTiles(HeldTiles):
         channel: Axis,
         members: int,
         together: int,
+        tiles: int,
     ) -> None:
-        """Of groups of so many `members`, and so many columns `together`."""
+        """Of groups of so many `members`, and so many columns `together`, so many `tiles` of a line
+        at once."""
         assert isinstance(packed.down.at.extent, int) and isinstance(channel.extent, int)
         channels = together // members * channel.extent
         most = -(-packed.down.at.extent // LEAST_STRIPS)
-        super().__init__(nest, output, window, plan, packed, channels, most)
+        super().__init__(nest, output, window, plan, packed, channels, most, tiles)
         self.channel = channel
         self.run = gcd(members, nest.lanes)
         self.inner = channel.extent
@@ -162,7 +180,6 @@ class GroupedTiles(HeldTiles):
             here = {**values, strip.var: first, self.base: base}
             zeros = {a.var: expr.index(0) for a in self.window.axes}
             zeros[lane.var] = expr.index(0)
-            stmts += self.fill({**here, **zeros}, first, partial(self._copy, base))
             begin = expr.mul(values[block.var], expr.index(tiles))
 
             def row(here: Values, at: Expr) -> list[Stmt]:
@@ -172,7 +189,18 @@ class GroupedTiles(HeldTiles):
                     "nt",
                 )
 
-            return stmts + self.over_lines(here, first, row)
+            def part(n: Expr) -> list[Stmt]:
+                # the last one begins early enough to be whole
+                tile = expr.mul(n, expr.index(self.tiles))
+                if self.in_line % self.tiles:
+                    tile = expr.binary("min", tile, expr.index(self.in_line - self.tiles))
+                stmts: list[Stmt] = []
+                row_ = nest.let(expr.mul(tile, expr.index(self.rows)), stmts, "part")
+                there = {**here, self.part: row_}
+                stmts += self.fill({**there, **zeros}, first, partial(self._copy, base))
+                return stmts + self.over_lines(there, first, row)
+
+            return stmts + nest.serial(self.parts, part, "p")
 
         return nest.grid([*self.window.outer[:-1], block, strip], body, 1 << 30)
 

@@ -110,8 +110,10 @@ class HeldTiles(WindowTiles):
 
     Attributes:
         held: [line][place][channel]: what the windows of these lines read, with their padding.
-        tiles: of rows, along a line.
+        tiles: of rows, along a part of a line, whose places are in scratch together.
+        parts: of a line.
         line: the variable that stands for a line of the result among those of a workgroup.
+        part: for the first row of a part; not used where it is the only one.
     """
 
     is_clamped = False
@@ -125,13 +127,17 @@ class HeldTiles(WindowTiles):
         packed: Packed,
         channels: int,
         most: int,
+        tiles: int = 0,
     ) -> None:
-        """Of so many `channels`, and at `most` so many lines of the result."""
+        """Of so many `channels`, at `most` so many lines of the result, and so many `tiles` of a
+        part of a line; all where 0."""
         super().__init__(nest, output, window, plan)
         along, down = packed.along, packed.down
         assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
         self.packed = packed
-        self.tiles = -(-along.at.extent // self.rows)
+        self.in_line = -(-along.at.extent // self.rows)
+        self.tiles = tiles or self.in_line
+        self.parts = -(-self.in_line // self.tiles)
         self.places = along.places(self.tiles * self.rows)
         row = self.places * channels * packed.load.dtype.bytes
         self.lines = _lines(down, nest.target.scratch_bytes // row, most)
@@ -139,6 +145,7 @@ class HeldTiles(WindowTiles):
         shape = down.places(self.lines), self.places, channels
         self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
         self.line = Var("line")
+        self.part = Var("part")
 
     def load(self, channel: Expr, guard: Expr | None = None) -> Load:
         """What a tap reads of a channel among those in scratch."""
@@ -149,7 +156,10 @@ class HeldTiles(WindowTiles):
             return expr.add(first, expr.mul(slide.tap.var, expr.index(slide.apart)))
 
         along, down = self.packed.along, self.packed.down
-        indices = place(down, self.line), place(along, along.at.var), channel
+        row: Expr = along.at.var
+        if self.parts > 1:
+            row = expr.sub(row, self.part)
+        indices = place(down, self.line), place(along, row), channel
         other = None if guard is None else self.packed.load.other
         return Load(self.held, indices, self.held.dtype, guard=guard, other=other)
 
@@ -162,9 +172,12 @@ class HeldTiles(WindowTiles):
         def line(t: Expr) -> list[Stmt]:
             at = expr.add(first, t)
             here = {**values, down.at.var: at, self.line: t}
-            stmts = nest.serial(
-                self.tiles, lambda m: body(here, expr.mul(m, expr.index(self.rows))), "mt"
-            )
+            begin = values.get(self.part, expr.index(0))
+
+            def tile(m: Expr) -> list[Stmt]:
+                return body(here, expr.add(begin, expr.mul(m, expr.index(self.rows))))
+
+            stmts = nest.serial(self.tiles, tile, "mt")
             if dims.modulo(down.at.extent, self.lines) == 0:
                 return stmts
             return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
@@ -180,25 +193,43 @@ class HeldTiles(WindowTiles):
         along, down, load = packed.along, packed.down, packed.load
         start = expr.mul(first, expr.index(down.step))
         zeros = {a.var: expr.index(0) for a in (along.at, down.at, along.tap, down.tap) if a}
+        part = expr.mul(values.get(self.part, expr.index(0)), expr.index(along.step))
 
         def line(v: Expr) -> list[Stmt]:
             at = expr.add(start, v)
 
-            def there(q: Expr) -> list[Stmt]:
-                place = expr.add(q, expr.index(along.begin))
+            def there(place: Expr) -> list[Stmt]:
                 index = expr.substitute(load.indices[0], {**values, **zeros})
                 index = expr.add(index, expr.mul(at, expr.index(down.stride)))
-                index = expr.add(index, expr.mul(place, expr.index(along.stride)))
+                of_line = expr.add(place, part)
+                index = expr.add(index, expr.mul(of_line, expr.index(along.stride)))
                 return copy(v, place, replace(load, indices=(index,), guard=None, other=None))
+
+            def of_part(place: Expr) -> list[Stmt]:
+                of_line = expr.add(place, part)
+                asked = [
+                    expr.binary("ge", of_line, expr.index(along.begin)),
+                    expr.binary("lt", of_line, expr.index(along.end)),
+                ]
+                is_there = expr.all_of(asked)
+                assert is_there is not None
+                return [If(is_there, tuple(there(place)), tuple(copy(v, place, None)))]
 
             def padding(begin: int, count: int) -> list[Stmt]:
                 return nest.serial(
                     count, lambda q: copy(v, expr.add(q, expr.index(begin)), None), "q"
                 )
 
-            stmts = padding(0, along.begin)
-            stmts += nest.serial(along.end - along.begin, there, "q")
-            stmts += padding(along.end, self.places - along.end)
+            if self.parts > 1:
+                stmts = nest.serial(self.places, of_part, "q")
+            else:
+                stmts = padding(0, along.begin)
+                stmts += nest.serial(
+                    along.end - along.begin,
+                    lambda q: there(expr.add(q, expr.index(along.begin))),
+                    "q",
+                )
+                stmts += padding(along.end, self.places - along.end)
             asked: list[Expr] = []
             if down.begin > 0:
                 asked.append(expr.binary("ge", at, expr.index(down.begin)))

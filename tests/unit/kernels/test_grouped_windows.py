@@ -30,6 +30,14 @@ WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
+# lines that scratch does not hold
+LONG: list[tuple[Any, ...]] = [
+    ((5, 171), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ((7, 243), (3, 4), (1, 1), (1, 3), (1, 4, 1, 5)),
+    ((6, 600), (3, 3), (2, 1), (1, 1), (0, 0, 1, 0)),
+]
+
+
 def conv(groups: tuple[int, int, int], window: tuple[Any, ...]) -> Function:
     count, inner, columns = groups
     extents, kernel, strides, dilations, pads = window
@@ -66,6 +74,24 @@ def test_natively(groups: tuple[int, int, int]) -> None:
     for target in NATIVE:
         for window in WINDOWS:
             check(conv(groups, window), target, on_cpu(target))
+
+
+@pytest.mark.parametrize("window", LONG, ids=str)
+@pytest.mark.parametrize("groups", [(4, 24, 24), (8, 8, 8), (6, 5, 4), (3, 40, 40)], ids=str)
+def test_long_lines_natively(groups: tuple[int, int, int], window: tuple[Any, ...]) -> None:
+    for target in NATIVE:
+        check(conv(groups, window), target, on_cpu(target))
+
+
+def test_long_lines_are_in_scratch_in_parts() -> None:
+    """The lines that some lines of the result read, with what they share of their neighbours."""
+    target = targets.load("x86-64-v4")
+    for groups, width in (((4, 24, 24), 128), ((4, 24, 24), 320), ((8, 8, 8), 1024)):
+        window = (12, width), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)
+        kernel = lower(conv(groups, window), target)
+        (held,) = (s for s in kernel.scratch if s.name == "held")
+        assert held.shape[0] > 3
+        assert held.shape[1] < width
 
 
 @pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3"])
