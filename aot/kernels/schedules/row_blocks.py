@@ -145,7 +145,7 @@ def _groups_of(nest: Nest, several: Rows, reduces: Sequence[Reduce]) -> int:
         return min(groups, most)
     # blocks without a rest are one loop
     whole = [n for n in range(most, 1, -1) if rows % (n * group) == 0]
-    return whole[0] if whole else min(GROUPS, most)
+    return whole[0] if whole else -(-groups // -(-groups // most))
 
 
 def _longest(reduces: Sequence[Reduce]) -> int:
