@@ -198,7 +198,7 @@ def test_a_line_too_long_is_refused_by_name() -> None:
         ),
         (
             "wasm32",
-            "an index of 1099511627776 does not fit the target's 32 bits; compile for a target "
+            "an index of -1099511627776 does not fit the target's 32 bits; compile for a target "
             "of 64 bits",
         ),
     ],

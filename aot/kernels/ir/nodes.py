@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from enum import Enum
 from typing import Union
 
-from aot.ir import expr
+from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
@@ -53,6 +53,11 @@ class Buffer:
     alignment: int = 1
     class_param: Param | None = None
     is_streamed: bool = False
+
+    @property
+    def least_elements(self) -> int:
+        """How many there are where each open extent is one."""
+        return dims.estimate(dims.product(self.shape), 1) or 0
 
 
 class Space(Enum):

@@ -41,6 +41,12 @@ class Axis:
     var: Var
     extent: Dim
 
+    @property
+    def count(self) -> int:
+        """The extent, which must be a known number."""
+        assert isinstance(self.extent, int)
+        return self.extent
+
 
 @dataclass(frozen=True)
 class Kept:

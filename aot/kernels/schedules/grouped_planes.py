@@ -53,7 +53,7 @@ def schedule_grouped_planes(nest: Nest, output: Output) -> tuple[Stmt, ...] | No
 def _is_better(target: Target, groups: _Groups) -> bool:
     """Whether lanes along places are better than along so many columns, which may fill the narrow
     vectors of some targets, or than other tiles of points, whose columns are many."""
-    members, has_many = _number(groups.member), target.vector_registers >= MANY_REGISTERS
+    members, has_many = groups.member.count, target.vector_registers >= MANY_REGISTERS
     if groups.along.tap is None and groups.down.tap is None:
         return target.vector_bytes > NARROW and has_many
     if target.vector_bytes > NARROW:
@@ -135,11 +135,6 @@ def _of_points(
     return Slide(at, None, step, 1, stride, 0, step * (at.extent - 1) + 1)
 
 
-def _number(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
 @dataclass(frozen=True)
 class _Taps:
     """Taps along an axis that one loop comes to, `step` of them apart.
@@ -210,8 +205,8 @@ class _GroupedPlanes:
         self.nest, self.output, self.groups = nest, output, groups
         along, down = groups.along, groups.down
         lanes = nest.lanes
-        self.width, self.height = _number(along.at), _number(down.at)
-        self.inner = 1 if groups.channel is None else _number(groups.channel)
+        self.width, self.height = along.at.count, down.at.count
+        self.inner = 1 if groups.channel is None else groups.channel.count
         self.phases = len(_phases(down)) * len(_phases(along))
         self.band = self._best_band()
         if self.band is None:
@@ -220,8 +215,7 @@ class _GroupedPlanes:
         self.bands = -(-self.height // self.band.lines)
         self.strips = -(-self.width // self.band.width)
         source = groups.left.source
-        size = dims.product(source.shape) if isinstance(source, Buffer) else 0
-        assert isinstance(size, int)
+        size = source.least_elements if isinstance(source, Buffer) else 0
         self.is_large = size * source.dtype.bytes > nest.target.l2_bytes // 2
         scratch = nest.builder.scratch
         shape = self.inner, self.phases, self.band.places
@@ -234,7 +228,7 @@ class _GroupedPlanes:
         groups, target = self.groups, self.nest.target
         most = target.scratch_bytes // groups.left.dtype.bytes
         taps = groups.along.taps * groups.down.taps
-        members = _number(groups.member)
+        members = groups.member.count
         best, least = None, 0.0
         for columns, chunks, cost in _tiles(members, target.vector_registers - OTHERS):
             for strips in range(1, min(self.width // self.nest.lanes, MOST_STRIPS) + 2):
@@ -289,7 +283,7 @@ class _GroupedPlanes:
                 [self._ranges(n) for n in range(self.strips)],
                 lambda ranges: self._fill(values, place, ranges),
             )
-            whole, rest = divmod(_number(groups.member), self.columns)
+            whole, rest = divmod(groups.member.count, self.columns)
 
             def tile(m: Expr, columns: int) -> list[Stmt]:
                 begin = expr.mul(m, expr.index(self.columns))
@@ -316,7 +310,7 @@ class _GroupedPlanes:
             return stmts
 
         terms = dims.product([n for _, n in groups.reduce.axes])
-        work = dims.multiply(terms, band.lines * band.width * _number(groups.member))
+        work = dims.multiply(terms, band.lines * band.width * groups.member.count)
         return nest.grid([*outer, number, strip], body, work)
 
     def _by_strip(
@@ -457,7 +451,7 @@ class _GroupedPlanes:
         width = (band.pitch if has_strips else band.width) * along.step
         pieces = _pieces(width, source, is_part=has_strips)
         # each pass over the tiles asks for others
-        passes = -(-_number(groups.member) // self.columns)
+        passes = -(-groups.member.count // self.columns)
         number = expr.binary("floordiv", begin, expr.index(self.columns))
         number = expr.add(expr.mul(number, expr.index(band.tiles)), n)
         counts = self.inner, rows, pieces

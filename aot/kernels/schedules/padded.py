@@ -53,11 +53,11 @@ class Slide:
     @property
     def count(self) -> int:
         """Places that windows read."""
-        return self.places(_number(self.at))
+        return self.places(self.at.count)
 
     @property
     def taps(self) -> int:
-        return 1 if self.tap is None else _number(self.tap)
+        return 1 if self.tap is None else self.tap.count
 
     def places(self, results: int) -> int:
         """Places that so many neighbours read."""
@@ -151,11 +151,6 @@ def _changes_nothing(load: Load, reduce: Reduce) -> bool:
     term = reduce.body.a if isinstance(reduce.body, Cast) else reduce.body
     nothing = identity(reduce.op, load.dtype)
     return term is load and isinstance(load.other, expr.Const) and load.other.value == nothing.value
-
-
-def _number(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
 
 
 def _slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
@@ -257,11 +252,11 @@ class _Rows:
         self.scratch: Scratch = nest.builder.scratch("rows", dtype, shape, Space.WORKGROUP)
         self.lines: Scratch | None = None
         if window.is_separable and _is_cheaper_apart(window, rows):
-            lines = height, _number(along.at)
+            lines = height, along.at.count
             self.lines = nest.builder.scratch("lines", window.reduce.dtype, lines, Space.WORKGROUP)
         self.sums: Scratch | None = None
         if window.planes:
-            sums = rows, _number(along.at)
+            sums = rows, along.at.count
             self.sums = nest.builder.scratch("sums", window.reduce.dtype, sums, Space.WORKGROUP)
 
     @staticmethod
@@ -269,11 +264,11 @@ class _Rows:
         along, down = window.along, window.down
         row = -(-along.count // along.step) * along.step * window.load.dtype.bytes
         if window.is_separable:
-            row += _number(along.at) * window.reduce.dtype.bytes
+            row += along.at.count * window.reduce.dtype.bytes
         if down is None:
             most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2) // row
             return _Rows(nest, output, window, 1) if most else None
-        rows = min(_number(down.at), ROWS_A_TAP * down.taps)
+        rows = min(down.at.count, ROWS_A_TAP * down.taps)
         most = rows_in_scratch(
             nest, down.places(min(rows, down.taps)), row, nest.target.l1_bytes // 2
         )
@@ -281,15 +276,15 @@ class _Rows:
             rows -= 1
         if down.places(rows) > most:
             return None
-        even = -(-_number(down.at) // rows)
-        return _Rows(nest, output, window, -(-_number(down.at) // even))
+        even = -(-down.at.count // rows)
+        return _Rows(nest, output, window, -(-down.at.count // even))
 
     def build(self) -> tuple[Stmt, ...]:
         nest, window, along, down = self.nest, self.window, self.window.along, self.window.down
         tiles = Axis(nest.builder.var("mt"), 1)
         outer = [a for a in self.output.axes if a is not along.at]
         if down is not None:
-            tiles = Axis(tiles.var, -(-_number(down.at) // self.rows))
+            tiles = Axis(tiles.var, -(-down.at.count // self.rows))
             outer = [tiles if a is down.at else a for a in outer]
 
         def body(values: Values) -> list[Stmt]:
@@ -303,7 +298,7 @@ class _Rows:
                     return self._row(values, r)
                 at = expr.add(first, r)
                 stmts = self._row({**values, down.at.var: at}, r)
-                if _number(down.at) % self.rows == 0:
+                if down.at.count % self.rows == 0:
                     return stmts
                 return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
 
@@ -324,7 +319,7 @@ class _Rows:
             return cleared + nest.inside(window.planes, {}, plane) + rows
 
         taps = dims.product([n for _, n in window.reduce.axes])
-        return nest.grid(outer, body, dims.multiply(taps, self.rows * _number(along.at)))
+        return nest.grid(outer, body, dims.multiply(taps, self.rows * along.at.count))
 
     # What is brought into scratch
 
@@ -340,7 +335,7 @@ class _Rows:
             asked: list[Expr] = []
             if down.begin > 0:
                 asked.append(expr.binary("ge", place, expr.index(down.begin)))
-            if down.end < down.places(-(-_number(down.at) // self.rows) * self.rows):
+            if down.end < down.places(-(-down.at.count // self.rows) * self.rows):
                 asked.append(expr.binary("lt", place, expr.index(down.end)))
             is_there = expr.all_of(asked)
             if is_there is None:
@@ -456,7 +451,7 @@ class _Rows:
         )
         stmts: list[Stmt] = []
         first = 0
-        for end in segments.ends(around.values, at.var, _number(at)):
+        for end in segments.ends(around.values, at.var, at.count):
             part = segments.output_within(around, at.var, first, end)
 
             def element(x: Expr, width: int, lane: Expr | None, part: Output = part) -> list[Stmt]:

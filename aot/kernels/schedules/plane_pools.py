@@ -17,7 +17,6 @@ from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.pools import (
     Pool,
     PoolTiles,
-    number_of,
     rows_together,
     separable,
 )
@@ -41,7 +40,7 @@ def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Po
     taps = tuple(Axis(v, n) for v, n in reduce.axes)
     window = Window(reduce, taps, tuple(outer), along, Axis(Var("plane"), 1))
     pool = separable(nest, window)
-    if pool is None or pool.along.stride != 1 or pool.along.apart >= number_of(along):
+    if pool is None or pool.along.stride != 1 or pool.along.apart >= along.count:
         return None  # the last: channels, each tap of which lies beyond all of them
     return pool
 
@@ -53,11 +52,11 @@ def schedule_plane_pool(nest: Nest, output: Output, pool: Pool) -> tuple[Stmt, .
     most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2)
     if rows * places * pool.reduce.dtype.bytes > most:
         return None
-    groups = -(-number_of(pool.down.at) // rows)
+    groups = -(-pool.down.at.count // rows)
     tiles = -(-groups // max(1, TILE // (rows * places)))
     shape = -(-groups // tiles) * rows, places
     lines = nest.builder.scratch("lines", pool.reduce.dtype, shape, Space.WORKGROUP)
-    return _Tiles(nest, output, pool, (rows, number_of(pool.along.at)), lines).build()
+    return _Tiles(nest, output, pool, (rows, pool.along.at.count), lines).build()
 
 
 class _Tiles(PoolTiles):
@@ -65,7 +64,7 @@ class _Tiles(PoolTiles):
 
     def build(self) -> tuple[Stmt, ...]:
         nest, down = self.nest, self.pool.down
-        tile = Axis(nest.builder.var("mt"), -(-number_of(down.at) // self.height))
+        tile = Axis(nest.builder.var("mt"), -(-down.at.count // self.height))
         outer = [tile if axis is down.at else axis for axis in self.output.axes[:-1]]
 
         def body(values: Values) -> list[Stmt]:
@@ -171,7 +170,7 @@ class _Tiles(PoolTiles):
 
         def there(g: Expr) -> list[Stmt]:
             at = expr.add(first, expr.mul(g, expr.index(self.rows)))
-            if number_of(down.at) % self.height == 0:
+            if down.at.count % self.height == 0:
                 return group(g)
             return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(group(g)))]
 
@@ -222,7 +221,7 @@ class _Tiles(PoolTiles):
                     *(begin, end, width, element, None if is_rare else before),
                     may_repeat=may_repeat,
                 )
-            if number_of(down.at) % self.height == 0:
+            if down.at.count % self.height == 0:
                 return stmts
             return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
 

@@ -55,25 +55,14 @@ def _is_weighted(output: Output, window: PaddedWindow) -> bool:
     along, down, reduce = window.along, window.down, window.reduce
     if down is None or down.tap is None or along.tap is None or window.planes:
         return False
-    if reduce.op != "sum" or min(_number(down.at), _number(along.at)) < LEAST_LINES:
+    if reduce.op != "sum" or min(down.at.count, along.at.count) < LEAST_LINES:
         return False
     at = {along.at.var, down.at.var}
     weights = [x for x in expr.loads(reduce.body) if x is not window.load]
     if len(weights) != 1 or at & expr.free_vars(weights[0]):
         return False
-    ends = list(segments.ends(output.values, along.at.var, _number(along.at)))
+    ends = list(segments.ends(output.values, along.at.var, along.at.count))
     return len(ends) == 1
-
-
-def _number(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
-def _size(buffer: Buffer) -> int:
-    """Elements of a buffer, 0 where that isn't known."""
-    count = dims.product(buffer.shape)
-    return count if isinstance(count, int) else 0
 
 
 class _Asks(Enum):
@@ -127,7 +116,7 @@ class _Planes:
         along, down = window.along, window.down
         assert down is not None
         self.down: Slide = down
-        height, width, lanes = _number(down.at), _number(along.at), nest.lanes
+        height, width, lanes = down.at.count, along.at.count, nest.lanes
         is_wide = nest.target.vector_registers >= MANY_REGISTERS
         most, self.vectors = _tile(nest.target)
         # fewer sums take as long where a window's products are too many to overlap the next one's
@@ -152,7 +141,7 @@ class _Planes:
             pitch += lanes
         self.rows = self._rows_of_band(pitch * along.step * dtype.bytes)
         buffers = {window.load.source, output.buffer}
-        moved = sum(b.dtype.bytes * _size(b) for b in buffers if isinstance(b, Buffer))
+        moved = sum(b.dtype.bytes * b.least_elements for b in buffers if isinstance(b, Buffer))
         taps = along.taps * down.taps
         self.asks = _Asks.NOT
         if moved > nest.target.l2_bytes:
@@ -170,7 +159,7 @@ class _Planes:
         most = rows_in_scratch(
             self.nest, down.places(count), row, self.nest.target.l1_bytes * 3 // 4
         )
-        groups = -(-_number(down.at) // count)
+        groups = -(-down.at.count // count)
         fitting = 0
         while fitting < groups and down.places((fitting + 1) * count) <= most:
             fitting += 1
@@ -180,7 +169,7 @@ class _Planes:
 
     def build(self) -> tuple[Stmt, ...]:
         nest, along, down = self.nest, self.window.along, self.down
-        height = _number(down.at)
+        height = down.at.count
         bands = Axis(nest.builder.var("mt"), -(-height // self.rows))
         outer = [bands if a is down.at else a for a in self.output.axes if a is not along.at]
 
@@ -202,7 +191,7 @@ class _Planes:
             return self._fill(values, start) + nest.serial(self.rows // self.together, group, "g")
 
         taps = dims.product([n for _, n in self.window.reduce.axes])
-        return nest.grid(outer, body, dims.multiply(taps, self.rows * _number(along.at)))
+        return nest.grid(outer, body, dims.multiply(taps, self.rows * along.at.count))
 
     # What is brought into scratch
 
@@ -218,7 +207,7 @@ class _Planes:
             asked: list[Expr] = []
             if down.begin > 0:
                 asked.append(expr.binary("ge", place, expr.index(down.begin)))
-            if down.end < down.places(-(-_number(down.at) // self.rows) * self.rows):
+            if down.end < down.places(-(-down.at.count // self.rows) * self.rows):
                 asked.append(expr.binary("lt", place, expr.index(down.end)))
             is_there = expr.all_of(asked)
             if is_there is None:
@@ -298,7 +287,7 @@ class _Planes:
 
     def _lines(self, values: Values, at: Expr, begin: Expr) -> list[Stmt]:
         """Lines of the result from `at` on, whose windows begin at line `begin` of scratch."""
-        nest, count = self.nest, _number(self.window.along.at)
+        nest, count = self.nest, self.window.along.at.count
         masked = masked_lanes(nest, count)
         stmts: list[Stmt] = []
         most = self.vectors * nest.lanes
@@ -369,7 +358,7 @@ class _Planes:
     ) -> list[Stmt]:
         """The lines' results at place `x`, which are stored where they are there."""
         nest, window, down = self.nest, self.window, self.down
-        reduce, height = window.reduce, _number(down.at)
+        reduce, height = window.reduce, down.at.count
         nothing = identity(reduce.op, reduce.dtype)
         acc = nest.builder.scratch("acc", reduce.dtype, (self.together, width))
         slot = expr.index(0) if lane is None else lane
@@ -413,7 +402,7 @@ class _Planes:
 
     def _finish(self, values: Values, at: Expr) -> list[Stmt]:
         """The results of sums in scratch, a line after the other."""
-        nest, sums, height = self.nest, self.sums, _number(self.down.at)
+        nest, sums, height = self.nest, self.sums, self.down.at.count
         if sums is None:
             return []
 
@@ -423,7 +412,7 @@ class _Planes:
             def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
                 return self._results(values, place, x, Load(sums, (r, x), sums.dtype))
 
-            count = _number(self.window.along.at)
+            count = self.window.along.at.count
             stmts = row_of_vectors(nest, expr.index(0), count, nest.lanes, element, may_mask=True)
             if height % self.together == 0:
                 return stmts

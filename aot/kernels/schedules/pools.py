@@ -106,20 +106,15 @@ def _is_clamped(slide: Slide) -> bool:
     """Whether the nearest place that is there is of each window that has places beyond it."""
     if slide.begin <= 0 and slide.end >= slide.count:
         return True
-    last = slide.step * (number_of(slide.at) - 1)
+    last = slide.step * (slide.at.count - 1)
     return slide.apart == 1 and slide.begin < slide.taps and last < slide.end
-
-
-def number_of(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
 
 
 def rows_together(pool: Pool) -> int:
     """Rows of results whose taps down the plane are combined together, as these share most of what
     is loaded."""
     down = pool.down
-    return 1 if down.taps <= down.step else min(ROWS, number_of(down.at))
+    return 1 if down.taps <= down.step else min(ROWS, down.at.count)
 
 
 def schedule_pool(nest: Nest, output: Output, pool: Pool) -> tuple[Stmt, ...] | None:
@@ -215,7 +210,7 @@ class PoolTiles:
     def _reach(self, slide: Slide) -> int:
         """The places that all tiles read along an axis, be they there or not."""
         size = self.height if slide is self.pool.down else self.count
-        return slide.places(-(-number_of(slide.at) // size) * size)
+        return slide.places(-(-slide.at.count // size) * size)
 
     def offset(self, slide: Slide, place: Expr, into: list[Stmt]) -> Expr:
         """How far a place lies behind the first one; of an extremum the nearest that is there."""
@@ -333,24 +328,24 @@ class _Tiles(PoolTiles):
         most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2)
         most //= pool.reduce.dtype.bytes * rows
         shared = along.places(1) - along.step
-        channels = number_of(pool.lane)
+        channels = pool.lane.count
 
         def count() -> int:
             return (most // channels - shared) // along.step
 
-        while count() < min(WIDE * shared, number_of(along.at)) and channels > nest.lanes * VECTORS:
+        while count() < min(WIDE * shared, along.at.count) and channels > nest.lanes * VECTORS:
             channels = -(-channels // 2 // nest.lanes) * nest.lanes
         if count() < 1:
             return None
-        tiles = -(-number_of(along.at) // min(count(), COUNT))
-        return _Tiles(nest, output, pool, rows, -(-number_of(along.at) // tiles), channels)
+        tiles = -(-along.at.count // min(count(), COUNT))
+        return _Tiles(nest, output, pool, rows, -(-along.at.count // tiles), channels)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, pool = self.nest, self.pool
         down, along, lane = pool.down.at, pool.along.at, pool.lane
         sizes = (self.rows, self.count, self.channels)
         tiles = [
-            Axis(nest.builder.var(name), -(-number_of(axis) // size))
+            Axis(nest.builder.var(name), -(-axis.count // size))
             for name, axis, size in zip(("mt", "at", "ct"), (down, along, lane), sizes, strict=True)
         ]
         # down the plane last, so that lines that several rows of results read are still near
@@ -369,7 +364,7 @@ class _Tiles(PoolTiles):
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
         """A tile at its place, with all of its channels, or those that the last one has."""
-        whole, rest = self.channels, number_of(self.pool.lane) % self.channels
+        whole, rest = self.channels, self.pool.lane.count % self.channels
         if rest == 0:
             return self._tile(values, first, whole)
         end = expr.add(first[2], expr.index(whole))
@@ -498,14 +493,14 @@ class _Tiles(PoolTiles):
             stmts = nest.serial(whole, lambda g: group(expr.mul(g, expr.index(size)), size), "g")
             if count % size:
                 stmts += group(expr.index(whole * size), count % size)
-            if number_of(down) % self.rows == 0:
+            if down.count % self.rows == 0:
                 return stmts
             return [If(expr.binary("lt", at, expr.index(down.extent)), tuple(stmts))]
 
         def lines(count: int) -> list[Stmt]:
             return nest.serial(self.rows, lambda row: line(row, count), "row")
 
-        rest = number_of(along) % self.count
+        rest = along.count % self.count
         if rest == 0:
             return lines(self.count)
         end = expr.add(first[1], expr.index(self.count))

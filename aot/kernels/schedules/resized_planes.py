@@ -54,7 +54,7 @@ class ResizedPlanes:
         self.nest, self.output, self.found, self.gone = nest, output, found, gone
         *outer, self.row, self.column = axes
         self.outer: Sequence[Axis] = outer
-        self.count, self.width = _number(self.row), _number(self.column)
+        self.count, self.width = self.row.count, self.column.count
         self.height, self.read = found.extents
         self.taps = terms_of(found.columns)
         self.row_taps = terms_of(found.last if found.is_columns_first else found.first)
@@ -525,11 +525,6 @@ def total_of(reduce: Reduce, terms: Sequence[Expr]) -> Expr:
         total = term if total is None else combined(reduce.op, total, term)
     assert total is not None
     return total
-
-
-def _number(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
 
 
 def terms_of(reduce: Reduce) -> int:

@@ -245,10 +245,9 @@ class WindowTiles:
             return []
         (load,) = found
         source, index = load.source, load.indices[0]
-        size = dims.product(source.shape) if isinstance(source, Buffer) else None
-        if not isinstance(source, Buffer) or not isinstance(size, int):
+        if not isinstance(source, Buffer):
             return []
-        if size * source.dtype.bytes <= target.l2_bytes:
+        if source.least_elements * source.dtype.bytes <= target.l2_bytes:
             return []
         down, along = taps
         steps = [expr.coefficient(index, a.var) for a in (below, down, window.rows, along)]

@@ -196,9 +196,9 @@ def test_what_is_not_affine_follows_from_data_or_divides() -> None:
                         (by_data if s.has_data else others).add(record.name)
     chosen = {"gather", "gather_blocked", "gather_elements", "gather_nd", "put_slice"}
     assert by_data == chosen | {"grid_sample", "resample", "roi_align", "table_lookup"}
-    # groups of channels, overlapping blocks, mirrored borders, dims that don't divide, blocks
+    # groups of channels, overlapping blocks and tiles, mirrored borders, dims that don't divide
     blocked = {"gather_blocked", "matmul_blocked"}
-    convolutions = {"conv", "conv_bf16", "conv_integer"}
+    convolutions = {"conv", "conv_bf16", "conv_integer", "winograd_inputs", "winograd_outputs"}
     assert others == blocked | convolutions | {"col2im", "pad", "reshape"}
 
 

@@ -36,18 +36,20 @@ WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-def conv(groups: tuple[int, int, int], window: tuple[Any, ...], end: str = "relu") -> Function:
+def conv(
+    groups: tuple[int, int, int], window: tuple[Any, ...], end: str = "relu", images: str = "2"
+) -> Function:
     count, inner, columns = groups
     extents, kernel, strides, dilations, pads = window
     height, width = (
         (n + pads[k] + pads[k + 2] - (kernel[k] - 1) * dilations[k] - 1) // strides[k] + 1
         for k, n in enumerate(extents)
     )
-    result = f"f32[2, {count * columns}, {height}, {width}]"
+    result = f"f32[{images}, {count * columns}, {height}, {width}]"
     layout = "{splits=0/16 order=0:2:3:1:4}" if columns % 16 == 0 else "{order=2:3:1:0}"
     text = f"""
     executable @e0(
-      %x: f32[2, {count * inner}, {extents[0]}, {extents[1]}],
+      %x: f32[{images}, {count * inner}, {extents[0]}, {extents[1]}],
       %w: f32[{count * columns}, {inner}, {kernel[0]}, {kernel[1]}]{layout},
       %b: f32[{count * columns}]
     ) -> ("r0") bindings [2, 0, 0, 3] {{
@@ -127,3 +129,12 @@ def test_large_planes_are_asked_for() -> None:
         kernel = lower(conv(groups, window), targets.load(target))
         assert any(isinstance(s, Prefetch) for s in walk(kernel.body))
         check(conv(groups, window), target, on_cpu(target))
+
+
+def test_an_open_count_of_images() -> None:
+    """An image is asked for as one of several is."""
+    for extents, is_large in (((9, 20), False), ((500, 40), True)):
+        window = extents, *WINDOWS[0][1:]
+        kernel = lower(conv((2, 2, 2), window, images="N"), targets.load("x86-64-v2"))
+        assert any(s.name == "held" and len(s.shape) == 3 for s in kernel.scratch)
+        assert any(isinstance(s, Prefetch) for s in walk(kernel.body)) is is_large
