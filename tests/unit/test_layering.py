@@ -145,6 +145,17 @@ def test_no_more_than_seven_files_are_loose() -> None:
     assert len(list(ROOT.glob("*.py"))) <= 7
 
 
+def test_the_top_level_is_fixed() -> None:
+    """Nothing else is committed beside the project's folders, such as what a command left there."""
+    if not (CHECKOUT / ".git").exists():
+        pytest.skip("which files are the project's is known in a git checkout")
+    git = ["git", "-C", str(CHECKOUT), "ls-tree", "-z", "--name-only", "HEAD"]
+    found = subprocess.run(git, capture_output=True, text=True, check=True).stdout
+    folders = {"aot", "runtime", "targets", "tests", "samples", "docs", "benchmarks", ".ci"}
+    texts = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
+    assert set(found.split("\0")) - {""} == folders | texts | {".clang-format", ".gitignore"}
+
+
 def test_classes_compile_no_methods_as_they_are_imported() -> None:
     """They are those of `aot.records`, but in the runtime's binding, which has nothing of it."""
     for path in _files():
