@@ -362,12 +362,7 @@ class _GroupedPlanes:
                 for k, f in phases
                 for s in self._line((c, n * len(phases) + k, at), f, begin, ranges[k])
             ]
-            asked: list[Expr] = []
-            if down.begin > 0:
-                asked.append(expr.binary("ge", place, expr.index(down.begin)))
-            if down.end < last:
-                asked.append(expr.binary("lt", place, expr.index(down.end)))
-            is_there = expr.all_of(asked)
+            is_there = down.is_there(place, place, last)
             if is_there is None:
                 return stmts
             blank = [

@@ -63,6 +63,16 @@ class Slide:
         """Places that so many neighbours read."""
         return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
 
+    def is_there(self, first: Expr, last: Expr, reach: int) -> Expr | None:
+        """Whether the first and the last of some places, below `reach`, are no padding; None where
+        all are not."""
+        asked: list[Expr] = []
+        if self.begin > 0:
+            asked.append(expr.binary("ge", first, expr.index(self.begin)))
+        if self.end < reach:
+            asked.append(expr.binary("lt", last, expr.index(self.end)))
+        return expr.all_of(asked)
+
 
 @dataclass(frozen=True)
 class PaddedWindow:
@@ -332,12 +342,8 @@ class _Rows:
                 return self._fill_row(values, v, expr.index(0))
             place = expr.add(start, v)
             stmts = self._fill_row(values, v, expr.mul(place, expr.index(down.stride)))
-            asked: list[Expr] = []
-            if down.begin > 0:
-                asked.append(expr.binary("ge", place, expr.index(down.begin)))
-            if down.end < down.places(-(-down.at.count // self.rows) * self.rows):
-                asked.append(expr.binary("lt", place, expr.index(down.end)))
-            is_there = expr.all_of(asked)
+            reach = down.places(-(-down.at.count // self.rows) * self.rows)
+            is_there = down.is_there(place, place, reach)
             if is_there is None:
                 return stmts
             return [If(is_there, tuple(stmts), tuple(self._blank(v)))]

@@ -204,12 +204,8 @@ class _Planes:
             place = expr.add(start, v)
             begin = expr.add(origin, expr.mul(place, expr.index(down.stride)))
             stmts = self._asked_line(begin) + self._fill_line(v, begin)
-            asked: list[Expr] = []
-            if down.begin > 0:
-                asked.append(expr.binary("ge", place, expr.index(down.begin)))
-            if down.end < down.places(-(-down.at.count // self.rows) * self.rows):
-                asked.append(expr.binary("lt", place, expr.index(down.end)))
-            is_there = expr.all_of(asked)
+            reach = down.places(-(-down.at.count // self.rows) * self.rows)
+            is_there = down.is_there(place, place, reach)
             if is_there is None:
                 return stmts
             pitch = self.scratch.shape[2]

@@ -223,14 +223,9 @@ class PoolTiles:
 
     def guard(self, slide: Slide, places: tuple[Expr, Expr]) -> Expr | None:
         """Whether the first and the last of some places are there, where a sum must ask."""
-        asked: list[Expr] = []
         if self.pool.reduce.op != "sum":
             return None
-        if slide.begin > 0:
-            asked.append(expr.binary("ge", places[0], expr.index(slide.begin)))
-        if slide.end < self._reach(slide):
-            asked.append(expr.binary("lt", places[1], expr.index(slide.end)))
-        return expr.all_of(asked)
+        return slide.is_there(*places, self._reach(slide))
 
     def term(self, values: Values, ahead: Expr, guard: Expr | None) -> Expr:
         """The term of a place that lies `ahead` elements behind the first one."""
