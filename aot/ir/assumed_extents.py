@@ -39,6 +39,10 @@ WORK_ON_GPU: Final = 1 << 12
 # Iterations of a loop, beside other loops of a function that LLVM gives registers.
 ITERATIONS: Final = 256
 
+# Images or sequences of a tensor that may be longer than a cache: what is asked for early in each
+# pays for one alone.
+LEAST: Final = 1
+
 # Work of an index of an axis that workgroups share: little, so that one is seldom too small.
 GRAIN_WORK: Final = 2
 

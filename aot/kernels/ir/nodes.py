@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Union
 
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import LEAST
 from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
@@ -57,7 +58,7 @@ class Buffer:
     @property
     def least_elements(self) -> int:
         """How many there are where each open extent is one."""
-        return dims.estimate(dims.product(self.shape), 1) or 0
+        return dims.estimate(dims.product(self.shape), LEAST) or 0
 
 
 class Space(Enum):
