@@ -14,6 +14,8 @@ from aot.ir.types import DType
 from aot.records import dataclass
 
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor
+# bytes of a cache's line, which come from memory together
+CACHE_LINE = 64
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 

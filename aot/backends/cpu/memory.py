@@ -30,6 +30,7 @@ from aot.errors import InternalError
 from aot.ir.expr import Cast, Expr
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
+from aot.target.model import CACHE_LINE
 
 # steps between lanes up to which all that is between is loaded, and the lanes' are picked from it,
 # on any target
@@ -47,7 +48,6 @@ METADATA = (
     "!6 = !{i32 1}",
 )
 # Lines that are stored past the caches, by stores that begin one.
-_LINE = 64
 _PAST_CACHES = ", !nontemporal !6"
 
 
@@ -455,19 +455,19 @@ class Memory:
 
     def _is_streamed(self, memory: Buffer, vector: Value) -> bool:
         """Whether a vector is stored past the caches: whole lines of what they don't keep."""
-        is_line = vector.type.bits * vector.type.lanes % (8 * _LINE) == 0
+        is_line = vector.type.bits * vector.type.lanes % (8 * CACHE_LINE) == 0
         return memory.is_streamed and is_line and self.traits.target.streams_lines
 
     def _stream(self, vector: Value, pointer: Value, size: int, metadata: str) -> None:
         """Stores lines past the caches where the vector begins one, which only a run tells."""
         self.has_streams = True
         place = self.asm.cast("ptrtoint", pointer, "i64")
-        rest = self.asm.op("and", place, integer(_LINE - 1, place.type))
+        rest = self.asm.op("and", place, integer(CACHE_LINE - 1, place.type))
         begins = self.asm.icmp("eq", rest, integer(0, place.type))
         past, through, done = (self.asm.block(h) for h in ("past", "through", "done"))
         self.asm.branch(begins, past, through)
         self.asm.enter(past)
-        self.asm.store(vector, pointer, _LINE, metadata + _PAST_CACHES)
+        self.asm.store(vector, pointer, CACHE_LINE, metadata + _PAST_CACHES)
         self.asm.jump(done)
         self.asm.enter(through)
         self.asm.store(vector, pointer, size, metadata)

@@ -58,7 +58,7 @@ from aot.ops.integer_contraction import MAX_WEIGHT
 from aot.ops.pooling import AVERAGE_POOL, MAX_POOL
 from aot.ops.spatial import RESAMPLE
 from aot.ops.suppression import NON_MAX_SUPPRESSION
-from aot.target.model import Target
+from aot.target.model import CACHE_LINE, Target
 
 Unrolled = Callable[[Kernel], Container[For]]
 """The loops that a backend writes out."""
@@ -66,7 +66,6 @@ Unrolled = Callable[[Kernel], Container[For]]
 # bytes of a result that no cache holds until it is read
 STREAMED_BYTES = 32 << 20
 _STORED_ONCE = {Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE, Kind.STRUCTURE}
-LINE = 64  # bytes of a cache's line
 _POOLS = (MAX_POOL, AVERAGE_POOL)
 # ways to tile a contraction
 _TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
@@ -171,8 +170,8 @@ def _is_streamed(function: Function, value: Value, target: Target) -> bool:
     if not has_windows and Kind.MOVEMENT not in kinds:
         return False
     size, span = value.type.dtype.bytes, value.type.span
-    line = value.type.dims[memory_order(value.type)[-1]] if has_pools else LINE
-    is_in_lines = isinstance(line, int) and line * size % LINE == 0
+    line = value.type.dims[memory_order(value.type)[-1]] if has_pools else CACHE_LINE
+    is_in_lines = isinstance(line, int) and line * size % CACHE_LINE == 0
     return isinstance(span, int) and span * size >= STREAMED_BYTES and is_in_lines
 
 

@@ -18,8 +18,8 @@ from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.records import dataclass
+from aot.target.model import CACHE_LINE
 
-LINE = 64  # bytes
 # words of terms after which a tile asks for some lines, those of floats, and how many it asks for
 # at most where the number of passes isn't known
 ASKING, ASKING_FLOATS, MOST_LINES = 32, 64, 64
@@ -46,7 +46,7 @@ class Ahead:
 
     def lines_of(self, weight_bytes: int) -> Dim:
         """How many lines a tile asks for with each `weight_bytes` of its own."""
-        lines = -(-weight_bytes // LINE)
+        lines = -(-weight_bytes // CACHE_LINE)
         if isinstance(self.passes, int):
             return -(-lines // self.passes)
         return dims.minimum(MOST_LINES, dims.ceil_divide(lines, self.passes))
@@ -63,7 +63,7 @@ class Ahead:
             values: of the axes.
         """
         each, first = self.lines_of(piece_bytes), expr.mul(self.number(values), expr.index(pieces))
-        line = LINE // here.source.dtype.bytes
+        line = CACHE_LINE // here.source.dtype.bytes
         base = expr.add(here.indices[0], expr.index(self.distance))
 
         def before(n: Expr) -> list[Stmt]:

@@ -19,10 +19,10 @@ from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Sto
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.contraction import sum_of_products, without_groups
-from aot.kernels.schedules.padded import Slide, Values, slide_along
+from aot.kernels.schedules.padded import Slide, Taps, Values, slide_along
 from aot.kernels.schedules.windows import combined
 from aot.records import dataclass
-from aot.target.model import Target
+from aot.target.model import CACHE_LINE, Target
 
 Fact = TypeVar("Fact")
 
@@ -34,7 +34,6 @@ BROUGHT = 5
 MOST_LOST = 1.35
 # tiles that are tried, what those take at most of what the best one does, and strips of a line
 MOST_TILES, ALMOST, MOST_STRIPS = 6, 1.1, 16
-LINE = 64  # bytes of a cache's line
 NARROW = 16  # bytes of a vector that a group may fill
 MANY_REGISTERS = 32
 
@@ -135,33 +134,9 @@ def _of_points(
     return Slide(at, None, step, 1, stride, 0, step * (at.extent - 1) + 1)
 
 
-@dataclass(frozen=True)
-class _Taps:
-    """Taps along an axis that one loop comes to, `step` of them apart.
-
-    Attributes:
-        first, count: the taps.
-        phase, ahead: where the first one's places are in scratch.
-    """
-
-    first: int
-    count: int
-    phase: int
-    ahead: int
-
-    @staticmethod
-    def of(slide: Slide) -> list[_Taps]:
-        """All of them, by the phase of their places."""
-        found: list[_Taps] = []
-        for first in range(min(slide.step, slide.taps)):
-            ahead, phase = divmod(slide.apart * first, slide.step)
-            found.append(_Taps(first, -(-(slide.taps - first) // slide.step), phase, ahead))
-        return found
-
-
 def _phases(slide: Slide) -> list[int]:
     """Of the places that windows read along an axis."""
-    return sorted({taps.phase for taps in _Taps.of(slide)})
+    return sorted({taps.phase for taps in slide.by_phase()})
 
 
 @dataclass(frozen=True)
@@ -480,7 +455,7 @@ class _GroupedPlanes:
             number = expr.add(expr.mul(n, expr.index(each)), expr.index(u))
             line = expr.binary("floordiv", number, expr.index(pieces))
             piece = expr.binary("floormod", number, expr.index(pieces))
-            ahead = expr.mul(piece, expr.index(LINE // self.held.dtype.bytes))
+            ahead = expr.mul(piece, expr.index(CACHE_LINE // self.held.dtype.bytes))
             places.append((nest.let(line, stmts, "line"), nest.let(ahead, stmts, "piece")))
 
         def channel(c: Expr) -> list[Stmt]:
@@ -545,14 +520,14 @@ class _GroupedPlanes:
 
         stmts = each(lambda m, u, lane: [Store(acc, (m, u, lane), zero)])
         place = expr.mul(n, expr.index(self.chunks * lanes))
-        for vertical in _Taps.of(down):
-            for horizontal in _Taps.of(along):
+        for vertical in down.by_phase():
+            for horizontal in along.by_phase():
 
                 def tap(
                     ky: Expr,
                     kx: Expr,
-                    vertical: _Taps = vertical,
-                    horizontal: _Taps = horizontal,
+                    vertical: Taps = vertical,
+                    horizontal: Taps = horizontal,
                 ) -> list[Stmt]:
                     return self._terms(values, begin, acc, place, (vertical, ky), (horizontal, kx))
 
@@ -576,8 +551,8 @@ class _GroupedPlanes:
         begin: Expr,
         acc: Scratch,
         place: Expr,
-        vertical: tuple[_Taps, Expr],
-        horizontal: tuple[_Taps, Expr],
+        vertical: tuple[Taps, Expr],
+        horizontal: tuple[Taps, Expr],
     ) -> list[Stmt]:
         """All channels of one tap."""
         nest, groups, band, lanes = self.nest, self.groups, self.band, self.nest.lanes
@@ -658,7 +633,7 @@ class _GroupedPlanes:
 def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
     """Lines of a cache that so many neighbours are in; of a part of a line, which may begin within
     one."""
-    step = LINE // buffer.dtype.bytes
+    step = CACHE_LINE // buffer.dtype.bytes
     return -(-width // step) + int(is_part)
 
 

@@ -31,6 +31,21 @@ LINE = 1
 
 
 @dataclass(frozen=True)
+class Taps:
+    """Taps along an axis that one loop comes to, as many apart as a window's steps are places.
+
+    Attributes:
+        first, count: the taps.
+        phase, ahead: of the first one's place: where it is between steps, and how many are before.
+    """
+
+    first: int
+    count: int
+    phase: int
+    ahead: int
+
+
+@dataclass(frozen=True)
 class Slide:
     """How windows slide along one axis of a plane: tap `tap` of the result's index `at` is place
     `step * at + apart * tap`, counted from the first tap of the first window.
@@ -62,6 +77,14 @@ class Slide:
     def places(self, results: int) -> int:
         """Places that so many neighbours read."""
         return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
+
+    def by_phase(self) -> list[Taps]:
+        """All taps, by the phase of their places."""
+        found: list[Taps] = []
+        for first in range(min(self.step, self.taps)):
+            ahead, phase = divmod(self.apart * first, self.step)
+            found.append(Taps(first, -(-(self.taps - first) // self.step), phase, ahead))
+        return found
 
     def is_there(self, first: Expr, last: Expr, reach: int) -> Expr | None:
         """Whether the first and the last of some places, below `reach`, are no padding; None where

@@ -16,10 +16,16 @@ from aot.kernels.lower import segments
 from aot.kernels.lower.nest import Axis, Nest, Output, identity
 from aot.kernels.lower.rows import masked_lanes, row_of_vectors, vectors_of
 from aot.kernels.lower.tiles import is_long
-from aot.kernels.schedules.padded import PaddedWindow, Slide, Values, find_padded, rows_in_scratch
+from aot.kernels.schedules.padded import (
+    PaddedWindow,
+    Slide,
+    Taps,
+    Values,
+    find_padded,
+    rows_in_scratch,
+)
 from aot.kernels.schedules.windows import combined
-from aot.records import dataclass
-from aot.target.model import Target
+from aot.target.model import CACHE_LINE, Target
 
 # lines whose sums are in registers together, and vectors of their places: on a target of many
 # registers, on one whose vectors are groups of them, on one that multiplies by a vector's lane, and
@@ -35,7 +41,6 @@ MANY_PRODUCTS = 256
 # taps, for each place of the plane that a window moves on by, from which on there is time to ask
 # for lines from beyond the second level of cache while those before multiply
 MANY_TAPS = 16
-LINE = 64  # bytes of a cache's line
 # bytes that are far enough apart to have one place of a cache
 WAY = 4096
 
@@ -71,21 +76,6 @@ class _Asks(Enum):
     NOT = auto()
     IN_FILL = auto()
     IN_TILES = auto()
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Taps of a window's columns that one loop comes to, `step` columns apart.
-
-    Attributes:
-        first, count: the columns.
-        phase, ahead: where the first one's places are in scratch.
-    """
-
-    first: int
-    count: int
-    phase: int
-    ahead: int
 
 
 def _tile(target: Target) -> tuple[int, int]:
@@ -220,7 +210,7 @@ class _Planes:
         if self.asks is not _Asks.IN_FILL or not isinstance(source, Buffer):
             return []
         ahead = expr.add(origin, expr.index(self.scratch.shape[0] * down.stride + along.begin))
-        step = LINE // source.dtype.bytes
+        step = CACHE_LINE // source.dtype.bytes
 
         def piece(n: Expr) -> list[Stmt]:
             return [Prefetch(source, expr.add(ahead, expr.mul(n, expr.index(step))))]
@@ -366,10 +356,10 @@ class _Planes:
         size = -(-down.taps // blocks)  # taps of a column at a time
         for first in range(0, down.taps, size):
             taps = min(size, down.taps - first)
-            for column in self._columns():
+            for column in self.window.along.by_phase():
 
                 def one(
-                    n: Expr, column: _Column = column, first: int = first, taps: int = taps
+                    n: Expr, column: Taps = column, first: int = first, taps: int = taps
                 ) -> list[Stmt]:
                     return self._column(values, begin, x, totals, column, n, first, taps)
 
@@ -416,22 +406,13 @@ class _Planes:
 
         return nest.serial(self.together, line, "r")
 
-    def _columns(self) -> list[_Column]:
-        """The columns of a window's taps by the phase of their places."""
-        along = self.window.along
-        found: list[_Column] = []
-        for first in range(min(along.step, along.taps)):
-            ahead, phase = divmod(along.apart * first, along.step)
-            found.append(_Column(first, -(-(along.taps - first) // along.step), phase, ahead))
-        return found
-
     def _column(
         self,
         values: Values,
         begin: Expr,
         x: Expr,
         totals: list[Load],
-        column: _Column,
+        column: Taps,
         n: Expr,
         first: int,
         taps: int,

@@ -24,6 +24,7 @@ from aot.kernels.schedules.contraction import merged_axes
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.kernels.schedules.sum_order import by_weight_step
+from aot.target.model import CACHE_LINE
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them
 SERVED = 128
@@ -33,7 +34,6 @@ SQUARES = 16, 8, 4
 TURNED = 128
 # tiles until that whose columns are asked for; and planes that machines foresee themselves
 TILES_AHEAD, FOLLOWED = 2, 8
-LINE = 64  # bytes of a cache's line
 
 
 def schedule_planes(
@@ -191,7 +191,7 @@ class _AskingTile(Placed):
         first, width = loaded(right(expr.index(0), expr.index(0))), self.shape.columns
         if first is None:
             return []
-        line, ahead = LINE // first.source.dtype.bytes, TILES_AHEAD * width
+        line, ahead = CACHE_LINE // first.source.dtype.bytes, TILES_AHEAD * width
         return [
             Prefetch(first.source, expr.add(first.indices[0], expr.index(n)))
             for n in range(ahead, ahead + width, line)
@@ -356,7 +356,7 @@ class TurnedTile(Placed):
         turned, right = self.turned, self.roles.weight
         width = self.shape.columns
         is_dense = expr.coefficient(right.indices[0], self.roles.columns.var) == inner.extent
-        line = LINE // turned.dtype.bytes
+        line = CACHE_LINE // turned.dtype.bytes
 
         def step(k: Expr) -> list[Stmt]:
             term = expr.add(begin, k)

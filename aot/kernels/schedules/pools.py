@@ -22,6 +22,7 @@ from aot.kernels.schedules.packed_windows import slides_of
 from aot.kernels.schedules.padded import Slide
 from aot.kernels.schedules.windows import Window
 from aot.records import dataclass
+from aot.target.model import CACHE_LINE
 
 Values = dict[Var, Expr]
 
@@ -38,8 +39,6 @@ APART = 2
 COUNT, WIDE = 32, 8
 # registers beside those of terms
 BESIDE = 4
-# bytes that come from memory together
-LINE = 64
 # taps along either axis that are written out
 MOST_TAPS = 32
 
@@ -285,7 +284,7 @@ class PoolTiles:
 def _lines(buffer: Buffer | Scratch, at: Expr, width: int) -> list[Stmt]:
     """Asks for `width` elements that follow each other."""
     assert isinstance(buffer, Buffer)
-    step = max(1, LINE // buffer.dtype.bytes)
+    step = max(1, CACHE_LINE // buffer.dtype.bytes)
     return [Prefetch(buffer, expr.add(at, expr.index(n))) for n in range(0, width, step)]
 
 

@@ -25,8 +25,8 @@ from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.planes import TURNED, TurnedTile
 from aot.kernels.schedules.products import Placed, Terms, Tile
 from aot.records import dataclass
+from aot.target.model import CACHE_LINE
 
-LINE = 64  # bytes of a cache's line
 AHEAD = 4  # tiles from the one whose places are multiplied to those that are asked for
 
 
@@ -331,7 +331,7 @@ class _PlaneTile(_Kept):
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms
         assert inner is not None
-        width, line = self.shape.columns, LINE // self.acc.dtype.bytes
+        width, line = self.shape.columns, CACHE_LINE // self.acc.dtype.bytes
 
         def step(k: Expr) -> list[Stmt]:
             here = {**indices, inner.var: expr.add(start, k), **self.values}
