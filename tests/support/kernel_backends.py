@@ -1,4 +1,5 @@
-"""Who runs kernels one by one, in one table: the interpreter, this CPU and Vulkan drivers."""
+"""Who runs kernels one by one, in one table: the interpreter, this CPU, emulators of other CPUs and
+Vulkan drivers."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from aot.backends.cpu.compile import compile_kernel
+from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
+from aot.link.code_image import link_image
 from aot.target import selection as targets
 from tests.support import cpu_running, vulkan_device, vulkan_running
 from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.qemu import require_runner, run_on
 
 Array = np.ndarray[Any, Any]
 
@@ -20,6 +25,36 @@ def on_cpu(target: str) -> Engine:
 
     def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
         cpu_running.run(kernel, buffers, params, targets.load(target))
+
+    return run
+
+
+def on_qemu(target: str) -> Engine:
+    """Machine code for a target that QEMU emulates; skips the test where there is no QEMU."""
+    machine = targets.load(target)
+    require_runner(machine.arch)
+
+    def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        job = cpu_running.make_job(kernel, buffers, params, machine)
+        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
+        cpu_running.store_results(job, buffers)
+
+    return run
+
+
+def once(engine: Engine) -> Engine:
+    """Runs each kernel once, for one set of arguments: a kernel that several targets share leaves
+    what it left for the first."""
+    known: dict[bytes, dict[str, Array]] = {}
+
+    def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
+        key = fingerprint(kernel)
+        if key not in known:
+            engine(kernel, buffers, params)
+            written = [b.name for b in kernel.buffers if b.is_written]
+            known[key] = {name: buffers[name].copy() for name in written}
+        for name, array in known[key].items():
+            buffers[name][...] = array
 
     return run
 

@@ -66,19 +66,25 @@ def schedule_row_blocks(
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a result.
+    """How the rows of a result are divided into blocks.
+
+    Rows of a block are reduced one after another, then combined a group at a time, a lane each.
+    What a block keeps for its rows is allocated for `capacity` of them, and the loops over a block
+    have at most `per_block`: both follow from `indices`, so that no block outgrows its scratch.
 
     Attributes:
-        outer: the axes around them.
-        counted: the axis of which blocks have some indices.
-        each: the axis of the rows at each of these, if they are few.
-        group: how many rows are combined at once.
+        outer: the axes around blocks.
+        counted: the axis that blocks divide: each has some of its indices, and all rows at these.
+        each: the axis of the rows at one index; None where that is one row.
+        group: rows that are combined at once.
+        indices: indices of `counted` in a block; the last block may have fewer.
     """
 
     outer: Sequence[Axis]
     counted: Axis
     each: Axis | None
     group: int
+    indices: int
 
     @staticmethod
     def of(
@@ -89,35 +95,64 @@ class Rows:
         axes: Sequence[Axis],
     ) -> Rows | None:
         """None where too few rows of such a length are worth a block."""
-        *outer, counted = axes
-        each: Axis | None = None
-        few = counted.extent
+        *outer, last = axes
+        few = last.extent
         is_along = not free or output.axes[-1] in free
         are_few = outer and isinstance(few, int) and few < GROUPS * nest.lanes
         if is_along and are_few and all(outer[-1].var in expr.free_vars(r) for r in reduces):
-            each, counted = counted, outer.pop()
-        several = Rows(outer, counted, each, 0)
-        group = _group(nest, several.extent, reduces)
-        return replace(several, group=group) if group >= FEWEST else None
+            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last)
+            if rows is not None:
+                return rows
+        return Rows._divided(nest, reduces, outer, last, None)
+
+    @staticmethod
+    def _divided(
+        nest: Nest,
+        reduces: Sequence[Reduce],
+        outer: Sequence[Axis],
+        counted: Axis,
+        each: Axis | None,
+    ) -> Rows | None:
+        """None where the caches hold too few rows for a group, or not all of an index."""
+        one = Rows(outer, counted, each, group=1, indices=1)
+        rows = dims.multiply(counted.extent, one.per_index)
+        group = _group(nest, rows, reduces)
+        if group < FEWEST:
+            return None
+        most = group * _groups_of(nest, group, rows, reduces, are_even=each is None)
+        indices = most // one.per_index
+        if indices == 0:
+            return None
+        if isinstance(counted.extent, int):
+            indices = min(indices, counted.extent)
+            if each is not None:  # blocks without a rest are one loop
+                whole = (n for n in range(indices, indices // 2, -1) if counted.extent % n == 0)
+                indices = next(whole, indices)
+        return replace(one, group=group, indices=indices)
 
     @property
-    def number(self) -> int:
-        """Of rows at each index that is counted."""
-        extent = 1 if self.each is None else self.each.extent
-        assert isinstance(extent, int)
-        return extent
+    def per_index(self) -> int:
+        """Rows at each index of `counted`."""
+        return 1 if self.each is None else self.each.count
 
     @property
-    def extent(self) -> Dim:
-        return dims.multiply(self.counted.extent, self.number)
+    def per_block(self) -> int:
+        """Rows of a whole block."""
+        return self.indices * self.per_index
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the scratch of a block has room for: whole groups."""
+        return -(-self.per_block // self.group) * self.group
 
 
 def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
-    """How many rows are combined at once; 0 where there are none."""
+    """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
+    the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
     extents = [n for r in reduces for _, n in r.axes]
-    if not all(isinstance(n, int) for n in extents) or min(map(_number, reduces)) < FEWEST:
+    if not all(isinstance(n, int) for n in extents) or min(map(_terms, reduces)) < FEWEST:
         return 0  # open rows may be long
-    if max(map(_number, reduces)) > LONGEST:
+    if max(map(_terms, reduces)) > LONGEST:
         return 0
     longest = _longest(reduces)
     size = nest.lanes
@@ -129,19 +164,25 @@ def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
     return 0
 
 
-def _groups_of(nest: Nest, several: Rows, reduces: Sequence[Reduce]) -> int:
-    """How many groups of rows a block has: a pass over all of them hides what they wait for."""
-    group, rows = several.group, several.extent
+def _groups_of(
+    nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce], *, are_even: bool
+) -> int:
+    """Upper bound of the groups in a block of `rows`. With several, the latencies of their
+    reductions overlap.
+
+    Args:
+        are_even: whether blocks may end after any group, so that all can be equally large.
+    """
     if group < nest.lanes:
         return 1
-    number = max(map(_number, reduces))
+    number = max(map(_terms, reduces))
     bytes_ = group * max(_longest(reduces), number * ELEMENT_BYTES)
     held = min(nest.target.l1_bytes, nest.target.scratch_bytes) // SHARE
     most = max(1, min(2 * GROUPS, held // bytes_, GRAIN // (group * number)))
     if not isinstance(rows, int):
         return min(GROUPS, most)
     groups = -(-rows // group)
-    if groups <= most or several.each is not None:
+    if groups <= most or not are_even:
         return min(groups, most)
     # blocks without a rest are one loop
     whole = [n for n in range(most, 1, -1) if rows % (n * group) == 0]
@@ -155,11 +196,12 @@ def _longest(reduces: Sequence[Reduce]) -> int:
         own = expr.transform(
             reduce.body, lambda e: expr.const(0, e.dtype) if isinstance(e, Reduce) else None
         )
-        found = max(found, _number(reduce) * sum(x.dtype.bytes for x in set(expr.loads(own))))
+        found = max(found, _terms(reduce) * sum(x.dtype.bytes for x in set(expr.loads(own))))
     return found
 
 
-def _number(reduce: Reduce) -> int:
+def _terms(reduce: Reduce) -> int:
+    """Terms of a reduction; 0 where only the device knows how many."""
     count = dims.product([n for _, n in reduce.axes])
     return count if isinstance(count, int) else 0
 
@@ -170,11 +212,12 @@ def _is_integer_division(e: Expr) -> bool:
 
 
 class RowBlocks:
-    """Attributes:
-    group: rows that are combined at once.
-    size: rows of a block, some groups.
-    row: stands for the number of a row in its block.
-    seen: as terms_in_lanes has it, of the first reduction.
+    """The loops of blocks of rows.
+
+    Attributes:
+        rows: how rows are divided; all scratch of a block is for `rows.capacity` rows.
+        row: stands for the number of a row in its block.
+        seen: as terms_in_lanes has it, of the first reduction.
     """
 
     seen: Callable[[int], Scratch] | None = None
@@ -190,39 +233,35 @@ class RowBlocks:
     ) -> None:
         self.nest, self.output, self.reduces, self.free = nest, output, reduces, free
         self.rows, self.group = rows, rows.group
-        self.size = rows.group * _groups_of(nest, rows, reduces)
         self.extents: dict[Var, Dim] = {}
         self.inside, more = collapse(free, output.address, output.values)
         self.gone = {**gone, **more}
         self.row = nest.builder.var("row")
         self.along = {v for r in reduces for v, _ in r.axes} | {axis.var for axis in free}
-        self.kept = KeptRows(nest, output, reduces, free, self.size, are_apart=True)
+        self.kept = KeptRows(nest, output, reduces, free, rows.capacity, are_apart=True)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.rows
-        extent, count = rows.counted.extent, max(1, self.size // rows.number)
-        if isinstance(extent, int) and rows.number > 1:
-            count = next((n for n in range(count, count // 2, -1) if extent % n == 0), count)
-        work = dims.product([n for r in self.reduces[:1] for _, n in r.axes])
-        rest = dims.modulo(extent, count)
-        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, count))
+        extent, indices = rows.counted.extent, rows.indices
+        rest = dims.modulo(extent, indices)
+        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, indices))
 
         def some(values: Values, start: Expr, count: Dim) -> list[Stmt]:
-            return self.block(values, start, dims.multiply(count, rows.number))
+            return self.block(values, start, dims.multiply(count, rows.per_index))
 
         def either(values: Values) -> list[Stmt]:
-            start = expr.mul(values[blocks.var], expr.index(count))
-            if isinstance(extent, int) and extent < count:
-                return some(values, expr.index(0), extent)
-            whole = some(values, start, count)
+            if extent == indices:
+                return some(values, expr.index(0), indices)
+            start = expr.mul(values[blocks.var], expr.index(indices))
+            whole = some(values, start, indices)
             if rest == 0:
                 return whole
-            end = expr.add(start, expr.index(count))
+            end = expr.add(start, expr.index(indices))
             is_whole = expr.binary("le", end, expr.index(extent))
             return [If(is_whole, tuple(whole), tuple(some(values, start, rest)))]
 
-        work = dims.multiply(work, count * rows.number)
-        return nest.grid([*rows.outer, blocks], either, work)
+        terms = dims.product([n for r in self.reduces[:1] for _, n in r.axes])
+        return nest.grid([*rows.outer, blocks], either, dims.multiply(terms, rows.per_block))
 
     def at(self, values: Values, start: Expr, row: Expr) -> Values:
         """Indices of a row of the block that begins with index `start` of those counted."""
@@ -230,7 +269,7 @@ class RowBlocks:
         place = {**self.gone, **values, self.row: row}
         if rows.each is None:
             return {**place, rows.counted.var: expr.add(start, row)}
-        number = expr.index(rows.number)
+        number = expr.index(rows.per_index)
         counted, one = (
             simplify(expr.binary(op, row, number), self.extents) for op in ("floordiv", "floormod")
         )
@@ -238,11 +277,11 @@ class RowBlocks:
 
     def by_rows(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         """Something of each of `count` rows, one after the other."""
-        nest, number = self.nest, self.rows.number
+        nest, number = self.nest, self.rows.per_index
 
         def counted(n: Expr) -> list[Stmt]:
             def one(r: Expr) -> list[Stmt]:
-                for e, extent in ((n, self.size), (r, number)):
+                for e, extent in ((n, self.rows.indices), (r, number)):
                     if isinstance(e, Var):
                         self.extents[e] = extent
                 return body(expr.add(expr.mul(n, expr.index(number)), r))
@@ -327,8 +366,8 @@ class RowBlocks:
     ) -> Expr:
         """A reduction of each row of a block, by its number in the block."""
         nest, dtype = self.nest, reduce.dtype
-        terms = nest.builder.scratch("terms", dtype, (self.size * LEFT,), Space.WORKGROUP)
-        found = nest.builder.scratch("found", dtype, (self.size,), Space.WORKGROUP)
+        terms = nest.builder.scratch("terms", dtype, (self.rows.capacity * LEFT,), Space.WORKGROUP)
+        found = nest.builder.scratch("found", dtype, (self.rows.capacity,), Space.WORKGROUP)
         widths = set[int]()
 
         def row(r: Expr) -> list[Stmt]:
@@ -403,7 +442,9 @@ class RowBlocks:
         """Computes what `value` has of each row's reductions that is the same along the row, for
         groups of rows at once, and adds it to what is `known`."""
         for e in self._same_along_rows(value, known):
-            held = self.nest.builder.scratch("same", e.dtype, (self.size,), Space.WORKGROUP)
+            held = self.nest.builder.scratch(
+                *("same", e.dtype, (self.rows.capacity,), Space.WORKGROUP)
+            )
             made = expr.transform(e, known.get)
 
             def store(row: Expr, held: Scratch = held, made: Expr = made) -> list[Stmt]:
@@ -501,7 +542,7 @@ class RowBlocks:
             if not is_staged:
                 return self._squares(count, number, made)
             run = nest.builder.scratch(
-                *("run", self.output.buffer.dtype, (number, self.size), Space.WORKGROUP)
+                *("run", self.output.buffer.dtype, (number, self.rows.capacity), Space.WORKGROUP)
             )
 
             def into_run(row: Expr, u: Expr) -> list[Stmt]:
@@ -548,7 +589,7 @@ class RowBlocks:
         them, and so in runs that follow each other."""
         step = expr.coefficient(self.output.address, last.var)
         is_far = isinstance(step, int) and step * self.output.buffer.dtype.bytes % FAR == 0
-        return is_far and not self.output.others and self.size > self.group
+        return is_far and not self.output.others and self.rows.capacity > self.group
 
     def _nearest(self) -> Axis:
         """The axis of a row along which operands have their neighbours."""

@@ -10,9 +10,13 @@ import pytest
 from aot.builder import Builder
 from aot.ir.expr import Binary, nodes
 from aot.ir.graph import Function
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, Let, Stmt, Store
+from aot.kernels.schedules.row_blocks import ELEMENT_BYTES, FEWEST, GROUPS, LONGEST, SHARE
+from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support.cpu_running import native_targets
-from tests.support.kernel_backends import on_cpu
+from tests.support.kernel_backends import on_cpu, on_qemu, once
 from tests.support.kernel_steps import steps
 from tests.support.lowering_checks import check, on_interpreter
 
@@ -124,6 +128,80 @@ def test_few_rows_in_each_of_many(op: str, target: str) -> None:
                 y = b.op(op, x, axes=(2,), keepdims=False)
             b.output("y", y)
             check(b.module().main, [data(few, many, inner)], target, 1, engine=engine)
+
+
+VECTOR_CPUS = [
+    name
+    for name in targets.names()
+    if not targets.load(name).has_workgroups and targets.load(name).lanes(DType.F32) >= FEWEST
+]
+
+
+def edges(target: Target) -> list[tuple[int, int]]:
+    """(rows at an index, elements of a row), on both sides of each figure of a target that decides
+    how many rows a block has: its lanes, first cache and what rows may be blocks at all. A row is
+    computed of two operands."""
+    lanes = target.lanes(DType.F32)
+    cached = target.l1_bytes // (SHARE * lanes * 2 * ELEMENT_BYTES)  # where a group is just in it
+    around = {64, min(cached, LONGEST), min(cached + 1, LONGEST)}
+    rows = (lanes - 1, lanes, lanes + 1, 2 * lanes + 1, GROUPS * lanes - 1, GROUPS * lanes)
+    found = {(few, inner) for inner in around for few in rows}
+    found |= {(lanes + 1, inner) for inner in (FEWEST - 1, FEWEST, LONGEST, LONGEST + 1)}
+    return sorted(found)
+
+
+def biased(op: str, shape: tuple[int | str, ...]) -> Function:
+    """An op along rows that are a sum: the positions of a sequence are added to each of a batch, so
+    that rows of a position and of a batch can't be walked as one."""
+    b = Builder()
+    x = b.input("x", f"f32[{', '.join(map(str, shape))}]")
+    x = b.op("add", x, b.input("p", f"f32[{shape[1]}, {shape[2]}]"))
+    if op == "layer_norm":
+        scale = b.constant(np.linspace(0.5, 2, int(shape[2]), dtype=np.float32))
+        y = b.op(op, x, scale, scale, axis=2, epsilon=1e-5)
+    elif op in ("softmax", "arg_max"):
+        y = b.op(op, x, axis=2)
+    else:
+        y = b.op(op, x, axes=(2,), keepdims=False)
+    b.output("y", y)
+    return b.module().main
+
+
+interpreted = once(on_interpreter)
+
+
+@pytest.mark.parametrize("target", VECTOR_CPUS)
+def test_no_block_outgrows_its_scratch(target: str) -> None:
+    """A block has all rows of an index, or some rows of one."""
+    for few in (3, 15, 63):
+        arrays = [data(2, few, 200), data(few, 200)]
+        check(biased("layer_norm", (2, few, 200)), arrays, target, 1, engine=interpreted)
+
+
+@pytest.mark.parametrize("target", VECTOR_CPUS)
+def test_blocks_at_the_edges_of_a_target(target: str) -> None:
+    for few, inner in edges(targets.load(target)):
+        arrays = [data(2, few, inner), data(few, inner)]
+        check(biased("reduce_max", (2, few, inner)), arrays, target, 1, engine=interpreted)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "softmax", "arg_max", "reduce_sum", "reduce_max"])
+@pytest.mark.parametrize("target", native_targets())
+def test_blocks_at_the_edges_in_machine_code(target: str, op: str) -> None:
+    engine = on_cpu(target)
+    for few, inner in edges(targets.load(target)):
+        for many in (3, "A"):
+            arrays = [data(3, few, inner), data(few, inner)]
+            check(biased(op, (many, few, inner)), arrays, target, 1, engine=engine)
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64-v"])
+def test_blocks_at_the_edges_elsewhere(target: str) -> None:
+    engine = on_qemu(target)
+    for few, inner in edges(targets.load(target)):
+        arrays = [data(2, few, inner), data(few, inner)]
+        check(biased("layer_norm", (2, few, inner)), arrays, target, 1, engine=engine)
 
 
 @pytest.mark.parametrize("target", ["aarch64-generic", *native_targets()])
