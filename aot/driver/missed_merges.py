@@ -351,10 +351,11 @@ def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
     )
     texts = [f"%{n}: {v.type}" if v is not None else _NOTHING for n, v in ((0, x), (0, y))]
     texts = [text.replace("%0: ", "") for text in texts]
-    own = [op.name for op in a.function.block if op.record.kind.has_handwritten_kernel]
     if a.known != b.known:
-        known = [", ".join(f"{n} of {print_attr(dims)}" for n, dims in e.known) for e in (a, b)]
-        return Difference(f"kernels of {own[0]} must know their depth", *known)
+        own = [[k for k in x.known if k not in y.known] for x, y in ((a, b), (b, a))]
+        known, *_ = (*own[0], *own[1])
+        texts = [", ".join(f"{k.value} of {print_attr(k.dims)}" for k in ks) for ks in own]
+        return Difference(f"kernels of {known.kernels} must know their {known.what}", *texts)
     if a.is_row_a_query != b.is_row_a_query:
         return Difference("on a GPU few queries have several rows of lanes each", *texts)
     if a.schedules != b.schedules:

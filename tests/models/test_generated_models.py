@@ -11,6 +11,7 @@ import pytest
 import aot
 from aot.frontends.onnx import import_onnx
 from aot.tools.verification import compare
+from tests.support.cpu_running import native_targets
 from tests.support.generated_models import GENERATED, HEAD, HEADS, VOCABULARY, Array, decoder_feeds
 from tests.support.onnx_models import ort_run, our_run
 
@@ -37,9 +38,10 @@ def test_interpreter_agrees_with_onnxruntime(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_one_file_agrees_with_onnxruntime_at_all_shapes(name: str) -> None:
-    with aot.load(aot.compile(model(name))) as program:
-        for feeds in GENERATED[name].runs:
-            check(name, program(feeds), dict(feeds))
+    for target in native_targets(strongest=True):
+        with aot.load(aot.compile(model(name), targets=[target])) as program:
+            for feeds in GENERATED[name].runs:
+                check(name, program(feeds), dict(feeds))
 
 
 def test_decoding_step_by_step_is_decoding_at_once() -> None:

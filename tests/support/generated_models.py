@@ -1,4 +1,5 @@
-"""Models that nobody ships, made here with fixed seeds: a decoder, a U-Net, an fp16 classifier.
+"""Models that nobody ships, made here with fixed seeds: a decoder, a U-Net, side outputs of
+another, an fp16 classifier.
 
 Each is what an exporter would write for it, in plain ONNX ops, with the dims open that such a
 model leaves open.
@@ -214,6 +215,33 @@ def u_net_feeds(batch: int, seed: int = 1) -> dict[str, Array]:
     return {"x": np.random.RandomState(seed).uniform(-1, 1, (batch, 3, 32, 40)).astype(np.float32)}
 
 
+# side outputs of a U-Net
+
+SIDES, PICTURE = (160, 80, 20), 320
+
+
+def side_outputs() -> onnx.ModelProto:
+    """What U2-Net and its like end in: maps of several extents, each resized to the picture's."""
+    g = Graph(np.random.RandomState(12))
+    for n in range(len(SIDES)):
+        made = g.op(
+            *("Resize", f"x{n}", "", "", g.constant([1, 1, PICTURE, PICTURE])),
+            mode="linear",
+            coordinate_transformation_mode="pytorch_half_pixel",
+        )
+        g.named(g.op("Sigmoid", made), f"y{n}")
+    inputs = [tensor_info(f"x{n}", [1, 1, extent, extent]) for n, extent in enumerate(SIDES)]
+    return g.model(inputs, [f"y{n}" for n in range(len(SIDES))])
+
+
+def side_feeds(seed: int) -> dict[str, Array]:
+    random = np.random.RandomState(seed)
+    return {
+        f"x{n}": random.standard_normal((1, 1, extent, extent)).astype(np.float32)
+        for n, extent in enumerate(SIDES)
+    }
+
+
 # an fp16 classifier
 
 
@@ -266,5 +294,6 @@ GENERATED = {
         ),
     ),
     "u_net": Generated(u_net, (u_net_feeds(1), u_net_feeds(3, 2))),
+    "side_outputs": Generated(side_outputs, (side_feeds(1), side_feeds(2))),
     "fp16_classifier": Generated(fp16_classifier, (fp16_feeds(1), fp16_feeds(4, 2)), 5e-3),
 }

@@ -164,6 +164,21 @@ class _Walk:
 _TILED = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.WINOGRAD)
 
 
+class KnownExtents(NamedTuple):
+    """Extents that a handwritten kernel must know at compile time.
+
+    Attributes:
+        kernels: what it is a kernel of.
+        what: what the extents are of it.
+        value: whose they are.
+    """
+
+    kernels: str
+    what: str
+    value: str
+    dims: tuple[Dim, ...]
+
+
 class Family(NamedTuple):
     """What executables that may become one have in common.
 
@@ -174,7 +189,7 @@ class Family(NamedTuple):
             lanes a sum is shared, and how many of its terms are staged at a time.
         word_sums: the extents of the sums of packed words, whose rows' scratch is as large as they
             are.
-        known: the extents that kernels written by hand must know: depths of attentions, units of
+        known: the extents that handwritten kernels must know: depths of attentions, units of
             recurrent layers, planes that are resampled along both axes at once.
         is_row_a_query: on a GPU, of each attention.
     """
@@ -183,7 +198,7 @@ class Family(NamedTuple):
     classes: tuple[int | str | bool, ...]
     schedules: tuple[tuple[Schedule, bool, tuple[int, int]], ...]
     word_sums: tuple[tuple[Dim, ...], ...]
-    known: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+    known: tuple[KnownExtents, ...] = ()
     is_row_a_query: tuple[bool, ...] = ()
 
 
@@ -237,20 +252,23 @@ def assume_queries(made: Function, members: Sequence[Function], rows: int) -> No
                 made.assumptions[Assumption(maximum(queries, least), queries, text)] = None
 
 
-# By kind: operands, and the dim of each whose extent is a number in its kernel.
-_KNOWN = {Kind.ATTENTION: ((0, -1), (2, -1)), Kind.RECURRENCE: ((2, 2),)}
+# By kind: what its kernels know, as operands and the dim of each.
+_KNOWN = {Kind.ATTENTION: ("depth", ((0, -1), (2, -1))), Kind.RECURRENCE: ("units", ((2, 2),))}
+_RESAMPLED = "planes resampled along both axes"
 
 
-def _known_extents(function: Function) -> tuple[tuple[str, tuple[Dim, ...]], ...]:
+def _known_extents(function: Function) -> tuple[KnownExtents, ...]:
     found = []
     if resizes_planes(function):  # in scratch for lines of known lengths
-        found += [(op.name, op.result.type.dims[-2:]) for op in function.block if op.results]
-        found += [("", v.type.dims[-2:]) for v in function.inputs]
+        planes = [("input", v) for v in function.inputs]
+        planes += [(op.name, v) for op in function.block for v in op.results]
+        found += [KnownExtents(_RESAMPLED, "extents", n, v.type.dims[-2:]) for n, v in planes]
     for op in function.block:
-        values = [(op.operands[n], dim) for n, dim in _KNOWN.get(op.record.kind, ())]
+        what, places = _KNOWN.get(op.record.kind, ("", ()))
+        values = [(op.operands[n], dim) for n, dim in places]
         if values:
-            extents = (v.type.dims[dim] for v, dim in values if v is not None)
-            found.append((op.name, tuple(extents)))
+            extents = tuple(v.type.dims[dim] for v, dim in values if v is not None)
+            found.append(KnownExtents(op.name, what, op.name, extents))
     return tuple(found)
 
 

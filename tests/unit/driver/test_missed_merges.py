@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+import aot
+from aot.builder import Builder
 from aot.driver import missed_merges as missed_merges_file
 from aot.driver.missed_merges import Settings, missed_merges
 from aot.frontends.text import import_text
@@ -274,6 +277,25 @@ def test_depths_of_attentions() -> None:
         "kernels of attention must know their depth", "attention of [32, 32]",
         "attention of [48, 48]",
     )  # fmt: skip
+
+
+def test_extents_of_planes_that_are_resampled_along_both_axes() -> None:
+    """Of a segmentation network's side outputs, as CPUs resample them that pick lanes."""
+    b = Builder()
+    for n, size in enumerate((160, 80)):
+        x = b.input(f"x{n}", f"f32[1, 1, {size}, {size}]")
+        for axis in (2, 3):
+            positions = np.linspace(0, size - 2, 320).astype(np.int64)
+            weights = np.full((2, 320), 0.5, np.float32)
+            tables = b.constant(np.stack([positions, positions + 1])), b.constant(weights)
+            x = b.op("resample", x, *tables, axis=axis)
+        b.output(f"y{n}", b.op("sigmoid", x))
+    module = aot.compile(b.module(), targets=["x86-64-v4"])
+    assert said(module.stats["variants"][0]["missed_merges"]) == (
+        "kernels of planes resampled along both axes must know their extents",
+        "input of [160, 160], resample of [320, 160]",
+        "input of [80, 80], resample of [320, 80]",
+    )
 
 
 def test_one_op_more() -> None:
