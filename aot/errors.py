@@ -1,12 +1,17 @@
-"""The three ways a compile can fail, and the runtime's own failures as seen from Python.
+"""The three ways a compile can fail, what may not fail it, and the runtime's own failures.
 
 The user's mistake (`CompileError`), what we do not support (`UnsupportedError`) and our own bug
 (`InternalError`) never mix: the first two are one clear message, the third asks for a report.
+What a compile tells of itself, such as notes, remarks, the ledger and reports, is needed by no
+module: it is computed under `advice`, where our bug is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class AotError(Exception):
@@ -43,6 +48,51 @@ class RuntimeFailure(AotError):
     def __init__(self, message: str, status: str = "internal") -> None:
         self.status = status
         super().__init__(message)
+
+
+class AdviceWarning(UserWarning):
+    """Something that a compile tells of itself could not be computed, which is our bug; the module
+    is as it would be.
+
+    Attributes:
+        subject: what is missing.
+        error: what went wrong.
+    """
+
+    def __init__(self, subject: str, error: Exception) -> None:
+        self.subject, self.error = subject, error
+        text = " ".join(str(error).split()) or "no message"
+        super().__init__(f"{subject} is left out: {type(error).__name__}: {text}{_place(error)}")
+
+
+def _place(error: Exception) -> str:
+    """File and line that raised an error; "" where that is not known."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+
+
+@contextmanager
+def advice(subject: str) -> Iterator[None]:
+    """Turns a failure of the `with` block into an `AdviceWarning`, which is an error in the tests.
+
+    What the block assigns must have a value before it, which stands if it fails.
+
+    Args:
+        subject: what is missing then, for the warning: "the list of missed merges".
+
+    Raises:
+        CompileError, UnsupportedError: the user is at fault, as with a path that can't be written.
+    """
+    try:
+        yield
+    except (CompileError, UnsupportedError):
+        raise
+    except Exception as error:
+        warnings.warn(AdviceWarning(subject, error), stacklevel=3)
 
 
 class CacheWarning(UserWarning):

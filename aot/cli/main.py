@@ -32,7 +32,15 @@ from aot.cli.compile import (
     compile_options,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
-from aot.errors import AotError, CacheWarning, CompileError, InternalError, TuningWarning
+from aot.errors import (
+    AdviceWarning,
+    AotError,
+    CacheWarning,
+    CompileError,
+    InternalError,
+    TuningWarning,
+    advice,
+)
 from aot.frontends.registry import head_of, is_compiled
 
 if TYPE_CHECKING:
@@ -130,13 +138,16 @@ def compile_command(
     module = compile_model(*models, input_values=values, details=report is not None, **options)
     module.save(output)
     if stats is not None:
-        cli_text.write_stats(module.stats, stats)
+        with advice("the file of statistics"):
+            cli_text.write_stats(module.stats, stats)
     if report is not None:
-        module.save_report(report, Path(output).name)
+        with advice("the report"):
+            module.save_report(report, Path(output).name)
     if sys.stderr.isatty():
         seconds = time.perf_counter() - started
-        size = len(module.to_bytes())
-        click.echo(cli_text.compile_summary(module.stats, output, size, seconds), err=True)
+        with advice("the summary"):
+            size = len(module.to_bytes())
+            click.echo(cli_text.compile_summary(module.stats, output, size, seconds), err=True)
 
 
 _INPUT = click.option(
@@ -338,6 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", CacheWarning)
         warnings.simplefilter("always", TuningWarning)
+        warnings.simplefilter("always", AdviceWarning, append=True)  # the tests make it an error
         warnings.showwarning = _warn
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))
 
@@ -381,7 +393,15 @@ def _terminate(signum: int, frame: object) -> NoReturn:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    _say(f"aotc: warning: {message}")
+    text = f"aotc: warning: {message}"
+    if isinstance(message, AdviceWarning):
+        text += f"; the module is complete, and {_request(_write_repro(message.error))}"
+    _say(text)
+
+
+def _request(repro: Path | None) -> str:
+    """What to do about a bug of ours, with the file that tells of it."""
+    return "this is a bug of aotc, please report it" + (f" with {repro}" if repro else "")
 
 
 def _say(text: str) -> None:
@@ -410,8 +430,7 @@ def _bug_message(error: Exception) -> str:
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
     text = f"{kind}{' '.join(str(error).split()) or 'no message'}"
     if ".repro" not in text:  # a failing pass has written a better one
-        path = _write_repro(error)
-        text += "; this is a bug of aotc, please report it" + (f" with {path}" if path else "")
+        text += f"; {_request(_write_repro(error))}"
     return f"aotc: error: internal error: {text} ({TRACEBACK_VARIABLE}=1 shows more)"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from aot.analysis.cost.code_size import CodeEstimate
 from aot.backends.code import Emitted
+from aot.errors import advice
 
 LEVELS = ("structural", "despecialised", "emitted")
 
@@ -43,28 +44,21 @@ def level_stats(
         The counts by level. `bytes_saved` and `seconds_saved` are None where what a level saved is
         not known to a quarter.
     """
-    sizes = dict(zip(names, emitted.sizes, strict=True))
+    kept = {"structural": len(set(outlined)), "despecialised": len(names)}
+    met = {"structural": len(final), "despecialised": kept["structural"]}
+    saved: dict[str, int | None] = dict.fromkeys(kept)
+    with advice("how many bytes deduplication saved"):
+        sizes = dict(zip(names, emitted.sizes, strict=True))
+        saved = _bytes_saved(outlined, final, sizes, estimate)
     total = sum(emitted.sizes) or 1
-    members = _members(outlined, final)
-    own = _own_bytes(members, sizes, estimate)
-    dispatches = Counter(outlined)
-    structural = sum((dispatches[name] - 1) * bytes for name, bytes in own.items())
-    despecialised = sum(own.values()) - sum(sizes[name] for name in members)
-    is_exact = len(own) == len(names)  # no executable serves what would have had another one
-    is_known = is_exact or (estimate is not None and estimate.is_sure)
-    is_sure = is_exact or (is_known and despecialised >= _SURE_SHARE * sum(own.values()))
-    saved = {
-        "structural": (len(final), len(own), round(structural) if is_known else None),
-        "despecialised": (len(own), len(names), round(despecialised) if is_sure else None),
-    }
     stats: dict[str, Any] = {
         level: {
-            "met": met,
-            "kept": kept,
+            "met": met[level],
+            "kept": kept[level],
             "bytes_saved": count,
             "seconds_saved": None if count is None else round(seconds * count / total, 6),
         }
-        for level, (met, kept, count) in saved.items()
+        for level, count in saved.items()
     }
     stats["emitted"] = {
         "met": len(names),
@@ -73,6 +67,28 @@ def level_stats(
         "seconds_saved": 0.0,  # what became one had been compiled
     }
     return stats
+
+
+def _bytes_saved(
+    outlined: Sequence[str],
+    final: Sequence[str],
+    sizes: Mapping[str, int],
+    estimate: CodeEstimate | None,
+) -> dict[str, int | None]:
+    """Bytes of code that each level before code saved, or None where that is not known to a
+    quarter; `sizes` are those of the executables that are left."""
+    members = _members(outlined, final)
+    own = _own_bytes(members, sizes, estimate)
+    dispatches = Counter(outlined)
+    structural = sum((dispatches[name] - 1) * bytes for name, bytes in own.items())
+    despecialised = sum(own.values()) - sum(sizes[name] for name in members)
+    is_exact = len(own) == len(sizes)  # no executable serves what would have had another one
+    is_known = is_exact or (estimate is not None and estimate.is_sure)
+    is_sure = is_exact or (is_known and despecialised >= _SURE_SHARE * sum(own.values()))
+    return {
+        "structural": round(structural) if is_known else None,
+        "despecialised": round(despecialised) if is_sure else None,
+    }
 
 
 def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from aot.driver.models import (
 )
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import VariantBuilder, build_image
-from aot.errors import CompileError
+from aot.errors import CompileError, advice
 from aot.frontends import registry
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
@@ -153,8 +153,10 @@ def _compiled(
     producer = f"aotc {_version()}"
 
     def ledger(rodata: RodataBytes) -> dict[str, Any]:
-        entries = [e.name for e in variants[0].entry_points]
-        return model_ledger(entries, sections, rodata.stats)
+        with advice("the ledger of deduplication"):
+            entries = [e.name for e in variants[0].entry_points]
+            return model_ledger(entries, sections, rodata.stats)
+        return {}
 
     image, rodata = finish_module(
         variants,
@@ -218,7 +220,8 @@ def _run_target_passes(
         context.remarks, start = FusionRemarks(), FORMED
         with clock.stage("passes"):
             run_passes(module, TARGET_PASSES[:FORMED], context)
-        observer.formed(module, context)
+        with advice("why regions end"):
+            observer.formed(module, context)
         context.remarks = None
     with clock.stage("passes"):
         run_passes(module, TARGET_PASSES[start:OUTLINED], context)

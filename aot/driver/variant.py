@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from aot.analysis.dispatches import dispatched
-from aot.analysis.launches import launches_of
+from aot.analysis.launches import Launch, launches_of
 from aot.backends.code import Code
 from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
@@ -19,6 +19,7 @@ from aot.driver.cpu_fallback import CpuFallback
 from aot.driver.ledger import level_stats
 from aot.driver.missed_merges import Settings, missed_merges
 from aot.driver.observer import VariantObserver
+from aot.errors import advice
 from aot.ir.graph import Module
 from aot.kernels.lower.lowering import root_of
 from aot.link.code_image import ImageParts
@@ -107,9 +108,12 @@ class VariantBuilder:
                 emit_program(f, entries, self.rodata, is_overlapping=backend.overlaps_dispatches)
                 for f in module.entry_points
             ]
-            launches = [launches_of(f, module) for f in module.entry_points]
+            launches: list[tuple[Launch, ...]] = [() for _ in module.entry_points]
+            with advice("what each dispatch computes and moves"):
+                launches = [launches_of(f, module) for f in module.entry_points]
         if observer is not None:
-            observer.built(module, context, kernels, programs, launches)
+            with advice("what a report says of dispatches and buffers"):
+                observer.built(module, context, kernels, programs, launches)
         variant = VariantImage(
             target.name,
             backend.device,
@@ -128,14 +132,16 @@ class VariantBuilder:
         )
         self.parts.append(code.parts)
         section = _section(module, outlined, programs, code, clock, context)
-        hosted = fallback.section(variant.entry_points)
-        if hosted is not None:
-            section["cpu_fallback"] = hosted
+        with advice("what the CPU runs beside the GPU"):
+            hosted = fallback.section(variant.entry_points)
+            if hosted is not None:
+                section["cpu_fallback"] = hosted
         if not self._options.strip or observer is not None:  # for the notes, or for a report
             sizes = dict(zip([f.name for f in functions], code.emitted.sizes, strict=True))
             options = self._options
             settings = Settings(options.optimize, options.is_enabled("despecialise"))
-            section["missed_merges"] = missed_merges(module, sizes, target, settings)
+            with advice("the list of missed merges"):
+                section["missed_merges"] = missed_merges(module, sizes, target, settings)
         return variant, section
 
     def _code(self, fallback: CpuFallback) -> Code:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from aot.errors import CompileError, InternalError
+from aot.errors import CompileError, InternalError, advice
 from aot.link.addresses import move_constants
 from aot.link.code_image import CodeImage, ImageParts, merge_images
 from aot.link.finish import finish_module
@@ -90,11 +90,13 @@ def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -
 
     def ledger(rodata: RodataBytes) -> dict[str, Any]:
         counts["rodata"] = rodata.stats
-        known = [_renamed(n.ledger, i.names) for n, i in zip(notes, inputs, strict=True)]
-        return {
-            "models": [model for found in known for model in found.get("models", ())],
-            "merges": [*(m for found in known for m in found.get("merges", ())), counts],
-        }
+        with advice("the ledger of deduplication"):
+            known = [_renamed(n.ledger, i.names) for n, i in zip(notes, inputs, strict=True)]
+            return {
+                "models": [model for found in known for model in found.get("models", ())],
+                "merges": [*(m for found in known for m in found.get("merges", ())), counts],
+            }
+        return {}
 
     producers = dict.fromkeys(given.image.producer for given in inputs)
     vocabulary = _vocabulary(inputs)

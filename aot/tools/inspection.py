@@ -82,9 +82,15 @@ def _ledger(file: ModuleFile, name: str) -> dict[str, Any]:
             f"{name} has no notes on deduplication; compile its model without --strip"
         )
     try:
-        return decode_notes(file.image.notes).ledger
+        ledger = decode_notes(file.image.notes).ledger
     except ValueError as error:
         raise CompileError(f"{name}: {error}; compile its model again") from error
+    if not ledger:
+        raise CompileError(
+            f"{name} has no ledger of deduplication: the compile that wrote it warned that it "
+            "could not be made"
+        )
+    return ledger
 
 
 def _segments(file: ModuleFile) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
 from aot.analysis.renaming import permutation_of
 from aot.analysis.resized import is_resized_twice
+from aot.errors import advice
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, ceil_divide
@@ -129,11 +130,14 @@ def _fuse_block(
         if shares and not group.is_removed:
             _take_producers(group, groups, position, target)
     left = [group for group in ordered if not group.is_removed]
-    numbers = {} if remarks is None else _add_remarks(left, groups, position, remarks, target)
+    numbers: dict[Group, int] = {}
+    if remarks is not None:
+        with advice("why regions end"):
+            numbers = _add_remarks(left, groups, position, remarks, target)
     for group in left:
         group.ops.sort(key=position.__getitem__)
         region = _build(function, group)
-        if remarks is not None:
+        if remarks is not None and group in numbers:
             remarks.formed(region, numbers[group], group.weighed)
 
 

@@ -35,7 +35,7 @@ class FusionRemarks:
 
     def joined(self, made: Op, first: Op, second: Op) -> None:
         """Two regions became one."""
-        self.groups[made] = self.groups.pop(first) + self.groups.pop(second)
+        self.groups[made] = self.groups.pop(first, ()) + self.groups.pop(second, ())
 
     def reasons(self, first: Op, second: Op) -> list[str]:
         """Why `fuse` kept the groups of two regions apart that now stand in them."""
