@@ -256,13 +256,15 @@ class BlockedTiles:
         self.weights = weights
         self.scratch = ReusedScratch(nest)
         self.width = min(nest.lanes, PANEL)
+        self.chunks = max(plan.columns, self.width) // self.width
         columns = roles.columns.extent
         is_wide = isinstance(columns, int) and columns >= WIDE
-        self.together = 2 * TOGETHER if is_wide else TOGETHER
+        # whole tiles, so that the next workgroup begins where its last one ends
+        tile = self.chunks * self.width
+        self.together = -(-(2 * TOGETHER if is_wide else TOGETHER) // tile) * tile
         extent: Dim = 1 if roles.rows is None else roles.rows.extent
         self.extent = extent
         self.rows = min(plan.rows, extent) if isinstance(extent, int) else plan.rows
-        self.chunks = max(plan.columns, self.width) // self.width
         self.group = -(-GROUP_ROWS // self.rows) * self.rows
         if isinstance(extent, int):
             self.group = min(self.group, -(-extent // self.rows) * self.rows)

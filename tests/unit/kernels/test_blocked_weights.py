@@ -174,6 +174,12 @@ def test_products_in_the_kernel_interpreter(name: str, target: str) -> None:
     check(case, device(target), on_interpreter)
 
 
+@pytest.mark.parametrize("columns", [96, 288])
+def test_workgroups_do_not_pass_the_last_column(columns: int) -> None:
+    """Three vectors of columns a tile, which do not divide what a workgroup has elsewhere."""
+    check(Case(9, 32, columns, 32), device("x86-64-v4"), on_interpreter)
+
+
 @pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_machine_code(name: str, target: str) -> None:
