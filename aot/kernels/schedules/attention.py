@@ -112,7 +112,7 @@ class _OnCpu(Elements):
         if not (self.has_whole_keys() or self.has_keys_abreast()) or self.plan.rows == 1:
             return 0
         if not isinstance(self.queries, int):
-            return FEW
+            return min(FEW, self.plan.rows)
         rest = self.queries % self.plan.rows
         return rest if rest <= FEW else 0
 

@@ -14,6 +14,7 @@ import aot
 from aot.analysis.cost.plan import plan
 from aot.backends.cpu.compile import emit_assembly
 from aot.backends.vulkan.emit import compile_kernel
+from aot.builder import Builder
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
 from aot.ir.dims import symbol
@@ -27,7 +28,7 @@ from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
 from aot.target import selection as targets
-from tests.support import vulkan_device
+from tests.support import lowering_checks, vulkan_device
 from tests.support.vulkan_graph import run_on_driver
 
 Array = np.ndarray[Any, Any]
@@ -125,6 +126,17 @@ def test_keys_that_lie_abreast(queries: int, keys: int, target: str) -> None:
     module = aot.compile(text.encode(), targets=[target]).to_bytes()
     turned = {**x, "k": np.ascontiguousarray(np.swapaxes(x["k"], 2, 3))}
     check(np.asarray(aot.load(module, device="cpu")(turned)["y"]), expected(x))
+
+
+@pytest.mark.parametrize("queries", [2, 3, 5])
+def test_no_two_blocks_have_a_query(queries: int) -> None:
+    """A block has two queries where scratch holds no more, fewer than are taken one by one."""
+    b = Builder()
+    q, k, v = (b.input(name, f"f32[1, {n}, 80]") for name, n in zip("qkv", "S33", strict=True))
+    b.output("y", b.op("attention", q, k, v))
+    rng = np.random.default_rng(queries)
+    arrays = [rng.uniform(-1, 1, (1, n, 80)).astype(np.float32) for n in (queries, 3, 3)]
+    lowering_checks.check(b.function(), arrays, "thumbv7em", 1)
 
 
 def test_nothing_to_do_is_done() -> None:
