@@ -414,7 +414,7 @@ class DotTile(Placed):
             nest,
             (self.shape.rows, groups),
             WORDS[staged.axes.staged],
-            lambda r, g: staged.word(expr.add(self.row, r), g, 0),
+            lambda r, g: staged.word(self._staged_row(r), g, 0),
             step,
         )
 
@@ -458,7 +458,7 @@ class DotTile(Placed):
 
         def row(r: Expr, part: int, held: Scratch) -> list[Stmt]:
             into: list[Stmt] = []
-            at = expr.add(self.row, r), expr.add(first, expr.index(part))
+            at = self._staged_row(r), expr.add(first, expr.index(part))
             byte = Load(staged.scratch, at, staged.axes.staged)
             left = nest.let(expr.cast(byte, acc.dtype), into, "a")
 
@@ -483,7 +483,19 @@ class DotTile(Placed):
 
     def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
         """The word of a row that holds a group, or a half of it."""
-        return lambda r: self.staged.word(expr.add(self.row, r), g, half)
+        return lambda r: self.staged.word(self._staged_row(r), g, half)
+
+    def _staged_row(self, r: Expr) -> Expr:
+        """Where row `r` of the tile is in scratch."""
+        return self._in_scratch(expr.add(self.row, r), self.staged.rows)
+
+    def _in_scratch(self, place: Expr, count: int) -> Expr:
+        """A place among `count` of rows in scratch: the last one instead of those behind it, which
+        the last of some lower tiles has where their height does not divide what is left."""
+        rows, height = self.staged.rows, self.shape.rows
+        if -(-(rows - 1) // height) * height <= rows:
+            return place
+        return expr.binary("min", place, expr.index(count - 1))
 
     @staticmethod
     def _halves(

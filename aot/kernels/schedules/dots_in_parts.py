@@ -157,7 +157,7 @@ class DotTileInParts(DotTile):
         if isinstance(self.staged, RowsInPlace):
             return self.staged.word_at(self._at(r), [], word)
         at = expr.mul(word, expr.index(self.staged.axes.terms))
-        return Load(self.staged.scratch, (expr.add(self.row, r), at), WORDS[DType.U8])
+        return Load(self.staged.scratch, (self._staged_row(r), at), WORDS[DType.U8])
 
     def _finish(self) -> list[Stmt]:
         nest, shape, sums, none = self.nest, self.shape, self.sums, expr.index(0)

@@ -233,7 +233,8 @@ class MatrixTile(DotTile):
             u, lane = _divided(at, self.shape.width)
             low, high = (word(u, lane) for word in words)
             assert isinstance(low, Load) and isinstance(high, Load)
-            rows = self.pairs.matrix(expr.add(first, p), number)
+            pair = self._in_scratch(expr.add(first, p), self.pairs.rows // PAIR)
+            rows = self.pairs.matrix(pair, number)
             return [MatrixDot(self.sums, (p, v), rows, (low, high))]
 
         return stmts + self._each_line(line)

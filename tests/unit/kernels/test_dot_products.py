@@ -19,7 +19,9 @@ from aot.ir import expr
 from aot.ir.expr import Dot, Load
 from aot.ir.graph import Module
 from aot.ir.record import REGISTRY, Sample, call_of
-from aot.ir.types import DType, TensorType
+from aot.ir.rewriter import Rewriter
+from aot.ir.text.parser import parse_module
+from aot.ir.types import DType, TensorType, to_physical
 from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
@@ -32,6 +34,7 @@ from tests.support.dot_products import (
     CASES,
     CONV,
     EXTREMES,
+    I8,
     check,
     conv,
     made,
@@ -39,6 +42,7 @@ from tests.support.dot_products import (
 )
 from tests.support.half_contractions import device
 from tests.support.half_regions import executable, half_function
+from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
 from tests.support.qemu import require_runner, run_on
 
@@ -91,6 +95,32 @@ def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> Non
 )
 def test_narrow_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
     check(CASES[name], "extremes", device(target), on_interpreter)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "columns"),
+    [("x86-64-v3", 9, 8), ("x86-64-v4", 13, 16), ("x86-64-v4+avx512vnni", 13, 16)],
+)
+def test_rows_that_are_left_of_an_open_number(target: str, rows: int, columns: int) -> None:
+    """Lower tiles do them, the last of which goes past what scratch has."""
+    machine = device(target)
+    text = """
+    executable @e0[d0](%0: u8[d0, 18], %1: i8[18, COLUMNS]) -> ("r0") bindings [2, 2, 3] {
+      %2 = matmul_integer(%0, %1) : i32[d0, COLUMNS]
+      return(%2)
+    }
+    """
+    (function,) = parse_module(text.replace("COLUMNS", str(columns))).executables
+    weights = function.inputs[1]
+    (layout,) = weight_layouts(call_of(next(iter(function.block))), machine).values()
+    type_ = TensorType(I8, weights.type.dims, layout)
+    Rewriter(function).set_type(weights, type_)
+    random = np.random.default_rng(rows)
+    left = random.integers(0, 256, (rows, 18)).astype(np.uint8)
+    right = random.integers(-128, 128, (18, columns)).astype(np.int8)
+    memory = [left.reshape(-1), to_physical(right, type_).reshape(-1)]
+    (found,) = run_executable(function, machine, memory, [rows], on_interpreter)
+    np.testing.assert_array_equal(found, left.astype(np.int32) @ right.astype(np.int32))
 
 
 def on_cpu(target: Target) -> Engine:
