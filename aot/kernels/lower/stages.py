@@ -12,7 +12,7 @@ from dataclasses import replace
 from aot.analysis.stages import Stage, grid_dims
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Var
-from aot.kernels.ir.nodes import Barrier, For, Let, LoopKind, Stmt
+from aot.kernels.ir.nodes import Barrier, For, Let, LoopKind, Stmt, walk
 from aot.kernels.lower.nest import Axis, Nest
 
 Body = Callable[[Sequence[Stage], Sequence[Expr]], tuple[Stmt, ...]]
@@ -40,10 +40,25 @@ def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) ->
 def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """What would be workgroups as loops of one workgroup."""
     return tuple(
-        replace(s, kind=LoopKind.SERIAL, body=as_one_workgroup(s.body), axis=0)
+        replace(s, kind=LoopKind.SERIAL, body=_turn(s), axis=0)
         if isinstance(s, For) and s.kind is LoopKind.WORKGROUP
         else s
         for s in body
+    )
+
+
+def _turn(loop: For) -> tuple[Stmt, ...]:
+    """A turn of such a loop: where lanes share memory, the next one begins when all are done."""
+    body = as_one_workgroup(loop.body)
+    has_barriers = any(isinstance(s, Barrier) for s in walk(body))
+    return (*body, Barrier()) if has_barriers and not _ends_together(body) else body
+
+
+def _ends_together(body: Sequence[Stmt]) -> bool:
+    """Whether no lane goes on before all have come to the end."""
+    last = body[-1]
+    return isinstance(last, Barrier) or (
+        isinstance(last, For) and last.kind is LoopKind.SERIAL and _ends_together(last.body)
     )
 
 

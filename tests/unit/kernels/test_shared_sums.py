@@ -18,6 +18,7 @@ from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support.kernel_backends import DRIVEN, INTERPRETED, KernelBackend
 from tests.support.lowering import run_executable, to_memory
+from tests.support.lowering_checks import on_interpreter
 
 PRODUCT = """
 executable @e0(%0: f32[{rows}, {terms}], %1: f32[{terms}, {columns}], %2: f32[{columns}])
@@ -36,6 +37,17 @@ executable @e0(%0: f32[1, {channels}, {size}, {size}]{{order=0:2:3:1}},
       : f32[1, {columns}, {size}, {size}]{{order=0:2:3:1}}
   return(%2)
 }}
+"""
+
+
+STAGES = """
+executable @e0(%0: f32[2, 32, 3, 3], %1: f32[5, 32, 3, 3], %2: f32[5])
+    -> ("r0", "r1") bindings [1, 0, 0, 1, 1] {
+  %3 = relu(%0) : f32[2, 32, 3, 3]
+  %4 = conv(%3, %1, %2) {strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1], group = 1}
+      : f32[2, 5, 3, 3]
+  return(%3, %4)
+}
 """
 
 
@@ -185,3 +197,19 @@ def test_windows_have_no_tile_for_one_row(taps: int) -> None:
     (function,) = parse_module(text.replace("@e0(", "@e0[t](")).executables
     kernel = lower(function, busy(4096), [16] * 3)
     assert not any(isinstance(stmt, Barrier) for stmt in walk(kernel.body))
+
+
+def test_a_workgroup_of_several_tiles_waits_for_the_sums_of_each() -> None:
+    (function,) = parse_module(STAGES).executables
+    target = targets.load("mali-valhall-fp16")
+    kernel = lower(function, target)
+    assert "parts" in {s.name for s in kernel.scratch if s.space is Space.WORKGROUP}
+    rng = np.random.default_rng(2)
+    arrays = [
+        rng.uniform(-1, 1, [int(str(d)) for d in v.type.dims]).astype(np.float32)
+        for v in function.inputs
+    ]
+    memory = [to_memory(a, v.type, {}) for a, v in zip(arrays, function.inputs, strict=True)]
+    found = run_executable(function, target, memory, [], on_interpreter)
+    for got, wanted in zip(found, run(function, arrays), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
