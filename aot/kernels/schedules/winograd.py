@@ -399,7 +399,9 @@ class _Winograd:
             self.channel: channel,
             **{v: zero for v, _ in self.taps},
         }
-        return self._only(expr.substitute(left, values), channel, self.padded)
+        # vectors of a piece that has no whole ones go past its end, wherever the channels end
+        is_whole = not isinstance(self.padded, int) or self.padded == self.piece
+        return self._only(expr.substitute(left, values), channel, is_whole=is_whole)
 
     def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
         """`at`, but no further than the last output's last tap reads."""
@@ -407,10 +409,12 @@ class _Winograd:
             return at
         return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
 
-    def _only(self, e: Expr, channel: Expr, size: Dim) -> Expr:
-        """`e` where there is such a channel, as in all groups of `size` but the last; else 0."""
+    def _only(self, e: Expr, channel: Expr, *, is_whole: bool = True) -> Expr:
+        """`e` where there is such a channel, as in all pieces but the last, if what is read of each
+        `is_whole`; else 0."""
         # a piece of an open extent divides it
-        if not isinstance(size, int) or dims.modulo(self.channels, size) == 0:
+        is_even = not isinstance(self.piece, int) or dims.modulo(self.channels, self.piece) == 0
+        if is_whole and is_even:
             return e
         return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
 
@@ -481,7 +485,7 @@ class _Winograd:
         found = self.roles.weight_at(self.panel, number, within, values)
         if not self.roles.is_packed and dims.modulo(columns.extent, self.columns) != 0:
             found = masked(found, expr.binary("lt", at, expr.index(columns.extent)))
-        return self._only(found, channel, self.piece)
+        return self._only(found, channel)
 
     # products
 

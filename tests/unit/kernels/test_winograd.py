@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,19 @@ def test_computes_the_convolution(
     made = plan(call_of(function.block.first), target_of(target))  # type: ignore[arg-type]
     assert made.schedule is Schedule.WINOGRAD
     check(function, inputs_of(function), target, 1, tolerance=1e-5, engine=native(target))
+
+
+@pytest.mark.parametrize(("channels", "piece"), [(96, 24), (160, 20), (224, 28)])
+def test_no_channel_past_the_last_one_is_read(channels: int, piece: int, tmp_path: Path) -> None:
+    """Pieces of channels that no whole vectors divide, of channels that whole vectors do."""
+    known = (targets.directory() / "x86-64-v4.toml").read_text()
+    file = tmp_path / "small.toml"
+    file.write_text(known.replace("l2_bytes = 1048576", f"l2_bytes = {1 << 17}"))
+    function = conv_function((1, channels, 4, 4), 16, is_stored=True)
+    target = targets.load(str(file))
+    tile = winograd.best_tile(call_of(function.block.first), target, 16)  # type: ignore[arg-type]
+    assert winograd.stored_block_of(tile, channels, 16, target.l2_bytes)[2] == piece
+    check(function, inputs_of(function), str(file), 1, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("target", native_targets())
