@@ -208,7 +208,7 @@ def schedule_reduction(nest: Nest, output: Output, plan: StageSchedule) -> tuple
         pooled = None if pool is None else schedule_pool(nest, output, pool)
         if pooled is not None:
             return pooled
-        packed = find_packed(nest, window)
+        packed = find_packed(nest, window, plan)
         if packed is not None:
             return PackedTiles(nest, output, window, plan, packed).build()
         return schedule_window(nest, output, window, plan)

@@ -47,7 +47,7 @@ class Packed:
     asked: Expr | None
 
 
-def find_packed(nest: Nest, window: Window) -> Packed | None:
+def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | None:
     """What is brought into scratch, if that is worth its while."""
     if nest.is_gpu or nest.lanes == 1 or window.rows is None or not window.outer:
         return None
@@ -65,7 +65,7 @@ def find_packed(nest: Nest, window: Window) -> Packed | None:
     made = slides_of(window, load)
     if made is None or made[1]:
         return None
-    return made[0] if _is_wanted(nest, made[0]) else None
+    return made[0] if _is_wanted(nest, made[0], columns_of_tiles(nest, window, plan)) else None
 
 
 def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
@@ -90,18 +90,19 @@ def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
     return Packed(load, along, down, expr.all_of(asked) if is_neutral else None), taps
 
 
-def _is_wanted(nest: Nest, packed: Packed) -> bool:
+def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
     """Whether taps along a line are so many that they are a loop, so that neighbours share nothing
-    of what is loaded, nor what guards ask, and scratch holds what some lines share."""
+    of what is loaded, nor what guards ask, and scratch holds what some lines of so many columns
+    share."""
     along, down = packed.along, packed.down
     if along.taps <= UNROLLED_TAPS:
         return False
     assert isinstance(along.at.extent, int) and isinstance(down.at.extent, int)
     # a tile has no more rows than are done at once anywhere
-    row = (along.count + along.step * MOST_ROWS) * nest.lanes * packed.load.dtype.bytes
-    if 4 * down.taps * row > 5 * nest.target.l1_bytes:
+    place = (along.count + along.step * MOST_ROWS) * packed.load.dtype.bytes
+    if 4 * down.taps * place * nest.lanes > 5 * nest.target.l1_bytes:
         return False  # a tile's lines come from the next cache, there or here
-    lines = _lines(down, nest.target.scratch_bytes // row)
+    lines = _lines(down, nest.target.scratch_bytes // (place * columns))
     return lines > 0 and down.places(lines) <= MOST_COPIES * lines
 
 

@@ -42,6 +42,27 @@ def test_many_taps(kernel: int, stride: int, pad: int, end: str) -> None:
             case.check(target, on_cpu(target))
 
 
+@pytest.mark.parametrize(("target", "taps"), [("x86-64-v3", 400), ("x86-64-v4", 180)])
+def test_scratch_holds_lines_of_all_columns_of_a_tile(target: str, taps: int) -> None:
+    """Tiles of two results have two vectors of columns, whose lines are twice as long."""
+    text = f"""
+    executable @e0(%0: f32[1, 32, 4, {taps + 1}]{LAST}, %1: f32[32, 1, 3, {taps}]{{order=2:3:1:0}})
+        -> ("r0") bindings [2, 0, 3] {{
+      %2 = conv(%0, %1, _) {{
+        strides = [1, 1], dilations = [1, 1], pads = [0, 0, 0, 0], group = 32
+      }} : f32[1, 32, 2, 2]{LAST}
+      return(%2)
+    }}
+    """
+    (function,) = parse_module(text).executables
+    rng, types = np.random.default_rng(2), [v.type for v in function.inputs]
+    arrays = [rng.integers(-3, 4, t.shape).astype(np.float32) for t in types]
+    (wanted,) = run(function, arrays)
+    memory = [to_memory(a, t, {}) for a, t in zip(arrays, types, strict=True)]
+    (got,) = run_executable(function, targets.load(target), memory, [], on_interpreter)
+    np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v4", "aarch64-generic"])
 def test_interpreted(target: str) -> None:
     depthwise((18, 4, 5), 9, 1, 4, "").check(target, on_interpreter)
