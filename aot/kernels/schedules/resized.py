@@ -106,6 +106,7 @@ class _ColumnsFirst(ResizedPlanes):
         nothing = [Store(self.held, (expr.index(n),), zero) for n in range(2)]
         most = min(ROWS_ASKED, count)
         some = most if count == most or count >= self.count else _divisor(count, most)
+        are_there = self.count % count == 0 and count % some == 0 and count <= self.count
 
         def block(b: Expr) -> list[Stmt]:
             first = expr.add(start, expr.mul(b, expr.index(some)))
@@ -113,18 +114,20 @@ class _ColumnsFirst(ResizedPlanes):
             def row(n: Expr) -> list[Stmt]:
                 at = expr.add(first, n)
                 inside = self._row(at, n)
-                if self.count % count == 0 and count % some == 0 and count <= self.count:
+                if are_there:
                     return inside
                 return [If(expr.binary("lt", at, expr.index(self.count)), tuple(inside))]
 
-            return [*self._rows_asked(first, some), *nest.serial(some, row, "y")]
+            asked = self._rows_asked(first, some, are_there=are_there and some % LANES == 0)
+            return [*asked, *nest.serial(some, row, "y")]
 
         return [*nothing, *nest.serial(-(-count // some), block, "yb")]
 
-    def _rows_asked(self, first: Expr, count: int) -> list[Stmt]:
+    def _rows_asked(self, first: Expr, count: int, *, are_there: bool) -> list[Stmt]:
         """What tables say of rows: of each the lines of its terms, its first row and its last one.
         Rows that are further apart than lines are kept have a line for each term, and -1 stands for
-        their first one."""
+        their first one. Unless whole vectors of them `are_there`, the last one is asked about in
+        place of those that are not."""
         nest, last_row = self.nest, expr.index(self.count - 1)
         span = expr.const(self.lines - self.together, DType.I32)
 
@@ -133,8 +136,7 @@ class _ColumnsFirst(ResizedPlanes):
                 made: list[Stmt] = []
                 at = expr.add(expr.mul(o, expr.index(LANES)), lane)
                 row = expr.add(first, at)
-                whole = self.count % LANES == 0 and self.count >= LANES
-                row = row if whole else expr.binary("min", row, last_row)
+                row = row if are_there else expr.binary("min", row, last_row)
                 places = [
                     nest.let(
                         expr.cast(in_vectors(self.row_position(expr.index(k), row)), DType.I32),

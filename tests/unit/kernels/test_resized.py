@@ -113,6 +113,14 @@ def test_no_two_workgroups_store_one_element(kind: str) -> None:
         check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
 
 
+@pytest.mark.parametrize("height", [80, 96, 160, 352])
+def test_tables_are_asked_about_rows_that_are_there(height: int) -> None:
+    """Whole vectors of them, but not of as many as are asked about together."""
+    function, inputs = resized((1, 40, 40), (height, 48), (2, 2), (COLUMNS, ROWS))
+    fused(function, "x86-64-v4")
+    check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v2", "aarch64-generic", "vulkan-1.1"])
 def test_what_has_no_such_kernel_writes_terms_out(target: str) -> None:
     function, inputs = resized((2, 3, 7, 9), (19, 21), (2, 3), (COLUMNS, ROWS), after="relu")
