@@ -125,12 +125,13 @@ class Borders:
         return expr.all_of(c for c in self.asked if not _is_sure(c, row, span, place))
 
     def keep(self, body: Expr, row: Var) -> bool:
-        """Whether what is asked lets no load of `body` go beyond the last row's, so that rows past
+        """Whether its own guard lets no load of `body` go beyond the last row's, so that rows past
         it read nothing that isn't there."""
-        if not any(_slope(c, row) > 0 for c in self.asked):
-            return False
         reading = (x for x in expr.loads(body) if row in expr.free_vars(x.indices[0]))
-        return all(x.guard is not None for x in reading)
+        return all(
+            x.guard is not None and any(_ends(c, row) for c in expr.conditions_of(x.guard))
+            for x in reading
+        )
 
     def are_linear_in(self, corners: Corners) -> bool:
         """Whether what is asked is linear in all that changes within a tile."""
@@ -252,6 +253,11 @@ def _slope(condition: Expr, var: Var) -> int:
     low, high = dims.bounds(by, {})
     sign = 1 if low is not None and low >= 0 else -1 if high is not None and high <= 0 else 0
     return sign if condition.op in ("lt", "le") else -sign
+
+
+def _ends(condition: Expr, var: Var) -> bool:
+    """Whether a condition is about `var`, and the harder to meet the greater that is."""
+    return var in expr.free_vars(condition) and _slope(condition, var) > 0
 
 
 def _difference(condition: Expr, var: Var) -> Dim | None:

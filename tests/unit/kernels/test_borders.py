@@ -19,7 +19,7 @@ from aot.ir.dims import multiply, symbol
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
-from aot.ir.types import DType
+from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, Stmt, Store
 from aot.kernels.lower.borders import Borders, may_miss_taps
 from aot.kernels.lower.lowering import lower
@@ -28,6 +28,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.lowering_checks import check
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
 WIDTH = symbol("W")
@@ -153,6 +154,26 @@ def test_rows_past_the_end_are_kept_from_reading_by_an_upper_bound_alone() -> No
     assert not Borders.of(lower, [ROW, TAP]).keep(lower.body, ROW)
     beside = expr.add(both.body, Load(SOURCE, (ROW,), DType.F32))
     assert not Borders.of(both, [ROW, TAP]).keep(beside, ROW)
+    parts = summed(below(here)).body, lower.body
+    either = replace(both, body=expr.add(*parts))
+    assert not Borders.of(either, [ROW, TAP]).keep(either.body, ROW)
+    of_taps = summed(at_least(here), below(TAP))
+    assert not Borders.of(of_taps, [ROW, TAP]).keep(of_taps.body, ROW)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v4", "aarch64-generic", "vulkan-1.1"])
+@pytest.mark.parametrize("extents", [(3, 11, 15, 4), (9, 1, 18, 32)])
+def test_rows_past_the_end_read_nothing_of_a_last_part(
+    target: str, extents: tuple[int, int, int, int]
+) -> None:
+    """Sums of what is joined along the rows of tiles, which its last part ends without a bound."""
+    count, first, last, columns = extents
+    b = Builder()
+    shapes = [(count, rows, columns) for rows in (first, last)]
+    parts = [b.input(f"x{n}", TensorType(DType.F32, shape)) for n, shape in enumerate(shapes)]
+    b.output("y", b.op("reduce_sum", b.op("concat", *parts, axis=1), axes=(0,)))
+    inputs = [np.ones(shape, np.float32) for shape in shapes]
+    check(b.function(), inputs, target, 1)
 
 
 @dataclass(frozen=True)
