@@ -129,7 +129,8 @@ class ResizedPlanes:
     def first_column(self, vector: Expr) -> Expr:
         """The first column of a vector of them; of the last one such that all are there."""
         first = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
-        if self.width % LANES == 0 or self.width < LANES:
+        are_whole = self.tile % LANES == 0 and self.width % self.tile == 0
+        if are_whole or self.width < LANES:
             return first
         return expr.binary("min", first, expr.index(self.width - LANES))
 

@@ -121,6 +121,14 @@ def test_tables_are_asked_about_rows_that_are_there(height: int) -> None:
     check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
 
 
+@pytest.mark.parametrize("width", [2064, 2160])
+def test_tables_are_asked_about_columns_that_are_there(width: int) -> None:
+    """Whole vectors of them, of which the last part has fewer than others."""
+    function, inputs = resized((1, 3, width // 2), (5, width), (2, 2), (COLUMNS, ROWS))
+    fused(function, "x86-64-v4")
+    check(function, inputs, "x86-64-v4", 1, engine=on_interpreter)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v2", "aarch64-generic", "vulkan-1.1"])
 def test_what_has_no_such_kernel_writes_terms_out(target: str) -> None:
     function, inputs = resized((2, 3, 7, 9), (19, 21), (2, 3), (COLUMNS, ROWS), after="relu")
