@@ -47,6 +47,8 @@ def schedule_turned(
         return None
     if columns.extent < nest.lanes or not isinstance(roles.rows.extent, int):
         return None
+    if plan.columns % nest.lanes:  # as a person may have written it: they are turned in vectors
+        return None
     if roles.rows.extent < LEAST_ROWS:
         return None
     held = nest.target.scratch_bytes // (terms.extent * weight.dtype.bytes)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from aot.analysis.stages import planned
 from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
 from aot.kernels.lower.lowering import lower
@@ -62,6 +65,16 @@ def test_natively(size: tuple[int, int, int, int]) -> None:
 def test_interpreted(target: str) -> None:
     for size in ((2, 9, 10, 19), (1, 8, 16, 32), (1, 9, 5, 37)):
         check(product(size), target, on_interpreter)
+
+
+@pytest.mark.parametrize("columns", [8, 12, 24])
+def test_tiles_of_a_persons_choice(columns: int) -> None:
+    """Of columns that fill no vectors there is no scratch to turn them in."""
+    for target in ("x86-64-v4", "x86-64-v3"):
+        function = product((1, 20, 33, 70))
+        (made,) = planned(function, targets.load(target))
+        function.schedule = (replace(made, columns=columns),)
+        check(function, target, on_interpreter)
 
 
 def test_which_are_turned() -> None:
