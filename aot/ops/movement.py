@@ -350,22 +350,31 @@ def _pads_fit(call: Call) -> bool:
 
 
 def _pad_mode_fits(call: Call) -> bool:
-    mode, x, pads = call.attrs["mode"], call.operand(0), call.dims("pads")
+    """Whether the mode has the elements that it repeats. Of open extents each run is asked: with
+    fewer, positions would lie outside of the operand."""
+    mode, x, pads = str(call.attrs["mode"]), call.operand(0), call.dims("pads")
     if mode not in _PAD_MODES:
         return False
     if mode == "constant":
         return True
-    spare = {"reflect": 1, "edge": None, "wrap": 0}[str(mode)]
     for d, extent in enumerate(x.dims):
         for amount in (pads[d], pads[x.rank + d]):
-            if (
-                isinstance(amount, int)
-                and isinstance(extent, int)
-                and amount > 0
-                and (extent == 0 or (spare is not None and amount > extent - spare))
+            if amount != 0 and not call.equal(
+                dims.maximum(extent, _repeated(mode, amount, extent)),
+                extent,
+                f"pad: mode {mode} has the elements it repeats",
             ):
                 return False
     return True
+
+
+def _repeated(mode: str, amount: Dim, extent: Dim) -> Dim:
+    """How many elements an axis must have for a mode to add `amount` at an end of it."""
+    if mode == "reflect":
+        return dims.add(amount, 1)
+    if mode == "wrap" and isinstance(amount, int) and isinstance(extent, int):
+        return amount
+    return 1  # positions that wrap are remainders, as many as there are
 
 
 def _pad_type(call: Call) -> Sequence[TensorType]:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aot
 from aot.backends.cpu.compile import compile_kernel, emit_assembly
 from aot.builder import Builder
+from aot.errors import RuntimeFailure
 from aot.ir import expr
 from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
@@ -401,3 +403,23 @@ def test_flips_that_transpose(dtype: str) -> None:
         return b.function()
 
     run_everywhere(make, [data])
+
+
+@pytest.mark.parametrize(("mode", "least"), [("reflect", 4), ("edge", 1), ("wrap", 1)])
+def test_pads_of_open_extents_have_the_elements_they_repeat(mode: str, least: int) -> None:
+    """With fewer, positions would lie before the operand: such a run is refused."""
+    b = Builder()
+    b.output("y", b.op("pad", b.input("x", "f32[N, 5]"), pads=(2, 0, 3, 0), mode=mode))
+    with aot.load(aot.compile(b.module(), targets=["host"])) as program:
+        for count in range(6):
+            x = np.arange(5 * count, dtype=np.float32).reshape(count, 5)
+            if count >= least:
+                wanted = np.pad(x, ((2, 3), (0, 0)), mode=mode)  # type: ignore[call-overload]
+                np.testing.assert_array_equal(program({"x": x})["y"], wanted)
+                continue
+            with pytest.raises(RuntimeFailure) as refused:
+                program({"x": x})
+            assert str(refused.value) == (
+                f'input "x": expected shape [N, 5], found [{count}, 5]: axis 0, N, must be at '
+                f"least {least}"
+            )
