@@ -282,6 +282,11 @@ class Generated:
     runs: tuple[Mapping[str, Array], ...]
     tolerance: float = 1e-4
 
+    @property
+    def has_open_dims(self) -> bool:
+        inputs = self.model().graph.input
+        return any(d.dim_param for x in inputs for d in x.type.tensor_type.shape.dim)
+
 
 GENERATED = {
     "decoder": Generated(
