@@ -76,22 +76,23 @@ def _place(error: Exception) -> str:
 
 
 @contextmanager
-def advice(subject: str) -> Iterator[None]:
+def advice(subject: str, *, writes: bool = False) -> Iterator[None]:
     """Turns a failure of the `with` block into an `AdviceWarning`, which is an error in the tests.
 
-    What the block assigns must have a value before it, which stands if it fails.
+    A variable that the block assigns needs a value before it: that is what remains if it fails.
 
     Args:
         subject: what is missing then, for the warning: "the list of missed merges".
+        writes: whether the block writes a file that the user has named.
 
     Raises:
-        CompileError, UnsupportedError: the user is at fault, as with a path that can't be written.
+        CompileError: with `writes`, the file can't be written.
     """
     try:
         yield
-    except (CompileError, UnsupportedError):
-        raise
     except Exception as error:
+        if writes and isinstance(error, CompileError):
+            raise
         warnings.warn(AdviceWarning(subject, error), stacklevel=3)
 
 

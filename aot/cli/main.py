@@ -138,10 +138,10 @@ def compile_command(
     module = compile_model(*models, input_values=values, details=report is not None, **options)
     module.save(output)
     if stats is not None:
-        with advice("the file of statistics"):
+        with advice("the file of statistics", writes=True):
             cli_text.write_stats(module.stats, stats)
     if report is not None:
-        with advice("the report"):
+        with advice("the report", writes=True):
             module.save_report(report, Path(output).name)
     if sys.stderr.isatty():
         seconds = time.perf_counter() - started
@@ -400,7 +400,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _request(repro: Path | None) -> str:
-    """What to do about a bug of ours, with the file that tells of it."""
+    """The request to report a bug of ours, with the path of its `.repro` file."""
     return "this is a bug of aotc, please report it" + (f" with {repro}" if repro else "")
 
 

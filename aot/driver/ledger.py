@@ -75,8 +75,12 @@ def _bytes_saved(
     sizes: Mapping[str, int],
     estimate: CodeEstimate | None,
 ) -> dict[str, int | None]:
-    """Bytes of code that each level before code saved, or None where that is not known to a
-    quarter; `sizes` are those of the executables that are left."""
+    """Bytes of code saved by the structural and despecialised levels; None where the estimate is
+    not within a quarter.
+
+    Args:
+        sizes: bytes of code of each executable in the module.
+    """
     members = _members(outlined, final)
     own = _own_bytes(members, sizes, estimate)
     dispatches = Counter(outlined)

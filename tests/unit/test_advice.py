@@ -156,8 +156,10 @@ def test_a_report_that_cannot_be_written_is_the_users_error(
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("error", [CompileError("no folder"), KeyboardInterrupt()])
 def test_what_is_no_bug_of_ours_passes(error: BaseException) -> None:
-    with pytest.raises(type(error)), advice("nothing"):
+    with pytest.raises(type(error)), advice("a file", writes=True):
         raise error
+    with pytest.warns(AdviceWarning), advice("a note"):
+        raise CompileError("found while making a note")
 
 
 @pytest.mark.usefixtures("as_a_user")

@@ -17,7 +17,7 @@ Never: changes a sum. A number of 8 bits differs from the model's definition in 
 from __future__ import annotations
 
 from aot.analysis.control import control_ops
-from aot.errors import InternalError
+from aot.errors import InternalError, advice
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
@@ -55,8 +55,9 @@ def run(module: Module, context: PassContext) -> None:
         context.count(NAME, "blocked", keep_blocks(function, is_enabled=is_blocked))
         _choose_activations(function, context.options.activations)
         remove_dead(function)
-        for reason, amount in multiply_adds(function, is_enabled=is_enabled).items():
-            context.count(NAME, _COUNTER + reason, amount)
+        with advice("the count of multiply-adds in integers"):
+            for reason, amount in multiply_adds(function, is_enabled=is_enabled).items():
+                context.count(NAME, _COUNTER + reason, amount)
         _expand_constants(function)
 
 
