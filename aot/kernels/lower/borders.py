@@ -256,7 +256,7 @@ def _slope(condition: Expr, var: Var) -> int:
 
 
 def _ends(condition: Expr, var: Var) -> bool:
-    """Whether a condition is about `var`, and the harder to meet the greater that is."""
+    """Whether a condition is an upper bound of `var`."""
     return var in expr.free_vars(condition) and _slope(condition, var) > 0
 
 

@@ -48,14 +48,15 @@ def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _turn(loop: For) -> tuple[Stmt, ...]:
-    """A turn of such a loop: where lanes share memory, the next one begins when all are done."""
+    """The body of a workgroup loop that becomes serial. It ends with a barrier if it has any: the
+    next iteration writes shared memory that lanes may still read."""
     body = as_one_workgroup(loop.body)
     has_barriers = any(isinstance(s, Barrier) for s in walk(body))
     return (*body, Barrier()) if has_barriers and not _ends_together(body) else body
 
 
 def _ends_together(body: Sequence[Stmt]) -> bool:
-    """Whether no lane goes on before all have come to the end."""
+    """Whether a body ends with a barrier, or with a serial loop whose body does."""
     last = body[-1]
     return isinstance(last, Barrier) or (
         isinstance(last, For) and last.kind is LoopKind.SERIAL and _ends_together(last.body)

@@ -490,8 +490,8 @@ class DotTile(Placed):
         return self._in_scratch(expr.add(self.row, r), self.staged.rows)
 
     def _in_scratch(self, place: Expr, count: int) -> Expr:
-        """A place among `count` of rows in scratch: the last one instead of those behind it, which
-        the last of some lower tiles has where their height does not divide what is left."""
+        """A row's index in scratch of `count` rows, clamped to the last one where tiles of the
+        remaining rows may be higher than what remains."""
         rows, height = self.staged.rows, self.shape.rows
         if -(-(rows - 1) // height) * height <= rows:
             return place

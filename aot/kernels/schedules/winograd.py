@@ -410,8 +410,11 @@ class _Winograd:
         return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
 
     def _only(self, e: Expr, channel: Expr, *, is_whole: bool = True) -> Expr:
-        """`e` where there is such a channel, as in all pieces but the last, if what is read of each
-        `is_whole`; else 0."""
+        """`e`, masked to 0 past the last channel unless no piece reads past it.
+
+        Args:
+            is_whole: whether what is read of a piece ends where the piece does.
+        """
         # a piece of an open extent divides it
         is_even = not isinstance(self.piece, int) or dims.modulo(self.channels, self.piece) == 0
         if is_whole and is_even:

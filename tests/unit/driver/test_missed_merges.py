@@ -280,7 +280,7 @@ def test_depths_of_attentions() -> None:
 
 
 def test_extents_of_planes_that_are_resampled_along_both_axes() -> None:
-    """Of a segmentation network's side outputs, as CPUs resample them that pick lanes."""
+    """Two maps are resized to one extent, as the side outputs of a segmentation network are."""
     b = Builder()
     for n, size in enumerate((160, 80)):
         x = b.input(f"x{n}", f"f32[1, 1, {size}, {size}]")

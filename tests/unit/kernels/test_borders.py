@@ -170,7 +170,7 @@ def test_rows_past_the_end_are_kept_from_reading_by_an_upper_bound_alone() -> No
 def test_rows_past_the_end_read_nothing_of_a_last_part(
     target: str, extents: tuple[int, int, int, int]
 ) -> None:
-    """Sums of what is joined along the rows of tiles, which its last part ends without a bound."""
+    """A concat along a tile's rows has no upper bound on the index of its last part."""
     count, first, last, columns = extents
     b = Builder()
     shapes = [(count, rows, columns) for rows in (first, last)]

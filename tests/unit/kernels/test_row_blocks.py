@@ -151,8 +151,8 @@ def edges(target: Target) -> list[tuple[int, int]]:
 
 
 def biased(op: str, shape: tuple[int | str, ...]) -> Function:
-    """An op along rows that are a sum: the positions of a sequence are added to each of a batch, so
-    that rows of a position and of a batch can't be walked as one."""
+    """An op along the last axis of `x + p`. The broadcast of `p` keeps the two axes of rows apart:
+    no loop can walk both as one."""
     b = Builder()
     x = b.input("x", f"f32[{', '.join(map(str, shape))}]")
     x = b.op("add", x, b.input("p", f"f32[{shape[1]}, {shape[2]}]"))

@@ -69,7 +69,7 @@ def test_interpreted(target: str) -> None:
 
 @pytest.mark.parametrize("columns", [8, 12, 24])
 def test_tiles_of_a_persons_choice(columns: int) -> None:
-    """Of columns that fill no vectors there is no scratch to turn them in."""
+    """A tile whose columns fill no vectors is not transposed in scratch."""
     for target in ("x86-64-v4", "x86-64-v3"):
         function = product((1, 20, 33, 70))
         (made,) = planned(function, targets.load(target))

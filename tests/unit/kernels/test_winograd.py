@@ -115,7 +115,7 @@ def test_computes_the_convolution(
 
 @pytest.mark.parametrize(("channels", "piece"), [(96, 24), (160, 20), (224, 28)])
 def test_no_channel_past_the_last_one_is_read(channels: int, piece: int, tmp_path: Path) -> None:
-    """Pieces of channels that no whole vectors divide, of channels that whole vectors do."""
+    """The channels are whole vectors, and their pieces are not."""
     known = (targets.directory() / "x86-64-v4.toml").read_text()
     file = tmp_path / "small.toml"
     file.write_text(known.replace("l2_bytes = 1048576", f"l2_bytes = {1 << 17}"))
