@@ -252,7 +252,7 @@ class BlockedTiles:
     ) -> None:
         self.nest = nest
         self.output = output
-        self.roles = roles
+        self.roles = roles = replace(roles, in_panels=True)
         self.weights = weights
         self.scratch = ReusedScratch(nest)
         self.width = min(nest.lanes, PANEL)

@@ -25,6 +25,8 @@ class ContractionAxes:
         rows: the innermost axis that only `left` varies along, or None.
         columns: the axis that only `right` varies along, in lanes.
         outer: the other axes, outermost first.
+        in_panels: the weights surely lie in panels of columns, as those that are stored in blocks
+            do; else their address says it, unless panels hold so little that it is simplified.
     """
 
     reduce: Reduce
@@ -34,11 +36,12 @@ class ContractionAxes:
     rows: Axis | None
     columns: Axis
     outer: tuple[Axis, ...]
+    in_panels: bool = False
 
     @property
     def is_packed(self) -> bool:
         """Whether the weights lie in panels of columns."""
-        return expr.coefficient(self.weight.indices[0], self.columns.var) is None
+        return self.in_panels or expr.coefficient(self.weight.indices[0], self.columns.var) is None
 
     def is_in_panel(self, panel: int) -> bool:
         """Whether all columns are in one panel, behind the last of which lie lanes of none: their

@@ -180,6 +180,15 @@ def test_workgroups_do_not_pass_the_last_column(columns: int) -> None:
     check(Case(9, 32, columns, 32), device("x86-64-v4"), on_interpreter)
 
 
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v4", "aarch64-generic"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("columns", [5, 33, 127])
+def test_a_panel_of_one_word_a_column(columns: int, rows: int, target: str) -> None:
+    """Its address is the column itself, and its last tile is no part of the one before."""
+    for k in (1, 5, 8):
+        check(Case(rows, k, columns, 8), device(target), on_interpreter)
+
+
 @pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_machine_code(name: str, target: str) -> None:
