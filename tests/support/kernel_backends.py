@@ -13,6 +13,7 @@ from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.link.code_image import link_image
 from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support import cpu_running, vulkan_device, vulkan_running
 from tests.support.lowering_checks import Engine, on_interpreter
 from tests.support.qemu import require_runner, run_on
@@ -29,9 +30,8 @@ def on_cpu(target: str) -> Engine:
     return run
 
 
-def on_qemu(target: str) -> Engine:
+def on_qemu(machine: Target) -> Engine:
     """Machine code for a target that QEMU emulates; skips the test where there is no QEMU."""
-    machine = targets.load(target)
     require_runner(machine.arch)
 
     def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:

@@ -14,21 +14,20 @@ import numpy as np
 import pytest
 
 from aot.analysis.cost.plan import weight_layouts
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir.nodes import Kernel, MatrixDot, walk
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
 from aot.target.model import Target
 from tests.support import cpu_running
 from tests.support.half_contractions import device
 from tests.support.half_regions import executable, half_function
+from tests.support.kernel_backends import on_qemu
 from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
-from tests.support.qemu import require_runner, run_on
 
 BF16, F32 = DType.BF16, DType.F32
 CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
@@ -119,17 +118,6 @@ def on_cpu(target: Target) -> Engine:
     return run_kernel
 
 
-def under_qemu(target: Target) -> Engine:
-    require_runner(target.arch)
-
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = cpu_running.make_job(kernel, buffers, params, target)
-        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
-        cpu_running.store_results(job, buffers)
-
-    return run_kernel
-
-
 @pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_near_the_definition_in_machine_code(name: str, target: str) -> None:
@@ -140,7 +128,7 @@ def test_sums_are_near_the_definition_in_machine_code(name: str, target: str) ->
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_near_the_definition_on_arm(name: str) -> None:
-    check(CASES[name], device(ARM), under_qemu(device(ARM)))
+    check(CASES[name], device(ARM), on_qemu(device(ARM)))
 
 
 @pytest.mark.parametrize("target", [X86, ARM])
@@ -159,7 +147,7 @@ def engines() -> list[Any]:
 @pytest.mark.parametrize("rows", [1, 4])
 def test_numbers_that_are_not_finite_or_not_normal(name: str, is_emulated: bool, rows: int) -> None:
     target = device(name)
-    engine = under_qemu(target) if is_emulated else on_cpu(target)
+    engine = on_qemu(target) if is_emulated else on_cpu(target)
     case = matmul(rows, 4, 16)
     bf16 = ml_dtypes.bfloat16
     left, right = np.ones((rows, 4), bf16), np.ones((4, 16), bf16)

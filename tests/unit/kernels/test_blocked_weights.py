@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.ir.graph import Function
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, TensorType
-from aot.kernels.ir.nodes import Barrier, Kernel, walk
+from aot.kernels.ir.nodes import Barrier, walk
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
 from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
 from aot.target.model import Target
 from tests.support import cpu_running, kernel_backends
@@ -26,7 +25,6 @@ from tests.support.half_contractions import device
 from tests.support.half_regions import executable, half_function
 from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
-from tests.support.qemu import require_runner, run_on
 
 Array = np.ndarray[Any, Any]
 TOLERANCE = 3e-7  # of the sum of the products' sizes; a sum of n floats errs by n / 2**24 at most
@@ -199,15 +197,9 @@ def test_products_in_machine_code(name: str, target: str) -> None:
 @pytest.mark.parametrize("target", EMULATED)
 def test_products_elsewhere(target: str) -> None:
     machine = device(target)
-    require_runner(machine.arch)
-
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = cpu_running.make_job(kernel, buffers, params, machine)
-        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
-        cpu_running.store_results(job, buffers)
-
+    engine = kernel_backends.on_qemu(machine)
     for name in ELSEWHERE:
-        check(CASES[name], machine, run_kernel)
+        check(CASES[name], machine, engine)
 
 
 @pytest.mark.vulkan

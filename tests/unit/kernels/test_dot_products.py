@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.cost.plan import weight_layouts
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.expr import Dot, Load
@@ -26,7 +26,6 @@ from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
 from aot.target.model import Target
 from tests.support import cpu_running
 from tests.support.asked_lines import asked_lines
@@ -42,9 +41,9 @@ from tests.support.dot_products import (
 )
 from tests.support.half_contractions import device
 from tests.support.half_regions import executable, half_function
+from tests.support.kernel_backends import on_qemu
 from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
-from tests.support.qemu import require_runner, run_on
 
 INTERPRETED = (
     *("x86-64-v3", "x86-64-v4+avx512vnni", "aarch64-linux-dotprod+i8mm", "thumbv7em"),
@@ -143,17 +142,11 @@ def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> Non
 def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
     """The most telling cases; random sums also of the others, half of them on each target."""
     machine = device(target)
-    require_runner(machine.arch)
-
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = cpu_running.make_job(kernel, buffers, params, machine)
-        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
-        cpu_running.store_results(job, buffers)
-
+    engine = on_qemu(machine)
     few = "three-channels", "pointwise", "columns", "short", "narrow-signed", "narrow-rows"
     others = [name for name in CASES if name not in few][EMULATED.index(target) % 2 :: 2]
     for name in (*few, *others) if how == "random" else few:
-        check(CASES[name], how, machine, run_kernel)
+        check(CASES[name], how, machine, engine)
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,15 @@ import pytest
 import aot
 import aot.ops
 from aot.analysis.stages import plans_of
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
-from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
 from aot.target import selection as targets
-from aot.target.model import Target
 from tests.support import cpu_running, vulkan_device
 from tests.support.half_contractions import (
     CONTRACTIONS,
@@ -35,10 +32,8 @@ from tests.support.half_contractions import (
     device,
 )
 from tests.support.half_regions import executable, half_function
-from tests.support.kernel_backends import on_cpu, on_driver
+from tests.support.kernel_backends import on_cpu, on_driver, on_qemu
 from tests.support.lowering import run_executable
-from tests.support.lowering_checks import Engine
-from tests.support.qemu import require_runner, run_on
 
 # contractions
 
@@ -134,15 +129,6 @@ def test_conversions_are_instructions_where_there_are_any(
     assert re.search(narrows, text)
 
 
-def on_emulator(target: Target) -> Engine:
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = cpu_running.make_job(kernel, buffers, params, target)
-        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
-        cpu_running.store_results(job, buffers)
-
-    return run_kernel
-
-
 EMULATED = ("aarch64-generic", "armv7-neon", "armv7-neon+fp16", "thumbv7em", "riscv64")
 
 
@@ -151,7 +137,7 @@ EMULATED = ("aarch64-generic", "armv7-neon", "armv7-neon+fp16", "thumbv7em", "ri
 def test_conversions_elsewhere_are_exact(name: str) -> None:
     """All f16 to f32 and back, and f32 between two f16, at each half and beside it."""
     target = device(name)
-    require_runner(target.arch)
+    engine = on_qemu(target)
     halves = np.arange(65536, dtype=np.uint16).view(np.float16)
     wide = halves.astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -161,7 +147,7 @@ def test_conversions_elsewhere_are_exact(name: str) -> None:
     for given, wanted, to in ((halves, wide, F32), (beside, rounded, DType.F16)):
         sample = Sample((TensorType(DType.of(given), given.shape),), {"to": to})
         made = executable(half_function(REGISTRY["cast"], sample, is_half=False))
-        (found,) = run_executable(made, target, [given], [], on_emulator(target))
+        (found,) = run_executable(made, target, [given], [], engine)
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -169,8 +155,7 @@ def test_conversions_elsewhere_are_exact(name: str) -> None:
 @pytest.mark.parametrize("target", [*EMULATED, "riscv64-v", "aarch64-linux-dotprod"])
 @pytest.mark.parametrize("name", ["conv", "matmul-in-pieces"])
 def test_contractions_of_f16_elsewhere(name: str, target: str) -> None:
-    require_runner(device(target).arch)
-    check_contraction(name, target, on_emulator(device(target)))
+    check_contraction(name, target, on_qemu(device(target)))
 
 
 # models in f16

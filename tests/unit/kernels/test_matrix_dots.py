@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aot.analysis.cost.plan import plan
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.ir.dims import evaluate, symbol
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample, call_of
@@ -31,15 +31,13 @@ from aot.kernels.ir.nodes import (
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
-from tests.support import cpu_running
 from tests.support.dot_products import CASES, CHANNELS_LAST, check, conv, made, matmul, numbers
 from tests.support.half_contractions import device
 from tests.support.half_regions import half_function
+from tests.support.kernel_backends import on_qemu
 from tests.support.kernel_terms import ix, load, store, vector
 from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
-from tests.support.qemu import require_runner, run_on
 
 TARGET = "aarch64-linux-i8mm"
 I8, U8, I32 = DType.I8, DType.U8, DType.I32
@@ -48,15 +46,7 @@ WORDS = {I8: DType.I8X4, U8: DType.U8X4}
 
 def on_arm() -> Engine:
     """Machine code under QEMU."""
-    machine = device(TARGET)
-    require_runner(machine.arch)
-
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = cpu_running.make_job(kernel, buffers, params, machine)
-        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
-        cpu_running.store_results(job, buffers)
-
-    return run_kernel
+    return on_qemu(device(TARGET))
 
 
 # The statement

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.backends.cpu.compile import compile_kernel, emit_assembly
+from aot.backends.cpu.compile import emit_assembly
 from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.ir import expr
@@ -21,15 +21,13 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, walk
 from aot.kernels.lower import segments
 from aot.kernels.lower.lowering import lower
-from aot.link.code_image import link_image
 from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
-from tests.support.cpu_running import make_job, native_targets, store_results
+from tests.support.cpu_running import native_targets
 from tests.support.half_regions import executable
-from tests.support.kernel_backends import on_cpu
+from tests.support.kernel_backends import on_cpu, on_qemu
 from tests.support.laid_out import relay
 from tests.support.lowering_checks import check, on_interpreter
-from tests.support.qemu import require_runner, run_on
 
 Array = np.ndarray[Any, Any]
 OPERATORS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
@@ -326,27 +324,20 @@ def test_pixels_of_planes_are_stored_at_once() -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64-v"])
 def test_blocks_and_repeats_elsewhere(target: str) -> None:
-    machine = targets.load(target)
-    require_runner(machine.arch)
-
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        job = make_job(kernel, buffers, params, machine)
-        run_on(machine.arch, link_image([compile_kernel(kernel, machine)], machine), [job])
-        store_results(job, buffers)
-
+    engine = on_qemu(targets.load(target))
     cases = (((24, 64, 33), [2, 1, 0]), ((40, 37), [1, 0]), ((2, 3, 21), [0, 2, 1]))
     for dtype, numpy in (("f32", np.float32), ("u8", np.uint8), ("f16", np.float16)):
         for shape, perm in cases:
             b = Builder()
             b.output("y", b.op("transpose", b.input("x", f"{dtype}{list(shape)}"), perm=perm))
             data = np.random.default_rng(6).integers(0, 99, shape).astype(numpy)
-            check(b.function(), [data], target, 1, 0.0, run_kernel)
+            check(b.function(), [data], target, 1, 0.0, engine)
         for times in (3, 6):
             b = Builder()
             pixels = b.op("reshape", b.input("x", f"{dtype}[2, 21]"), shape=[2, 21, 1])
             b.output("y", b.op("broadcast_to", pixels, shape=[2, 21, times]))
             data = np.random.default_rng(7).integers(0, 99, (2, 21)).astype(numpy)
-            check(b.function(), [data], target, 1, 0.0, run_kernel)
+            check(b.function(), [data], target, 1, 0.0, engine)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "u8", "f16", "i64"])

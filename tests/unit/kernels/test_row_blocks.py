@@ -198,8 +198,9 @@ def test_blocks_at_the_edges_in_machine_code(target: str, op: str) -> None:
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64-v"])
 def test_blocks_at_the_edges_elsewhere(target: str) -> None:
-    engine = on_qemu(target)
-    for few, inner in edges(targets.load(target)):
+    machine = targets.load(target)
+    engine = on_qemu(machine)
+    for few, inner in edges(machine):
         arrays = [data(2, few, inner), data(few, inner)]
         check(biased("layer_norm", (2, few, inner)), arrays, target, 1, engine=engine)
 

@@ -12,7 +12,6 @@ import pytest
 import aot
 from aot.analysis.cost import winograd
 from aot.analysis.cost.plan import lanes_of, plan
-from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
 from aot.cli.text import compile_summary
 from aot.frontends.text import import_text
@@ -22,17 +21,16 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.record import Call, call_of
 from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
-from aot.link.code_image import link_image
 from aot.ops.contraction import CONV
 from aot.ops.winograd import CONV_WINOGRAD, transformed
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
-from tests.support.cpu_running import make_job, native_targets, store_results, target_of
+from tests.support.cpu_running import native_targets, target_of
 from tests.support.cpu_running import run as run_kernel
+from tests.support.kernel_backends import on_qemu
 from tests.support.lowering_checks import Engine, check
-from tests.support.qemu import require_runner, run_on
 
 CPUS = tuple(name for name in targets.names() if targets.load(name).is_cpu)
 LAST = "{order=0:2:3:1}"
@@ -135,24 +133,12 @@ def test_computes_it_for_dims_that_are_open(is_stored: bool, target: str) -> Non
         check(function, inputs, target, 1, tolerance=1e-5, engine=native(target))
 
 
-def emulated(name: str) -> Engine:
-    target = target_of(name)
-    require_runner(target.arch)
-
-    def engine(kernel: Any, buffers: Any, params: Any) -> None:
-        job = make_job(kernel, buffers, params, target)
-        run_on(target.arch, link_image([compile_kernel(kernel, target)], target), [job])
-        store_results(job, buffers)
-
-    return engine
-
-
 @pytest.mark.qemu
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("name", ["aarch64-generic", "armv7-neon", "riscv64-v"])
 def test_computes_it_elsewhere(name: str, is_stored: bool) -> None:
     function = conv_function((1, 18, 7, 5), 33, "1,0,1,1", is_stored=is_stored)
-    check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=emulated(name))
+    check(function, inputs_of(function), name, 1, tolerance=1e-5, engine=on_qemu(target_of(name)))
 
 
 @pytest.mark.qemu
@@ -163,7 +149,7 @@ def test_pieces_of_channels_where_lanes_multiply(channels: int) -> None:
     whole = dims.multiply(dims.symbol("C"), 16)
     piece = winograd.piece_of(whole, target)
     assert dims.evaluate(piece, {"C": channels // 16}) == winograd.piece_of(channels, target)
-    engine = emulated(target.name)
+    engine = on_qemu(target)
     for extent in (channels, "16 * C"):
         function = conv_function((1, extent, 15, 14), 33)  # with tiles at no border
         inputs = inputs_of(function, **{str(whole): channels})
