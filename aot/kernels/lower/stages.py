@@ -56,11 +56,12 @@ def _turn(loop: For) -> tuple[Stmt, ...]:
 
 
 def _ends_together(body: Sequence[Stmt]) -> bool:
-    """Whether a body ends with a barrier, or with a serial loop whose body does."""
+    """Whether a body ends with a barrier, or is one serial loop whose body does. Beside other
+    statements a loop is not enough: its extent may be 0."""
     last = body[-1]
-    return isinstance(last, Barrier) or (
-        isinstance(last, For) and last.kind is LoopKind.SERIAL and _ends_together(last.body)
-    )
+    if len(body) == 1 and isinstance(last, For) and last.kind is LoopKind.SERIAL:
+        return _ends_together(last.body)
+    return isinstance(last, Barrier)
 
 
 def _over(nest: Nest, axes: Sequence[Axis], body: Sequence[Stmt]) -> tuple[Stmt, ...]:
