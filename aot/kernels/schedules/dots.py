@@ -490,8 +490,8 @@ class DotTile(Placed):
         return self._in_scratch(expr.add(self.row, r), self.staged.rows)
 
     def _in_scratch(self, place: Expr, count: int) -> Expr:
-        """A row's index in scratch of `count` rows, clamped to the last one where tiles of the
-        remaining rows may be higher than what remains."""
+        """A row's index in scratch of `count` rows, clamped to the last one where the lower tiles
+        of the tail may pass it."""
         rows, height = self.staged.rows, self.shape.rows
         if -(-(rows - 1) // height) * height <= rows:
             return place
