@@ -89,7 +89,7 @@ def on_whole_numbers(function: Function, target: str, engine: Engine) -> tuple[A
     """What an executable of known extents gives for small whole numbers, and what it should."""
     rng = np.random.default_rng(3)
     arrays: list[Any] = [
-        rng.integers(-3, 4, [int(str(d)) for d in v.type.dims]).astype(np.float32)
+        rng.integers(-3, 4, [int(str(d)) for d in v.type.dims]).astype(v.type.dtype.numpy)
         for v in function.inputs
     ]
     (wanted,) = run(function, arrays)

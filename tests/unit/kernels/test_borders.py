@@ -29,8 +29,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
-from tests.support.lowering import run_executable, to_memory
-from tests.support.lowering_checks import check, on_interpreter
+from tests.support.lowering_checks import check, on_interpreter, on_whole_numbers
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
 WIDTH = symbol("W")
@@ -206,12 +205,7 @@ def test_rows_past_the_end_read_nothing_where_only_lines_are_padded(
       return(%2)
     }}"""
     (function,) = parse_module(text).executables
-    rng, types = np.random.default_rng(2), [v.type for v in function.inputs]
-    arrays = [rng.integers(0, 5, t.shape).astype(t.dtype.numpy) for t in types]
-    (wanted,) = run(function, arrays)
-    memory = [to_memory(a, t, {}) for a, t in zip(arrays, types, strict=True)]
-    (got,) = run_executable(function, targets.load(target), memory, [], on_interpreter)
-    np.testing.assert_allclose(got, wanted, 1e-6)
+    np.testing.assert_allclose(*on_whole_numbers(function, target, on_interpreter), 1e-6)
 
 
 @dataclass(frozen=True)

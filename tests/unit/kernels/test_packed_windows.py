@@ -16,7 +16,7 @@ from tests.support.conv_executables import LAST, Conv
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering import run_executable, to_memory
-from tests.support.lowering_checks import on_interpreter
+from tests.support.lowering_checks import on_interpreter, on_whole_numbers
 
 NATIVE = native_targets()
 
@@ -55,12 +55,7 @@ def test_scratch_holds_lines_of_all_columns_of_a_tile(target: str, taps: int) ->
     }}
     """
     (function,) = parse_module(text).executables
-    rng, types = np.random.default_rng(2), [v.type for v in function.inputs]
-    arrays = [rng.integers(-3, 4, t.shape).astype(np.float32) for t in types]
-    (wanted,) = run(function, arrays)
-    memory = [to_memory(a, t, {}) for a, t in zip(arrays, types, strict=True)]
-    (got,) = run_executable(function, targets.load(target), memory, [], on_interpreter)
-    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(*on_whole_numbers(function, target, on_interpreter))
 
 
 @pytest.mark.parametrize("target", ["x86-64-v4", "aarch64-generic"])

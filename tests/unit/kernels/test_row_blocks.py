@@ -9,7 +9,7 @@ import pytest
 
 from aot.builder import Builder
 from aot.ir.expr import Binary, nodes
-from aot.ir.graph import Function
+from aot.ir.graph import Function, Value
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, Let, Stmt, Store
 from aot.kernels.schedules.row_blocks import ELEMENT_BYTES, FEWEST, GROUPS, LONGEST, SHARE
@@ -33,15 +33,18 @@ def rows(op: str, shape: tuple[int | str, ...], *, across: bool = False) -> Func
     if across:
         x = b.op("transpose", x, perm=(*range(axis - 1), axis, axis - 1))
         axis -= 1
-    if op == "layer_norm":
-        scale = b.constant(np.linspace(0.5, 2, int(shape[-1]), dtype=np.float32))
-        y = b.op(op, x, scale, scale, axis=axis, epsilon=1e-5)
-    elif op in ("softmax", "arg_max"):
-        y = b.op(op, x, axis=axis)
-    else:
-        y = b.op(op, x, axes=(axis,), keepdims=True)
-    b.output("y", y)
+    b.output("y", along(b, op, x, axis, keepdims=True))
     return b.module().main
+
+
+def along(b: Builder, op: str, x: Value, axis: int, *, keepdims: bool = False) -> Value:
+    """An op along an axis; `keepdims` is of reductions."""
+    if op == "layer_norm":
+        scale = b.constant(np.linspace(0.5, 2, int(str(x.type.dims[axis])), dtype=np.float32))
+        return b.op(op, x, scale, scale, axis=axis, epsilon=1e-5)
+    if op in ("softmax", "arg_max"):
+        return b.op(op, x, axis=axis)
+    return b.op(op, x, axes=(axis,), keepdims=keepdims)
 
 
 def data(*shape: int) -> np.ndarray[Any, Any]:
@@ -119,21 +122,14 @@ def test_few_rows_in_each_of_many(op: str, target: str) -> None:
             b = Builder()
             x = b.input("x", f"f32[{few}, {length}, {inner}]")
             x = b.op("transpose", x, perm=(1, 0, 2))
-            if op == "layer_norm":
-                scale = b.constant(np.linspace(0.5, 2, inner, dtype=np.float32))
-                y = b.op(op, x, scale, scale, axis=2, epsilon=1e-5)
-            elif op in ("softmax", "arg_max"):
-                y = b.op(op, x, axis=2)
-            else:
-                y = b.op(op, x, axes=(2,), keepdims=False)
-            b.output("y", y)
+            b.output("y", along(b, op, x, 2))
             check(b.module().main, [data(few, many, inner)], target, 1, engine=engine)
 
 
 VECTOR_CPUS = [
-    name
-    for name in targets.names()
-    if not targets.load(name).has_workgroups and targets.load(name).lanes(DType.F32) >= FEWEST
+    target.name
+    for target in map(targets.load, targets.names())
+    if target.is_cpu and target.lanes(DType.F32) >= FEWEST
 ]
 
 
@@ -156,14 +152,7 @@ def biased(op: str, shape: tuple[int | str, ...]) -> Function:
     b = Builder()
     x = b.input("x", f"f32[{', '.join(map(str, shape))}]")
     x = b.op("add", x, b.input("p", f"f32[{shape[1]}, {shape[2]}]"))
-    if op == "layer_norm":
-        scale = b.constant(np.linspace(0.5, 2, int(shape[2]), dtype=np.float32))
-        y = b.op(op, x, scale, scale, axis=2, epsilon=1e-5)
-    elif op in ("softmax", "arg_max"):
-        y = b.op(op, x, axis=2)
-    else:
-        y = b.op(op, x, axes=(2,), keepdims=False)
-    b.output("y", y)
+    b.output("y", along(b, op, x, 2))
     return b.module().main
 
 
