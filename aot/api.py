@@ -111,6 +111,7 @@ def compile(
     cache: bool = True,
     cache_dir: str | os.PathLike[str] | None = None,
     jobs: int = 0,
+    limit_memory: int = 0,
     tune: float | None = None,
     tune_runner: str | None = None,
     tune_cache: str | os.PathLike[str] | None = None,
@@ -182,6 +183,9 @@ def compile(
         cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
         jobs: processes that may compile code at a time; 0 is one for each processor. The module
             does not depend on it.
+        limit_memory: the most memory, in MiB, that importing the model may take beyond what the
+            process has; 0 is 64 times the bytes of the model's file, and 256 MiB. A model that
+            unfolds to more ends in an error.
         tune: seconds in which to measure how executables run fastest, on this machine; the records
             are kept, and used by later compiles that tune or have `tune_cache`. 0 measures nothing
             and uses the records.
@@ -203,7 +207,7 @@ def compile(
     from aot.options import OPTIONS, CompileOptions, no_progress
 
     options = CompileOptions(**{name: given[name] for name in OPTIONS})
-    model, calling = registry.opened(model, args, kwargs, dynamic_shapes)
+    model, calling = registry.opened(model, args, kwargs, dynamic_shapes, options.limit_memory)
     known = None
     if details:
         from aot.report.details import Details

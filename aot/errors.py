@@ -3,15 +3,50 @@
 The user's mistake (`CompileError`), what we do not support (`UnsupportedError`) and our own bug
 (`InternalError`) never mix: the first two are one clear message, the third asks for a report.
 What a compile tells of itself, such as notes, remarks, the ledger and reports, is needed by no
-module: it is computed under `advice`, where our bug is a warning.
+module: it is computed under `advice`, where our bug is a warning. Names and texts in messages come
+from models and modules of strangers: what may not be seen of them is escaped here, as JSON does.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+# Control characters of ASCII and Latin-1, which move a terminal's cursor, change its colours or its
+# title; what embeds, overrides or isolates a direction of writing, by which text reads otherwise
+# than it is; Unicode's ends of lines and paragraphs; halves of surrogates, which are no characters.
+_UNSEEN = "\0-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_LINE = re.compile(f"[{_UNSEEN}]")
+_IN_TEXT = re.compile(f"(?![\n\t])[{_UNSEEN}]")
+
+
+def printable(text: str) -> str:
+    """Text of several lines, in which line ends and tabs are what they are."""
+    return text if text.isascii() and text.isprintable() else _IN_TEXT.sub(_escaped, text)
+
+
+def one_line(text: str) -> str:
+    """A name, or something else that stands in one line: its line ends and tabs are escaped too."""
+    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escaped, text)
+
+
+def of_facts(facts: Any) -> Any:
+    """Facts as JSON has them, their keys and texts as `one_line` has these."""
+    if isinstance(facts, str):
+        return one_line(facts)
+    if isinstance(facts, Mapping):
+        return {of_facts(key): of_facts(value) for key, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [of_facts(value) for value in facts]
+    return facts
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 class AotError(Exception):
@@ -19,7 +54,15 @@ class AotError(Exception):
 
 
 class CompileError(AotError):
-    """The user's model or options are wrong; the message names node, rule, expected and found."""
+    """The user's model or options are wrong; the message names node, rule, expected and found.
+
+    Args:
+        summary: the message, in one line: a model's names are escaped where they would end it.
+        lines: what stands below it.
+    """
+
+    def __init__(self, summary: str = "", lines: Sequence[str] = ()) -> None:
+        super().__init__("\n  ".join(map(one_line, (summary, *lines))))
 
 
 class UnsupportedError(AotError):
@@ -30,8 +73,8 @@ class UnsupportedError(AotError):
     """
 
     def __init__(self, summary: str, items: Sequence[str]) -> None:
-        self.items = tuple(items)
-        super().__init__("\n  ".join([summary, *self.items]))
+        self.items = tuple(map(one_line, items))
+        super().__init__("\n  ".join([one_line(summary), *self.items]))
 
 
 class InternalError(AotError):
@@ -48,6 +91,15 @@ class RuntimeFailure(AotError):
     def __init__(self, message: str, status: str = "internal") -> None:
         self.status = status
         super().__init__(message)
+
+
+class TemplateWarning(UserWarning):
+    """A model's chat template could not be rendered, or a module cannot keep all that it does."""
+
+
+class ProofWarning(UserWarning):
+    """A kernel with open extents, or a dispatch, was not proved to stay inside its memory, which is
+    our fault; it is compiled."""
 
 
 class AdviceWarning(UserWarning):

@@ -427,6 +427,16 @@ class CompileOptions:
         "not depend on it.",
         in_batch=False,
     )
+    limit_memory: int = _option(
+        0,
+        COUNT,
+        "The most memory that an import may take. Default: 64 times the model, and 256 MiB.",
+        "the most memory, in MiB, that importing the model may take beyond what the process has; 0 "
+        "is 64 times the bytes of the model's file, and 256 MiB. A model that unfolds to more ends "
+        "in an error.",
+        metavar="MIB",
+        in_batch=False,
+    )
     tune: float | None = _option(
         None,
         SECONDS,

@@ -22,7 +22,8 @@ from aot.records import dataclass
 PASSES: Mapping[str, str] = {
     "defer-transposes": "transposes stay where the model has them",
     "cse": "ops that compute the same are computed each for itself",
-    "algebra": "scales stay beside the weights, and norms, gelu and attention decomposed",
+    "algebra": "scales stay beside the weights, and norms, gelu and attention decomposed: no rule "
+    "that rounds otherwise runs",
     "split-recurrences": "recurrent layers multiply their input step by step",
     "merge-siblings": "contractions that read the same operand stay apart",
     "assign-layouts": "values keep the layouts of the model",
@@ -38,6 +39,7 @@ FEATURES: Mapping[str, str] = {
     "lazy-shapes": "users of a changed value are updated at once; the module is the same",
     "blocked-weights": "weights of floats' products that are stored quantised become floats",
     "integer-contractions": "contractions of quantised models compute in floats",
+    "proofs": "kernels are not proved to stay inside their memory",
     "share-constants": "each constant is stored where it was met, equal or not",
 }
 DISABLEABLE: Mapping[str, str] = {**FEATURES, **PASSES}

@@ -36,6 +36,7 @@ from aot.analysis.cost.code_size import (
 from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Tile, loops_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.backends.cpu.backend import CpuBackend
+from aot.backends.cpu.object_cache import ObjectCache
 from aot.ir.graph import Function, Module
 from aot.ir.record import call_of
 from aot.kernels.lower.lowering import lower
@@ -103,7 +104,7 @@ def _measured(functions: Sequence[Function], module: Module, machine: Target) ->
             stages.append((code, Steps.of(call, made), (made.rows, made.columns), dynamic))
         found.append(stages)
     kernels = [lower(f, machine) for f in functions]
-    with CpuBackend(CompileOptions()) as backend:
+    with CpuBackend(CompileOptions(), ObjectCache(None)) as backend:
         sizes = backend.compile(kernels, machine, no_progress).emitted.sizes
     fit = fit_of(machine)
     for stages, size in zip(found, sizes, strict=True):

@@ -22,6 +22,7 @@ OPS = ROOT / "docs" / "internals" / "ops.md"
 CLI = ROOT / "docs" / "use" / "cli.md"
 PYTORCH = ROOT / "docs" / "use" / "pytorch.md"
 TFLITE = ROOT / "docs" / "use" / "tflite.md"
+ALGEBRA = ROOT / "docs" / "internals" / "algebra.md"
 API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
 
@@ -99,6 +100,21 @@ def option_entries() -> str:
     )
 
 
+def rules_table() -> str:
+    """One row a rule that may change a value."""
+    from aot.passes.simplify.algebra import RULES
+    from aot.passes.simplify.bounds import EXACT
+
+    rows = ["| rule | changes | roundings |", "|---|---|---|"]
+    rows += [
+        f"| `{rule.equation.replace('|', chr(92) + '|')}` | {rule.bound.change.value} "
+        f"| {rule.bound.roundings or ''} |"
+        for rule in RULES
+        if rule.bound != EXACT
+    ]
+    return "\n".join(rows)
+
+
 README_SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
 CLI_SECTIONS = {"options": options_table, "disable": disable_table}
 Sections = Mapping[str, Callable[[], str]]
@@ -151,6 +167,7 @@ def main() -> int:
         (CLI, lambda: generate(CLI, CLI_SECTIONS)),
         (PYTORCH, lambda: generate(PYTORCH, {"torch": torch_operators})),
         (TFLITE, lambda: generate(TFLITE, {"tflite": tflite_operators})),
+        (ALGEBRA, lambda: generate(ALGEBRA, {"rules": rules_table})),
         (OPS, op_tables.page),
         (API, lambda: docstring_of_compile(API.read_text(encoding="utf-8"))),
     ):

@@ -169,7 +169,13 @@ C_LENGTHS = {
     "sorted_tokens": "t->sorted_token_count",
     "updates": "t->update_count",
 }
-C_CALLS = {"power_of_two": "is_power_of_two({})", "u64": "(uint64_t){}"}
+C_CALLS = {
+    "power_of_two": "is_power_of_two({})",
+    "u64": "(uint64_t){}",
+    "finite": "is_finite({})",
+    "symbol_is_utf8": "symbol_is_utf8(t, {})",
+    "replacement_table": "aot_is_replacement_table(t)",
+}
 AROUND = ("module", "variant", "entry", "program", "cpu")
 
 
@@ -277,10 +283,17 @@ def _python_name(name: str) -> str:
     return text
 
 
+PYTHON_CALLS = {
+    "power_of_two": "power_of_two({})",
+    "u64": "{}",
+    "finite": "finite({})",
+    "symbol_is_utf8": "symbol_is_utf8(t, {})",
+    "replacement_table": "is_replacement_table({} or b'')",
+}
 PYTHON = Dialect(
     _python_name,
     lambda name: f"count({_python_name(name).replace('segment', '')})",
-    lambda name, argument: f"power_of_two({argument})" if name == "power_of_two" else argument,
+    lambda name, argument: PYTHON_CALLS[name].format(argument),
     {"and": "and", "or": "or", "not": "not "},
 )
 
@@ -296,6 +309,7 @@ def make_python(schema: Any, rules: Sequence[Rule]) -> str:
         "from typing import Any, NamedTuple",
         "",
         "from aot.link import module_fbs as fbs",
+        "from aot.text.vocabulary import is_replacement_table",
         "",
         "",
         "class Field(NamedTuple):",
@@ -333,6 +347,22 @@ def make_python(schema: Any, rules: Sequence[Rule]) -> str:
         "def power_of_two(value: int) -> bool:",
         '    """Whether it is one."""',
         "    return value > 0 and value & (value - 1) == 0",
+        "",
+        "",
+        "def finite(bits: int) -> bool:",
+        '    """Whether the f32 of these bits is a number."""',
+        "    return bits & 0x7F800000 != 0x7F800000",
+        "",
+        "",
+        "def symbol_is_utf8(vocabulary: Any, symbol: int) -> bool:",
+        '    """Whether the text of a symbol is; one without a place is empty."""',
+        "    ends, text = vocabulary.symbolEnds, vocabulary.symbolText",
+        "    begin, end = ends[symbol - 1] if symbol else 0, ends[symbol]",
+        "    try:",
+        '        bytes(text[begin:end] if end <= len(text) else b"").decode()',
+        "    except UnicodeDecodeError:",
+        "        return False",
+        "    return True",
         "",
         "",
         "FIELDS: dict[str, tuple[Field, ...]] = {",

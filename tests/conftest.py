@@ -68,11 +68,13 @@ def bless(request: pytest.FixtureRequest) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sweeps take hours: they run where `-m` or a test's own id asks for them."""
-    asked = "sweep" in (config.option.markexpr or "") or any("::" in a for a in config.args)
-    sweeps = [] if asked else [item for item in items if item.get_closest_marker("sweep")]
-    if sweeps:
-        config.hook.pytest_deselected(items=sweeps)
-        items[:] = [item for item in items if not item.get_closest_marker("sweep")]
+    is_named = any("::" in a for a in config.args)
+    for marker in ("sweep", "gate"):
+        asked = is_named or marker in (config.option.markexpr or "")
+        apart = [] if asked else [item for item in items if item.get_closest_marker(marker)]
+        if apart:
+            config.hook.pytest_deselected(items=apart)
+            items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
 
 @pytest.hookimpl(optionalhook=True)

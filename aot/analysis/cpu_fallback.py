@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from aot.ir.graph import Op
 from aot.ir.record import Kind
-from aot.ir.types import DType
-from aot.ops.elementwise import CAST
 from aot.target.model import Target
 
-# What only moves 64-bit integers moves words.
-_MOVES = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE})
+# What moves 64-bit integers moves words, and what computes elements of them computes pairs.
+_IN_WORDS = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE, Kind.ELEMENTWISE})
 
 
 def why_on_cpu(op: Op, target: Target | None) -> str:
@@ -26,11 +24,6 @@ def why_on_cpu(op: Op, target: Target | None) -> str:
         return ""
     # a float by itself needs the host, wherever it only goes
     dtype = max(wide, key=lambda d: (d.is_float, str(d)))
-    if dtype.is_integer and (op.record.kind in _MOVES or _is_narrow_cast(op, dtypes)):
+    if dtype.is_integer and op.record.kind in _IN_WORDS:
         return ""
     return f"{dtype}, which {target.name} does not compute"
-
-
-def _is_narrow_cast(op: Op, dtypes: set[DType]) -> bool:
-    """Whether the op is a cast between integers, which takes a word or adds one."""
-    return op.record is CAST and not any(d.is_float for d in dtypes)

@@ -34,6 +34,13 @@ def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
     return {name: value for name, value in pairs if isinstance(value, (int, DimExpr))}
 
 
+def extents_of_dispatch(dispatch: Op) -> set[Dim]:
+    """The extents of a dispatch's operands and results, which a program has checked not to be
+    negative. Its other dims may be: `N - 1` of a tensor that may be empty."""
+    values = [*filter(None, dispatch.operands), *dispatch.results]
+    return {dim for value in values for dim in value.type.dims}
+
+
 def dispatches_of(module: Module, only: Function | None = None) -> Iterator[tuple[Op, str]]:
     """The dispatches of the entry points, or of one, in order, and the name of each one's
     executable."""

@@ -22,7 +22,8 @@ LARGEST = float(np.finfo(np.float16).max)
 SMALLEST_NORMAL = float(np.finfo(np.float16).smallest_normal)
 
 # functions whose results are within f16's range though their operand is a square
-_RANGE_COMPRESSING = expr.TRANSCENDENTAL_OPS | {"sqrt"}
+_LINEAR = {"fmod", "gelu", "gelu_tanh", "mish", "silu"}
+_RANGE_COMPRESSING = expr.TRANSCENDENTAL_OPS - _LINEAR | {"sqrt"}
 _SAME_ELEMENTS = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW)
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from aot.backends.code import Code, WhyTooLong, never_too_long
+from aot.backends.cpu.object_cache import ObjectCache
 from aot.kernels.ir.nodes import For, Kernel
 from aot.link.image import Device
 from aot.options import CompileOptions, Progress
@@ -65,30 +66,39 @@ class Backend(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
-def _cpu(options: CompileOptions) -> Backend:
+def _cpu(options: CompileOptions, cache: ObjectCache) -> Backend:
     from aot.backends.cpu.backend import CpuBackend
 
-    return CpuBackend(options)
+    return CpuBackend(options, cache)
 
 
-def _vulkan(options: CompileOptions) -> Backend:
+def _vulkan(options: CompileOptions, cache: ObjectCache) -> Backend:
     from aot.backends.vulkan.backend import VulkanBackend
 
     return VulkanBackend()
 
 
-BACKENDS: dict[str, Callable[[CompileOptions], Backend]] = {"cpu": _cpu, "vulkan": _vulkan}
+BACKENDS: dict[str, Callable[[CompileOptions, ObjectCache], Backend]] = {
+    "cpu": _cpu,
+    "vulkan": _vulkan,
+}
 
 
 class Backends:
-    """The backends of one compile, each made when it is first asked for; a context manager."""
+    """The backends of one compile, each made when it is first asked for; a context manager.
+
+    Attributes:
+        cache: where what they make is kept.
+    """
 
     def __init__(self, options: CompileOptions) -> None:
+        self.cache = ObjectCache.at(options.cache_dir) if options.cache else ObjectCache(None)
         self._options = options
         self._made: dict[str, Backend] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Backends:
+        self._stack.callback(self.cache.close)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -98,6 +108,6 @@ class Backends:
         """The backend that compiles for a target."""
         made = self._made.get(target.device)
         if made is None:
-            made = self._stack.enter_context(BACKENDS[target.device](self._options))
+            made = self._stack.enter_context(BACKENDS[target.device](self._options, self.cache))
             self._made[target.device] = made
         return made

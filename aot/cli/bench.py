@@ -5,7 +5,6 @@ Text only: what is measured is `aot.tools.bench.benchmark`'s.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.compile import REPORT_OPTION, check_report
-from aot.cli.text import NamedArray, NamedShape, Pair, Threads, table, to_mapping
+from aot.cli.text import NamedArray, NamedShape, Pair, Threads, show_facts, table, to_mapping
+from aot.frontends.registry import head_of
 
 if TYPE_CHECKING:
     from aot.tools.bench.benchmark import Case
@@ -123,12 +123,13 @@ def bench(
     dispatch must read and write at least; the peak is what one core of this machine was measured to
     do, times the threads. A report of runs also has cold starts, and the times with fewer threads.
     """
+    head_of(module)
     from aot.tools.bench.benchmark import Case, cold, steady
 
     check_report(report, module, *([model] if model is not None else []))
     if is_generating:
         times = _generation(module, rounds or 5, **how)
-        click.echo(json.dumps(times, indent=2) if as_json else generation_text(times))
+        show_facts(times, generation_text, as_json=as_json)
         return
     if of_shaders:
         from aot.tools.bench.shaders import bench_shaders, figures_text
@@ -142,7 +143,7 @@ def bench(
             seed=how["seed"],
             rounds=rounds or 3,
         )
-        click.echo(json.dumps(shader_facts, indent=2) if as_json else figures_text(shader_facts))
+        show_facts(shader_facts, figures_text, as_json=as_json)
         _write_report(report, module, {"shaders": shader_facts})
         return
     if bool(engines) != (model is not None):
@@ -176,7 +177,7 @@ def bench(
     else:
         facts = steady(case, runs=runs, seconds=seconds, profile=profile)
         kind, text = "steady", steady_text
-    click.echo(json.dumps(facts, indent=2) if as_json else text(facts))
+    show_facts(facts, text, as_json=as_json)
     if report is not None:
         besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
         _write_report(report, module, {kind: facts, **besides})

@@ -155,7 +155,7 @@ def cache(clear: bool, info: bool, cache_dir: str | None, as_json: bool) -> None
 
     if clear and info:
         raise click.UsageError("--clear and --info exclude each other")
-    found = ObjectCache.at(None if cache_dir is None else Path(cache_dir))
+    found = ObjectCache.at(None if cache_dir is None else Path(cache_dir), is_used=False)
     facts = found.clear() if clear else found.info()
     if as_json:
         click.echo(json.dumps(cli_text.cache_facts(facts), indent=2))

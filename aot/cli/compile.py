@@ -20,6 +20,8 @@ from aot.cli import text as cli_text
 from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, to_mapping
 from aot.errors import CompileError
 from aot.frontends.registry import head_of
+from aot.ir.input_files import STANDARD_INPUT, standard_input
+from aot.ir.limits import limit_of
 from aot.options import OPTIONS, Option, Progress, split_name
 
 if TYPE_CHECKING:
@@ -85,13 +87,26 @@ def check_report(report: str | None, *others: str) -> None:
 
 
 def compile_model(*models: str, **options: Any) -> CompiledModule:
-    """Compiles a file, or several together, with options as the command line has them."""
-    for model in models:
+    """Compiles a file, standard input (`-`), or several files together, with options as the command
+    line has them."""
+    given: Any = models[0] if len(models) == 1 else models
+    if STANDARD_INPUT in models:
+        if len(models) > 1:
+            raise click.UsageError("'-' is one model, which is compiled alone")
+        given = _standard_input(options)
+    for model in () if isinstance(given, bytes) else models:
         path = model if len(models) == 1 else split_name(model)[0]
         head_of(path)  # a missing file is one line before anything is shown
     with shown_progress() as progress:
-        given = models[0] if len(models) == 1 else models
         return aot.compile(given, progress=progress, **compile_keywords(options))
+
+
+def _standard_input(options: dict[str, Any]) -> bytes:
+    try:
+        return standard_input(limit_of(0, options["limit_memory"]))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CompileError(f"cannot read standard input: {reason}") from error
 
 
 def compile_keywords(options: dict[str, Any]) -> dict[str, Any]:

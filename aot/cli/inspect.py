@@ -6,7 +6,6 @@ Owns no facts: those are `aot.tools.merging`'s, `aot.tools.inspection`'s, `aot.d
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,12 +99,13 @@ def inspect(
         return
     if dedup and not is_compiled(source):
         ledger = _ledger(source, **options)
-        click.echo(json.dumps({"dedup": ledger}, indent=2) if as_json else format_dedup(ledger))
+        cli_text.show_facts({"dedup": ledger}, lambda f: format_dedup(f["dedup"]), as_json=as_json)
         return
     refuse_compile_options(options)
     facts = aot.inspect(source, verify=verify, program=program, dedup=dedup)
-    text = json.dumps(facts, indent=2) if as_json else format_inspection(facts)
-    click.echo(f"{text}\n\n{format_dedup(facts['dedup'])}" if dedup and not as_json else text)
+    cli_text.show_facts(facts, format_inspection, as_json=as_json)
+    if dedup and not as_json:
+        cli_text.show_facts(facts["dedup"], lambda f: f"\n{format_dedup(f)}", as_json=False)
 
 
 def _show_fusion(source: str, as_json: bool, *, others: bool, options: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def _show_fusion(source: str, as_json: bool, *, others: bool, options: dict[str,
             "a module file does not hold its model's ops: give --fusion the model"
         )
     facts = aot.explain_fusion(source, **compile_keywords(options))
-    click.echo(json.dumps(facts, indent=2) if as_json else format_fusion(facts))
+    cli_text.show_facts(facts, format_fusion, as_json=as_json)
 
 
 def _ledger(model: str, **options: Any) -> dict[str, Any]:
@@ -153,4 +153,4 @@ def explain_dedup(source: str, as_json: bool, **options: Any) -> None:
         ledger = aot.inspect(source, dedup=True)["dedup"]
     else:
         ledger = _ledger(source, **options)
-    click.echo(json.dumps(ledger, indent=2) if as_json else format_missed_merges(ledger))
+    cli_text.show_facts(ledger, format_missed_merges, as_json=as_json)

@@ -38,8 +38,11 @@ from aot.errors import (
     CacheWarning,
     CompileError,
     InternalError,
+    RuntimeFailure,
     TuningWarning,
     advice,
+    one_line,
+    printable,
 )
 from aot.frontends.registry import head_of, is_compiled
 
@@ -393,7 +396,7 @@ def _terminate(signum: int, frame: object) -> NoReturn:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    text = f"aotc: warning: {message}"
+    text = f"aotc: warning: {one_line(str(message))}"
     if isinstance(message, AdviceWarning):
         text += f"; the module is complete, and {_request(_write_repro(message.error))}"
     _say(text)
@@ -406,7 +409,8 @@ def _request(repro: Path | None) -> str:
 
 def _say(text: str) -> None:
     with suppress(OSError):
-        click.echo(text, err=True)
+        # Also where a bar that shows progress takes what is printed meanwhile.
+        click.echo(printable(text), err=True)
 
 
 def _close_quietly() -> None:
@@ -419,7 +423,8 @@ def _fail(error: Exception) -> int:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
     if isinstance(error, AotError) and not isinstance(error, InternalError):
-        _say(f"aotc: error: {error}")
+        # The runtime's own message is one line, whatever names it has.
+        _say(f"aotc: error: {one_line(str(error)) if isinstance(error, RuntimeFailure) else error}")
     else:
         _say(_bug_message(error))
     return 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aot.cli.text import table
+from aot.errors import one_line
 
 if TYPE_CHECKING:
     from aot.tools.quantisation import Quantised
@@ -116,9 +117,9 @@ def _text(result: Quantised) -> str:
     for reason, amount in result.multiply_adds.items():
         lines.append(f"  {100 * amount / max(total, 1):.1f} % of multiply-adds {_place(reason)}")
     for name, snr in result.outputs.items():
-        lines.append(f"  output {name}: signal to noise {snr:.1f} dB")
+        lines.append(f"  output {one_line(name)}: signal to noise {snr:.1f} dB")
     if result.skipped:
-        lines.append(f"  in floats, as asked for: {', '.join(result.skipped)}")
+        lines.append(f"  in floats, as asked for: {', '.join(map(one_line, result.skipped))}")
     rows = [(f"{e.snr_db:.1f}", e.op, e.name) for e in result.layers[:SHOWN]]
     if rows:
         lines += ["", "layers with the largest errors:"]

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from aot.errors import CompileError
+from aot.errors import CompileError, of_facts, one_line, printable
 
 if TYPE_CHECKING:
     from aot.backends.cpu.object_cache import CacheInfo
@@ -41,11 +41,19 @@ class _Output(io.FileIO):
             raise CompileError(f"cannot write to standard output: {reason.lower()}") from None
 
 
+class _Text(io.TextIOWrapper):
+    """A standard stream, to which only `printable` text comes."""
+
+    def write(self, text: str) -> int:
+        super().write(printable(text))
+        return len(text)
+
+
 def open_standard_streams() -> None:
     """Gives this process standard streams that a command can use.
 
     Those that are closed are opened on the null device, so that no file of ours gets their number;
-    output that is written to a closed one fails.
+    output that is written to a closed one fails. Whatever a command prints is `printable`.
     """
     for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
@@ -55,13 +63,20 @@ def open_standard_streams() -> None:
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as long as the process lives
     old = sys.stdout
     buffer = io.BufferedWriter(_Output(1, "w", closefd=False))
     encoding, errors = ("utf-8", "strict") if old is None else (old.encoding, old.errors)
-    is_line_buffered = os.isatty(1)
-    sys.stdout = io.TextIOWrapper(buffer, encoding, errors, line_buffering=is_line_buffered)
+    sys.stdout = _Text(buffer, encoding, errors, line_buffering=os.isatty(1))
+    encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+    beside = io.BufferedWriter(io.FileIO(2, "w", closefd=False))
+    sys.stderr = _Text(beside, encoding, "backslashreplace", line_buffering=True)
+
+
+def _unescaped(stream: IO[str]) -> IO[str]:
+    """The stream for what moves the cursor on purpose."""
+    if not isinstance(stream, _Text):
+        return stream
+    return open(stream.fileno(), "w", encoding=stream.encoding, closefd=False)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -126,10 +141,12 @@ class NamedArray(click.ParamType[Pair]):
         if text == "random" and self.allow_random:
             return name, None
         if text.endswith(".npy"):
-            return name, _read_array(text)
+            from aot.ir.array_files import array  # not above: it needs numpy
+
+            return name, array(text)
         try:
             parsed = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             parsed = None
         if not _is_plain(parsed):
             allowed = "a .npy file, a number or a list" + (" or random" * self.allow_random)
@@ -175,19 +192,6 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, int | float | str)
 
 
-def _read_array(path: str) -> Any:
-    import numpy as np
-
-    try:
-        return np.load(path, allow_pickle=False)
-    except OSError as error:
-        raise CompileError(
-            f"cannot read {path}: {(error.strerror or str(error)).lower()}"
-        ) from error
-    except (ValueError, EOFError) as error:
-        raise CompileError(f"{path} is not a .npy file of numbers") from error
-
-
 def to_mapping(pairs: Sequence[Pair], option: str) -> dict[str, Any]:
     """The pairs of a repeatable option by name."""
     found: dict[str, Any] = {}
@@ -208,7 +212,7 @@ def to_lists(pairs: Sequence[Pair]) -> dict[str, list[Any]]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> str:
     """Aligned columns; `right` names the header's columns that are flush right."""
-    lines = [list(header), *map(list, rows)]
+    lines = [list(header), *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     pad: list[Callable[[str, int], str]] = [
         str.rjust if name in right.split() else str.ljust for name in header
@@ -291,7 +295,7 @@ class TerminalProgress:
             TextColumn("{task.fields[count]}"),
             TimeElapsedColumn(),
         )
-        self._bars = Progress(*columns, console=Console(file=stream), transient=True)
+        self._bars = Progress(*columns, console=Console(file=_unescaped(stream)), transient=True)
         self._task = self._bars.add_task("starting", total=None, count="")
 
     def __enter__(self) -> TerminalProgress:
@@ -309,6 +313,11 @@ class TerminalProgress:
             completed=done,
             count=f"{done}/{total}" if total else "",
         )
+
+
+def show_facts(facts: Any, text: Callable[[Any], str], *, as_json: bool) -> None:
+    """Prints facts for scripts, or as text, in which what ends a line in a name is escaped."""
+    click.echo(json.dumps(facts, indent=2) if as_json else text(of_facts(facts)))
 
 
 def write_stats(stats: Mapping[str, Any], path: str) -> None:
@@ -385,12 +394,13 @@ def verification_table(result: Verification) -> str:
     ]
     for o in result.rounded:
         lines.append(
-            f"{o.name}: within {o.tolerance:.2g}, rms {o.rms_tolerance:.2g}, as the model rounds"
+            f"{one_line(o.name)}: within {o.tolerance:.2g}, rms {o.rms_tolerance:.2g}, "
+            "as the model rounds"
         )
     if result.uninformative:
         lines.append(
-            f"{', '.join(result.uninformative)}: one number all over, which says little; "
-            "give inputs that mean something with --input"
+            f"{', '.join(map(one_line, result.uninformative))}: one number all over, which says "
+            "little; give inputs that mean something with --input"
         )
     return "\n".join(lines)
 
@@ -404,7 +414,7 @@ def _arena_rest(variant: Mapping[str, Any]) -> str:
 def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: float) -> str:
     """The few lines that close a compile on a terminal."""
     lines = [f"{output}: {size:,} bytes in {seconds:.1f} s"]
-    for variant in stats.get("variants", ()):
+    for variant in of_facts(stats.get("variants", ())):
         executables = variant["executables"]
         met = executables["structural"]["met"]
         kept = executables["emitted"]["kept"]
@@ -479,7 +489,7 @@ def _host_lines(hosted: Mapping[str, Any] | None) -> Iterator[str]:
 def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:
     """The few lines that close a merge on a terminal."""
     lines = [f"{output}: {size:,} bytes, {counts['modules']} modules"]
-    for variant in counts["variants"]:
+    for variant in of_facts(counts["variants"]):
         code, executables = variant["code"], variant["executables"]
         lines.append(
             f"  {variant['target']}: {executables['met']} executables met and "

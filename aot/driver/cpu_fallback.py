@@ -214,6 +214,11 @@ class CpuFallback:
         function.schedule = planned(function, runner)  # it had the target's
         return lower(function, runner)
 
+    def runner_of(self, function: Function) -> Target:
+        """The target or the host, whichever runs an executable."""
+        is_hosted = function.name in self.why and self.host is not None
+        return self.host if is_hosted else self.target  # type: ignore[return-value]
+
     def refuse(self) -> None:
         """Refuses what there is no host for.
 

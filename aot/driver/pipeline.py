@@ -28,6 +28,7 @@ from aot.driver.variant import VariantBuilder, build_image
 from aot.errors import CompileError, advice
 from aot.frontends import registry
 from aot.ir.clone import clone_module
+from aot.ir.equalities import check_satisfiable
 from aot.ir.graph import Module
 from aot.ir.record import count_shape_rules
 from aot.link.finish import finish_module
@@ -202,6 +203,8 @@ def _read(
             progress("passes", 0, 0)
             with clock.stage("passes"):
                 run_passes(module, MODEL_PASSES, context)
+            for function in module.entry_points:
+                check_satisfiable(function)
         modules.append(module)
         contexts.append(context)
     return together(modules), gathered(contexts, options), calls
@@ -297,7 +300,6 @@ def prepared(
     source: Any, options: CompileOptions, progress: Progress = no_progress
 ) -> tuple[Module, CompileOptions]:
     """The model as a fresh module, and the options that are left for the passes."""
-    source = registry.contents(source)
     frontend = registry.find(source)
     module = registry.read(frontend, source, options, progress)
     if not options.is_enabled("lazy-shapes"):
@@ -311,7 +313,6 @@ def prepared(
 
 def read_model(source: Any, options: CompileOptions) -> Module:
     """The model as a fresh module, its inputs bound only if its frontend binds them."""
-    source = registry.contents(source)
     return registry.read(registry.find(source), source, options)
 
 

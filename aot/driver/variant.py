@@ -12,6 +12,7 @@ from typing import Any
 
 from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import Launch, launches_of
+from aot.analysis.needs import needs_of_function
 from aot.backends.code import Code
 from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
@@ -19,6 +20,7 @@ from aot.driver.cpu_fallback import CpuFallback
 from aot.driver.ledger import level_stats
 from aot.driver.missed_merges import Settings, missed_merges
 from aot.driver.observer import VariantObserver
+from aot.driver.proofs import FEATURE, Proofs
 from aot.errors import advice
 from aot.ir.graph import Module
 from aot.kernels.lower.lowering import root_of
@@ -84,8 +86,13 @@ class VariantBuilder:
         self._progress("kernels", 0, len(module.executables))
         with clock.stage("kernels"):
             fallback = CpuFallback.of(module, target, context.host, backend.unrolled, backend.begin)
+        proofs = Proofs(module, self._backends.cache)
+        with clock.stage("proofs"):
+            self._prove(proofs, fallback)
         with clock.stage("codegen"):
             code = self._code(fallback)
+        with clock.stage("proofs"):
+            self._prove(proofs, fallback)  # of what code generation gave to the host
         functions, kernels = module.executables, fallback.kernels
         self._progress("link", 0, 0)
         with clock.stage("link"):
@@ -101,6 +108,7 @@ class VariantBuilder:
                     iterations=code.iterations.get(f.name, 0),
                     most_iterations=most_iterations,
                     root=root_of(f).name,
+                    needs=needs_of_function(f),
                 )
                 for f, k, n, e in zip(functions, kernels, numbers, code.executables, strict=True)
             }
@@ -132,6 +140,7 @@ class VariantBuilder:
         )
         self.parts.append(code.parts)
         section = _section(module, outlined, programs, code, clock, context)
+        section["proofs"] = proofs.section()
         with advice("what the CPU runs beside the GPU"):
             hosted = fallback.section(variant.entry_points)
             if hosted is not None:
@@ -143,6 +152,13 @@ class VariantBuilder:
             with advice("the list of missed merges"):
                 section["missed_merges"] = missed_merges(module, sizes, target, settings)
         return variant, section
+
+    def _prove(self, proofs: Proofs, fallback: CpuFallback) -> None:
+        """Proves the kernels of a variant, but those that are proved already."""
+        if not self._options.is_enabled(FEATURE):
+            return
+        for function, kernel in zip(fallback.module.executables, fallback.kernels, strict=True):
+            proofs.prove(function, kernel, fallback.runner_of(function))
 
     def _code(self, fallback: CpuFallback) -> Code:
         """The code of all executables, in order: the target's, and the host's for what the target

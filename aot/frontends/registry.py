@@ -7,14 +7,18 @@ model of its format is read.
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError
+from aot.ir import input_files
+from aot.ir.limits import limited
 from aot.options import OPTIONS, CompileOptions, Progress, no_progress
 from aot.records import dataclass
 
@@ -38,12 +42,15 @@ class Frontend:
         read: the module that a source is, given the shapes and values of inputs.
         holds: whether a file that begins so, which is given as well, is of this format.
         is_sure: what `holds` finds is of this format whatever else it may look like.
+        needs_extension: a file is read only under one of the extensions, as reading it takes more
+            of what is installed than a format of plain data.
         takes: whether an object in memory is.
         binds_inputs: `read` binds shapes and values of inputs itself, as shape rules of the format
             may need them; else the pass `bind` does.
         files: the files that a model's file needs beside it, by their names there.
         portable: the bytes of a model that need no file beside them.
         options: names of the options of a compile that `read` takes, by keyword.
+        modules: what the importer takes, to be imported before memory is limited.
         reports: `read` takes `progress` by keyword, and calls it with the stage "import".
     """
 
@@ -53,10 +60,12 @@ class Frontend:
     holds: Callable[[bytes, Any], bool]
     takes: Callable[[Any], bool] = lambda source: False
     is_sure: bool = False
+    needs_extension: bool = False
     binds_inputs: bool = False
     files: Callable[[bytes], Sequence[str]] = lambda data: ()
-    portable: Callable[[Path], bytes] = Path.read_bytes
+    portable: Callable[[Path], bytes] = input_files.contents
     options: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     reports: bool = False
 
 
@@ -78,7 +87,14 @@ def _clone(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
 def _read_text(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Module:
     from aot.frontends.text import import_text, load_text
 
-    return import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
+    module = import_text(source.decode()) if isinstance(source, bytes) else load_text(source)
+    if module.executables:
+        name = "text" if isinstance(source, bytes) else source
+        raise CompileError(
+            f"{name}: it has executables, as @{module.executables[0].name}, which only passes "
+            "make: give the model as it was before them"
+        )
+    return module
 
 
 _TEXT = re.compile(rb"\s*(#|func\b|executable\b)")
@@ -134,7 +150,7 @@ def _onnx_files(data: bytes) -> Sequence[str]:
 def _portable_onnx(path: Path) -> bytes:
     from aot.frontends.onnx.files import portable
 
-    return portable(path) if _onnx_files(data := path.read_bytes()) else data
+    return portable(path) if _onnx_files(data := input_files.contents(path)) else data
 
 
 def _zip_names(source: Any) -> Sequence[str]:
@@ -142,9 +158,14 @@ def _zip_names(source: Any) -> Sequence[str]:
     import zipfile
 
     try:
-        with zipfile.ZipFile(io.BytesIO(source) if isinstance(source, bytes) else source) as file:
+        with (
+            (
+                io.BytesIO(source) if isinstance(source, bytes) else input_files.opened(source)
+            ) as stream,
+            zipfile.ZipFile(stream) as file,
+        ):
             return file.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return ()
 
 
@@ -211,6 +232,7 @@ ONNX = Frontend(
     takes=_is_model_proto,
     binds_inputs=True,
     files=_onnx_files,
+    modules=("aot.frontends.onnx",),
     portable=_portable_onnx,
     options=("random_seed",),
 )
@@ -220,6 +242,7 @@ GGUF = Frontend(
     _read_gguf,
     holds=_starts(b"GGUF"),
     is_sure=True,
+    modules=("aot.frontends.gguf",),
     options=("context", "all_logits", "cache_type", "sequences"),
     reports=True,
 )
@@ -230,6 +253,8 @@ TORCH = Frontend(
     holds=_zipped("archive_format", "serialized_exported_program.json", "models/model.json"),
     takes=_is_exported,
     is_sure=True,
+    needs_extension=True,
+    modules=("aot.frontends.torch.exporting",),
     options=("random_seed",),
 )
 TFLITE = Frontend(
@@ -238,6 +263,7 @@ TFLITE = Frontend(
     _read_tflite,
     holds=_flatbuffer(b"TFL3"),
     is_sure=True,
+    modules=("aot.frontends.tflite",),
 )
 FRONTENDS = (BUILT, TEXT, ONNX, GGUF, TORCH, TFLITE)
 
@@ -316,13 +342,18 @@ def find(source: Any) -> Frontend:
     if is_path:
         _check_folder(Path(source))
     head = head_of(source) if is_path else source[:HEAD_BYTES]
+    extension = Path(source).suffix.lower() if is_path else ""
     for frontend in FRONTENDS:
         if frontend.is_sure and frontend.holds(head, source):
+            if is_path and frontend.needs_extension and extension not in frontend.extensions:
+                raise CompileError(
+                    f"{where}: is {frontend.name}, which is read only from a file whose name ends "
+                    f"in {' or '.join(frontend.extensions)}: rename it if you expect one"
+                )
             return frontend
     for what, matches, advice in UNREAD:
         if matches(head, source):
             raise CompileError(f"{where}: is {what}, which cannot be compiled: {advice}")
-    extension = Path(source).suffix.lower() if is_path else ""
     for frontend in FRONTENDS:
         if frontend.holds(head, source):
             return frontend
@@ -351,7 +382,30 @@ def read(
     own = {name: getattr(options, name) for name in frontend.options}
     if frontend.reports:
         own["progress"] = progress
-    return frontend.read(source, options.input_shapes, options.input_values, **own)
+    with _limited(frontend, source, options.limit_memory):
+        return frontend.read(source, options.input_shapes, options.input_values, **own)
+
+
+def _limited(frontend: Frontend, source: Any, given_mib: int) -> AbstractContextManager[None]:
+    """The limit of what an import takes; what the importer itself takes counts as before it. What
+    an object in memory takes is its owner's say, unless there is a limit of the user's."""
+    for name in frontend.modules:
+        with suppress(ImportError):  # of which the importer tells
+            importlib.import_module(name)
+    is_path = isinstance(source, (str, os.PathLike))
+    length = _length(source)
+    if length is None and not given_mib:
+        return nullcontext()
+    return limited(length or 0, given_mib, os.fspath(source) if is_path else "")
+
+
+def _length(source: Any) -> int | None:
+    """Bytes of a model's file; None of an object in memory that comes from none."""
+    if isinstance(source, (str, os.PathLike)):
+        with suppress(OSError):
+            return Path(source).stat().st_size
+        return 0
+    return len(source) if isinstance(source, bytes) else getattr(source, "file_bytes", None)
 
 
 def _readers(option: str) -> str:
@@ -378,9 +432,13 @@ def opened(
     args: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    limit_memory: int = 0,
 ) -> tuple[Any, Any]:
     """A source that frontends take, and how its program is called where it says so: modules of
     torch are exported with example arguments, and programs of torch are read.
+
+    Args:
+        limit_memory: MiB that reading a program may take; 0 for the default.
 
     Raises:
         CompileError: arguments are missing, or there are some that say nothing; or the model can't
@@ -402,13 +460,13 @@ def opened(
         )
     if isinstance(source, (Mapping, list, tuple)):
         return source, None  # several models
-    source = contents(source)
     if find(source) is not TORCH:
         return source, None
     from aot.frontends.torch import calling_of
     from aot.frontends.torch import opened as opened_program
 
-    exported = opened_program(source)
+    with _limited(TORCH, source, limit_memory):
+        exported = opened_program(source)
     return exported, calling_of(exported)
 
 
@@ -416,27 +474,14 @@ def _described(source: Any) -> str:
     return os.fspath(source) if isinstance(source, (str, os.PathLike)) else type(source).__name__
 
 
-def contents(source: Any) -> Any:
-    """A source that can be read more than once: of a pipe, its bytes."""
-    if isinstance(source, (str, os.PathLike)) and _is_stream(Path(source)):
-        return Path(source).read_bytes()
-    return source
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
 def head_of(path: str | os.PathLike[str]) -> bytes:
-    """The first bytes of a file; none of a pipe, which would lack them then.
+    """The first bytes of a file.
 
     Raises:
-        CompileError: it cannot be read.
+        CompileError: it cannot be read, or is no file: a pipe or device, for example.
     """
     try:
-        if _is_stream(Path(path)):
-            return b""
-        with Path(path).open("rb") as stream:
+        with input_files.opened(path) as stream:
             return stream.read(HEAD_BYTES)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()

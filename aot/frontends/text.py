@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aot.ops  # noqa: F401 - fills the op table
 from aot.errors import CompileError
+from aot.ir import input_files
 from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module
 from aot.ir.verifier import verify
@@ -21,7 +22,7 @@ def load_text(path: str | Path) -> Module:
         CompileError: the file cannot be read, is not UTF-8, or what it says is wrong.
     """
     try:
-        contents = Path(path).read_bytes()
+        contents = input_files.contents(path)
     except OSError as error:
         raise CompileError(f"cannot read {path}: {error.strerror or error}") from None
     try:

@@ -12,7 +12,18 @@ from collections.abc import Iterable, Iterator
 from typing import Union
 
 from aot.ir.dim_parser import parse
-from aot.ir.dims import Dim, DimExpr, Extremum, Interval, Symbol, bounds, maximum, minimum
+from aot.ir.dims import (
+    Dim,
+    DimExpr,
+    Extremum,
+    FloorDiv,
+    Interval,
+    Symbol,
+    add,
+    bounds,
+    maximum,
+    minimum,
+)
 from aot.ir.graph import Assumption
 from aot.records import dataclass
 
@@ -160,6 +171,20 @@ def add_bound(known: dict[str, Interval], left: Dim, right: Dim) -> None:
         above = (above - rest) // factor
         high = above if high is None else min(high, above)
     known[name] = low, high
+
+
+def add_not_negative(known: dict[str, Interval], dim: Dim) -> None:
+    """Takes that a dim is at least 0 into the bounds of symbols, if it is linear in one, or a
+    quotient by a number of what is."""
+    while isinstance(dim, DimExpr) and len(dim.terms) == 1:
+        (((atom, *others), factor),) = dim.terms
+        if others or factor < 1 or not isinstance(atom, FloorDiv):
+            break
+        if not isinstance(atom.denominator, int) or atom.denominator < 1:
+            break
+        least = -(dim.constant // factor)  # of the quotient
+        dim = add(atom.numerator, -least * atom.denominator)
+    add_bound(known, maximum(dim, 0), dim)
 
 
 def linear(dim: Dim) -> tuple[str, int, int] | None:

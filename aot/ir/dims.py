@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, total_ordering
 from types import MappingProxyType
-from typing import Union
+from typing import TypeVar, Union
 
 from aot.records import dataclass
 
 Dim = Union[int, "DimExpr"]
+_Factor = TypeVar("_Factor")
 Interval = tuple[int | None, int | None]
 NO_BOUNDS: Mapping[str, Interval] = MappingProxyType({})
+FEW_TERMS = 4
 MOST_DOUBLINGS = 16  # of a guess that is too short for an extent
 
 
@@ -203,8 +206,13 @@ def _make(terms: Mapping[Monomial, int], constant: int) -> Dim:
     if not kept:
         return constant
     if len(kept) > 1:
-        kept.sort(key=lambda item: (-len(item[0]), [a.key() for a in item[0]]))
+        kept.sort(key=_order)
     return DimExpr(tuple(kept), constant)
+
+
+def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[object, ...]]]:
+    """What orders the terms of a sum."""
+    return -len(term[0]), [atom.key() for atom in term[0]]
 
 
 def _split(dim: Dim) -> tuple[dict[Monomial, int], int]:
@@ -225,11 +233,37 @@ def add(a: Dim, b: Dim) -> Dim:
         return DimExpr(a.terms, a.constant + b) if b else a  # type: ignore[union-attr]
     if isinstance(a, int):
         return DimExpr(b.terms, b.constant + a) if a else b
-    terms, constant = _split(a)
-    more, other = _split(b)
-    for monomial, coefficient in more.items():
+    if max(len(a.terms), len(b.terms)) > FEW_TERMS >= min(len(a.terms), len(b.terms)):
+        return _add_few(a, b) if len(a.terms) > len(b.terms) else _add_few(b, a)
+    if len(a.terms) < len(b.terms):
+        a, b = b, a
+    terms = dict(a.terms)
+    for monomial, coefficient in b.terms:
         terms[monomial] = terms.get(monomial, 0) + coefficient
-    return _make(terms, constant + other)
+    constant = a.constant + b.constant
+    if len(terms) > len(a.terms):
+        return _make(terms, constant)
+    kept = tuple((m, c) for m, c in terms.items() if c)  # in order, as they were
+    return DimExpr(kept, constant) if kept else constant
+
+
+def _add_few(long: DimExpr, short: DimExpr) -> Dim:
+    """The sum of many terms and few, which are put in their places: a sum of many symbols is built
+    term by term, and sorted anew at each it would take cubic time."""
+    terms = list(long.terms)
+    for term in short.terms:
+        order = _order(term)
+        place = bisect_left(terms, order, key=_order)
+        while place < len(terms) and terms[place][0] != term[0] and _order(terms[place]) == order:
+            place += 1
+        if place == len(terms) or terms[place][0] != term[0]:
+            terms.insert(place, term)
+        elif coefficient := terms[place][1] + term[1]:
+            terms[place] = term[0], coefficient
+        else:
+            del terms[place]
+    constant = long.constant + short.constant
+    return DimExpr(tuple(terms), constant) if terms else constant
 
 
 def _sorted(monomial: Monomial) -> Monomial:
@@ -309,6 +343,18 @@ def _divide_by_int(a: DimExpr, b: int) -> Dim:
     return add(outside, _atom(FloorDiv(rest, b)))
 
 
+def monomial_quotient(
+    monomial: tuple[_Factor, ...], by: tuple[_Factor, ...]
+) -> tuple[_Factor, ...] | None:
+    """`monomial / by`, each the product of its factors; None where `by` does not divide it."""
+    left = list(monomial)
+    for factor in by:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
 def _divide_exactly(a: Dim, b: DimExpr) -> Dim | None:
     """`a / b` where b is one monomial that divides every term of a, else None."""
     if len(b.terms) != 1 or b.constant:
@@ -319,14 +365,10 @@ def _divide_exactly(a: Dim, b: DimExpr) -> Dim | None:
         return None
     out: dict[Monomial, int] = {}
     for monomial, coefficient in terms.items():
-        left = list(monomial)
-        for atom in divisor:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if coefficient % scale:
+        left = monomial_quotient(monomial, divisor)
+        if left is None or coefficient % scale:
             return None
-        out[tuple(left)] = coefficient // scale
+        out[left] = coefficient // scale
     constant = out.pop((), 0)
     return _make(out, constant)
 
@@ -413,7 +455,7 @@ def _bounds(dim: Dim, known: Mapping[str, Interval], found: dict[Atom, Interval]
                 if atom not in found:
                     found[atom] = _atom_bounds(atom, known, found)
                 factor = found[atom]
-            product = _interval_product(product, factor)
+            product = interval_product(product, factor)
         a, b = product
         if coefficient < 0:
             a, b = b, a
@@ -440,7 +482,8 @@ def _decided(is_always: bool, is_never: bool) -> bool | None:
     return True if is_always else False if is_never else None
 
 
-def _interval_product(a: Interval, b: Interval) -> Interval:
+def interval_product(a: Interval, b: Interval) -> Interval:
+    """The interval of the products of what is in `a` and in `b`."""
     if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
         if None in a or None in b:
             return None, None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aot.ir.bounds import add_bound
+from aot.errors import CompileError
+from aot.ir.bounds import add_bound, linear
 from aot.ir.dims import (
     Dim,
     DimExpr,
@@ -27,6 +28,38 @@ from aot.ir.types import TensorType
 def difference(a: Dim, b: Dim) -> Dim:
     """`a - b`."""
     return add(a, multiply(b, -1))
+
+
+def number_of_equal(left: Dim, right: Dim) -> tuple[str, int] | None:
+    """A symbol and the one number that it may be where two dims are equal; None where their
+    difference is not linear in one symbol, or no whole number satisfies it."""
+    apart = difference(left, right)
+    found = linear(apart) or linear(multiply(apart, -1))
+    if found is None:
+        return None
+    name, factor, rest = found
+    number, left_over = divmod(-rest, factor)
+    return None if left_over else (name, number)
+
+
+def check_satisfiable(function: Function) -> None:
+    """Checks that no symbol would have to be two numbers.
+
+    Raises:
+        CompileError: naming the symbol, and what asks for each number.
+    """
+    wanted: dict[str, tuple[int, str]] = {}
+    for assumption in function.assumptions:
+        found = number_of_equal(assumption.left, assumption.right)
+        if found is None:
+            continue
+        name, number = found
+        first, reason = wanted.setdefault(name, (number, assumption.reason))
+        if first != number:
+            raise CompileError(
+                f"no input fits: {name} would have to be {first} ({reason}) and {number} "
+                f"({assumption.reason})"
+            )
 
 
 def solve(zero: Dim) -> tuple[str, Dim] | None:

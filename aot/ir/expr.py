@@ -16,7 +16,8 @@ from aot.ir.dims import Dim
 from aot.ir.types import DType
 from aot.records import dataclass
 
-# float unary: neg abs sqrt exp log tanh erf sigmoid sin cos floor ceil trunc round (half to even)
+# float unary: neg abs sqrt exp expm1 log log1p tanh erf erfc sigmoid silu mish gelu gelu_tanh sin
+# cos floor ceil trunc round (half to even)
 # exp_nonpositive is exp of what is not above 0, or NaN; it may be 0 where exp is below 2^-126.
 # integer unary: neg abs bitnot; bool unary: not; float -> bool: isnan
 UNARY_OPS = frozenset(
@@ -26,10 +27,17 @@ UNARY_OPS = frozenset(
         "sqrt",
         "exp",
         "exp_nonpositive",
+        "expm1",
         "log",
+        "log1p",
         "tanh",
         "erf",
+        "erfc",
         "sigmoid",
+        "silu",
+        "mish",
+        "gelu",
+        "gelu_tanh",
         "sin",
         "cos",
         "floor",
@@ -42,7 +50,7 @@ UNARY_OPS = frozenset(
     }
 )
 # div on integers truncates towards zero, floordiv and floormod round down; min and max propagate
-# NaN as numpy's minimum and maximum do; pow is C's powf; shr is arithmetic on signed types.
+# NaN as numpy's minimum and maximum do; pow and fmod are C's; shr is arithmetic on signed types.
 # Integers: arithmetic wraps, a zero divisor gives 0, shifts are by less than the width.
 # and/or/xor are bitwise on integers, logical on bool. Comparisons give bool; ne is true on NaN.
 BINARY_OPS = frozenset(
@@ -56,6 +64,7 @@ BINARY_OPS = frozenset(
         "min",
         "max",
         "pow",
+        "fmod",
         "and",
         "or",
         "xor",
@@ -63,22 +72,30 @@ BINARY_OPS = frozenset(
         "shr",
     }
 )
-# Functions without an instruction anywhere: kernels compute them by polynomials.
+# Functions without an instruction anywhere: kernels compute them in basic arithmetic.
 TRANSCENDENTAL_OPS = frozenset(
     {
         "exp",
         "exp_nonpositive",
+        "expm1",
         "log",
+        "log1p",
         "tanh",
         "erf",
+        "erfc",
         "sigmoid",
+        "silu",
+        "mish",
+        "gelu",
+        "gelu_tanh",
         "sin",
         "cos",
         "pow",
+        "fmod",
     }
 )
 # Those of which kernels have a formula in f64, too.
-WIDE_TRANSCENDENTAL_OPS = TRANSCENDENTAL_OPS - {"erf", "pow"}
+WIDE_TRANSCENDENTAL_OPS = TRANSCENDENTAL_OPS - {"erf", "erfc", "gelu", "gelu_tanh", "pow"}
 COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError, InternalError
+from aot.ir import dims
 from aot.ir.body import Body
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim, DimExpr
@@ -80,6 +81,7 @@ class Kind(Enum):
         return self.has_handwritten_kernel and self is not Kind.ATTENTION
 
 
+_SUMMING = (Kind.REDUCTION, Kind.CONTRACTION, Kind.RECURRENCE, Kind.SCAN, Kind.ATTENTION)
 _HANDWRITTEN = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.ATTENTION)
 
 
@@ -162,6 +164,21 @@ class Constraint:
 
     text: str
     holds: Callable[[Call], bool]
+
+
+@dataclass(frozen=True)
+class Need:
+    """A condition on open extents, `least <= most`. A program checks it; `what` begins the message
+    of a run that breaks it."""
+
+    least: Dim
+    most: Dim
+    what: str
+
+    @property
+    def room(self) -> Dim:
+        """What is not negative then."""
+        return dims.add(self.most, dims.multiply(self.least, -1))
 
 
 @dataclass(frozen=True)
@@ -316,10 +333,17 @@ class OpRecord:
         view_of: operand whose bytes the result is, for Kind.VIEW.
         index_map: which element of the only operand each element of the result is, as steps;
             None where it is not that simple.
+        needs: what must hold of open extents for the op to stay inside its operands; of a slice
+            `index_map` says it.
         writes: operands that the op writes.
         propagate: how the op runs on operands behind index maps (aot/ops/layout_rules.py); None:
             the maps are carried out first.
         is_cheap: recomputing it costs less than storing it.
+        jumps: operands of floats that make floats of which a last bit may change much more than
+            last bits: those of floor. Where the result is no float, every operand of floats does.
+        edges: operands with a last number before an infinity or NaN: a divisor, those of roots.
+        is_approximate: a result of floats has no one right last bit, as that of a sum or of exp;
+            None: as its kind says, see `rounds_freely`.
         is_commutative: operands may be swapped.
         takes_dims: `reference` works on object arrays of dims, so that shape arithmetic folds.
         results_from: "rule": `infer` gives the result types; "block": the op runs
@@ -352,11 +376,15 @@ class OpRecord:
     flops: Callable[[Call], Dim] | None = None
     view_of: int | None = None
     index_map: Callable[[Call], IndexMap] | None = None
+    needs: Callable[[Call], Sequence[Need]] | None = None
     writes: tuple[int, ...] = ()
     propagate: LayoutRule | None = None
     is_terminator: bool = False
     has_side_effects: bool = False
     is_cheap: bool = False
+    jumps: tuple[int, ...] = ()
+    edges: tuple[int, ...] = ()
+    is_approximate: bool | None = None
     is_commutative: bool = False
     takes_dims: bool = False
     results_from: str = "rule"
@@ -367,6 +395,14 @@ class OpRecord:
     unsupported: str = ""
     room: tuple[int, ...] = ()
     samples: tuple[Sample, ...] = ()
+
+    @property
+    def rounds_freely(self) -> bool:
+        """Whether engines that are right differ in the last bits of a result of floats: of a sum,
+        whose order is open, or of a function that isn't correctly rounded."""
+        if self.is_approximate is not None:
+            return self.is_approximate
+        return self.kind in _SUMMING
 
     @property
     def is_isolated(self) -> bool:

@@ -50,11 +50,22 @@ def verify(
         if is_resolved:
             _check_resolved(subject)
     except _Broken as broken:
-        raise error(f"{during}: {broken}" if during else str(broken)) from None
+        head = f"{during}: {broken}" if during else str(broken)
+        if issubclass(error, CompileError):
+            raise error(head, broken.op_text.splitlines()) from None
+        raise error(f"{head}\n  {broken.op_text}" if broken.op_text else head) from None
 
 
 class _Broken(Exception):
-    """An invariant that does not hold."""
+    """An invariant that does not hold.
+
+    Attributes:
+        op_text: the op that breaks it; "" where none does.
+    """
+
+    def __init__(self, message: str, op: Op | None = None) -> None:
+        super().__init__(message)
+        self.op_text = "" if op is None else print_op(op)
 
 
 def _check_module(module: Module, is_ruled: bool) -> None:
@@ -69,9 +80,7 @@ def _check_resolved(subject: Module | Function) -> None:
     for function in functions:
         for op in function.walk():
             if op.record is PENDING:
-                raise _Broken(
-                    f"function {function.name!r}: a shape change is pending\n  {print_op(op)}"
-                )
+                raise _Broken(f"function {function.name!r}: a shape change is pending", op)
 
 
 class _FunctionCheck:
@@ -95,8 +104,7 @@ class _FunctionCheck:
         self.check_results()
 
     def fail(self, message: str, op: Op | None = None) -> _Broken:
-        place = f"function {self.function.name!r}: {message}"
-        return _Broken(place if op is None else f"{place}\n  {print_op(op)}")
+        return _Broken(f"function {self.function.name!r}: {message}", op)
 
     def check_header(self) -> None:
         function = self.function

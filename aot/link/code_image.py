@@ -152,6 +152,15 @@ def link_image(
     return linker.finish(target.page_bytes)
 
 
+def is_linkable(target: Target, data: bytes) -> bool:
+    """Whether an object from a file can be linked for `target`, whoever wrote the file."""
+    try:
+        link_image([data], target)
+    except (InternalError, ValueError, LookupError):
+        return False
+    return True
+
+
 def merge_images(
     images: Sequence[tuple[bytes, ImageParts]], arch: str, page_bytes: int
 ) -> CodeImage:

@@ -16,7 +16,7 @@ from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
-from aot.ir.dims import Dim
+from aot.ir.dims import Dim, Symbol
 from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.states import StateVariable
 from aot.link import arena
@@ -25,6 +25,8 @@ from aot.link.flow import Entry, Flow, Places
 from aot.link.image import ArenaBuffer, DimInfo, EntryPointImage, ProgramImage, TensorInfo
 from aot.link.lengths import lengths_of
 from aot.link.lifetimes import Buffer, Lifetimes
+from aot.link.placement_check import Claims, check_placement
+from aot.link.regions import Region
 from aot.link.rodata import RodataPool
 from aot.link.shape_part import emit_shape_part
 from aot.link.states import at_the_end, states_of
@@ -180,9 +182,27 @@ class _Program:
         )
         count = flow.code.count("DISPATCH", "COPY", "FILL")
         positions = tuple(at for _, at in self.lifetimes.dispatches())
+        check_placement(entry, function, self.executables, self.rodata, self._claims(positions))
         return EmittedProgram(
             *(entry, count, self.arena_bytes, self.lower_bound),
             *(self.placed, positions, self.scratch),
+        )
+
+    def _claims(self, positions: tuple[int, ...]) -> Claims:
+        placed = self.placed if self.placed is not None else ()
+        kept = [
+            (offset, k.variable.type.bytes)
+            for k in self.states.kept
+            for offset in (k.offset, k.other)
+            if offset is not None
+        ]
+        return Claims(
+            self.assignment,
+            [Region(b.offset, b.size_bytes, b.first, b.last) for b in placed],
+            [(offset, size) for offset, size in kept if isinstance(size, int)],
+            {atom.name: r for atom, r in self.out.known.items() if isinstance(atom, Symbol)},
+            positions,
+            self.scratch,
         )
 
     def _info(self, name: str, value: Value) -> TensorInfo:

@@ -11,10 +11,11 @@ from dataclasses import field
 from typing import Union
 
 from aot.errors import InternalError
-from aot.ir.dims import Atom, Dim, Extremum, FloorDiv, Symbol, symbols
+from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Monomial, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
 from aot.records import dataclass
 
+LONG_SUM = 16  # terms, beyond which a sum is computed of the one before
 Emit = Callable[..., None]  # an instruction's name and operands
 
 
@@ -26,6 +27,7 @@ class Emitter:
         given: of each symbol that only a run knows, a state's length or what a value gives, in
             order, the header behind the instructions that give it: what has the symbol in it is
             computed there.
+        last_sum: the last dim of many terms that was computed.
     """
 
     words: list[int] = field(default_factory=list)
@@ -34,6 +36,7 @@ class Emitter:
     values: dict[int, int] = field(default_factory=dict)
     known: dict[Dim | Atom, int] = field(default_factory=dict)
     given: dict[str, Header] = field(default_factory=dict)
+    last_sum: DimExpr | None = None
 
     def register(self) -> int:
         self.registers += 1
@@ -76,8 +79,11 @@ class Emitter:
             return self.constant(dim)
         if dim not in self.known:
             emit = self.emit_for(dim)
-            total: int | None = self.constant(dim.constant) if dim.constant else None
-            for monomial, coefficient in dim.terms:
+            rest, total = self._beyond_last(dim)
+            if rest.constant:
+                constant = self.constant(rest.constant)
+                total = constant if total is None else self.binary("ADD", total, constant, emit)
+            for monomial, coefficient in rest.terms:
                 term: int | None = None if coefficient == 1 else self.constant(coefficient)
                 for atom in monomial:
                     value = self.atom(atom)
@@ -86,7 +92,28 @@ class Emitter:
                 total = term if total is None else self.binary("ADD", total, term, emit)
             assert total is not None
             self.known[dim] = total
+            if len(dim.terms) > LONG_SUM:
+                self.last_sum = dim
         return self.known[dim]
+
+    def _beyond_last(self, dim: DimExpr) -> tuple[DimExpr, int | None]:
+        """What a dim is beyond the last long sum, and the register of that; all of the dim where it
+        is not that sum and some terms. So the places of a thousand parts, each behind those before
+        it, take a thousand instructions and not a million."""
+        last = self.last_sum
+        if last is None or self.given or len(dim.terms) < len(last.terms):
+            return dim, None
+        more: list[tuple[Monomial, int]] = []
+        left = iter(last.terms)  # both are in the order of all sums
+        next_of_last = next(left, None)
+        for term in dim.terms:
+            if term == next_of_last:
+                next_of_last = next(left, None)
+            else:
+                more.append(term)
+        if next_of_last is not None or len(more) > len(last.terms):
+            return dim, None
+        return DimExpr(tuple(more), dim.constant - last.constant), self.known[last]
 
     def atom(self, atom: Atom) -> int:
         if atom not in self.known:

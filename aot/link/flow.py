@@ -7,7 +7,7 @@ memory are computed anew where it changes its place. Owns no memory: lifetimes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Union
 
 from aot.analysis.dispatches import dims_of_dispatch, executable_of, is_dispatch, where
@@ -25,12 +25,14 @@ from aot.analysis.memory.storage import (
     root_of,
     yielded,
 )
+from aot.analysis.needs import needs_of
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, Op, Value
 from aot.ir.loops import most_runs, too_many_runs
+from aot.ir.record import Need
 from aot.link.emitter import Emitter, ExecutePart, Header, Label
 from aot.link.host_copies import HostCopies, Memory
 from aot.link.image import Growth
@@ -55,6 +57,7 @@ class Entry:
         iterations: of loops that a lane of a GPU makes at most, as a dim over `dim_names`.
         most_iterations: how many the GPU lets it make; None where that is no matter.
         root: the name of its heaviest op, for messages.
+        needs: what must hold of the dim parameters.
     """
 
     number: int
@@ -65,6 +68,7 @@ class Entry:
     iterations: Dim = 0
     most_iterations: int | None = None
     root: str = ""
+    needs: tuple[Need, ...] = ()
 
 
 Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next one's
@@ -287,6 +291,8 @@ class Flow:
                 (self._if if is_choice(op) else self._loop)(op)
             elif op.record is EXTENT and op.operands[0] is not None:
                 self.shapes.give(op, self._scalar(op.operands[0]), self.code)
+            else:
+                self._check_needs(op, op.name, needs_of(op), {})
         if block is self.lifetimes.function.block and self._host is not None:
             self._host.border(self.lifetimes.end)
 
@@ -320,6 +326,7 @@ class Flow:
             emit = self.out.emit if is_known else self.code.emit
             what = f"{entry.root} ({where(op.origin, executable_of(op))})"
             self.shapes.check_iterations(what, iterations, entry.most_iterations, emit)
+        self._check_needs(op, entry.root, entry.needs, env)
         given = self.out.header_of(*env.values())
         if given is not None and not given.is_placed:
             raise InternalError(f"{op} has extents that no value has given yet")
@@ -328,6 +335,17 @@ class Flow:
         params = [self.offset(self.assignment.of(v)) for v in buffers]
         params += [self.out.dim(env[n]) for n in entry.dim_names]
         return (entry.number, *grid, *params)
+
+    def _check_needs(
+        self, op: Op, name: str, needs: Iterable[Need], given: Mapping[str, Dim]
+    ) -> None:
+        """Emits the checks of what an op, or one in a dispatch, needs; each once where it stands
+        before all that follows."""
+        is_always = op.parent is self.lifetimes.function.block
+        for need in needs:
+            self.shapes.check_need(
+                op.origin or name, need, given, emit=self.code.emit, is_always=is_always
+            )
 
     def _if(self, op: Op) -> None:
         condition = op.operands[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aot.link import module_fbs as fbs
+from aot.text.vocabulary import is_replacement_table
 
 
 class Field(NamedTuple):
@@ -43,6 +44,22 @@ def count(vector: Any) -> int:
 def power_of_two(value: int) -> bool:
     """Whether it is one."""
     return value > 0 and value & (value - 1) == 0
+
+
+def finite(bits: int) -> bool:
+    """Whether the f32 of these bits is a number."""
+    return bits & 0x7F800000 != 0x7F800000
+
+
+def symbol_is_utf8(vocabulary: Any, symbol: int) -> bool:
+    """Whether the text of a symbol is; one without a place is empty."""
+    ends, text = vocabulary.symbolEnds, vocabulary.symbolText
+    begin, end = ends[symbol - 1] if symbol else 0, ends[symbol]
+    try:
+        bytes(text[begin:end] if end <= len(text) else b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 FIELDS: dict[str, tuple[Field, ...]] = {
@@ -590,10 +607,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
             lambda s, t: bool((count(t.tokenScores) == t.tokenCount or (count(t.tokenScores) == 0 and t.scheme != fbs.Scheme.SCORED_MERGES and t.scheme != fbs.Scheme.UNIGRAM))),
         ),
         Rule(
+            "Vocabulary.token_scores must be finite",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(all(finite(it) for it in t.tokenScores or ())),
+        ),
+        Rule(
             "Vocabulary.byte_symbols must be 256, or none where the scheme needs none",
             "",
             lambda s, t: bool(True),
             lambda s, t: bool((count(t.byteSymbols) == 256 or (count(t.byteSymbols) == 0 and t.scheme != fbs.Scheme.BYTE_MERGES))),
+        ),
+        Rule(
+            "Vocabulary.byte_symbols must be symbols, or 2^32 - 1 for none",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(all((it < count(t.symbolEnds) or it == 4294967295) for it in t.byteSymbols or ())),
         ),
         Rule(
             "Vocabulary.lookup must be a power of two, and more than there are symbols",
@@ -614,10 +643,22 @@ RULES: dict[str, tuple[Rule, ...]] = {
             lambda s, t: bool(count(t.specials) <= t.tokenCount),
         ),
         Rule(
+            "Vocabulary.specials must be tokens whose texts are UTF-8",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(all((it < t.tokenCount and symbol_is_utf8(t, it)) for it in t.specials or ())),
+        ),
+        Rule(
             "Vocabulary.sorted_tokens must be no more than there are tokens, and some where the scheme is UNIGRAM",
             "",
             lambda s, t: bool(True),
             lambda s, t: bool((count(t.sortedTokens) <= t.tokenCount and (count(t.sortedTokens) > 0 or t.scheme != fbs.Scheme.UNIGRAM))),
+        ),
+        Rule(
+            "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(is_replacement_table(t.replacements or b'')),
         ),
         Rule(
             "Vocabulary.pre_tokeniser must be NONE unless bytes are merged",

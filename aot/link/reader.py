@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import xxhash
 
 from aot.errors import CompileError, InternalError
+from aot.ir import input_files
 from aot.ir.large_arrays import Data
 from aot.ir.types import DType
 from aot.link import module_fbs as fbs
@@ -99,7 +100,7 @@ def read_module_file(source: Source, *, verify_rodata: bool = True) -> ModuleFil
 
 def _contents(path: Path) -> Data:
     """A file's bytes; those of a large one stay in it."""
-    with path.open("rb") as stream:
+    with input_files.opened(path) as stream:
         if os.fstat(stream.fileno()).st_size <= JOINED_BYTES:
             return stream.read()
         return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))

@@ -15,9 +15,11 @@ from aot.ir.bounds import bound_of, linear
 from aot.ir.data_dims import extents_of, limit_of
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
 from aot.ir.graph import Assumption, Block, Function, Op, Value
+from aot.ir.record import Need
 from aot.ir.states import StateVariable
 from aot.link.emitter import Emit, Emitter, ExecutePart, Header
 from aot.link.lengths import solution
+from aot.link.nonnegative import Assumptions, is_nonnegative
 from aot.link.states import Length, States
 from aot.records import dataclass
 
@@ -130,6 +132,11 @@ class ShapePart:
         self.origins: dict[str, _Extent | _Held | _Given] = {}  # where a symbol's value comes from
         self.checked: set[Dim] = set()  # not to be negative
         self.limited: set[tuple[Dim, int]] = set()  # checked to be at most
+        self.met: set[Dim] = set()  # needs whose room is checked in every run
+        # the function's assumptions are checked where their symbols are given
+        differences = [dims.add(x.left, dims.multiply(x.right, -1)) for x in function.assumptions]
+        facts = [dims.multiply(d, sign) for d in differences for sign in (1, -1)]
+        self.assumed = Assumptions(facts, known)
         for number, length in enumerate(states.lengths):
             name = str(length.symbol)
             if name in of_a_run:
@@ -338,6 +345,27 @@ class ShapePart:
         return isinstance(block.owner, Function) or any(
             isinstance(given, _Given) and given.op.parent is block for given in found
         )
+
+    def check_need(
+        self, what: str, need: Need, given: Mapping[str, Dim], *, emit: Emit, is_always: bool
+    ) -> None:
+        """Emits a run-time check of an op's need, unless assumptions prove it.
+
+        Args:
+            what: the op, as the message names it.
+            given: what the symbols of the need are.
+            is_always: whether every run comes here, so that no later op asks again.
+        """
+        least, most = (dims.substitute(dim, given) for dim in (need.least, need.most))
+        room = dims.add(most, dims.multiply(least, -1))
+        if room in self.met or is_nonnegative(room, self.assumed):
+            return
+        if is_always:
+            self.met.add(room)
+        low, high = self.out.dim(least), self.out.dim(most)
+        message = _Message().add(f"{what}: {need.what}, expected {least} <= {most}")
+        self._where(message, [least, most])
+        self._check(self.out.binary("LE", low, high, emit), message, emit)
 
     def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
         """That the loops of a lane of `what` end before a GPU's driver ends them."""

@@ -46,6 +46,7 @@ def _bitcast_fits(call: Call) -> bool:
 BITCAST = register(
     OpRecord(
         name="bitcast",
+        jumps=(0,),
         summary="The same bits as another element type of the same size.",
         operands=(Operand("x", NUMBERS),),
         attributes=(Attribute("to", "dtype"),),

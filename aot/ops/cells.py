@@ -17,7 +17,7 @@ import numpy as np
 from aot.ir import expr as e
 from aot.ir.expr import Expr
 from aot.ir.types import Array
-from aot.ops.elementwise import sigmoid
+from aot.ir.wide_functions import sigmoid
 from aot.records import dataclass
 
 
@@ -49,12 +49,11 @@ def _unless_negative(x: Expr, otherwise: Expr) -> Expr:
 def _softplus(x: Expr) -> Expr:
     # max(x, 0) + log(1 + exp(-|x|)) can't overflow
     tail = e.unary("exp", e.unary("neg", e.unary("abs", x)))
-    return e.add(e.binary("max", x, _number(0, x)), e.unary("log", e.add(tail, _number(1, x))))
+    return e.add(e.binary("max", x, _number(0, x)), e.unary("log1p", tail))
 
 
 def _elu(x: Expr, alpha: float) -> Expr:
-    power = e.sub(e.unary("exp", x), _number(1, x))
-    return _unless_negative(x, e.mul(power, _number(alpha, x)))
+    return _unless_negative(x, e.mul(e.unary("expm1", x), _number(alpha, x)))
 
 
 def _clamped(x: Expr, low: float, high: float) -> Expr:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir import dim_semantics as ds
-from aot.ir import dims
+from aot.ir import dims, wide_functions
 from aot.ir import expr as e
 from aot.ir.arrays import cast_array
 from aot.ir.dim_ratios import map_ratios
@@ -134,6 +134,8 @@ def _unary(
     high: float = 2.0,
     is_cheap: bool = True,
     of_ratios: bool = False,
+    jumps: bool = False,
+    has_edge: bool = False,
 ) -> OpRecord:
     takes_dims = of_dims is not None or of_ratios
 
@@ -162,6 +164,9 @@ def _unary(
             kind=Kind.ELEMENTWISE,
             propagate=layout_rules.elementwise,
             is_cheap=is_cheap,
+            jumps=(0,) if jumps else (),
+            edges=(0,) if has_edge else (),
+            is_approximate=not is_cheap,
             takes_dims=takes_dims,
             samples=(Sample((sample,), low=low, high=high),),
         )
@@ -170,16 +175,6 @@ def _unary(
 
 def _by_name(op: str) -> Callable[[e.Expr], e.Expr]:
     return lambda x: e.unary(op, x)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow on either side."""
-    z = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)), x.dtype)
-
-
-def _erf(x: Array) -> Array:
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x), np.float64)
 
 
 def _arc_tangent(x: e.Expr) -> e.Expr:
@@ -205,22 +200,15 @@ def _arc_tangent(x: e.Expr) -> e.Expr:
     for c in (-1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1):
         total = e.add(e.mul(total, square), number(c))
     value = e.add(start, e.add(e.mul(e.mul(total, square), inner), inner))
-    return e.select(e.binary("lt", x, number(0.0)), e.unary("neg", value), value)
-
-
-def _gelu(x: e.Expr) -> e.Expr:
-    """x/2 + x/2 erf(x/sqrt(2))."""
-    if x.dtype is not x.dtype.accumulator:
-        return e.cast(_gelu(e.cast(x, x.dtype.accumulator)), x.dtype)
-    half = e.mul(x, e.const(0.5, x.dtype))
-    erf = e.unary("erf", e.mul(x, e.const(math.sqrt(0.5), x.dtype)))
-    return e.Fma(half, erf, half, x.dtype)
+    sign = e.binary("and", e.Bitcast(x, DType.U32), e.const(1 << 31, DType.U32))
+    return e.Bitcast(e.binary("or", e.Bitcast(value, DType.U32), sign), F32)
 
 
 def _hard_swish(x: e.Expr) -> e.Expr:
-    line = e.Fma(x, e.const(1 / 6, x.dtype), e.const(0.5, x.dtype), x.dtype)
-    low = e.binary("max", line, e.const(0, x.dtype))
-    return e.mul(x, e.binary("min", low, e.const(1, x.dtype)))
+    # x + 3 cancels exactly near -3; 6 times the rounded sixth is 1
+    low = e.binary("max", e.add(x, e.const(3, x.dtype)), e.const(0, x.dtype))
+    gate = e.mul(e.binary("min", low, e.const(6, x.dtype)), e.const(1 / 6, x.dtype))
+    return e.mul(x, gate)
 
 
 NEG = _unary(
@@ -233,16 +221,58 @@ NEG = _unary(
 )
 ABS = _unary("abs", "|x|", np.abs, _by_name("abs"), FLOATS | SIGNED)
 SQRT = _unary(
-    "sqrt", "Square root; NaN for negative x.", np.sqrt, _by_name("sqrt"), low=0.0, high=4.0
+    "sqrt",
+    "Square root; NaN for negative x.",
+    np.sqrt,
+    _by_name("sqrt"),
+    low=0.0,
+    high=4.0,
+    has_edge=True,
 )
 EXP = _unary("exp", "e to the x.", _wide(np.exp), _by_name("exp"), is_cheap=False)
+EXPM1 = _unary(
+    "expm1",
+    "e to the x, less 1; small results keep their digits.",
+    _wide(np.expm1),
+    _by_name("expm1"),
+    is_cheap=False,
+)
 LOG = _unary(
-    "log", "Natural logarithm.", _wide(np.log), _by_name("log"), low=0.01, high=9.0, is_cheap=False
+    "log",
+    "Natural logarithm.",
+    _wide(np.log),
+    _by_name("log"),
+    low=0.01,
+    high=9.0,
+    is_cheap=False,
+    has_edge=True,
+)
+LOG1P = _unary(
+    "log1p",
+    "Natural logarithm of 1 + x; small results keep their digits.",
+    _wide(np.log1p),
+    _by_name("log1p"),
+    low=-0.9,
+    high=9.0,
+    is_cheap=False,
+    has_edge=True,
 )
 TANH = _unary("tanh", "Hyperbolic tangent.", _wide(np.tanh), _by_name("tanh"), is_cheap=False)
-ERF = _unary("erf", "Error function.", _wide(_erf), _by_name("erf"), is_cheap=False)
+ERF = _unary("erf", "Error function.", _wide(wide_functions.erf), _by_name("erf"), is_cheap=False)
+ERFC = _unary(
+    "erfc",
+    "1 less the error function; small results keep their digits.",
+    _wide(wide_functions.erfc),
+    _by_name("erfc"),
+    high=4.0,
+    is_cheap=False,
+)
 SIGMOID = _unary(
-    "sigmoid", "1 / (1 + exp(-x))", _wide(sigmoid), _by_name("sigmoid"), is_cheap=False
+    "sigmoid",
+    "1 / (1 + exp(-x))",
+    _wide(wide_functions.sigmoid),
+    _by_name("sigmoid"),
+    is_cheap=False,
 )
 SIN = _unary("sin", "Sine of radians.", _wide(np.sin), _by_name("sin"), is_cheap=False)
 COS = _unary("cos", "Cosine of radians.", _wide(np.cos), _by_name("cos"), is_cheap=False)
@@ -256,10 +286,24 @@ ATAN = _unary(
     high=9.0,
     is_cheap=False,
 )
-FLOOR = _unary("floor", "Largest integer not above x.", np.floor, _by_name("floor"), of_ratios=True)
-CEIL = _unary("ceil", "Smallest integer not below x.", np.ceil, _by_name("ceil"), of_ratios=True)
-ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"))
-TRUNC = _unary("trunc", "x without its fraction.", np.trunc, _by_name("trunc"))
+FLOOR = _unary(
+    "floor",
+    "Largest integer not above x.",
+    np.floor,
+    _by_name("floor"),
+    of_ratios=True,
+    jumps=True,
+)
+CEIL = _unary(
+    "ceil",
+    "Smallest integer not below x.",
+    np.ceil,
+    _by_name("ceil"),
+    of_ratios=True,
+    jumps=True,
+)
+ROUND = _unary("round", "Nearest integer, halves to even.", np.rint, _by_name("round"), jumps=True)
+TRUNC = _unary("trunc", "x without its fraction.", np.trunc, _by_name("trunc"), jumps=True)
 NOT = _unary("not", "Logical negation.", np.logical_not, _by_name("not"), BOOL)
 IS_NAN = _unary("is_nan", "Whether x is NaN.", np.isnan, _by_name("isnan"), to_bool=True)
 RELU = _unary(
@@ -274,16 +318,43 @@ RELU = _unary(
 GELU = _unary(
     "gelu",
     "x / 2 * (1 + erf(x / sqrt(2)))",
-    _wide(lambda x: x / 2 * (1 + _erf(x * math.sqrt(0.5)))),
-    _gelu,
+    _wide(wide_functions.gelu),
+    _by_name("gelu"),
+    low=-6.0,
+    high=6.0,
+    is_cheap=False,
+)
+GELU_TANH = _unary(
+    "gelu_tanh",
+    "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))",
+    _wide(wide_functions.gelu_tanh),
+    _by_name("gelu_tanh"),
+    low=-6.0,
+    high=6.0,
+    is_cheap=False,
+)
+SILU = _unary(
+    "silu",
+    "x / (1 + exp(-x))",
+    _wide(wide_functions.silu),
+    _by_name("silu"),
+    low=-6.0,
+    high=6.0,
+    is_cheap=False,
+)
+MISH = _unary(
+    "mish",
+    "x * tanh(log(1 + exp(x)))",
+    _wide(wide_functions.mish),
+    _by_name("mish"),
     low=-6.0,
     high=6.0,
     is_cheap=False,
 )
 HARD_SWISH = _unary(
     "hard_swish",
-    "x * min(max(x / 6 + 1/2, 0), 1)",
-    _wide(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    "x * min(max(x + 3, 0), 6) / 6",
+    _wide(lambda x: x * (np.clip(x + 3, 0, 6) / 6)),
     _hard_swish,
     low=-5.0,
     high=5.0,
@@ -304,6 +375,9 @@ def _binary(
     high: float = 2.0,
     is_cheap: bool = True,
     clamps: bool = False,
+    jumps: tuple[int, ...] = (),
+    edges: tuple[int, ...] = (),
+    is_approximate: bool = False,
 ) -> OpRecord:
     def reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
         if of_dims is not None and ds.has_dims(*inputs):
@@ -341,6 +415,9 @@ def _binary(
             propagate=layout_rules.elementwise,
             is_commutative=commutes,
             is_cheap=is_cheap,
+            jumps=jumps,
+            edges=edges,
+            is_approximate=is_approximate,
             takes_dims=of_dims is not None,
             samples=tuple(samples),
         )
@@ -349,10 +426,12 @@ def _binary(
 
 def _div(a: Array, b: Array) -> Array:
     if a.dtype.kind in "iu":
-        # C's truncating division; by zero is undefined there, and 0 here
-        safe = np.where(b == 0, 1, b)
-        quotient = np.abs(a) // np.abs(safe)
-        return np.asarray(np.where(b == 0, 0, np.sign(a) * np.sign(safe) * quotient), a.dtype)
+        # C's truncating division; by zero is undefined there, and 0 here; the least integer has no
+        # magnitude, so that quotients are corrected where they were rounded down
+        safe = np.where(b == 0, 1, b).astype(b.dtype)
+        quotient = a // safe
+        is_low = ((a < 0) != (safe < 0)) & (quotient * safe != a)
+        return np.asarray(np.where(b == 0, 0, quotient + is_low), a.dtype)
     return np.asarray(np.divide(a, b))
 
 
@@ -370,6 +449,7 @@ DIV = _binary(
     ds.divide,
     low=0.5,
     high=3.0,
+    edges=(1,),
 )
 POW = _binary(
     "pow",
@@ -380,6 +460,19 @@ POW = _binary(
     low=0.25,
     high=3.0,
     is_cheap=False,
+    edges=(0, 1),
+    is_approximate=True,
+)
+FMOD = _binary(
+    "fmod",
+    "What is left of a division that truncates, exactly, as C's fmod.",
+    np.fmod,
+    "fmod",
+    FLOATS,
+    low=0.25,
+    high=3.0,
+    is_cheap=False,
+    jumps=(0, 1),
 )
 MINIMUM = _binary(
     "minimum",

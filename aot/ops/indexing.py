@@ -20,6 +20,7 @@ from aot.ir.record import (
     Compute,
     Constraint,
     Kind,
+    Need,
     Operand,
     OpRecord,
     Sample,
@@ -27,6 +28,7 @@ from aot.ir.record import (
 )
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
+from aot.ops.contraction import may_be_positions
 from aot.ops.elementwise import result_indices
 from aot.ops.selection import clamped_position
 
@@ -51,6 +53,12 @@ def not_empty(extents: Sequence[Dim]) -> e.Expr | None:
     )
 
 
+def needs_of_i32(call: Call, extents: Sequence[Dim]) -> list[Need]:
+    """The needs of a kernel that keeps positions along some extents in i32."""
+    what = f"i32 does not count the elements along a dim of operand 0, {call.operand(0)}"
+    return [Need(extent, (1 << 31) - 1, what) for extent in extents]
+
+
 def _other(guard: e.Expr | None, dtype: DType) -> e.Expr | None:
     return None if guard is None else zero(dtype)
 
@@ -69,11 +77,20 @@ def has_elements(call: Call, extents: Sequence[Dim]) -> bool:
 
 def indices_fit_but_along_axis(call: Call) -> bool:
     """Whether indices has data's rank, and no more elements along any dim but axis."""
-    data, chosen, axis = call.operand(0), call.operand(1), call.int("axis")
-    return data.rank == chosen.rank and not any(
-        d != axis and isinstance(a, int) and isinstance(b, int) and a > b
-        for d, (a, b) in enumerate(zip(chosen.dims, data.dims, strict=True))
+    data, chosen = call.operand(0), call.operand(1)
+    return data.rank == chosen.rank and may_be_positions(
+        [need.room for need in needs_but_along_axis(call)]
     )
+
+
+def needs_but_along_axis(call: Call) -> Sequence[Need]:
+    """The needs of indices that are no longer than data along any dim but axis."""
+    data, chosen = call.operand(0), call.operand(1)
+    return [
+        Need(a, b, f"axis {d} of its data is too short")
+        for d, (a, b) in enumerate(zip(chosen.dims, data.dims, strict=True))
+        if d != call.int("axis")
+    ]
 
 
 def _gather_elements_compute(call: Call) -> Sequence[Compute]:
@@ -110,6 +127,7 @@ GATHER_ELEMENTS = register(
                 lambda call: has_elements(call, [call.operand(0).dims[call.int("axis")]]),
             ),
         ),
+        needs=needs_but_along_axis,
         infer=lambda call: [TensorType(call.operand(0).dtype, call.operand(1).dims)],
         reference=_gather_elements_reference,
         compute=_gather_elements_compute,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.record import (
     ANY,
@@ -19,6 +20,7 @@ from aot.ir.record import (
     Call,
     Constraint,
     Kind,
+    Need,
     Operand,
     OpRecord,
     Sample,
@@ -27,8 +29,8 @@ from aot.ir.record import (
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
-from aot.ops.contraction import sum_dtype
-from aot.ops.indexing import indices_fit_but_along_axis
+from aot.ops.contraction import may_be_positions, sum_dtype
+from aot.ops.indexing import indices_fit_but_along_axis, needs_but_along_axis, needs_of_i32
 from aot.ops.reduction import AXIS
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
@@ -166,6 +168,7 @@ SCATTER_ELEMENTS = register(
             ),
             Constraint("updates has the dims of indices", _updates_fit),
         ),
+        needs=needs_but_along_axis,
         infer=_same_type,
         reference=_scatter_elements_reference,
         kind=Kind.SCATTER,
@@ -277,7 +280,20 @@ def _count(call: Call) -> Dim:
 
 def _count_fits(call: Call) -> bool:
     k, extent = _count(call), call.operand(0).dims[call.int("axis")]
-    return not isinstance(k, int) or (k >= 0 and not (isinstance(extent, int) and k > extent))
+    return may_be_positions([k, dims.add(extent, dims.multiply(k, -1))])
+
+
+def _top_k_needs(call: Call) -> Sequence[Need]:
+    axis = call.int("axis")
+    k, extent = _count(call), call.operand(0).dims[axis]
+    needs = [Need(k, extent, f"axis {axis} of its input is too short")]
+    if position_dtype(call) is I32:
+        needs += needs_of_i32(call, [extent])
+    return needs
+
+
+def _positions_fit(call: Call) -> bool:
+    return may_be_positions([need.room for need in _top_k_needs(call)])
 
 
 def _top_k_type(call: Call) -> Sequence[TensorType]:
@@ -314,7 +330,7 @@ TOP_K = register(
     OpRecord(
         name="top_k",
         summary="The k largest or smallest elements along axis, best first, equal ones in their "
-        "order, and their positions; NaN anywhere leaves the order open.",
+        "order, and their positions; NaN is greater than any number, and equal to NaN.",
         operands=(Operand("x", NUMBERS),),
         attributes=(
             Attribute("axis", "int", doc="not negative"),
@@ -326,7 +342,9 @@ TOP_K = register(
             AXIS,
             DTYPE_FITS,
             Constraint("k is not negative and at most x's extent along axis", _count_fits),
+            Constraint("dtype holds the positions along axis", _positions_fit),
         ),
+        needs=_top_k_needs,
         infer=_top_k_type,
         reference=_top_k_reference,
         kind=Kind.SORT,

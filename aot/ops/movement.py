@@ -360,7 +360,7 @@ def _pad_mode_fits(call: Call) -> bool:
     for d, extent in enumerate(x.dims):
         for amount in (pads[d], pads[x.rank + d]):
             if amount != 0 and not call.equal(
-                dims.maximum(extent, _repeated(mode, amount, extent)),
+                dims.maximum(extent, _repeated(mode, amount)),
                 extent,
                 f"pad: mode {mode} has the elements it repeats",
             ):
@@ -368,13 +368,10 @@ def _pad_mode_fits(call: Call) -> bool:
     return True
 
 
-def _repeated(mode: str, amount: Dim, extent: Dim) -> Dim:
+def _repeated(mode: str, amount: Dim) -> Dim:
     """How many elements an axis must have for a mode to add `amount` at an end of it."""
-    if mode == "reflect":
-        return dims.add(amount, 1)
-    if mode == "wrap" and isinstance(amount, int) and isinstance(extent, int):
-        return amount
-    return 1  # positions that wrap are remainders, as many as there are
+    # positions that wrap are remainders, as many as there are
+    return dims.add(amount, 1) if mode == "reflect" else 1
 
 
 def _pad_type(call: Call) -> Sequence[TensorType]:
@@ -402,7 +399,13 @@ def _pad_reference(call: Call, x: Array) -> Array:
     borders = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
     if call.attrs["mode"] == "constant":
         return np.pad(x, borders, constant_values=_pad_value(call))
-    modes: Mapping[str, Any] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+    if call.attrs["mode"] == "wrap":
+        for d, (begin, end) in enumerate(borders):
+            if begin or end:
+                extent = x.shape[d]
+                x = np.take(x, np.arange(-begin, extent + end) % extent, axis=d)
+        return x
+    modes: Mapping[str, Any] = {"reflect": "reflect", "edge": "edge"}
     return np.pad(x, borders, mode=modes[str(call.attrs["mode"])])
 
 
@@ -464,6 +467,7 @@ PAD = _movement(
         _sample((2, 5), pads=(0, 3, 1, 4), mode="reflect"),
         _sample((3, 4), pads=(2, 0, 0, 6), mode="edge"),
         _sample((5,), pads=(3, 5), mode="wrap"),
+        _sample((3, 2), pads=(7, 5, 10, 0), mode="wrap"),
         _sample((2, 2), pads=(1, 1, 0, 0), value=-3, dtype=DType.I64),
     ),
     rule=layout_rules.pad,

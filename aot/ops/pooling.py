@@ -209,6 +209,7 @@ MAX_POOL = register(
         reference=_max_reference,
         compute=_max_compute,
         kind=Kind.REDUCTION,
+        is_approximate=False,
         samples=(
             _sample((1, 3, 9, 7), (3, 3), (2, 2), (1, 1, 1, 1)),
             _sample((2, 5, 8, 8), (2, 2), (2, 2), (0, 0, 0, 0)),

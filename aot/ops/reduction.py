@@ -141,9 +141,6 @@ def _reduce(
     dtypes: frozenset[DType] = NUMBERS,
     is_mean: bool = False,
 ) -> OpRecord:
-    def is_not_empty(call: Call) -> bool:
-        return not is_mean or all(call.operand(0).dims[a] != 0 for a in call.ints("axes"))
-
     samples = [
         Sample((TensorType(F32, shape),), {"axes": axes, "keepdims": keepdims})
         for shape, axes, keepdims in (
@@ -166,16 +163,14 @@ def _reduce(
                 Attribute("axes", "ints", doc="sorted, not negative"),
                 Attribute("keepdims", "bool", True, "reduced dims stay with extent 1"),
             ),
-            constraints=(
-                Constraint("axes are sorted, distinct dims of x", _axes_are_canonical),
-                Constraint("reduced dims are not empty", is_not_empty),
-            ),
+            constraints=(Constraint("axes are sorted, distinct dims of x", _axes_are_canonical),),
             infer=_reduced_type,
             reference=lambda call, inputs: _reduce_reference(
                 call, inputs, function, of_dims, is_mean
             ),
             compute=lambda call: _reduce_compute(call, op, is_mean),
             kind=Kind.REDUCTION,
+            is_approximate=op not in ("max", "min"),
             propagate=layout_rules.reduction,
             takes_dims=of_dims is not None,
             samples=tuple(samples),
@@ -184,7 +179,14 @@ def _reduce(
 
 
 REDUCE_SUM = _reduce("reduce_sum", "Sum along axes.", "sum", np.add, dims.add)
-REDUCE_MEAN = _reduce("reduce_mean", "Mean along axes.", "sum", np.add, dtypes=FLOATS, is_mean=True)
+REDUCE_MEAN = _reduce(
+    "reduce_mean",
+    "Mean along axes; NaN of nothing.",
+    "sum",
+    np.add,
+    dtypes=FLOATS,
+    is_mean=True,
+)
 REDUCE_PROD = _reduce("reduce_prod", "Product along axes.", "prod", np.multiply, dims.multiply)
 REDUCE_MAX = _reduce(
     "reduce_max", "Largest along axes; NaN if one is.", "max", np.maximum, dims.maximum

@@ -24,7 +24,7 @@ from aot.ir.record import (
 )
 from aot.ir.types import Array, DType, TensorType
 from aot.ops.elementwise import result_indices
-from aot.ops.indexing import clamp_array, zero
+from aot.ops.indexing import clamp_array, not_empty, zero
 from aot.ops.selection import clamped_position
 from aot.records import dataclass
 
@@ -122,7 +122,9 @@ def _roi_compute(call: Call) -> Sequence[Compute]:
     image = clamped_position(e.Load(2, (box,), images.dtype), x.dims[0])
     rows, columns = _along(call, 0, box, row, t), _along(call, 1, box, column, u)
     sampled = [s for s in (rows.is_sampled, columns.is_sampled) if s is not None]
-    guard = e.all_of([*sampled, *rows.exists, *columns.exists])
+    is_there = not_empty([x.dims[0], *x.dims[2:]])
+    guards = [] if is_there is None else [is_there]
+    guard = e.all_of([*guards, *sampled, *rows.exists, *columns.exists])
     total: e.Expr | None = None
     for y, weight_y in rows.positions:
         for z, weight_z in columns.positions:
@@ -183,6 +185,7 @@ def _points(call: Call, d: int, boxes: Array, extent: int) -> _Points:
 
 def _roi_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x, boxes, images = inputs
+    x = np.pad(x, [(0, d != 1 and n == 0) for d, n in enumerate(x.shape)])  # nothing counts as 0
     is_max = call.attrs["mode"] == "max"
     boxes = boxes.astype(call.operand(0).dtype.accumulator.numpy)
     rows, columns = (_points(call, d, boxes, x.shape[2 + d]) for d in range(2))
@@ -258,6 +261,7 @@ ROI_ALIGN = register(
         reference=_roi_reference,
         compute=_roi_compute,
         kind=Kind.REDUCTION,
+        jumps=(1,),
         samples=(
             _roi_sample(4, "avg"),
             _roi_sample(3, "max", half_pixel=False, scale=0.5),

@@ -33,7 +33,7 @@ from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.contraction import inside, may_be_positions, sum_dtype
 from aot.ops.elementwise import result_indices
-from aot.ops.indexing import clamp_array, zero
+from aot.ops.indexing import clamp_array, needs_of_i32, zero
 from aot.ops.selection import clamped_position
 
 F32, I64 = DType.F32, DType.I64
@@ -522,9 +522,11 @@ GRID_SAMPLE = register(
             ),
         ),
         infer=_grid_type,
+        needs=lambda call: needs_of_i32(call, call.operand(0).dims[2:]),
         reference=_grid_reference,
         compute=_grid_compute,
         kind=Kind.REDUCTION,
+        jumps=(1,),
         samples=(
             *(
                 _grid_sample((2, 3, 5, 7), (4, 6), mode, padding, align)

@@ -16,6 +16,7 @@ from aot.ir.record import (
     Call,
     Constraint,
     Kind,
+    Need,
     Operand,
     OpRecord,
     Sample,
@@ -23,6 +24,7 @@ from aot.ir.record import (
 )
 from aot.ir.types import Array, DType, TensorType
 from aot.ops.arg import DTYPE, DTYPE_FITS, position_dtype
+from aot.ops.indexing import needs_of_i32
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 BOXES, SCORES, MOST, OVERLAP, LEAST = range(5)  # operands
@@ -61,6 +63,11 @@ def _types(call: Call) -> Sequence[TensorType]:
         TensorType(F32, (*rows, count)),
         TensorType(F32, (*rows, CORNERS, multiply(ceil_divide(_limit(call), ROOM), ROOM))),
     ]
+
+
+def _needs(call: Call) -> Sequence[Need]:
+    """The needs of the heap, which keeps positions of boxes in i32."""
+    return needs_of_i32(call, call.operand(BOXES).dims[1:2])
 
 
 def _corners(boxes: Array, is_centered: bool) -> Array:
@@ -135,7 +142,7 @@ NON_MAX_SUPPRESSION = register(
         operands=(
             Operand("boxes", frozenset({F32})),
             Operand("scores", frozenset({F32})),
-            Operand("most", frozenset({I32, I64})),
+            Operand("most", frozenset({I32, I64}), clamps=True),
             Operand("overlap", frozenset({F32})),
             Operand("least", frozenset({F32}), "optional"),
         ),
@@ -150,6 +157,7 @@ NON_MAX_SUPPRESSION = register(
             Constraint("boxes are [images, n, 4] and scores [images, classes, n]", _fit),
         ),
         infer=_types,
+        needs=_needs,
         reference=_reference,
         kind=Kind.SORT,
         room=(HEAP, HEAP_SCORES, KEPT),

@@ -1,9 +1,10 @@
 """check-supported: refuses what no program can run yet, all of it at once.
 
 Requires: nothing.
-Ensures: every op of the module is one that later passes and the runtime know what to do with, and
-    every extent that a value gives is bounded, by what memory can hold. What is written in place
-    are state variables, each in one place, once a run, and read before that.
+Ensures: every op of the module is one that later passes and the runtime know what to do with, of a
+    bounded number of operands, and every extent that a value gives is bounded, by what memory can
+    hold. What is written in place are state variables, each in one place, once a run, and read
+    before that.
 Never: changes anything.
 """
 
@@ -17,6 +18,7 @@ from aot.ir.graph import Function, Module, Op, Value
 from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
 
+MOST_OPERANDS = 4096  # each is code of a kernel, some 10 ms of a compile
 MOST_BYTES = 1 << 47  # what a process can address
 
 
@@ -25,7 +27,7 @@ def run(module: Module, context: PassContext) -> None:
         _line(op, problem)
         for function in module.functions.values()
         for op in function.walk()
-        if (problem := op.record.unsupported or _misplaced_write(function, op))
+        if (problem := op.record.unsupported or _too_wide(op) or _misplaced_write(function, op))
     ]
     found += [line for function in module.entry_points for line in _late_reads(function)]
     found += [line for function in module.entry_points for line in _unlimited(function)]
@@ -73,6 +75,14 @@ def _too_large(function: Function) -> list[str]:
 def _line(op: Op, problem: str) -> str:
     where = f" (node {op.origin!r})" if op.origin else ""
     return f"{op.name}{where}: {problem}"
+
+
+def _too_wide(op: Op) -> str:
+    """Why an op of thousands of operands can't be compiled."""
+    count = len(op.operands)
+    if op.record.is_terminator or count <= MOST_OPERANDS:
+        return ""
+    return f"it has {count} operands, expected at most {MOST_OPERANDS}: do it in parts"
 
 
 def _misplaced_write(function: Function, op: Op) -> str:

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
+from aot.ir import input_files
 from aot.ir.types import DType
 from aot.records import dataclass
+from aot.target.implied_features import FEATURES, PROBE
 from aot.target.model import GpuGeometry, MatrixShape, Target, VulkanLimits
 
 DEVICES = ("cpu", "vulkan")
@@ -36,17 +38,27 @@ def parse(text: str, file: str, name: str) -> Target:
     Raises:
         CompileError: naming file, line, key and what is allowed.
     """
+    return _Reader(text, file).target(table_of(text, file), name)
+
+
+def table_of(text: str, file: str) -> dict[str, Any]:
+    """What the TOML `text` of `file` says.
+
+    Raises:
+        CompileError: it is no TOML.
+    """
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(text)
+    except ValueError as error:  # also of numbers and dates beyond what Python has
         reason = str(error)
-        raise CompileError(f"{file}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
-    return _Reader(text, file).target(table, name)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    raise CompileError(f"{file}: not valid toml: {reason[:1].lower()}{reason[1:]}")
 
 
 def load_file(path: Path) -> Target:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_files.text(path)
     except OSError as error:
         raise CompileError(f"cannot read target file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -59,7 +71,8 @@ def load_file(path: Path) -> Target:
 _ASK_LLVM = """
 import sys
 import llvmlite.binding as llvm
-triple, features, abi, *cpus = sys.argv[1:]
+probe = sys.stdin.read()
+triple, features, abi, unlisted, *cpus = sys.argv[1:]
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
 try:
@@ -69,21 +82,40 @@ except RuntimeError:
 for cpu in cpus:
     machine = found.create_target_machine(cpu=cpu, features=features, abiname=abi)
     machine.emit_assembly(llvm.parse_assembly(f'target triple = "{triple}"'))
+
+
+def has(cpu, feature):
+    made = []
+    for enabled in (features, f"{features},-{feature}".strip(",")):
+        machine = found.create_target_machine(cpu=cpu, features=enabled, abiname=abi)
+        module = llvm.parse_assembly(f'target triple = "{triple}"\\n{probe}')
+        made.append(machine.emit_assembly(module))
+    return made[0] != made[1]
+
+
+# what listed features imply is not the CPU's
+print(*(f for f in unlisted.split() if has(cpus[0], f) and not has("", f)))
 """
 
 
 def check_names(target: Target) -> None:
-    """Asks LLVM whether it knows the triple, CPUs and features of a target.
+    """Asks LLVM whether it knows the triple, CPUs and features of a target, and whether code for
+    its CPU uses features that are not listed, which the loader would not look for.
 
     Raises:
-        CompileError: naming file, line and key of the first that it does not.
+        CompileError: naming file, line and key of the first that it does not, or the features that
+            the CPU has beside.
     """
     if not target.is_cpu:
         return
     features = ",".join([*(f"+{f}" for f in target.features), *target.options])
     cpus = dict.fromkeys((target.cpu, target.tune or target.cpu))
+    switched = {option[1:] for option in target.options}
+    unlisted = [f for f in FEATURES[target.arch] if f not in switched.union(target.features)]
+    asked = target.triple, features, target.abi, " ".join(unlisted), *cpus
     result = subprocess.run(
-        [sys.executable, "-c", _ASK_LLVM, target.triple, features, target.abi, *cpus],
+        [sys.executable, "-c", _ASK_LLVM, *asked],
+        input=PROBE,
         capture_output=True,
         text=True,
         check=False,
@@ -103,6 +135,12 @@ def check_names(target: Target) -> None:
             f"{target.file or target.name}: llvm refuses this combination of triple, cpu and "
             f"features: {last}"
         )
+    if implied := result.stdout.split():
+        raise _reader_of(target).fail(
+            "cpu",
+            f"cpu: '{target.cpu}' has features that are not in `features`, which the loader would "
+            f"not look for: {', '.join(implied)}; list them, or name a cpu without them",
+        )
 
 
 def _key_of_name(target: Target, name: str) -> str:
@@ -115,8 +153,8 @@ def _key_of_name(target: Target, name: str) -> str:
 
 def _reader_of(target: Target) -> _Reader:
     try:
-        text = Path(target.file).read_text(encoding="utf-8") if target.file else ""
-    except OSError:
+        text = input_files.text(target.file) if target.file else ""
+    except (OSError, ValueError):
         text = ""
     return _Reader(text, target.file or target.name)
 

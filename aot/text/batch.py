@@ -26,6 +26,7 @@ from aot.text.language_program import (
     raw_tokens,
     rendered,
     tokens_of,
+    with_rows,
 )
 
 
@@ -126,5 +127,4 @@ class Batch:
             piece = np.ascontiguousarray(tokens[:, begin : begin + most])
             inputs = [piece[0]] if len(starts) == 1 else [piece, starts]
             (logits,) = self.program.run(inputs)
-        found: NDArray[np.float32] = logits
-        return found
+        return with_rows(logits, len(tokens))

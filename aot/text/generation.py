@@ -29,6 +29,7 @@ from aot.text.language_program import (
     raw_tokens,
     rendered,
     tokens_of,
+    with_rows,
 )
 
 
@@ -164,7 +165,7 @@ class Chat:
         logits = np.empty((0, 0), np.float32)
         for begin in range(0, len(tokens), self._largest):
             (logits,) = self.program.run([tokens[begin : begin + self._largest]])
-        last: NDArray[np.float32] = logits[-1]
+        last: NDArray[np.float32] = with_rows(logits, 1)[-1]
         return last
 
     def _prompt(self, text: str) -> Tokens:

@@ -75,22 +75,22 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
             of those that are.
         CompileError: a key is missing, or has a value that means nothing.
     """
-    model = metadata.get("tokenizer.ggml.model")
-    if model is None or model in ("none", "no_vocab"):
+    keys = _Keys(metadata)
+    model = keys.text("tokenizer.ggml.model")
+    if model in ("", "none", "no_vocab"):
         return None
     if model not in MODELS:
         raise UnsupportedError(
             f"the tokeniser {model!r} is not supported, there are", sorted(MODELS)
         )
     scheme, bos, eos, unknown = MODELS[model]
-    keys = _Keys(metadata)
     tokens = keys.texts("tokens")
-    types = _types(keys.numbers("token_type", len(tokens)), len(tokens))
+    types = _types(keys.numbers("token_type", len(tokens), int), len(tokens))
     ids = {text: i for i, text in enumerate(tokens)}
     named = {"bos": bos, "eos": eos, "unknown": unknown}
     named |= {n: keys.token(k, len(tokens), named.get(n)) for n, k in _NAMED.items()}
     ends = _end_tokens(ids, types, named)
-    pre_name = str(metadata.get("tokenizer.ggml.pre", ""))
+    pre_name = keys.text("tokenizer.ggml.pre")
     pre = _pre_tokeniser(pre_name) if scheme is Scheme.BYTE_MERGES else PreTokeniser.NONE
     takes_whole = pre is not PreTokeniser.NONE and pre_name in _WHOLE_PARTS
     is_pieces = scheme is not Scheme.BYTE_MERGES
@@ -99,9 +99,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
         scheme=scheme,
         tokens=tokens,
         types=tuple(types),
-        scores=() if not is_pieces else tuple(map(float, keys.numbers("scores", len(tokens)))),
+        scores=tuple(map(float, keys.numbers("scores", len(tokens), float))) if is_pieces else (),
         merges=() if is_pieces else keys.merges(),
-        strips=_strips(metadata, tokens, types),
+        strips=_strips(metadata.get("general.name"), tokens, types),
         pre_tokeniser=pre,
         bos=_inside(bos, tokens),
         eos=_inside(eos, tokens),
@@ -115,9 +115,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
         ignores_merges=takes_whole,
         escapes_spaces=is_pieces,
         trims_spaces=scheme is Scheme.UNIGRAM and keys.flag("remove_extra_whitespaces", False),
-        replacements=_data(metadata.get("tokenizer.ggml.precompiled_charsmap", b"")),
-        chat_template=str(metadata.get("tokenizer.chat_template", "")),
-        name=pre_name or str(model),
+        replacements=keys.data("precompiled_charsmap"),
+        chat_template=keys.text("tokenizer.chat_template"),
+        name=pre_name or model,
     )
 
 
@@ -132,29 +132,55 @@ _NAMED = {
 
 
 class _Keys:
-    """The keys `tokenizer.ggml.*`, and what is wrong with their values."""
+    """The keys `tokenizer.ggml.*`, whose values may be of any type, and what is wrong with them."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self.metadata = metadata
+
+    def text(self, key: str) -> str:
+        """A text by its whole key; "" where it is absent."""
+        found = self.metadata.get(key, "")
+        if not isinstance(found, str):
+            raise _wrong_type(key, found, "a text")
+        return _text(found, key)
 
     def sequence(self, key: str) -> Sequence[Any]:
         found = self.metadata.get(f"tokenizer.ggml.{key}")
         if found is None:
             raise CompileError(f"the file has no tokenizer.ggml.{key}, which its tokeniser needs")
         if isinstance(found, str) or not hasattr(found, "__len__"):
-            raise CompileError(f"tokenizer.ggml.{key} is {found!r}, expected an array")
+            raise _wrong_type(f"tokenizer.ggml.{key}", found, "an array")
         return found  # type: ignore[no-any-return]
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(_text(t, key) for t in self.sequence(key))
+        return tuple(_text(t, f"tokenizer.ggml.{key}") for t in self.sequence(key))
 
-    def numbers(self, key: str, count: int) -> Sequence[Any]:
-        """One for each token; none where the key is absent and may be."""
+    def numbers(self, key: str, count: int, kind: type[int] | type[float]) -> Sequence[Any]:
+        """One for each token, with float any number; none where the key is absent and may be."""
         if key == "token_type" and f"tokenizer.ggml.{key}" not in self.metadata:
             return ()
         found = self.sequence(key)
         if len(found) != count:
             raise CompileError(f"tokenizer.ggml.{key} has {len(found)} elements for {count} tokens")
+        return self._checked(key, found, kind)
+
+    def data(self, key: str) -> bytes:
+        """An array of bytes, of signed ones too; b"" where it is absent."""
+        found = self.metadata.get(f"tokenizer.ggml.{key}")
+        if found is None or isinstance(found, bytes):
+            return found or b""
+        numbers = self._checked(key, self.sequence(key), int)
+        if any(not -128 <= n <= 255 for n in numbers):
+            raise CompileError(f"tokenizer.ggml.{key} is no array of bytes")
+        return bytes(n & 0xFF for n in numbers)
+
+    def _checked(
+        self, key: str, found: Sequence[Any], kind: type[int] | type[float]
+    ) -> Sequence[Any]:
+        for number, value in enumerate(found):
+            if not isinstance(value, (int, kind)):
+                expected = "a number" if kind is float else "an integer"
+                raise _wrong_type(f"tokenizer.ggml.{key}: element {number}", value, expected)
         return found
 
     def merges(self) -> tuple[tuple[str, str], ...]:
@@ -169,23 +195,44 @@ class _Keys:
     def token(self, key: str, count: int, absent: int | None) -> int | None:
         """A token; as llama.cpp has it, what is no token says nothing."""
         found = self.metadata.get(f"tokenizer.ggml.{key}")
-        return absent if found is None or not 0 <= int(found) < count else int(found)
+        if found is not None and not isinstance(found, int):
+            raise _wrong_type(f"tokenizer.ggml.{key}", found, "a token")
+        return absent if found is None or not 0 <= found < count else int(found)
 
     def flag(self, key: str, absent: bool) -> bool:
-        return bool(self.metadata.get(f"tokenizer.ggml.{key}", absent))
+        found = self.metadata.get(f"tokenizer.ggml.{key}", absent)
+        if not isinstance(found, int):
+            raise _wrong_type(f"tokenizer.ggml.{key}", found, "true or false")
+        return bool(found)
 
 
 def _text(found: Any, key: str) -> str:
-    if isinstance(found, str):
-        return found
+    """A text; what the file's reader found to be no UTF-8 is bytes, or has them as surrogates."""
+    if not isinstance(found, (str, bytes)):
+        raise _wrong_type(key, found, "a text")
     try:
-        return bytes(found).decode()
-    except UnicodeDecodeError as error:
-        raise CompileError(f"tokenizer.ggml.{key}: {bytes(found)!r} is not UTF-8") from error
+        return found.decode() if isinstance(found, bytes) else found.encode().decode()
+    except UnicodeError as error:
+        shown = found[:64] if isinstance(found, bytes) else _bytes(found[:64])
+        raise CompileError(f"{key}: {shown!r} is not UTF-8") from error
 
 
-def _data(found: Any) -> bytes:
-    return bytes(found) if isinstance(found, bytes) else bytes(int(b) & 0xFF for b in found)
+def _bytes(text: str) -> bytes:
+    """The bytes of a text with surrogates: those that the file has, where its reader kept them."""
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
+
+
+def _wrong_type(key: str, found: Any, expected: str) -> CompileError:
+    if isinstance(found, (str, bytes)):
+        shown = ascii(found[:64])
+    elif hasattr(found, "__len__"):
+        shown = f"an array of {len(found)} elements"
+    else:
+        shown = ascii(found)
+    return CompileError(f"{key} is {shown}, expected {expected}")
 
 
 def _types(numbers: Sequence[Any], count: int) -> list[TokenType]:
@@ -232,12 +279,10 @@ def _end_tokens(
     return ends
 
 
-def _strips(
-    metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[TokenType]
-) -> dict[int, Strip]:
+def _strips(model_name: Any, tokens: Sequence[str], types: Sequence[TokenType]) -> dict[int, Strip]:
     """Phi-3's special tokens take the white space behind them along; GGUF has no key that says it,
     so that llama.cpp goes by the model's name."""
-    name = str(metadata.get("general.name", "")).lower()
+    name = model_name.lower() if isinstance(model_name, str) else ""
     if "phi-3" not in name and "phi3" not in name:
         return {}
     kept = ("<unk>", "<s>", "<|endoftext|>")

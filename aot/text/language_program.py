@@ -51,6 +51,20 @@ class Generation:
         return (self.tokens - 1) / self.decode_s if self.decode_s > 0 and self.tokens > 1 else 0.0
 
 
+def with_rows(logits: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
+    """The logits f32[N, V] of a run, checked to have at least `rows` rows.
+
+    Raises:
+        RuntimeFailure: there are fewer.
+    """
+    if len(logits) >= rows:
+        return logits
+    shape = list(logits.shape)
+    raise RuntimeFailure(
+        f"the model gave logits of shape {shape}, expected a row for a token or more", "shape"
+    )
+
+
 class Reply:
     """A reply that goes on token by token.
 
@@ -191,7 +205,7 @@ def rendered(tokeniser: Tokeniser, messages: Sequence[Message]) -> list[Part]:
         messages,
         bos=_name(tokeniser, tokeniser.bos),
         eos=_name(tokeniser, tokeniser.eos),
-        now=time.strftime,
+        tells_time=True,
     )
 
 

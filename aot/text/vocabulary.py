@@ -6,7 +6,7 @@ lies in a module is `aot.link.vocabulary`'s, and encoding is the runtime's (runt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import IntEnum, IntFlag
 from functools import cached_property
@@ -16,6 +16,7 @@ from aot.records import dataclass
 
 NO_SYMBOL = (1 << 32) - 1  # where a byte has no symbol
 MOST_SYMBOLS = 1 << 21  # fewer than these: a pair of symbols and its rank are 64 bits
+MOST_SCORE = 3.4028234663852886e38  # the largest f32
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 
@@ -92,7 +93,8 @@ class Vocabulary:
         merges: pairs of texts, the first one first.
         strips: white space that tokens take along, by their ids.
         end_tokens: all that end a reply.
-        replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them.
+        replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them, or
+            b"" (`is_replacement_table`).
         chat_template: Jinja, as the model has it; "" where it has none.
         chat_form: None where there is none; what makes it is the frontend's caller.
         name: what the pre-tokeniser or the scheme is called in the model's file, for people.
@@ -143,6 +145,19 @@ class Vocabulary:
         for what, token in named.items():
             if token is not None and not 0 <= token < count:
                 raise CompileError(f"the vocabulary's {what} is token {token} of {count}")
+        _check_texts("token {}", self.tokens)
+        _check_texts("merge {}", map("".join, self.merges))
+        _check_texts("chat template", [self.chat_template])
+        if "\0" in self.chat_template:
+            raise CompileError("the vocabulary's chat template has a zero character")
+        for number, score in enumerate(self.scores):
+            if not abs(score) <= MOST_SCORE:
+                raise CompileError(f"the vocabulary's token {number} has the score {score}")
+        if not is_replacement_table(self.replacements):
+            raise CompileError(
+                "the vocabulary's replacements of characters are not a table of SentencePiece's "
+                "whose texts are UTF-8"
+            )
 
     def __len__(self) -> int:
         """The number of tokens: the extent of a model's logits, or less where these are padded."""
@@ -163,7 +178,37 @@ class Vocabulary:
         text = self.tokens[token]
         if self.scheme is Scheme.BYTE_MERGES and self.types[token] not in SPECIAL_TYPES:
             return alphabet_bytes(text) or text.encode()
-        return text.encode("utf-8", "surrogatepass")
+        return text.encode()
+
+
+def _check_texts(what: str, texts: Iterable[str]) -> None:
+    """Raises a CompileError where a text has no UTF-8: it has half of a surrogate pair, as texts
+    have that were read from other bytes."""
+    own = list(texts)
+    try:
+        "".join(own).encode()
+        return
+    except UnicodeEncodeError:
+        pass
+    number = next(i for i, text in enumerate(own) if any("\ud800" <= c <= "\udfff" for c in text))
+    raise CompileError(f"the vocabulary's {what.format(number)} is not UTF-8: {own[number][:64]!a}")
+
+
+def is_replacement_table(data: bytes) -> bool:
+    """Whether this is no table of SentencePiece's, b"", or one whose texts are UTF-8: the size in
+    bytes of an array of 32-bit words, the array, and texts that each end with a zero byte.
+    aot_is_replacement_table of runtime/text/unigram.c is the same."""
+    if not data:
+        return True
+    size = int.from_bytes(data[:4], "little")
+    texts = bytes(data[4 + size :])
+    if len(data) < 4 or size % 4 or not texts.endswith(b"\0"):
+        return False
+    try:
+        texts.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _alphabet() -> tuple[str, ...]:

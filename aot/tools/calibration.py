@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from aot.errors import CompileError
+from aot.ir import array_files
 from aot.ir.types import Array
 from aot.records import dataclass
 
@@ -90,19 +90,13 @@ def _of_file(file: Path, inputs: Sequence[InputSpec]) -> list[Sample]:
 
 
 def _arrays(file: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
-    try:
-        loaded = np.load(file, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            if len(inputs) != 1:
-                names = ", ".join(spec.name for spec in inputs)
-                raise CompileError(
-                    f"{file}: one array, but the model has inputs {names}; use .npz files"
-                )
-            return {inputs[0].name: loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise CompileError(f"cannot read {file}: {error}") from None
+    loaded = array_files.arrays(file)
+    if not isinstance(loaded, np.ndarray):
+        return loaded
+    if len(inputs) != 1:
+        names = ", ".join(spec.name for spec in inputs)
+        raise CompileError(f"{file}: one array, but the model has inputs {names}; use .npz files")
+    return {inputs[0].name: loaded}
 
 
 def _count(file: Path, spec: InputSpec, array: Array) -> int | None:

@@ -1,7 +1,8 @@
 """What became one dispatch and what did not: `aotc inspect MODEL --fusion`.
 
-Runs the passes up to those that form regions, and asks these why each region ends where it does.
-Decides nothing; a module file does not hold what is needed.
+Runs the passes up to those that form regions, and asks these why each region ends where it does;
+then the others, and proves the kernels that come of them. Decides nothing; a module file does not
+hold what is needed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot.driver.cpu_fallback import hosts_of
+from aot.backends.registry import Backends
+from aot.driver.cpu_fallback import CpuFallback, hosts_of
 from aot.driver.pipeline import prepared
+from aot.driver.proofs import Proofs
 from aot.ir.clone import clone_module
+from aot.ir.graph import Module
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.region_report import regions_of
@@ -49,14 +53,36 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
         functions = [
             {"entry_point": f.name, "regions": regions_of(f, made)} for f in copy.entry_points
         ]
-        variants.append({"target": target.name, "entry_points": functions})
+        run_passes(copy, TARGET_PASSES[FORMED:], made)
+        proofs = _proofs(copy, made)
+        variants.append({"target": target.name, "entry_points": functions, "proofs": proofs})
     return {"variants": variants}
+
+
+def _proofs(module: Module, context: PassContext) -> dict[str, Any]:
+    """How the kernels of a module after its passes are proved to stay inside their memory."""
+    assert context.target is not None
+    with Backends(context.options) as backends:
+        unrolled = backends.of(context.target).unrolled
+        fallback = CpuFallback.of(module, context.target, context.host, unrolled)
+        proofs = Proofs(module, backends.cache)
+        for function, kernel in zip(module.executables, fallback.kernels, strict=True):
+            proofs.prove(function, kernel, fallback.runner_of(function))
+    return proofs.section()
+
+
+def proofs_line(section: Mapping[str, Any]) -> str:
+    """How many kernels are proved, and by what."""
+    by = [f"{count} by {way}" for way, count in section["by"].items() if count]
+    return f"{section['kernels']} kernels proved to stay inside their memory: {', '.join(by)}"
 
 
 def format_fusion(facts: Mapping[str, Any]) -> str:
     """The text that `aotc inspect --fusion` prints."""
     lines: list[str] = []
     for variant in facts["variants"]:
+        if variant["proofs"]["kernels"]:
+            lines += ["", f"{variant['target']}: {proofs_line(variant['proofs'])}"]
         for function in variant["entry_points"]:
             regions = function["regions"]
             lines += [

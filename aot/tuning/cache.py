@@ -22,6 +22,7 @@ from aot.analysis.stages import DIRECT
 from aot.backends import sources
 from aot.backends.cpu.object_cache import default_folder, write_whole
 from aot.errors import CompileError, TuningWarning
+from aot.ir import input_files
 from aot.records import dataclass
 
 FILE_NAME = "tuning.jsonl"
@@ -140,7 +141,7 @@ class TuningCache:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(self.path):
-                lines = dict(_believed(self.path.read_text(encoding="utf-8"), []))
+                lines = dict(_believed(input_files.text(self.path), []))
                 lines[record.key] = record
                 _write(self.path, lines.values())
         except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +151,7 @@ class TuningCache:
 
 def _read(path: Path) -> dict[str, TuningRecord]:
     damaged: list[tuple[int, str]] = []
-    found = dict(_believed(path.read_text(encoding="utf-8"), damaged))
+    found = dict(_believed(input_files.text(path), damaged))
     for number, reason in damaged:
         _warn(f"{path}, line {number} is damaged and left out: {reason}")
     return found

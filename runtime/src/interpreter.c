@@ -104,13 +104,15 @@ static bool is_in_binding(const aot_binding_t *bindings, uint32_t count, uintptr
   return false;
 }
 
-// Checks that `bytes` at an offset lie in constants, the plan's arena, one input or one output.
+// Checks that `bytes` at an offset lie in constants, the plan's arena, one input or one output.  An
+// offset in the last two is as wide as an address, on 32 bits the register's low half; the place
+// has what was checked, so that no driver sees the rest.
 static aot_status_t resolve(const aot_machine_t *m, uint32_t buffer_class, int64_t offset,
                             int64_t bytes, aot_place_t *out_place) {
   static const char *const names[] = {"constants", "the arena", "any input", "any output"};
   const aot_bindings_t *bindings = &m->program->bindings;
   const uint64_t size = (uint64_t)bytes;
-  const uint64_t place = (uint64_t)offset;
+  uint64_t place = (uint64_t)offset;
   bool is_inside = bytes >= 0;
   if (buffer_class <= AOT_FBS_BUFFER_CLASS_ARENA) {
     const uint64_t limit = buffer_class == AOT_FBS_BUFFER_CLASS_ARENA
@@ -119,6 +121,7 @@ static aot_status_t resolve(const aot_machine_t *m, uint32_t buffer_class, int64
     is_inside = is_inside && place <= limit && size <= limit - place;
   } else {
     const bool is_input = buffer_class == AOT_FBS_BUFFER_CLASS_INPUTS;
+    place = (uintptr_t)offset;
     is_inside =
         is_inside && is_in_binding(is_input ? bindings->inputs : bindings->outputs,
                                    is_input ? bindings->input_count : bindings->output_count,
@@ -231,7 +234,9 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
   const aot_grid_t grid = {(uint32_t)x, (uint32_t)y, (uint32_t)z};
   m->program->bindings.is_beside = !m->must_wait;
   m->must_wait = false;
-  return program->driver->dispatch(program->device, operands[0], program->params, grid, m->error);
+  aot_poison_before(m->program, m->word);
+  AOT_TRY(program->driver->dispatch(program->device, operands[0], program->params, grid, m->error));
+  return aot_poison_after(m->program, m->word, operands[0], m->error);
 }
 
 static aot_status_t declare_output(aot_machine_t *m, const uint32_t *operands) {
@@ -264,7 +269,9 @@ static aot_status_t fail_check(const aot_machine_t *m, const uint32_t *operands)
       continue;
     }
     if ((*c == '{' || *c == '}') && c[1] == *c) ++c;
-    aot_text_append(&text, "%c", *c);
+    const size_t more = strcspn(c + 1, "{}");
+    aot_text_append(&text, "%.*s", (int)more + 1, c);
+    c += more;
   }
   return aot_fail(m->error, AOT_ERROR_CHECK, "%s", text.bytes);
 }

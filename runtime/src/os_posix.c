@@ -77,6 +77,8 @@ const char *aot_os_reason(int code) {
       return "no space left on the device";
     case ENAMETOOLONG:
       return "the name is too long";
+    case ENXIO:
+      return "is a socket, expected a regular file";
     case EBADF:
       return "bad file descriptor";
     case EIO:
@@ -88,7 +90,8 @@ const char *aot_os_reason(int code) {
 
 aot_status_t aot_os_open(const char *path, aot_error_t *error, int *out_fd) {
   *out_fd = -1;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  // A pipe is opened at once too, and refused as it is no regular file.
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) {
     const int code = errno;
     return aot_fail(error, AOT_ERROR_IO, "cannot open %s: %s (errno %d)", path, aot_os_reason(code),
@@ -111,7 +114,7 @@ aot_status_t aot_os_file_bytes(int fd, aot_error_t *error, uint64_t *out_bytes) 
                     aot_os_reason(code), code);
   }
   if (!S_ISREG(info.st_mode)) {
-    return aot_fail(error, AOT_ERROR_IO, "%s, a module must be a regular file",
+    return aot_fail(error, AOT_ERROR_IO, "%s, expected a regular file",
                     S_ISDIR(info.st_mode) ? "is a directory" : "not a regular file");
   }
   *out_bytes = (uint64_t)info.st_size;

@@ -261,6 +261,7 @@ static aot_status_t execute(aot_program_t *program, aot_error_t *error) {
     const aot_place_t start = {AOT_FBS_BUFFER_CLASS_ARENA, 0};
     AOT_TRY(program->driver->fill(program->device, start, reset_bytes, 0, error));
   }
+  aot_poison_begin(program);
   memcpy(program->next_states, program->states, code->state_count * sizeof *program->states);
   return aot_interpret_execute(program, program->current, error);
 }

@@ -4,6 +4,7 @@
 
 #include "arena.h"
 #include "driver.h"
+#include "poison.h"
 
 #define AOT_MOST_PLANS 16u
 #define AOT_DEFAULT_PLANS 4u
@@ -67,6 +68,9 @@ struct aot_program_t {
   aot_plan_t plans[AOT_MOST_PLANS];
   aot_plan_t *current;         // the plan of the shapes that are set, or NULL
   const int64_t *output_dims;  // of that plan; of the last run if it ended well
+#ifdef AOT_POISON
+  aot_poison_plan_t poison;
+#endif
 };
 
 // Runs the prepare part: fills the plan's registers, output dims and buffer sizes (in placements).

@@ -62,6 +62,10 @@ aot_status_t aot_program_find_output(const aot_program_t *program, const char *n
               out_index);
 }
 
+static const char *dim_text(const aot_dim_info_t *dim) {
+  return dim->text[0] != '\0' ? dim->text : "?";
+}
+
 // "[1, 3, H, 192]", symbolic extents by their text, and by a question mark where there is none.
 static void append_declared(aot_text_t *text, const aot_tensor_info_t *info) {
   if (info->rank == 0) aot_text_append(text, "a scalar");
@@ -71,7 +75,7 @@ static void append_declared(aot_text_t *text, const aot_tensor_info_t *info) {
     if (dim->extent >= 0) {
       aot_text_append(text, "%s%lld", separator, (long long)dim->extent);
     } else {
-      aot_text_append(text, "%s%s", separator, dim->text[0] != '\0' ? dim->text : "?");
+      aot_text_append(text, "%s%s", separator, dim_text(dim));
     }
   }
   if (info->rank > 0) aot_text_append(text, "]");
@@ -91,7 +95,8 @@ static aot_status_t reject_shape(const aot_tensor_info_t *info, const aot_tensor
   aot_text_t found = {.length = 0};
   append_declared(&expected, info);
   append_dims(&found, tensor->dims, tensor->rank);
-  return aot_fail(error, AOT_ERROR_SHAPE, "input \"%s\": expected shape %.200s, found %.150s%s",
+  (void)aot_text_cut(expected.bytes, 200);
+  return aot_fail(error, AOT_ERROR_SHAPE, "input \"%s\": expected shape %s, found %.150s%s",
                   info->name, expected.bytes, found.bytes, why);
 }
 
@@ -106,8 +111,10 @@ static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_
     }
     if (dim->extent < 0 && (extent < dim->min || (dim->max >= 0 && extent > dim->max))) {
       aot_text_t why = {.length = 0};
-      const char *text = dim->text[0] != '\0' ? dim->text : "?";
-      aot_text_append(&why, ": axis %u, %.80s, must be", (unsigned)axis, text);
+      aot_text_append(&why, ": axis %u, %s", (unsigned)axis, dim_text(dim));
+      (void)aot_text_cut(why.bytes, 90);
+      why.length = strlen(why.bytes);
+      aot_text_append(&why, ", must be");
       if (dim->min > 0) aot_text_append(&why, " at least %lld", (long long)dim->min);
       if (dim->min > 0 && dim->max >= 0) aot_text_append(&why, " and");
       if (dim->max >= 0) aot_text_append(&why, " at most %lld", (long long)dim->max);

@@ -1,7 +1,9 @@
 #include "status.h"
 
-#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "utf8.h"
 
 #ifndef AOT_VERSION
 #define AOT_VERSION "0.0.0"
@@ -40,13 +42,27 @@ size_t aot_dtype_bytes(aot_dtype_t dtype) {
   return (unsigned)dtype < AOT_DTYPE_COUNT ? aot_dtypes[dtype].bytes : 0;
 }
 
+size_t aot_text_cut(char *text, size_t most) {
+  text[most] = '\0';
+  size_t begin = strlen(text);
+  if (begin < most) return begin;
+  while (begin > 0 && ((uint8_t)text[--begin] & 0xC0) == 0x80) {
+  }
+  if (begin + aot_utf8_bytes((uint8_t)text[begin]) > most) text[begin] = '\0';
+  return most;
+}
+
+size_t aot_text_format(char *text, size_t room, const char *format, va_list arguments) {
+  (void)vsnprintf(text, room, format, arguments);
+  return aot_text_cut(text, room - 1);
+}
+
 aot_status_t aot_fail(aot_error_t *error, aot_status_t status, const char *format, ...) {
   if (error != NULL) {
     va_list arguments;
     va_start(arguments, format);
     error->status = status;
-    error->message[0] = '\0';
-    (void)vsnprintf(error->message, sizeof error->message, format, arguments);
+    (void)aot_text_format(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
   }
   return status;
@@ -57,8 +73,6 @@ void aot_text_append(aot_text_t *text, const char *format, ...) {
   if (room <= 1) return;
   va_list arguments;
   va_start(arguments, format);
-  const int written = vsnprintf(text->bytes + text->length, room, format, arguments);
+  text->length += aot_text_format(text->bytes + text->length, room, format, arguments);
   va_end(arguments);
-  if (written < 0) return;
-  text->length += (size_t)written < room ? (size_t)written : room - 1;
 }

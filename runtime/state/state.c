@@ -1,6 +1,7 @@
 // States as files.  A file is a header, the scalars, what is before the growths, and the rows in
 // use of each growth's blocks, in order; all little endian, as the machines are that run modules.
-#define _POSIX_C_SOURCE 200809L  // fsync
+#define _POSIX_C_SOURCE 200809L  // fsync, O_NOFOLLOW
+#define _DARWIN_C_SOURCE         // O_NOFOLLOW
 
 #include "aot/state.h"
 
@@ -16,15 +17,19 @@
 #include "xxh64.h"
 
 #if defined(__unix__) || defined(__APPLE__)
+#define HAS_POSIX 1
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #define SYNC(file) fsync(fileno(file))
 #else
+#define HAS_POSIX 0
 #define SYNC(file) 0
 #endif
 
 #define STATE_VERSION 1u
 #define MOST_PATH_BYTES 4096u
+#define BESIDE ".aot-save"  // behind the path, while the file is written
 
 typedef struct state_header_t {
   char magic[4];
@@ -123,7 +128,7 @@ static aot_status_t fail_to_write(const char *path, aot_error_t *error) {
 
 // Whether `path` is a device or a pipe, in whose place no file must be put.
 static bool is_special(const char *path) {
-#if defined(__unix__) || defined(__APPLE__)
+#if HAS_POSIX
   struct stat info;
   return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 #else
@@ -132,14 +137,41 @@ static bool is_special(const char *path) {
 #endif
 }
 
-// Writes the file `beside`, which becomes `path`.
-static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const char *path,
-                               const char *beside, aot_error_t *error) {
+// Creates the file beside, for its owner alone, in the place of what a save left there that was
+// killed.  A link that stands there is removed, not followed, and what appears meanwhile is an
+// error.
+static FILE *create_file(const char *beside) {
+#if HAS_POSIX
+  (void)unlink(beside);
+  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = open(beside, flags, S_IRUSR | S_IWUSR);
+  FILE *file = fd < 0 ? NULL : fdopen(fd, "wb");
+  if (fd >= 0 && file == NULL) (void)close(fd);
+  return file;
+#else
+  (void)remove(beside);
+  return fopen(beside, "wbx");
+#endif
+}
+
+// Whether the file is the one that has the name: another save at the same time has not replaced it.
+static bool has_name(FILE *file, const char *beside) {
+#if HAS_POSIX
+  struct stat own;
+  struct stat named;
+  return fstat(fileno(file), &own) == 0 && lstat(beside, &named) == 0 &&
+         own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+#else
+  (void)file;
+  (void)beside;
+  return true;
+#endif
+}
+
+// Writes the state to a file that is open.  False where errno says why not.
+static bool write_state(aot_program_t *program, uint8_t *arena, FILE *file) {
   const aot_code_t *code = &program->entry->code;
   state_header_t header = header_of(program);
-  FILE *file = fopen(beside, "wb");
-  if (file == NULL) return fail_to_write(path, error);
-  errno = 0;
   walk_t walk = {.arena = arena, .file = file};
   walk.failed = fwrite(&header, sizeof header, 1, file) != 1;
   write_bytes(&walk, program->states, code->state_count * sizeof *program->states);
@@ -147,22 +179,37 @@ static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const cha
   header.bytes = walk.done;
   header.checksum = walk.checksum;
   header.header_checksum = aot_xxh64(&header, sizeof header - sizeof header.header_checksum, 0);
-  walk.failed |= fseek(file, 0, SEEK_SET) != 0;
-  walk.failed |= fwrite(&header, sizeof header, 1, file) != 1;
-  walk.failed |= fflush(file) != 0 || SYNC(file) != 0;
-  const int code_number = errno;
-  walk.failed |= fclose(file) != 0;
-  if (code_number != 0) errno = code_number;
-  return walk.failed ? fail_to_write(path, error) : AOT_OK;
+  walk.failed = walk.failed || fseek(file, 0, SEEK_SET) != 0 ||
+                fwrite(&header, sizeof header, 1, file) != 1 || fflush(file) != 0 ||
+                SYNC(file) != 0;
+  return !walk.failed;
+}
+
+// Writes the file `beside`, which becomes `path`.
+static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const char *path,
+                               const char *beside, aot_error_t *error) {
+  FILE *file = create_file(beside);
+  if (file == NULL) return fail_to_write(path, error);
+  const bool is_written = write_state(program, arena, file);
+  const int code = errno;
+  const bool is_own = has_name(file, beside);
+  const bool is_closed = fclose(file) == 0;
+  if (!is_written) errno = code;
+  if (is_own && is_written && is_closed && rename(beside, path) == 0) return AOT_OK;
+  const aot_status_t status =
+      is_own ? fail_to_write(path, error)
+             : aot_fail(error, AOT_ERROR_IO, "cannot write %s: another save of it began", path);
+  if (is_own) (void)remove(beside);
+  return status;
 }
 
 aot_status_t aot_program_save_state(aot_program_t *program, const char *path, aot_error_t *error) {
   if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
   char beside[MOST_PATH_BYTES];
-  const int length =
-      snprintf(beside, sizeof beside, "%s.%llx", path, (unsigned long long)aot_os_now_ns());
+  const int length = snprintf(beside, sizeof beside, "%s" BESIDE, path);
   if (length < 0 || (size_t)length >= sizeof beside) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "path is longer than %u bytes", MOST_PATH_BYTES);
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "path is longer than %u bytes",
+                    MOST_PATH_BYTES - (unsigned)sizeof BESIDE);
   }
   if (is_special(path)) {
     return aot_fail(error, AOT_ERROR_IO, "cannot write %s: not a regular file", path);
@@ -171,10 +218,7 @@ aot_status_t aot_program_save_state(aot_program_t *program, const char *path, ao
   AOT_TRY(open_arena(program, error, &arena));
   // What the next run would make zero is zero.
   if (program->is_reset) memset(arena, 0, (size_t)aot_code_reset_bytes(&program->entry->code));
-  aot_status_t status = write_file(program, arena, path, beside, error);
-  if (status == AOT_OK && rename(beside, path) != 0) status = fail_to_write(path, error);
-  if (status != AOT_OK) (void)remove(beside);
-  return status;
+  return write_file(program, arena, path, beside, error);
 }
 
 // Says what is wrong with a file's header.

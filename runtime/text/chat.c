@@ -244,6 +244,12 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
   }
   aot_tensor_t logits;
   AOT_TRY(aot_program_get_output(chat->program, 0, error, &logits));
+  if (logits.dims[0] < 1 || logits.dims[1] < 1) {
+    return aot_fail(
+        error, AOT_ERROR_SHAPE,
+        "the model gave logits of shape [%lld, %lld], expected a row for a token or more",
+        (long long)logits.dims[0], (long long)logits.dims[1]);
+  }
   const size_t count = (size_t)logits.dims[1];
   const float *last = (const float *)logits.data + (size_t)(logits.dims[0] - 1) * count;
   int32_t token = 0;

@@ -5,14 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "utf8.h"
+
 enum { AOT_OTHER = 0, AOT_LETTER = 1, AOT_NUMBER = 2, AOT_SPACE = 3 };
 
 // The class of a character, of those above.
 unsigned aot_unicode_class(uint32_t character);
-
-// The number of bytes of the character at the start of `text`, of which there is one, or 0 where
-// that is no UTF-8: too long, a surrogate, above U+10FFFF or cut off.
-size_t aot_utf8_read(const uint8_t *text, size_t bytes, uint32_t *out_character);
 
 // Of the bytes at the start of `text` that are no character, and how many of them count as one: 0
 // where they may still become a character.
@@ -20,10 +18,5 @@ size_t aot_utf8_wrong(const uint8_t *text, size_t bytes);
 
 // Where `text` is no UTF-8; its length where it is.
 size_t aot_utf8_check(const uint8_t *text, size_t bytes);
-
-// The bytes of the character at `text`, which was checked.
-static inline size_t aot_utf8_bytes(uint8_t first) {
-  return first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-}
 
 #endif  // AOT_UNICODE_H_

@@ -9,7 +9,8 @@
 // ---- characters and what replaces them ----
 
 // SentencePiece's table: the bytes of a double array, whose nodes are 32-bit words, the array, and
-// the replacements, each ended by a zero.
+// the replacements, each ended by a zero.  The replacements are UTF-8, which a rule says; where the
+// nodes lead is checked here.
 typedef struct table_t {
   const uint8_t *nodes;
   uint32_t node_count;
@@ -24,8 +25,20 @@ static table_t open_table(const aot_vocabulary_t *vocabulary) {
   uint32_t bytes = 0;
   memcpy(&bytes, data, sizeof bytes);
   const uint32_t rest = vocabulary->replacement_bytes - 4;
-  if (bytes >= rest) return table;
+  if (bytes >= rest || bytes % 4 != 0) return table;
   return (table_t){data + 4, bytes / 4, data + 4 + bytes, rest - bytes};
+}
+
+bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary) {
+  if (vocabulary->replacement_bytes == 0) return true;
+  const table_t table = open_table(vocabulary);
+  return table.text_bytes > 0 && table.texts[table.text_bytes - 1] == 0 &&
+         aot_utf8_check(table.texts, table.text_bytes) == table.text_bytes;
+}
+
+// Whether a character may begin at a byte of a text, or the text end before it.
+static bool is_boundary(uint8_t byte) {
+  return (byte & 0xC0) != 0x80;
 }
 
 static bool node_at(const table_t *table, uint32_t index, uint32_t *out_node) {
@@ -38,7 +51,8 @@ static uint32_t base_of(uint32_t node) {
   return (node >> 10) << ((node & (1u << 9)) >> 6);
 }
 
-// The longest start of `text` that is replaced, and by what: the number of its bytes, 0 of none.
+// The longest start of `text` that is replaced, whole characters by whole characters, and by what:
+// the number of its bytes, 0 of none.
 static size_t replaced(const table_t *table, const uint8_t *text, size_t bytes,
                        const uint8_t **out_text, size_t *out_bytes) {
   size_t longest = 0;
@@ -51,11 +65,12 @@ static size_t replaced(const table_t *table, const uint8_t *text, size_t bytes,
     if (!node_at(table, index, &node) || (node & 0x800000FFu) != text[i]) break;
     index ^= base_of(node);
     if ((node >> 8 & 1) == 0) continue;
+    if (i + 1 < bytes && !is_boundary(text[i + 1])) continue;
     if (!node_at(table, index, &node)) break;
     longest = i + 1;
     place = node & 0x7FFFFFFFu;
   }
-  if (longest == 0 || place >= table->text_bytes) return 0;
+  if (longest == 0 || place >= table->text_bytes || !is_boundary(table->texts[place])) return 0;
   const uint8_t *end = memchr(table->texts + place, 0, table->text_bytes - place);
   if (end == NULL) return 0;
   *out_text = table->texts + place;

@@ -8,11 +8,29 @@
 #include "flatbuffer.h"
 #include "module_fbs.h"
 #include "status.h"
+#include "unicode.h"
 
 #define AOT_VOCABULARY_VERSION 0u
 
 static bool is_power_of_two(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
+}
+
+// Whether the f32 of these bits is a number.
+static bool is_finite(uint32_t bits) {
+  return (bits & 0x7F800000u) != 0x7F800000u;
+}
+
+static bool is_utf8(const char *text) {
+  const uint8_t *own = (const uint8_t *)text;
+  const size_t bytes = strlen(text);
+  return bytes == 0 || aot_utf8_check(own, bytes) == bytes;
+}
+
+static bool symbol_is_utf8(const aot_vocabulary_t *vocabulary, uint32_t symbol) {
+  uint32_t bytes = 0;
+  const uint8_t *text = aot_symbol_text(vocabulary, symbol, &bytes);
+  return bytes == 0 || aot_utf8_check(text, bytes) == bytes;
 }
 
 #include "vocabulary_rules.h"
@@ -88,6 +106,20 @@ static aot_status_t read_roles(aot_vocabulary_t *vocabulary, aot_fb_t *fb,
   return fb->status;
 }
 
+// The flatbuffer's reader leaves it to its callers whether a string is text.
+static bool chat_is_utf8(const aot_vocabulary_t *vocabulary) {
+  const char *const texts[] = {vocabulary->chat_template, vocabulary->chat_begin,
+                               vocabulary->chat_default, vocabulary->chat_reply};
+  bool holds = true;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
+    holds = holds && is_utf8(texts[i]);
+  for (uint32_t i = 0; i < vocabulary->role_count; ++i) {
+    const aot_chat_role_t *role = &vocabulary->roles[i];
+    holds = holds && is_utf8(role->name) && is_utf8(role->before) && is_utf8(role->after);
+  }
+  return holds;
+}
+
 static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, uint32_t bytes,
                                 aot_error_t *error) {
   aot_fb_t fb;
@@ -110,6 +142,7 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
   AOT_TRY(fb.status);
   AOT_TRY(read_roles(vocabulary, &fb, &root));
   const char *fault = vocabulary_fault(vocabulary);
+  if (fault == NULL && !chat_is_utf8(vocabulary)) fault = "a string is not UTF-8";
   if (fault == NULL) return AOT_OK;
   return aot_fail(error, AOT_ERROR_MALFORMED, "the vocabulary: %s", fault);
 }

@@ -1,5 +1,6 @@
-// A vocabulary as the library holds it: the vectors of its flatbuffer, in place.  Their lengths are
-// checked once (vocabulary_rules.h), what is in them where it is used.
+// A vocabulary as the library holds it: the vectors of its flatbuffer, in place.  Their lengths,
+// and the texts that text is cut at or made of, are checked once (vocabulary_rules.h); the numbers
+// in the large tables where they are used.
 #ifndef AOT_VOCABULARY_H_
 #define AOT_VOCABULARY_H_
 
@@ -92,6 +93,9 @@ uint32_t aot_symbol_find(const aot_vocabulary_t *vocabulary, const uint8_t *text
 // The rank of the merge of two symbols, and what it makes; UINT32_MAX where there is none.
 uint32_t aot_merge_find(const aot_vocabulary_t *vocabulary, uint32_t left, uint32_t right,
                         uint32_t *out_result);
+
+// unigram.c: whether the replacements are none, or SentencePiece's table with texts of UTF-8.
+bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary);
 
 // The score of a token.
 float aot_token_score(const aot_vocabulary_t *vocabulary, uint32_t token);

@@ -17,11 +17,24 @@ static const char *vocabulary_fault(const aot_vocabulary_t *t) {
   if (!(t->symbol_count < 2097152)) return "Vocabulary.symbol_ends must be fewer than 2^21";
   if (!(t->token_type_count == t->token_count)) return "Vocabulary.token_types must be one for each token";
   if (!((t->token_score_count == t->token_count || (t->token_score_count == 0 && t->scheme != AOT_FBS_SCHEME_SCORED_MERGES && t->scheme != AOT_FBS_SCHEME_UNIGRAM)))) return "Vocabulary.token_scores must be one for each token, or none where the scheme needs none";
+  for (uint32_t i = 0; i < t->token_score_count; ++i) {
+    const uint32_t *it = &t->token_scores[i];
+    if (!(is_finite(*it))) return "Vocabulary.token_scores must be finite";
+  }
   if (!((t->byte_symbol_count == 256 || (t->byte_symbol_count == 0 && t->scheme != AOT_FBS_SCHEME_BYTE_MERGES)))) return "Vocabulary.byte_symbols must be 256, or none where the scheme needs none";
+  for (uint32_t i = 0; i < t->byte_symbol_count; ++i) {
+    const uint32_t *it = &t->byte_symbols[i];
+    if (!((*it < t->symbol_count || *it == 4294967295))) return "Vocabulary.byte_symbols must be symbols, or 2^32 - 1 for none";
+  }
   if (!((is_power_of_two(t->lookup_count) && t->lookup_count > t->symbol_count))) return "Vocabulary.lookup must be a power of two, and more than there are symbols";
   if (!((((t->merge_word_count % 2) == 0 && is_power_of_two(t->merge_word_count) && (t->merge_word_count - t->merge_count) > t->merge_count) || (t->merge_word_count == 0 && t->merge_count == 0)))) return "Vocabulary.merges must be a power of two, and more than there are results; or none, with no results";
   if (!(t->special_count <= t->token_count)) return "Vocabulary.specials must be no more than there are tokens";
+  for (uint32_t i = 0; i < t->special_count; ++i) {
+    const uint32_t *it = &t->specials[i];
+    if (!((*it < t->token_count && symbol_is_utf8(t, *it)))) return "Vocabulary.specials must be tokens whose texts are UTF-8";
+  }
   if (!((t->sorted_token_count <= t->token_count && (t->sorted_token_count > 0 || t->scheme != AOT_FBS_SCHEME_UNIGRAM)))) return "Vocabulary.sorted_tokens must be no more than there are tokens, and some where the scheme is UNIGRAM";
+  if (!(aot_is_replacement_table(t))) return "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none";
   if (!((t->pre_tokeniser == 0 || t->scheme == AOT_FBS_SCHEME_BYTE_MERGES))) return "Vocabulary.pre_tokeniser must be NONE unless bytes are merged";
   return NULL;
 }

@@ -14,23 +14,27 @@
 
 #include "aot/aot.h"
 #include "runner.h"
+#include "status.h"
 
 #ifdef AOT_EMBED
 #include "aot/embedded.h"
 #endif
 
 #define MOST_SAMPLES ((size_t)1 << 20)
+#define MOST_LINE_BYTES 8192u
 
 const char *const phase_names[PHASE_COUNT] = {"exec",   "open",    "verify",   "map",
                                               "inputs", "prepare", "first_run"};
 
 bool fail(const char *format, ...) {
+  char text[MOST_LINE_BYTES];
   va_list arguments;
   va_start(arguments, format);
-  (void)fputs("aot-run: ", stderr);
-  (void)vfprintf(stderr, format, arguments);
-  (void)fputc('\n', stderr);
+  (void)aot_text_format(text, sizeof text, format, arguments);
   va_end(arguments);
+  (void)fputs("aot-run: ", stderr);
+  print_text(stderr, text, strlen(text), "");
+  (void)fputc('\n', stderr);
   return false;
 }
 
@@ -83,7 +87,7 @@ static bool open_module(runner_t *runner, int64_t start_ns) {
   int64_t at = end_phase(runner, PHASE_OPEN, start_ns);
   const aot_status_t status = aot_embedded_open(&module_options, &error, &runner->module);
 #else
-  const int fd = open(options->module, O_RDONLY | O_CLOEXEC);
+  const int fd = open(options->module, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return fail("cannot open %s: %s", options->module, strerror(errno));
   int64_t at = end_phase(runner, PHASE_OPEN, start_ns);
   const aot_status_t status =
@@ -156,8 +160,8 @@ static void release(runner_t *runner) {
 static bool report_warm(const runner_t *runner) {
   aot_program_info_t info;
   aot_program_get_info(runner->program, &info);
-  (void)printf("%s on %s, made in %.3f ms\n", info.target, info.device,
-               runner->phases_ms[PHASE_MAP]);
+  print_name(info.target);
+  (void)printf(" on %s, made in %.3f ms\n", info.device, runner->phases_ms[PHASE_MAP]);
   return flush_report();
 }
 

@@ -151,7 +151,7 @@ static bool count_resident(int fd, uint64_t bytes, uint64_t *out_resident) {
 // Asks the system to forget the file's pages.  Returns what is wrong, or NULL; `out_left` is what
 // is still there.
 static const char *drop_cache(const char *path, uint64_t *out_left) {
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return strerror(errno);
   struct stat info;
   const char *problem = NULL;

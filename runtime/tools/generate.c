@@ -51,7 +51,7 @@ static bool write_reply(aot_chat_t *chat, times_t *times) {
     times->last_ns = now_ns();
     if (times->first_ns == 0) times->first_ns = times->last_ns;
     if (piece == NULL) break;
-    (void)fwrite(piece, 1, bytes, stdout);
+    print_text(stdout, piece, bytes, "\n\t");
     if (!flush_report()) return false;
   }
   (void)putchar('\n');

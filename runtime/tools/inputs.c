@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runner.h"
+#include "status.h"
 
 static uint64_t next_random(uint64_t *state) {
   // xorshift64*, so that a run can be repeated on any machine.
@@ -96,6 +97,7 @@ static bool check_names(const runner_t *runner, const named_text_t *list, size_t
     aot_error_t error;
     size_t index = 0;
     (void)snprintf(name, sizeof name, "%.*s", (int)list[i].name_bytes, list[i].name);
+    (void)aot_text_cut(name, sizeof name - 1);
     if (aot_program_find_input(runner->program, name, &error, &index) != AOT_OK) {
       return fail("%s", error.message);
     }
@@ -114,7 +116,11 @@ static bool check_missing(const runner_t *runner) {
     }
     const int length =
         snprintf(missing + used, sizeof missing - used, "%s\"%s\"", used > 0 ? ", " : "", name);
-    if (length < 0 || used + (size_t)length >= sizeof missing) break;
+    if (length < 0 || used + (size_t)length >= sizeof missing - sizeof ", ...") {
+      used +=
+          (size_t)snprintf(missing + used, sizeof missing - used, "%s...", used > 0 ? ", " : "");
+      break;
+    }
     used += (size_t)length;
   }
   if (used == 0) return true;

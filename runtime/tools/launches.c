@@ -110,8 +110,10 @@ static void print_site_text(const recorder_t *recorder, const site_t *site, doub
                    launch->grid[1], launch->grid[2]);
   }
   const double ms = quantile(site->samples, recorder->runs, 0.5);
-  (void)printf("%9.4f %5.1f%% %14s %3" PRIu32 "  %s\n", ms, 100.0 * ms / total_ms, grid,
-               launch->threads, launch->name);
+  (void)printf("%9.4f %5.1f%% %14s %3" PRIu32 "  ", ms, 100.0 * ms / total_ms, grid,
+               launch->threads);
+  print_name(launch->name);
+  (void)printf("\n");
 }
 
 static void print_sites(const runner_t *runner, const recorder_t *recorder) {

@@ -4,11 +4,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+
+#include "status.h"
 
 #define MOST_HEADER_BYTES 65536u
 #ifndef MAP_POPULATE
@@ -119,31 +122,42 @@ void npy_free(npy_array_t *array) {
 }
 
 // Maps the data that begins where the file stands now, so that it is neither copied nor faulted in
-// page by page.  False where that can't be, as with a pipe.
-static bool map_array(FILE *file, npy_array_t *array) {
+// page by page; leaves `map` NULL where that can't be, as with a pipe.
+static const char *map_array(FILE *file, npy_array_t *array) {
   const long begin = ftell(file);
   struct stat info;
   if (begin < 0 || array->bytes == 0 || fstat(fileno(file), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return false;
+    return NULL;
   }
+  const uint64_t size = (uint64_t)info.st_size;
+  if (size < (uint64_t)begin || size - (uint64_t)begin < array->bytes) return "truncated";
   const size_t bytes = (size_t)begin + array->bytes;
-  if ((uint64_t)info.st_size < bytes) return false;
   void *map = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fileno(file), 0);
-  if (map == MAP_FAILED) return false;
+  if (map == MAP_FAILED) return NULL;
   array->map = map;
   array->map_bytes = bytes;
   array->data = (uint8_t *)map + begin;
-  return true;
+  return NULL;
 }
 
 static const char *read_array(FILE *file, char *header, npy_array_t *array) {
   const char *problem = read_header(file, header, array);
   if (problem != NULL) return problem;
-  if (map_array(file, array)) return NULL;
+  problem = map_array(file, array);
+  if (problem != NULL || array->map != NULL) return problem;
   array->data = malloc(array->bytes > 0 ? array->bytes : 1);
   if (array->data == NULL) return "out of memory";
   if (fread(array->data, 1, array->bytes, file) != array->bytes) return "truncated";
   return NULL;
+}
+
+// Says in `message` what is wrong with a file.
+static bool npy_fail(char *message, size_t room, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  (void)aot_text_format(message, room, format, arguments);
+  va_end(arguments);
+  return false;
 }
 
 bool npy_read(const char *path, char *message, size_t room, npy_array_t *out_array) {
@@ -151,17 +165,15 @@ bool npy_read(const char *path, char *message, size_t room, npy_array_t *out_arr
   *out_array = array;
   FILE *file = fopen(path, "rb");
   if (file == NULL) {
-    (void)snprintf(message, room, "cannot open %s: %s", path, strerror(errno));
-    return false;
+    return npy_fail(message, room, "cannot open %s: %s", path, strerror(errno));
   }
   char *header = malloc(MOST_HEADER_BYTES);
   const char *problem = header == NULL ? "out of memory" : read_array(file, header, &array);
   free(header);
   (void)fclose(file);
   if (problem != NULL) {
-    (void)snprintf(message, room, "%s: %s", path, problem);
     npy_free(&array);
-    return false;
+    return npy_fail(message, room, "%s: %s", path, problem);
   }
   *out_array = array;
   return true;
@@ -179,8 +191,7 @@ bool npy_write(const char *path, const aot_tensor_t *tensor, char *message, size
                                         : "");
   }
   if (length >= (int)sizeof header - 128) {
-    (void)snprintf(message, room, "%s: too many dims", path);
-    return false;
+    return npy_fail(message, room, "%s: too many dims", path);
   }
   length += snprintf(header + length, sizeof header - (size_t)length, "), }");
   // The data starts at a multiple of 64; the header ends with a line feed.
@@ -197,6 +208,5 @@ bool npy_write(const char *path, const aot_tensor_t *tensor, char *message, size
                  fwrite(tensor->data, 1, tensor->bytes, file) == tensor->bytes;
     is_written = fclose(file) == 0 && is_written;
   }
-  if (!is_written) (void)snprintf(message, room, "cannot write %s: %s", path, strerror(errno));
-  return is_written;
+  return is_written || npy_fail(message, room, "cannot write %s: %s", path, strerror(errno));
 }

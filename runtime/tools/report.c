@@ -53,20 +53,6 @@ int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-void print_json_text(const char *text) {
-  (void)putchar('"');
-  for (; *text != '\0'; ++text) {
-    const unsigned char c = (unsigned char)*text;
-    if (c == '"' || c == '\\') (void)putchar('\\');
-    if (c < 0x20) {
-      (void)printf("\\u%04x", c);
-    } else {
-      (void)putchar(c);
-    }
-  }
-  (void)putchar('"');
-}
-
 static const char *mapping_name(aot_code_mapping_t mapping) {
   return mapping == AOT_CODE_MAPPED ? "mapped" : mapping == AOT_CODE_COPIED ? "copied" : "none";
 }
@@ -122,17 +108,22 @@ static bool print_json(const runner_t *runner, const aot_program_info_t *info) {
   return true;
 }
 
-static bool print_text(const runner_t *runner, const aot_program_info_t *info) {
-  (void)printf("%s on %s, code %s, arena %" PRIu64 " bytes, %" PRIu32
-               " thread%s, peak RSS %ld kB\n",
-               info->target, info->device, mapping_name(info->code_mapping), info->arena_bytes,
-               info->threads, info->threads == 1 ? "" : "s", runner->peak_rss_kb);
-  if (info->skipped[0] != '\0') (void)printf("not taken: %s\n", info->skipped);
+static bool print_lines(const runner_t *runner, const aot_program_info_t *info) {
+  print_name(info->target);
+  (void)printf(" on %s, code %s, arena %" PRIu64 " bytes, %" PRIu32 " thread%s, peak RSS %ld kB\n",
+               info->device, mapping_name(info->code_mapping), info->arena_bytes, info->threads,
+               info->threads == 1 ? "" : "s", runner->peak_rss_kb);
+  if (info->skipped[0] != '\0') {
+    (void)printf("not taken: ");
+    print_name(info->skipped);
+    (void)printf("\n");
+  }
   for (size_t i = 0; i < aot_program_output_count(runner->program); ++i) {
     aot_tensor_t tensor;
     if (aot_program_get_output(runner->program, i, NULL, &tensor) != AOT_OK) continue;
-    (void)printf("output %s: %s[", aot_program_output_info(runner->program, i)->name,
-                 aot_dtype_name(tensor.dtype));
+    (void)printf("output ");
+    print_name(aot_program_output_info(runner->program, i)->name);
+    (void)printf(": %s[", aot_dtype_name(tensor.dtype));
     for (uint32_t axis = 0; axis < tensor.rank; ++axis) {
       (void)printf("%s%" PRId64, axis > 0 ? ", " : "", tensor.dims[axis]);
     }
@@ -159,7 +150,7 @@ bool report(runner_t *runner) {
     qsort(runner->samples, runner->sample_count, sizeof *runner->samples, compare_doubles);
   }
   const bool is_done =
-      runner->options.is_json ? print_json(runner, &info) : print_text(runner, &info);
+      runner->options.is_json ? print_json(runner, &info) : print_lines(runner, &info);
   if (!is_done) return false;
   return flush_report();
 }

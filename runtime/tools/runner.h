@@ -2,6 +2,8 @@
 #ifndef AOT_TOOLS_RUNNER_H_
 #define AOT_TOOLS_RUNNER_H_
 
+#include <stdio.h>
+
 #include "aot/aot.h"
 #include "npy.h"
 #include "options.h"
@@ -55,9 +57,14 @@ void free_inputs(runner_t *runner);
 // generate.c: writes a language model's reply to the prompt of the options, as it comes.
 bool generate(runner_t *runner);
 
+// print.c: texts from a module, or of the caller, as JSON's escapes have them: control characters
+// but those in `kept` as \u001b, bytes that are no UTF-8 as \ufffd.
+void print_text(FILE *stream, const char *text, size_t bytes, const char *kept);
+void print_name(const char *name);  // to standard output
+void print_json_text(const char *text);
+
 // report.c
 bool write_outputs(const runner_t *runner);
-void print_json_text(const char *text);
 bool report(runner_t *runner);
 
 // launches.c: runs on a program of its own whose launches are timed, and prints them.  Part of the

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from aot.link.module_schema import RULES
+from tests.support.cross import CROSS_TARGETS, run_emulated
 from tests.support.module_rules import (
     ALONE,
     BREAKS,
@@ -28,12 +29,22 @@ from tests.support.module_rules import (
 )
 from tests.support.module_seeds import busy_module, harmless_code, kept_module, write_seeds
 from tests.support.runtime_api import Failed, Module, failure, opened
-from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
-from tests.support.runtime_modules import HEADER_BYTES, structure_bytes_of
+from tests.support.runtime_build import FUZZ, RUNTIME, build, build_fuzzer, library_sources
+from tests.support.runtime_modules import (
+    DTYPES,
+    HEADER_BYTES,
+    INPUTS,
+    OUTPUTS,
+    Assembler,
+    ModuleFile,
+    Variant,
+    entry,
+    fbs,
+    structure_bytes_of,
+    tensor,
+)
 
 FLAGS = [
-    *SANITIZE,
-    "-fsanitize=fuzzer",
     "-DAOT_VULKAN=1",
     "-DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION",
     f"-I{RUNTIME / 'drivers' / 'vulkan'}",
@@ -50,15 +61,7 @@ def fuzzer_sources() -> list[Path]:
 @cache
 def fuzzer() -> Path:
     """The fuzzer; skips the test where clang or its libFuzzer is missing."""
-    try:
-        binary = build("aot-fuzz-module", fuzzer_sources(), FLAGS, "clang", ["-lpthread", "-ldl"])
-    except RuntimeError as error:
-        if "libclang_rt" not in str(error):
-            raise
-        binary = None
-    if binary is None:
-        pytest.skip("clang with libFuzzer is not installed")
-    return binary
+    return build_fuzzer("aot-fuzz-module", fuzzer_sources(), FLAGS, ["-lpthread", "-ldl"])
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +97,46 @@ def test_damage_with_right_checksums_never_crashes(runs: int, tmp_path: Path, se
     assert f"Done {runs} runs" in result.stderr
 
 
+def _far_stores() -> bytes:
+    """A GPU's program that fills, stores, copies and loads 2^32 bytes behind where it may."""
+    asm = Assembler()
+    asm.block()
+    asm.emit("RETURN")
+    asm.execute()
+    far, size, value = asm.register(1 << 32), asm.register(16), asm.register()
+    asm.emit("LOAD", value, INPUTS, far, DTYPES["i32"])
+    asm.emit("FILL", OUTPUTS, far, size, 7)
+    asm.emit("STORE", OUTPUTS, far, value, DTYPES["i32"])
+    asm.emit("COPY", OUTPUTS, far, INPUTS, far, size)
+    asm.emit("RETURN")
+    made = entry(asm.program(), [tensor("x", "f32", 4)], [tensor("y", "f32", 4)])
+    return ModuleFile([Variant([made], device=fbs.Device.VULKAN)]).to_bytes()
+
+
+@pytest.mark.qemu
+def test_offsets_beyond_an_address_of_32_bits(tmp_path: Path) -> None:
+    """What was checked is used: the offset's low half, in an input or an output. The fake device
+    ends the process where a command is outside of a buffer."""
+    target = CROSS_TARGETS["arm"]
+    if shutil.which(target.emulator) is None:
+        pytest.skip(f"{target.emulator} is not installed")
+    sources = [*fuzzer_sources(), RUNTIME / "tests" / "fuzz" / "alone" / "main.c"]
+    # The fake device is written for 64 bits, where handles are pointers.
+    casts = ("conversion", "int-conversion", "int-to-pointer-cast", "pointer-to-int-cast")
+    ours = [f"-Wno-{warning}" for warning in casts]
+    flags = ["-O1", "-static", *target.flags, *ours, *FLAGS]
+    binary = build("aot-fuzz-arm", sources, flags, target.compiler, ["-lpthread", "-ldl"])
+    if binary is None:
+        pytest.skip(f"{target.compiler} is not installed")
+    paths = []
+    for tail in range(8):  # what the target chooses, such as the kind of memory, follows from bytes
+        path = tmp_path / f"{tail}.aotm"
+        path.write_bytes(_far_stores() + bytes([tail]))
+        paths.append(path)
+    result = run_emulated("arm", [binary, *paths])
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 # Rules without which the runtime would read or write what it must not.
 GUARDS = [
     ("Program.arena_bound_bytes must be 0 or at least arena_bytes", CPU),
@@ -116,7 +159,7 @@ def test_the_fuzzer_sees_what_rules_prevent(tmp_path: Path) -> None:
     binary = tmp_path / "without-rules"
     sources = [str(copy / path.relative_to(RUNTIME)) for path in fuzzer_sources()]
     includes = [f"-I{copy / folder}" for folder in ("include", "src", "drivers/vulkan")]
-    flags = [flag for flag in FLAGS if not flag.startswith("-I")]
+    flags = [flag for flag in (*FUZZ, *FLAGS) if not flag.startswith("-I")]
     command = ["clang", "-std=c11", *includes, *flags, *sources, "-lpthread", "-ldl"]
     subprocess.run([*command, "-o", binary], check=True)
     whole = tmp_path / "whole.aotm"

@@ -4,43 +4,92 @@ vocabulary gives wrong tokens or an error, and never a crash."""
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import flatbuffers
 import pytest
 
-from aot.link.vocabulary import encode_vocabulary
+from aot.link.flatbuffer import read_structure
+from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
 from aot.text.gguf import read_vocabulary
-from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
-from tests.support.vocabularies import CORPUS, TRAINED, byte_vocabulary, trained_metadata
+from aot.text.vocabulary import Vocabulary
+from tests.support.runtime_build import RUNTIME, build_fuzzer, library_sources
+from tests.support.vocabularies import (
+    CORPUS,
+    TRAINED,
+    byte_vocabulary,
+    replacements,
+    trained_metadata,
+)
 
-FLAGS = [*SANITIZE, "-fsanitize=fuzzer"]
 TEXTS = ((0, CORPUS[:150]), (7, "a <|im_end|> <think>x  \n\nthe 123 été"), (31, "the " * 30))
 
 
 def _fuzzer() -> Path:
     sources = [*library_sources(), *sorted(RUNTIME.glob("tests/fuzz/text/*.c"))]
-    try:
-        binary = build("aot-fuzz-text", sources, FLAGS, "clang", ["-lpthread"])
-    except RuntimeError as error:
-        if "libclang_rt" not in str(error):
-            raise
-        binary = None
-    if binary is None:
-        pytest.skip("clang with libFuzzer is not installed")
-    return binary
+    return build_fuzzer("aot-fuzz-text", sources, libraries=["-lpthread"])
+
+
+def _trained(name: str) -> Vocabulary:
+    found = read_vocabulary(trained_metadata(name))
+    assert found is not None
+    return found
+
+
+def _input(options: int, text: bytes, segment: bytes) -> bytes:
+    return bytes([options, *len(text).to_bytes(2, "little")]) + text + segment
 
 
 def _write_seeds(folder: Path) -> None:
     segments = [encode_vocabulary(byte_vocabulary())]
-    for name in TRAINED:
-        vocabulary = read_vocabulary(trained_metadata(name))
-        assert vocabulary is not None
-        segments.append(encode_vocabulary(vocabulary))
+    segments += [encode_vocabulary(_trained(name)) for name in TRAINED]
+    table = replacements({b"T": 2, "é".encode(): 0, b"over": 5}, "b\0é€\0".encode())
+    segments.append(encode_vocabulary(replace(_trained("t5"), replacements=table)))
     for number, segment in enumerate(segments):
         for options, text in TEXTS:
-            data = text.encode()
-            head = bytes([options, *len(data).to_bytes(2, "little")])
-            (folder / f"{number}-{options}").write_bytes(head + data + segment)
+            data = _input(options, text.encode(), segment)
+            (folder / f"{number}-{options}").write_bytes(data)
+
+
+def _hostile(name: str, **fields: Any) -> bytes:
+    """A vocabulary with fields that no compile writes."""
+    found = _trained(name)
+    for field, value in fields.items():
+        object.__setattr__(found, field, value)
+    return encode_vocabulary(found)
+
+
+def _inside_of_a_character() -> bytes:
+    """A special token whose text begins and ends inside of a character."""
+    own = _trained("llama")
+    special = own.tokens.index("  ")
+    table = read_structure(encode_vocabulary(own), IDENTIFIER, "Vocabulary")
+    text, end = bytearray(table.symbolText), table.symbolEnds[special]
+    text[end - 2 : end] = b"\x9f\x98"
+    table.symbolText, table.specials = bytes(text), [special]
+    builder = flatbuffers.Builder(1 << 16)
+    builder.Finish(table.Pack(builder), file_identifier=IDENTIFIER)
+    return bytes(builder.Output())
+
+
+@pytest.mark.parametrize(
+    ("text", "segment"),
+    [
+        # A replacement that is no UTF-8 was taken for a longer one.
+        ("a", lambda: _hostile("t5", replacements=replacements({b"a": 0}, b"\xf0\0"))),
+        ("é", lambda: _hostile("t5", replacements=replacements({b"\xc3": 0}, b"a\0"))),
+        ("a€", lambda: _hostile("t5", replacements=replacements({b"a\xe2\x82": 0}, b"a\0"))),
+        ("   \U0001f600", _inside_of_a_character),
+    ],
+)
+def test_a_text_that_is_cut(text: str, segment: Callable[[], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(_input(0, text.encode(), segment()))
+    result = subprocess.run([_fuzzer(), path], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
 
 
 @pytest.mark.parametrize("runs", [20_000, pytest.param(5_000_000, marks=pytest.mark.sweep)])

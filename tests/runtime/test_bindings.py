@@ -559,3 +559,56 @@ def test_outputs_outside_the_address_space() -> None:
         "memory",
         'output "y" does not fit the address space',
     )
+
+
+@pytest.mark.parametrize("character", ["é", "€", "\U0001f600"])
+def test_messages_end_at_a_whole_character(character: str) -> None:
+    """Whatever is left of the room of a message, and of a shape in it; what fits is kept."""
+    most = 507
+    with opened(scale_module().to_bytes()) as program:
+        for shift in range(4):
+            name = ("a" * shift + character * 400).encode()
+            found = failure(
+                lambda name=name: call(
+                    "aot_program_find_input", program.handle, name, out=ctypes.c_size_t()
+                )
+            )
+            text = found.message.encode()
+            assert most - len(character.encode()) < len(text) <= most
+            assert text.endswith(character.encode())
+    for shift in range(4):
+        declared = tensor("x", "f32", dim("a" * shift + character * 100), dim("M", 3, 3))
+        asm = Assembler()
+        asm.block()
+        asm.emit("RETURN")
+        asm.execute()
+        asm.emit("RETURN")
+        with opened(module(asm.program(), [declared], []).to_bytes()) as program:
+            wrong = failure(lambda program=program: program.set_input(0, rows(1)[0]))
+            shape = wrong.message.partition("expected shape ")[2].partition(", found [3]")[0]
+            assert 200 - len(character.encode()) < len(shape.encode()) <= 200
+    for shift in range(4):
+        symbol = "a" * shift + character * 100
+        asm = Assembler()
+        asm.block()
+        asm.emit("RETURN")
+        asm.execute()
+        asm.emit("RETURN")
+        declared = tensor("x", "f32", dim(symbol, 5, 9))
+        with opened(module(asm.program(), [declared], []).to_bytes()) as program:
+            wrong = failure(lambda program=program: program.set_input(0, rows(1)[0]))
+            shown = wrong.message.partition("axis 0, ")[2].partition(", must be")[0]
+            assert 80 - len(character.encode()) < len(shown.encode()) <= 80
+            assert symbol.startswith(shown)
+        asm = Assembler()
+        asm.block()
+        asm.emit("RETURN")
+        asm.execute()
+        asm.emit("CHECK", asm.register(0), 0, asm.register(7))
+        asm.emit("RETURN")
+        message = f"{{0}}{'a' * shift}{character * 400}{{0}}"
+        file = module(asm.program(messages=[message]), [], []).to_bytes()
+        with opened(file) as program:
+            wrong = failure(program.run)
+            assert most - len(character.encode()) < len(wrong.message.encode()) <= most
+            assert wrong.message.endswith(character)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from aot.runtime import loader, text
 from tests.support.control_lowering import compiled
 from tests.support.control_sources import CACHE
-from tests.support.language_models import REPLY, language_module
+from tests.support.language_models import NO_ROWS, REPLY, language_module, without_rows
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -155,6 +155,14 @@ def test_what_is_refused() -> None:
             'entry point "main" is no language model\'s: expected an input, tokens i32[T], an '
             "output, logits f32[N, V], and a state that grows"
         )
+
+
+def test_logits_without_rows_choose_nothing() -> None:
+    with opened(without_rows(language_module(64).to_bytes())) as program:
+        made = Chat(program)
+        made.say("a")
+        assert failure(lambda: next(made.pieces())).message == NO_ROWS
+        made.close()
 
 
 def test_each_allocation_that_fails() -> None:

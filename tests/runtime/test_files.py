@@ -184,7 +184,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     found = open_failure(tmp_path)
     assert (found.status, found.message) == (
         "io",
-        f"{tmp_path}: is a directory, a module must be a regular file",
+        f"{tmp_path}: is a directory, expected a regular file",
     )
     empty = tmp_path / "empty.aotm"
     empty.touch()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,32 +17,15 @@ import pytest
 
 import aot
 from aot.errors import RuntimeFailure
+from aot.runtime import loader
 from aot.runtime.loader import Program
 from tests.support.control_lowering import assert_equal, compiled, program
-from tests.support.control_sources import CACHE, SUM
+from tests.support.control_sources import CACHE, MIXED, SUM
+from tests.support.runtime_api import library_path
+from tests.support.runtime_build import build
 
 F = np.float32
 W = np.array([2, 3], F)
-
-# A cache beside a sum that is kept in two halves.
-MIXED = """
-func @main(%new: f32[2, n, 3]) -> ("all", "total") assume [min(P + n, 7) == P + n "the cache"] {
-  %past = state {variable = "k", dtype = f32, shape = [2, P, 3], layout = {strides=21:3:1},
-    capacity = 7, axis = 1, length = P} : f32[2, P, 3]{strides=21:3:1}
-  %sum = state {variable = "s", dtype = f32, shape = [2, 3]} : f32[2, 3]
-  %made = neg(%new) : f32[2, n, 3]{strides=21:3:1}
-  %present = concat_alias(%past, %made) {axis = 1} : f32[2, P + n, 3]{strides=21:3:1}
-  %all = exp(%present) : f32[2, P + n, 3]
-  %added = reduce_sum(%new) {axes = [1], keepdims = false} : f32[2, 3]
-  %total = add(%sum, %added) : f32[2, 3]
-  %k = state {variable = "k", dtype = f32, shape = [2, P + n, 3], layout = {strides=21:3:1},
-    capacity = 7, axis = 1, length = P} : f32[2, P + n, 3]{strides=21:3:1}
-  %s = state {variable = "s", dtype = f32, shape = [2, 3]} : f32[2, 3]
-  %1 = assign(%k, %present) : f32[2, P + n, 3]{strides=21:3:1}
-  %2 = assign(%s, %total) : f32[2, 3]
-  return(%all, %total)
-}
-"""
 
 
 def step(n: int, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -213,3 +200,91 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["pipe", "s"]
     with pytest.raises(RuntimeFailure, match="the program is closed"):
         loaded.save_state(tmp_path / "s")
+
+
+def test_a_file_is_its_owner_s_and_no_link_is_followed(tmp_path: Path) -> None:
+    """Whatever stands where it is written: a link to a file of somebody, or what a save left that
+    was killed."""
+    path, beside = tmp_path / "s", tmp_path / "s.aot-save"
+    other = tmp_path / "other"
+    before = os.umask(0)
+    try:
+        with program(CACHE) as loaded:
+            loaded.run([rows(1, 2), W])
+            for stands in ("nothing", "a link", "a link to nothing", "a file"):
+                other.write_text("not ours")
+                if "link" in stands:
+                    beside.symlink_to(other if stands == "a link" else tmp_path / "missing")
+                elif stands == "a file":
+                    beside.write_bytes(b"half a state")
+                loaded.save_state(path)
+                assert stat.filemode(path.lstat().st_mode) == "-rw-------"
+                assert other.read_text() == "not ours"
+                assert sorted(os.listdir(tmp_path)) == ["other", "s"]
+            path.unlink()
+            path.symlink_to(other)
+            loaded.save_state(path)
+            assert not path.is_symlink() and other.read_text() == "not ours"
+            loaded.load_state(path)
+    finally:
+        os.umask(before)
+
+
+# A program of its own that saves a state to the path that it is given, or loads one.
+SAVES = """
+import resource, signal, sys
+import aot
+program = aot.load(sys.argv[1])
+if sys.argv[3] == "load":
+    program.load_state(sys.argv[2])
+if sys.argv[3] == "killed":
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))
+program.save_state(sys.argv[2])
+"""
+
+
+def save(path: Path, how: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    module = path.with_name("m.aotm")
+    module.write_bytes(compiled(CACHE).to_bytes())
+    return subprocess.run(
+        [sys.executable, "-c", SAVES, module, path, how],
+        env=os.environ | {loader.LIBRARY_VARIABLE: str(library_path())} | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_pipe_is_no_state_and_no_writer_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "s")
+    last = save(tmp_path / "s", "load").stderr.splitlines()[-1]
+    assert last.endswith("not a regular file, expected a regular file")
+
+
+def test_saves_that_are_killed_leave_one_file(tmp_path: Path) -> None:
+    """Here as they write the 51st byte. The next one removes it."""
+    path = tmp_path / "s"
+    for _ in range(3):
+        assert save(path, "killed").returncode == -signal.SIGXFSZ
+        assert sorted(os.listdir(tmp_path)) == ["m.aotm", "s.aot-save"]
+    assert save(path, "whole").returncode == 0
+    assert sorted(os.listdir(tmp_path)) == ["m.aotm", "s"]
+
+
+def test_a_save_that_another_overtakes_says_so(tmp_path: Path) -> None:
+    """The other one's file is not taken for its own, nor removed."""
+    source = tmp_path / "fsync.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <stdlib.h>\nint fsync(int fd);\nint fsync(int fd) {\n"
+        '  return rename(getenv("OTHER"), getenv("BESIDE")) + 0 * fd;\n}\n'
+    )
+    shim = build("fsync.so", [source], ["-shared", "-fPIC"])
+    assert shim is not None
+    path, other, beside = (tmp_path / name for name in ("s", "other", "s.aot-save"))
+    other.write_text("of another save")
+    found = save(path, "whole", LD_PRELOAD=str(shim), OTHER=str(other), BESIDE=str(beside))
+    last = found.stderr.splitlines()[-1]
+    assert last.endswith(f"cannot write {path}: another save of it began")
+    assert beside.read_text() == "of another save" and not path.exists()

@@ -20,7 +20,7 @@ from tests.support.control_lowering import (
     program_of,
     twin,
 )
-from tests.support.control_sources import CACHE
+from tests.support.control_sources import CACHE, HEADS
 from tests.support.runtime_api import CountingAllocator, Failed, opened
 
 F = np.float32
@@ -30,31 +30,6 @@ def rows(*values: float) -> np.ndarray[Any, Any]:
     """f32[1, n, 2]: each value in a row, and its negative beside it."""
     return np.array([[[v, -v] for v in values]], F).reshape(1, len(values), 2)
 
-
-# The heads' rows lie a capacity apart.
-HEADS = """
-func @main(%new: f32[2, 1, 3]) -> ("all", "prior") assume [
-  min(P + 1, 5) == P + 1 "the cache",
-] {
-  %past = state {variable = "k", dtype = f32, shape = [2, P, 3], layout = {strides=15:3:1},
-    capacity = 5, axis = 1, length = P} : f32[2, P, 3]{strides=15:3:1}
-  %other = state {variable = "v", dtype = f32, shape = [2, P, 3], layout = {strides=15:3:1},
-    capacity = 5, axis = 1, length = P} : f32[2, P, 3]{strides=15:3:1}
-  %made = exp(%new) : f32[2, 1, 3]{strides=15:3:1}
-  %minus = neg(%new) : f32[2, 1, 3]{strides=15:3:1}
-  %present = concat_alias(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
-  %values = concat_alias(%other, %minus) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
-  %all = sub(%present, %values) : f32[2, P + 1, 3]
-  %prior = reduce_sum(%other) {axes = [1], keepdims = false} : f32[2, 3]
-  %1 = state {variable = "k", dtype = f32, shape = [2, P + 1, 3], layout = {strides=15:3:1},
-    capacity = 5, axis = 1, length = P} : f32[2, P + 1, 3]{strides=15:3:1}
-  %2 = assign(%1, %present) : f32[2, P + 1, 3]{strides=15:3:1}
-  %3 = state {variable = "v", dtype = f32, shape = [2, P + 1, 3], layout = {strides=15:3:1},
-    capacity = 5, axis = 1, length = P} : f32[2, P + 1, 3]{strides=15:3:1}
-  %4 = assign(%3, %values) : f32[2, P + 1, 3]{strides=15:3:1}
-  return(%all, %prior)
-}
-"""
 
 W = np.array([2, 3], F)
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from aot.errors import RuntimeFailure
-from aot.link.vocabulary import encode_vocabulary
+from aot.link.flatbuffer import Malformed
+from aot.link.vocabulary import encode_vocabulary, read_vocabulary
 from aot.runtime.loader import _Error
 from aot.runtime.text import Tokeniser
 from aot.text.vocabulary import Scheme, Strip, TokenType, Vocabulary
@@ -24,7 +26,7 @@ from tests.support import runtime_api
 from tests.support.llama_tokens import GOLDEN
 from tests.support.paths import RUNTIME
 from tests.support.text_runtime import native, opened, own_library, trained_tokeniser
-from tests.support.vocabularies import SPECIALS, TRAINED, byte_vocabulary
+from tests.support.vocabularies import SPECIALS, TRAINED, byte_vocabulary, replacements
 from tests.support.vocabulary_rules import BREAKS, with_table
 
 CASES = json.loads(GOLDEN.read_text(encoding="ascii"))
@@ -308,6 +310,37 @@ def test_merges_of_characters() -> None:
     assert tokeniser.decode(tokeniser.encode("a aéb\U0001f600")) == "a aéb\U0001f600"
 
 
+UNIGRAM = Vocabulary(
+    scheme=Scheme.UNIGRAM,
+    tokens=("<unk>", "a", "b", "é", "€"),
+    types=(TokenType.UNKNOWN, *[TokenType.NORMAL] * 4),
+    scores=(0.0, -1.0, -1.0, -1.0, -1.0),
+    unknown=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("places", "texts", "text", "tokens"),
+    [
+        ({b"a": 2}, "b\0é€\0", "a", [3, 4]),
+        ({b"a": 3}, "b\0é€\0", "a", [1]),  # the place is inside of a character
+        ({b"a": 5}, "b\0é€\0", "ab", [1, 2]),
+        ({b"a": 7}, "b\0é€\0", "aab", [2]),
+        ({b"a": 8}, "b\0é€\0", "ab", [1, 2]),  # and behind the texts
+        ({"é".encode(): 0}, "b\0", "é", [2]),
+        ({b"\xc3": 0}, "b\0", "éa", [3, 1]),  # the key ends inside of a character
+        ({b"a\xe2\x82": 0}, "b\0", "a€", [1, 4]),
+        ({b"\xa9": 0}, "b\0", "é", [3]),
+    ],
+)
+def test_whole_characters_are_replaced_by_whole_characters(
+    places: dict[bytes, int], texts: str, text: str, tokens: list[int]
+) -> None:
+    table = replacements(places, texts.encode())
+    tokeniser = opened(replace(UNIGRAM, replacements=table))
+    assert tokeniser.encode(text).tolist() == tokens
+
+
 def test_room_for_tokens() -> None:
     library, tokeniser = native(), trained_tokeniser("gpt-2")
     error, count = _Error(), ctypes.c_size_t()
@@ -418,6 +451,22 @@ def test_what_breaks_a_rule_is_refused(message: str, change: Callable[[Any], Non
         opened(with_table(change))
     assert str(failure.value) == f"the vocabulary: {message}"
     assert failure.value.status == "malformed"
+
+
+def _chat_bytes(table: Any) -> None:
+    table.chatRoles[0].before = b"\xff"
+
+
+@pytest.mark.parametrize(
+    "change", [_chat_bytes, lambda table: setattr(table, "chatTemplate", b"a\xe2\x82")]
+)
+def test_a_chat_is_text(change: Callable[[Any], None]) -> None:
+    """The reader in Python says the same of any string of a module."""
+    with pytest.raises(RuntimeFailure, match="a string is not UTF-8$") as failure:
+        opened(with_table(change))
+    assert failure.value.status == "malformed"
+    with pytest.raises(Malformed, match="a string is not UTF-8$"):
+        read_vocabulary(with_table(change))
 
 
 def test_other_bytes_are_refused() -> None:

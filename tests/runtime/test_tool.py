@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import time
@@ -18,9 +19,13 @@ from tests.support.runtime_modules import (
     Assembler,
     arena_module,
     dim,
+    fbs,
     module,
     scale_module,
+    stamp,
+    structure_bytes_of,
     tensor,
+    with_structure,
 )
 
 
@@ -97,6 +102,60 @@ def test_unsafe_names_become_numbers(name: str, tmp_path: Path) -> None:
     result = run(tmp_path / "copy.aotm", "--random", "--output", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["0.npy"]
+
+
+NAME = "\x1b]0;owned\x07\x1b[2J\x9b31mr\ne\x7fd\r\u202e\u2069\u2028"
+SHOWN = r"\u001b]0;owned\u0007\u001b[2J\u009b31mr\u000ae\u007fd\u000d\u202e\u2069\u2028"
+
+
+def test_no_escape_sequence_is_printed(tmp_path: Path) -> None:
+    """Whatever a module calls its outputs, executables and targets, and messages of the library."""
+    path = tmp_path / "module.aotm"
+
+    def rename(root: fbs.ModuleT) -> None:
+        (variant,) = root.variants
+        variant.target = variant.executables[0].name = NAME
+        for named in (variant.entryPoints[0].inputs[0], variant.entryPoints[0].outputs[0]):
+            named.name = NAME + "\U0001f600"
+
+    path.write_bytes(with_structure(scale_module().to_bytes(), rename))
+    shape = f"{NAME}\U0001f600=4x3"
+    result = run(path, "--random", "--shape", shape, "--profile", "--output", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    first, *rest = result.stdout.splitlines()
+    assert first.startswith(f"{SHOWN} on ")
+    assert f"output {SHOWN}\U0001f600: f32[4, 3]" in rest
+    assert rest[-1].endswith(f"  {SHOWN}")
+    assert result.stdout.replace("\n", "").isprintable()
+    report = run(path, "--random", "--shape", shape, "--json", "--profile").stdout
+    assert SHOWN in report and report[:-1].isprintable()
+    assert json.loads(report)["target"] == NAME
+    expect_failure(
+        f'inputs missing: "{SHOWN}\U0001f600"; give --input NAME=FILE.npy or --random', path
+    )
+    expect_failure(
+        f'no input "{SHOWN}", the program has "{SHOWN}\U0001f600"',
+        *(path, "--input", f"{NAME}=x.npy"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"\xff\x80\xc3", r"\ufffd\ufffd\ufffd"),
+        (b"\xed\xa0\x80", r"\ufffd" * 3),
+        (b"\xc0\x80a\xe2\x82", r"\ufffd\ufffda\ufffd\ufffd"),
+        (b"\xf4\x90\x80\x80", r"\ufffd" * 4),
+        ("é€\U0001f600 \xa0".encode(), "é€\U0001f600 \xa0"),
+    ],
+)
+def test_names_that_are_no_text(data: bytes, shown: str, tmp_path: Path) -> None:
+    file = copy_module("f32", 1, name="y" * len(data))
+    path = tmp_path / "module.aotm"
+    path.write_bytes(stamp(file.replace(b"y" * len(data), data), structure_bytes_of(file)))
+    result = run(path, "--random")
+    assert result.returncode == 0, result.stderr
+    assert f"output {shown}: f32[1]" in result.stdout.splitlines()
 
 
 def test_the_report(scale: Path) -> None:
@@ -218,6 +277,13 @@ def test_the_machine_is_measured() -> None:
     assert all(v > 0 for part in report.values() for v in part.values())
 
 
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    """No writer is waited for."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    expect_failure(f"{pipe}: not a regular file, expected a regular file", pipe)
+
+
 def test_no_runs_means_the_first_inference_alone(scale: Path) -> None:
     result = run(scale, "--random", "--shape", "x=1x3", "--json", "--runs", 0, "--warmup", 9)
     report = json.loads(result.stdout.splitlines()[-1])
@@ -300,6 +366,7 @@ GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3), }"
         (b"\x93NUMPX\x01\x00\x10\x00" + b" " * 16, "not a .npy file"),
         (npy(GOOD)[:30], "truncated"),
         (npy(GOOD, b"\0" * 11), "truncated"),
+        (npy(GOOD.replace("1, 3", f"{2**60}, 1")), "truncated"),  # without memory for so much
         (npy(GOOD, version=2)[:11], "truncated"),
         (npy(GOOD, b"\0" * 12)[:6] + b"\x09" + npy(GOOD)[7:], "its version or header length"),
         (npy("x" * 70000, version=2), "its version or header length is not known"),

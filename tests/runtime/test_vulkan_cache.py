@@ -5,6 +5,7 @@ The software drivers keep nothing in it but their own header: what is tested is 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,26 @@ def test_damaged_files_are_ignored_and_replaced(folder: Path) -> None:
         assert load_once() == ("ignored", True, str(path))
         assert load_once() == ("used", False, str(path))
         assert path.read_bytes() == data
+
+
+def test_what_others_may_have_written_is_ignored_and_replaced(folder: Path, tmp_path: Path) -> None:
+    """A driver takes what is in it for code."""
+    load_once()
+    path = the_file(folder)
+    data = path.read_bytes()
+    for mode in (0o620, 0o602):
+        path.chmod(mode)
+        assert load_once() == ("ignored", True, str(path))
+        assert path.stat().st_mode & 0o777 == 0o600 and path.read_bytes() == data
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert load_once() == ("ignored", True, str(path))
+    assert not path.is_symlink() and path.read_bytes() == data
+    path.unlink()
+    os.mkfifo(path)
+    assert load_once() == ("ignored", True, str(path))
+    assert load_once() == ("used", False, str(path))
 
 
 def test_files_of_other_drivers_are_ignored(folder: Path) -> None:

@@ -222,9 +222,10 @@ HASH = model(
         node("Mod", "b q", "d"),
         node("Cast", "d", "e", to=F32),
         node("Mul", "e s", "y"),
+        node("ReduceMax", "b", "top", keepdims=0),
     ],
     {"x": (I64, [64])},
-    {"y": (F32, [64]), "d": (I64, [64])},
+    {"y": (F32, [64]), "d": (I64, [64]), "top": (I64, [])},
     m=np.array(2862933555777),
     c=np.array(3037000493),
     q=np.array(1000003),
@@ -477,7 +478,8 @@ def test_without_a_cpu_the_error_says_to_add_one() -> None:
     ]
     with pytest.raises(UnsupportedError) as caught:
         aot.compile(HASH, targets=["vulkan-1.1"])
-    assert f"these constants do not fit{advice}" in str(caught.value)
+    assert str(caught.value).splitlines()[0].endswith(f"cast them to int32 in the model{advice}")
+    assert str(caught.value).splitlines()[1:] == ["  reduce_max (node 'ReduceMax:top')"]
 
 
 def test_a_limit_that_is_broken_sends_a_kernel_to_the_host(

@@ -111,3 +111,48 @@ func @main(%x: f32[N, 3]) -> ("y") {
 """
 
 TOTAL = SUM.replace("%y = sub(%present, %past)", "%y = add(%present, %present)")
+
+# A cache beside a sum that is kept in two halves.
+MIXED = """
+func @main(%new: f32[2, n, 3]) -> ("all", "total") assume [min(P + n, 7) == P + n "the cache"] {
+  %past = state {variable = "k", dtype = f32, shape = [2, P, 3], layout = {strides=21:3:1},
+    capacity = 7, axis = 1, length = P} : f32[2, P, 3]{strides=21:3:1}
+  %sum = state {variable = "s", dtype = f32, shape = [2, 3]} : f32[2, 3]
+  %made = neg(%new) : f32[2, n, 3]{strides=21:3:1}
+  %present = concat_alias(%past, %made) {axis = 1} : f32[2, P + n, 3]{strides=21:3:1}
+  %all = exp(%present) : f32[2, P + n, 3]
+  %added = reduce_sum(%new) {axes = [1], keepdims = false} : f32[2, 3]
+  %total = add(%sum, %added) : f32[2, 3]
+  %k = state {variable = "k", dtype = f32, shape = [2, P + n, 3], layout = {strides=21:3:1},
+    capacity = 7, axis = 1, length = P} : f32[2, P + n, 3]{strides=21:3:1}
+  %s = state {variable = "s", dtype = f32, shape = [2, 3]} : f32[2, 3]
+  %1 = assign(%k, %present) : f32[2, P + n, 3]{strides=21:3:1}
+  %2 = assign(%s, %total) : f32[2, 3]
+  return(%all, %total)
+}
+"""
+
+# The heads' rows lie a capacity apart.
+HEADS = """
+func @main(%new: f32[2, 1, 3]) -> ("all", "prior") assume [
+  min(P + 1, 5) == P + 1 "the cache",
+] {
+  %past = state {variable = "k", dtype = f32, shape = [2, P, 3], layout = {strides=15:3:1},
+    capacity = 5, axis = 1, length = P} : f32[2, P, 3]{strides=15:3:1}
+  %other = state {variable = "v", dtype = f32, shape = [2, P, 3], layout = {strides=15:3:1},
+    capacity = 5, axis = 1, length = P} : f32[2, P, 3]{strides=15:3:1}
+  %made = exp(%new) : f32[2, 1, 3]{strides=15:3:1}
+  %minus = neg(%new) : f32[2, 1, 3]{strides=15:3:1}
+  %present = concat_alias(%past, %made) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
+  %values = concat_alias(%other, %minus) {axis = 1} : f32[2, P + 1, 3]{strides=15:3:1}
+  %all = sub(%present, %values) : f32[2, P + 1, 3]
+  %prior = reduce_sum(%other) {axes = [1], keepdims = false} : f32[2, 3]
+  %1 = state {variable = "k", dtype = f32, shape = [2, P + 1, 3], layout = {strides=15:3:1},
+    capacity = 5, axis = 1, length = P} : f32[2, P + 1, 3]{strides=15:3:1}
+  %2 = assign(%1, %present) : f32[2, P + 1, 3]{strides=15:3:1}
+  %3 = state {variable = "v", dtype = f32, shape = [2, P + 1, 3], layout = {strides=15:3:1},
+    capacity = 5, axis = 1, length = P} : f32[2, P + 1, 3]{strides=15:3:1}
+  %4 = assign(%3, %values) : f32[2, P + 1, 3]{strides=15:3:1}
+  return(%all, %prior)
+}
+"""

@@ -27,14 +27,15 @@ def check_image(image: CodeImage, target: Target, count: int) -> None:
         assert all(entry % 2 == is_thumb for entry in image.entries)
 
 
-def check_linked(cases: Sequence[Case], target: Target, run: Run) -> None:
-    """Compiles all, links them to one image and runs it in one process."""
+def check_linked(cases: Sequence[Case], target: Target, run: Run, guard: str = "") -> None:
+    """Compiles all, links them to one image and runs it in one process; with pages without access
+    as `make_job` has them."""
     jobs: list[Job] = []
     expected = []
     for case in cases:
         kernel = case.make()
         expected.append(expected_of(case, kernel, target))
-        jobs.append(make_job(kernel, inputs_for(case, target), case.params, target))
+        jobs.append(make_job(kernel, inputs_for(case, target), case.params, target, guard))
     image = link_image([compile_kernel(job.kernel, target) for job in jobs], target)
     check_image(image, target, len(jobs))
     run(image, jobs)

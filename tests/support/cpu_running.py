@@ -27,6 +27,7 @@ from aot.kernels.ir.nodes import BufferClass, Kernel
 from aot.link.code_image import CodeImage, link_image
 from aot.target import selection as targets
 from aot.target.model import Target
+from tests.support.guarded import PAGE, Guarded
 
 Array = NDArray[Any]
 CLASSES = tuple(c.name.lower() for c in BufferClass)
@@ -60,13 +61,19 @@ def native_targets(*, strongest: bool = False) -> list[str]:
 
 @dataclass
 class Job:
-    """One dispatch, ready to run: a function of an image and the bytes that it works on."""
+    """One dispatch, ready to run: a function of an image and the bytes that it works on.
+
+    Attributes:
+        places: class, start and bytes of each buffer.
+        guards: where pages without access begin in each class, beside the one behind it.
+    """
 
     kernel: Kernel
     target: Target
     classes: dict[str, bytearray]
     params: dict[str, float | int]
     places: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    guards: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -97,9 +104,15 @@ class Job:
 
 
 def make_job(
-    kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int], target: Target
+    kernel: Kernel,
+    buffers: Mapping[str, Array],
+    params: Mapping[str, float | int],
+    target: Target,
+    guard: str = "",
 ) -> Job:
-    """Lays out `buffers`, given by class or by kernel buffer, as the interpreter takes them."""
+    """Lays out `buffers`, given by class or by kernel buffer, as the interpreter takes them. With
+    `guard` a page without access lies "before" or "behind" each of those given by kernel buffer, at
+    its very first or last byte."""
     if not any(b.name in buffers for b in kernel.buffers):
         classes = {
             c: bytearray(np.ascontiguousarray(buffers[c]).tobytes())
@@ -111,22 +124,32 @@ def make_job(
     classes = {c: bytearray() for c in CLASSES}
     values: dict[str, float | int] = dict(params)
     places = {}
+    guards: dict[str, list[int]] = {}
     for buffer in kernel.buffers:
         name, size = buffer.binding.name.lower(), buffer.dtype.bytes
         image = classes[name]
-        # Aligned to the element and to nothing more.
-        image += POISON * (GAP - len(image) % GAP + size)
         data = np.ascontiguousarray(buffers[buffer.name]).tobytes()
+        if guard == "before":
+            image += POISON * (-len(image) % PAGE)
+            guards.setdefault(name, []).append(len(image))
+            image += POISON * PAGE
+        elif guard == "behind":
+            image += POISON * (-(len(image) + len(data)) % PAGE)
+        else:  # aligned to the element and to nothing more
+            image += POISON * (GAP - len(image) % GAP + size)
         values[buffer.offset.name] = len(image)
         places[buffer.name] = (name, len(image), len(data))
         image += data
+        if guard == "behind":
+            guards.setdefault(name, []).append(len(image))
+            image += POISON * PAGE
     for name, image in classes.items():
         # Memory ends where a page ends: its start is aligned where its size is.
         widest = max(
             (b.dtype.bytes for b in kernel.buffers if b.binding.name.lower() == name), default=1
         )
-        image += POISON * (-len(image) % widest)
-    return Job(kernel, target, classes, values, places)
+        image += POISON * (-len(image) % (PAGE if guard else widest))
+    return Job(kernel, target, classes, values, places, guards)
 
 
 def store_results(job: Job, buffers: Mapping[str, Array]) -> None:
@@ -152,31 +175,16 @@ def store_results(job: Job, buffers: Mapping[str, Array]) -> None:
 
 
 def run(
-    kernel: Kernel, buffers: Mapping[str, Array], params: Mapping[str, float | int], target: Target
+    kernel: Kernel,
+    buffers: Mapping[str, Array],
+    params: Mapping[str, float | int],
+    target: Target,
+    guard: str = "",
 ) -> None:
     """Runs `kernel` here, changing `buffers` in place."""
-    job = make_job(kernel, buffers, params, target)
+    job = make_job(kernel, buffers, params, target, guard)
     run_native(link_image([compile_kernel(kernel, target)], target), [job])
     store_results(job, buffers)
-
-
-class _Guarded:
-    """Memory that ends where a page without access begins."""
-
-    def __init__(self, data: bytes) -> None:
-        page = mmap.PAGESIZE
-        self.size = len(data)
-        room = -(-max(self.size, 1) // page) * page
-        self.map = mmap.mmap(-1, room + page)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mprotect(ctypes.c_void_p(base + room), page, 0):
-            raise OSError(ctypes.get_errno(), "mprotect")
-        self.address = base + room - self.size
-        ctypes.memmove(self.address, bytes(data), self.size)
-
-    def read(self) -> bytes:
-        return ctypes.string_at(self.address, self.size)
 
 
 def run_native(image: CodeImage, jobs: list[Job]) -> None:
@@ -186,9 +194,12 @@ def run_native(image: CodeImage, jobs: list[Job]) -> None:
     base = ctypes.addressof(ctypes.c_char.from_buffer(code))
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_uint32] * 3)
     for job, entry in zip(jobs, image.entries, strict=True):
-        memory = {name: _Guarded(bytes(data)) for name, data in job.classes.items()}
-        params = _Guarded(job.block)
-        scratch = _Guarded(bytes(-(-job.scratch_bytes // 64) * 64))
+        memory = {
+            name: Guarded(bytes(data), job.guards.get(name, ()))
+            for name, data in job.classes.items()
+        }
+        params = Guarded(job.block)
+        scratch = Guarded(bytes(-(-job.scratch_bytes // 64) * 64))
         pointers = [memory[c].address for c in CLASSES] + [params.address, scratch.address]
         dispatch = (ctypes.c_void_p * 6)(*pointers)
         function = signature(base + entry)

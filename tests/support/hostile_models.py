@@ -254,7 +254,7 @@ def external_data_behind_a_link(folder: Path) -> Path:
     return external(folder, "link")
 
 
-@kind("initializer 'w' has its data in 'pipe', which is no file")
+@kind("initializer 'w' has its data in 'pipe', which can't be read: is a pipe, not a file")
 def external_data_in_a_pipe(folder: Path) -> Path:
     os.mkfifo(folder / "pipe")
     return external(folder, "pipe", elements=0)

@@ -1,4 +1,4 @@
-"""How often the statements of a kernel run, whose extents are all known."""
+"""How often the statements of a kernel run, and about how long the interpreter takes for them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aot.ir import expr
 from aot.ir.expr import Binary, Expr, Var
-from aot.kernels.ir.nodes import For, If, Stmt, walk
+from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, walk
 
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {"le": int.__le__, "lt": int.__lt__}
+
+
+STATEMENT = 500  # elements that are computed while a statement is looked at
 
 
 def steps(
@@ -16,8 +19,8 @@ def steps(
     of: Callable[[Stmt], int] = lambda _: 1,
     values: Mapping[Var, Expr] | None = None,
 ) -> int:
-    """The sum of `of` over all statements that run, but for loops; of a choice that more than the
-    numbers of loops decide, those of both sides."""
+    """The sum of `of` over all statements that run, but for loops, where all extents are known; of
+    a choice that more than the numbers of loops decide, those of both sides."""
     total = 0
     known = values or {}
     for stmt in body:
@@ -45,3 +48,21 @@ def _holds(condition: Expr, values: Mapping[Var, Expr]) -> bool | None:
     if not isinstance(a, int) or not isinstance(b, int):
         return None
     return COMPARISONS[condition.op](a, b)
+
+
+def cost(body: Sequence[Stmt], together: int = 1) -> int:
+    """About how long the interpreter takes for a body, in elements that it computes; open extents
+    count as 8."""
+    total = 0
+    for stmt in body:
+        if isinstance(stmt, For):
+            extent = stmt.extent if isinstance(stmt.extent, int) else 8
+            if stmt.kind in (LoopKind.VECTOR, LoopKind.LANE, LoopKind.WORKGROUP):
+                total += cost(stmt.body, together * extent)
+            else:
+                total += extent * cost(stmt.body, together)
+        elif isinstance(stmt, If):
+            total += STATEMENT + cost((*stmt.then, *stmt.otherwise), together)
+        else:
+            total += STATEMENT + together
+    return total

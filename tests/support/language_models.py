@@ -12,7 +12,9 @@ from onnx import numpy_helper, parser
 
 import aot
 from aot.frontends.onnx.importer import import_onnx
+from aot.link import module_fbs as fbs
 from aot.text.vocabulary import PreTokeniser, Scheme, TokenType, Vocabulary
+from tests.support.runtime_modules import with_structure
 
 # Two bytes are one character, and in byte merges' alphabet a space is U+0120.
 TOKENS = (
@@ -26,6 +28,7 @@ TEMPLATE = (
     "{{ m.content }}<|e|>{% endfor %}{% if add_generation_prompt %}<|s|>y{% endif %}"
 )
 MOST = 4  # tokens of one call
+NO_ROWS = "the model gave logits of shape [0, 14], expected a row for a token or more"
 
 _SOURCE = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -99,3 +102,24 @@ def language_module(
         states={"past": ("present", context)},
         targets=[target],
     )
+
+
+def without_rows(file: bytes) -> bytes:
+    """The file of `language_module` with a program whose logits have no rows, as no compile makes
+    one: their number, which may be any, is a register that nothing sets. It runs no kernel, for
+    which there is no memory then."""
+
+    def change(root: fbs.ModuleT) -> None:
+        entry = root.variants[0].entryPoints[0]
+        program, entry.outputs[0].dims[0] = entry.program, fbs.DimT(-1, 0, -1, "N")
+        at = 0
+        while at < len(program.code):
+            opcode, size = program.code[at] & 0xFF, program.code[at] >> 8
+            if opcode == fbs.Opcode.DISPATCH:
+                program.code[at : at + size] = [fbs.Opcode.NOP | 1 << 8] * size
+            elif program.code[at : at + 3] == [fbs.Opcode.OUTPUT_DIM | size << 8, 0, 0]:
+                program.code[at + 3] = program.registerCount
+            at += size
+        program.registerCount += 1
+
+    return with_structure(file, change)

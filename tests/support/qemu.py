@@ -80,6 +80,10 @@ def _pack(image: CodeImage, jobs: list[Job]) -> bytes:
     for job, entry in zip(jobs, image.entries, strict=True):
         scratch = -(-job.scratch_bytes // 64) * 64
         blobs = [bytes(job.classes[c]) for c in CLASSES] + [job.block]
-        parts.append(struct.pack("<QIIII6Q", entry, *job.grid, 0, *map(len, blobs), scratch))
+        guards = [(CLASSES.index(name), at) for name, all in job.guards.items() for at in all]
+        parts.append(
+            struct.pack("<QIIII6Q", entry, *job.grid, len(guards), *map(len, blobs), scratch)
+        )
+        parts += [struct.pack("<QQ", *guard) for guard in guards]
         parts.extend(blobs)
     return b"".join(parts)

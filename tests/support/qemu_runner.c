@@ -3,11 +3,13 @@
 //
 //   qemu_runner IMAGE JOBS OUT
 //
-// JOBS: u32 count, then for each job u64 entry, u32 grid[3], u32 zero, u64 bytes[6] of constants,
-// arena, inputs, outputs, parameters and scratch, and the bytes of the first five.
+// JOBS: u32 count, then for each job u64 entry, u32 grid[3], u32 guards, u64 bytes[6] of constants,
+// arena, inputs, outputs, parameters and scratch, for each guard u64 buffer and u64 offset, and the
+// bytes of the first five.
 // OUT: for each job the arena's bytes, then the outputs'.
 //
-// Every buffer ends where a page without access begins, so that reading past one is a fault.
+// Every buffer ends where a page without access begins, so that reading past one is a fault; a
+// guard is another such page, inside a buffer of whole pages.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -54,6 +56,13 @@ static void unmap_guarded(uint8_t *data, size_t bytes) {
   munmap(data + bytes - room, room + page);
 }
 
+enum { MOST_GUARDS = 64 };
+
+// Lets a page of 4096 bytes be accessed, or not.
+static void protect(uint8_t *page, int protection) {
+  if (mprotect(page, 4096, protection)) fail("mprotect");
+}
+
 static void read_exactly(FILE *file, void *to, size_t bytes) {
   if (bytes && fread(to, 1, bytes, file) != bytes) fail("read");
 }
@@ -86,11 +95,17 @@ static void run_job(FILE *jobs, FILE *out, const uint8_t *image) {
   read_exactly(jobs, &entry, sizeof entry);
   read_exactly(jobs, grid, sizeof grid);
   read_exactly(jobs, bytes, sizeof bytes);
+  uint64_t guards[MOST_GUARDS][2];
+  const uint32_t guard_count = grid[3];
+  if (guard_count > MOST_GUARDS) fail("too many guards");
+  read_exactly(jobs, guards, guard_count * sizeof guards[0]);
   uint8_t *data[BUFFER_COUNT];
   for (int i = 0; i < BUFFER_COUNT; ++i) {
     data[i] = map_guarded((size_t)bytes[i]);
     if (i != SCRATCH) read_exactly(jobs, data[i], (size_t)bytes[i]);
   }
+  for (uint32_t i = 0; i < guard_count; ++i)
+    protect(data[guards[i][0]] + guards[i][1], PROT_NONE);
   const aot_dispatch_t dispatch = {data[CONSTANTS], data[ARENA],  data[INPUTS],
                                    data[OUTPUTS],   data[PARAMS], data[SCRATCH]};
   aot_kernel_t kernel;
@@ -100,6 +115,8 @@ static void run_job(FILE *jobs, FILE *out, const uint8_t *image) {
     for (uint32_t y = 0; y < grid[1]; ++y)
       for (uint32_t x = 0; x < grid[0]; ++x)
         kernel(&dispatch, x, y, z);
+  for (uint32_t i = 0; i < guard_count; ++i)
+    protect(data[guards[i][0]] + guards[i][1], PROT_READ | PROT_WRITE);
   write_exactly(out, data[ARENA], (size_t)bytes[ARENA]);
   write_exactly(out, data[OUTPUTS], (size_t)bytes[OUTPUTS]);
   for (int i = 0; i < BUFFER_COUNT; ++i)

@@ -73,6 +73,8 @@ MACHINES = {
 # `widths`: outputs[p0] = p1 as an i64 of a word's width.
 # `private`: adds 1 to the u32 at outputs + p0 with index x + 20 * y + 100 * z, and 256 if p1 bytes
 #   of scratch did not stay its own.
+# `stray`: outputs + p0 = a byte that is p2 from the start of scratch (p1 = 0) or the arena (1), as
+#   an u32; or writes 1 there (2 and 3).
 KERNELS = """
 #include "aot/abi.h"
 #define KERNEL(name) void name(const aot_dispatch_t *d, uint32_t x, uint32_t y, uint32_t z)
@@ -114,13 +116,19 @@ KERNEL(private) {
   }
   ((uint32_t *)(d->outputs + P(0)))[x + 20 * y + 100 * z] += wrong ? 257 : 1;
 }
+KERNEL(stray) {
+  volatile uint8_t *place = (volatile uint8_t *)(P(1) & 1 ? d->arena : d->scratch) + P(2);
+  UNUSED;
+  if (P(1) >= 2) *place = 1;
+  *(uint32_t *)(d->outputs + P(0)) = P(1) < 2 ? *place : 0;
+}
 KERNEL(widths) {
   UNUSED;
   *(int64_t *)(d->outputs + P(0)) = (int64_t)(intptr_t)P(1);
 }
 """
 KERNEL_PARAMS = {"scale": 4, "stash": 3, "gather": 3, "trace": 1, "scratch": 2, "widths": 2}
-KERNEL_PARAMS |= {"private": 2}
+KERNEL_PARAMS |= {"private": 2, "stray": 3}
 LINK_SCRIPT = "SECTIONS { . = 0; .image : { *(.text*) *(.rodata*) } /DISCARD/ : { *(*) } }"
 
 

@@ -103,12 +103,15 @@ def compiled(target: str, most: int = 1) -> bytes:
     return aot.compile(samples_module(most), targets=[target], disable=disable).to_bytes()
 
 
-def compiled_apart(target: str, entry: str, most: int, *beside: str) -> bytes:
-    """An entry point of `samples_module(most)` in a module of its own, or behind others."""
+def compiled_apart(
+    target: str, entry: str, most: int, *beside: str, targets: Sequence[str] = ()
+) -> bytes:
+    """An entry point of `samples_module(most)` in a module of its own, or behind others; for more
+    `targets` than one, too."""
     functions = samples_module(most).functions
     module = Module([clone_function(functions[name]) for name in (*beside, entry)])
     disable = SIDE_BY_SIDE if most > 1 else ()
-    return aot.compile(module, targets=[target], disable=disable).to_bytes()
+    return aot.compile(module, targets=[target, *targets], disable=disable).to_bytes()
 
 
 def inputs_of(cases: Sequence[Case]) -> dict[str, Array]:

@@ -135,6 +135,30 @@ def _binary_cases() -> None:
                 m.op(name, [a, b], [y], options)
                 return y
 
+    for name in ("FLOOR_DIV", "FLOOR_MOD"):
+
+        @case(f"{name}-f32-parted", tolerance=1e-9)
+        def _(m: Making, name: str = name) -> int:
+            a = m.input((8,), data=np.array([1, 5.5, 6, 0.84, 1e10, -1, -0.0, -2.5]))
+            b = m.input((8,), data=np.array([0.1, 1.1, 0.2, 0.02, 3, 0.1, 3, -0.1]))
+            y = m.tensor((8,))
+            m.op(name, [a, b], [y], _BINARY[name])
+            return y
+
+        for dtype in (np.int8, np.int16, np.int32, np.int64):
+            if (name, dtype) == ("FLOOR_DIV", np.int64):
+                continue  # LiteRT has none
+
+            @case(f"{name}-{np.dtype(dtype).name}-large")
+            def _(m: Making, name: str = name, dtype: Any = dtype) -> int:
+                most = int(np.iinfo(dtype).max)
+                numbers = [c + s for c in (-most, -most // 2, 0, most // 2, most) for s in (0, -1)]
+                pairs = [(a, b) for a in numbers for b in numbers if b and b != -1]
+                a, b = (m.input((len(pairs),), dtype, data=c) for c in zip(*pairs, strict=True))
+                y = m.tensor((len(pairs),), dtype)
+                m.op(name, [a, b], [y], _BINARY[name])
+                return y
+
     for name in ("ADD", "SUB", "MUL", "SQUARED_DIFFERENCE", "MAXIMUM", "MINIMUM"):
         for dtype in (np.int8, np.uint8, np.int16):
             if dtype is not np.int8 and name == "SQUARED_DIFFERENCE":

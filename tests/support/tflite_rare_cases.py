@@ -117,6 +117,22 @@ for _axes in ([0], [0, 1]):
         return y
 
 
+@case("MEAN-int32-large")
+def _(m: Making) -> int:
+    """Summed in 64 bits."""
+    x, y = m.input((3,), I32, data=np.array([2**31 - 1, 2**31 - 1, -5], I32)), m.tensor((), I32)
+    m.op("MEAN", [x, ints(m, 0)], [y], "ReducerOptions")
+    return y
+
+
+@case("SIGN-special")
+def _(m: Making) -> int:
+    x = m.input((5,), data=np.array([np.nan, -0.0, np.inf, -3.5, 1e-40]))
+    y = m.tensor((5,), np.float32)
+    m.op("SIGN", [x], [y], "SignOptions")
+    return y
+
+
 for _name in ("MEAN", "REDUCE_MAX"):
 
     @case(f"{_name}-no-axes")

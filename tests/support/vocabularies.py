@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -46,6 +47,21 @@ GPT2_METADATA: dict[str, Any] = {
     "tokenizer.ggml.add_bos_token": False,
     "tokenizer.chat_template": "{{ messages }}",
 }
+
+
+def replacements(places: dict[bytes, int], texts: bytes) -> bytes:
+    """SentencePiece's table: by key, no two of which begin alike, where its replacement begins in
+    `texts`. A node's children have 256 words of their own."""
+    nodes, used = [0] * 256, 256
+    for key, place in places.items():
+        base = 0
+        for number, byte in enumerate(key):
+            at, base, used = base ^ byte, used, used + 256
+            is_end = number + 1 == len(key)
+            nodes[at] = byte | is_end << 8 | (at ^ base) << 10
+            nodes += [0] * 256
+        nodes[base] = 0x80000000 | place
+    return struct.pack(f"<I{used}I", 4 * used, *nodes) + texts
 
 
 # ---- vocabularies that were trained, on little ----

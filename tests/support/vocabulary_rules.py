@@ -10,7 +10,8 @@ import numpy as np
 
 from aot.link.flatbuffer import read_structure
 from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
-from tests.support.vocabularies import byte_vocabulary
+from aot.text.vocabulary import ALPHABET, byte_alphabet
+from tests.support.vocabularies import byte_vocabulary, replacements
 
 Change = Callable[[Any], None]
 
@@ -55,9 +56,17 @@ BREAKS: dict[str, list[Change]] = {
         _cut("tokenScores", 257),
         _put(tokenScores=None, scheme=2, preTokeniser=0),
     ],
+    "Vocabulary.token_scores must be finite": [
+        _put(tokenScores=[0] * 257 + [0x7F800000]),
+        _put(tokenScores=[0xFFC00000] + [0] * 257),
+    ],
     "Vocabulary.byte_symbols must be 256, or none where the scheme needs none": [
         _cut("byteSymbols", 255),
         _put(byteSymbols=None),
+    ],
+    "Vocabulary.byte_symbols must be symbols, or 2^32 - 1 for none": [
+        _put(byteSymbols=[258] * 256),
+        _put(byteSymbols=[*range(255), 2**32 - 2]),
     ],
     "Vocabulary.lookup must be a power of two, and more than there are symbols": [
         _cut("lookup", 511),
@@ -74,12 +83,28 @@ BREAKS: dict[str, list[Change]] = {
         _put(merges=[0]),
     ],
     "Vocabulary.specials must be no more than there are tokens": [_put(specials=[0] * 259)],
+    "Vocabulary.specials must be tokens whose texts are UTF-8": [
+        _put(specials=[258]),
+        _put(specials=[list(ALPHABET).index(byte_alphabet(b"\xc3"))]),
+    ],
     (
         "Vocabulary.sorted_tokens must be no more than there are tokens, and some where the scheme "
         "is UNIGRAM"
     ): [
         _put(sortedTokens=[0] * 259),
         _put(scheme=3, preTokeniser=0),
+    ],
+    "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none": [
+        _put(replacements=table)
+        for table in (
+            b"\0",
+            b"\0\0\0\0",
+            replacements({}, b"\xf0\0"),
+            replacements({}, b"a\0b"),
+            replacements({}, b"")[:-1],
+            b"\2\0\0\0aaa\0",
+            (1 << 31).to_bytes(4, "little") + bytes(5),
+        )
     ],
     "Vocabulary.pre_tokeniser must be NONE unless bytes are merged": [_put(scheme=1)],
 }

@@ -152,8 +152,9 @@ def test_the_top_level_is_fixed() -> None:
     git = ["git", "-C", str(CHECKOUT), "ls-tree", "-z", "--name-only", "HEAD"]
     found = subprocess.run(git, capture_output=True, text=True, check=True).stdout
     folders = {"aot", "runtime", "targets", "tests", "samples", "docs", "benchmarks", ".ci"}
-    texts = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
-    assert set(found.split("\0")) - {""} == folders | texts | {".clang-format", ".gitignore"}
+    pages = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"}
+    settings = {"pyproject.toml", ".clang-format", ".gitignore"}
+    assert set(found.split("\0")) - {""} == folders | pages | settings
 
 
 def test_classes_compile_no_methods_as_they_are_imported() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
 from aot.backends.cpu.codegen import CpuCodegen
+from aot.backends.cpu.object_cache import ObjectCache
 from aot.backends.cpu.scratch import scratch_bytes
 from aot.kernels.ir.nodes import For, Kernel
 from aot.link.code_image import link_image
@@ -22,9 +23,9 @@ class CpuBackend:
     scratch_in_arena = True
     overlaps_dispatches = False
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, cache: ObjectCache) -> None:
         self._options = options
-        self._codegen = CpuCodegen.of(options)
+        self._codegen = CpuCodegen.of(options, cache)
 
     def __enter__(self) -> CpuBackend:
         self._codegen.__enter__()

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
 from aot.errors import InternalError
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
+from aot.link.code_image import is_linkable
 from aot.options import CompileOptions, Progress
 from aot.records import dataclass
 from aot.target.model import Target
@@ -69,13 +70,11 @@ class CpuCodegen:
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
     @staticmethod
-    def of(options: CompileOptions) -> CpuCodegen:
+    def of(options: CompileOptions, cache: ObjectCache) -> CpuCodegen:
         """As the options say; no more jobs than the machine has processors by default."""
-        cache = ObjectCache.at(options.cache_dir) if options.cache else ObjectCache(None)
         return CpuCodegen(cache, options.jobs or processors())
 
     def __enter__(self) -> CpuCodegen:
-        self._stack.callback(self.cache.close)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -116,7 +115,7 @@ class CpuCodegen:
         batch.keys[kernel] = key
         if key in batch.found or key in batch.missing:
             return
-        data = self.cache.get(key) if is_cached else None
+        data = self.cache.get(key, partial(is_linkable, target)) if is_cached else None
         if data is not None:
             batch.found[key] = data
             return

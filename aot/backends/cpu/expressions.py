@@ -52,6 +52,7 @@ class Expressions:
         self.mask: Value | None = None
         self.memory: Memory  # set by its owner: memory needs `evaluate` for indices
         self._expanded: dict[Expr, Expr] = {}
+        self._narrowed: dict[Expr, Expr] = {}
 
     def evaluate(self, root: Expr) -> Laned:
         """The value of `root`."""
@@ -85,11 +86,15 @@ class Expressions:
 
     def expand(self, e: Expr) -> Expr:
         """`e` in operators that have instructions."""
-        if not self.scopes.facts(e).needs_expansion:
-            return e
-        from aot.kernels.transcendentals.expansion import expand
+        if self.scopes.facts(e).needs_expansion:
+            from aot.kernels.transcendentals.expansion import expand
 
-        return expand(e, self._expanded)
+            e = expand(e, self._expanded)
+        if not self.traits.has_wide_integers:
+            from aot.kernels.transcendentals import wide_integers
+
+            e = wide_integers.expand(e, self._narrowed)
+        return e
 
     def _emit(self, e: Expr, args: list[Laned]) -> Laned:
         match e:

@@ -2,7 +2,9 @@
 
 Owns the folder, the files' form, their checksums and which of them go when there are too many.
 Knows nothing of kernels: a key says everything that its object depends on. Whatever the disk does,
-a compile goes on without it: what fails is said once, as a `CacheWarning`.
+a compile goes on without it: what fails is said once, as a `CacheWarning`. What is found here is
+linked into modules and run, and a checksum keeps nobody from writing it: only a folder that is the
+user's own is used, and only files in it that are.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import errno
 import hashlib
 import os
 import secrets
+import stat
 import struct
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -125,8 +128,9 @@ class ObjectCache:
     _is_warned: bool = field(default=False, init=False)
 
     @staticmethod
-    def at(folder: Path | None = None) -> ObjectCache:
-        """The cache in `folder`, or where the environment says.
+    def at(folder: Path | None = None, *, is_used: bool = True) -> ObjectCache:
+        """The cache in `folder`, or where the environment says. One that is to be used, not only
+        looked into or cleared, has no folder where that is not the user's own.
 
         Raises:
             CompileError: the environment's limit is wrong.
@@ -134,16 +138,24 @@ class ObjectCache:
         found = ObjectCache(folder or default_folder(), default_limit())
         if found.folder is None:
             found._warn("there is no home folder to keep compiled code in")
+        elif is_used and (reason := _distrust(found.folder)):
+            found._warn(reason)
+            found.folder = None
         return found
 
-    def get(self, key: str) -> bytes | None:
-        """The object of `key`, None where there is none; one that is damaged is removed."""
-        data = self._read(key)
+    def get(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
+        """The object of `key`, None where there is none; one that is damaged is removed. What has
+        its checksum may still be none: `is_whole` tells."""
+        data = self.find(key, is_whole)
         if data is None:
             self.misses += 1
         else:
             self.hits += 1
         return data
+
+    def find(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
+        """As `get`, of what is no object and not counted as one."""
+        return self._read(key, is_whole)
 
     def put(self, key: str, data: bytes) -> None:
         """Keeps an object; a folder that cannot be written keeps nothing."""
@@ -166,7 +178,7 @@ class ObjectCache:
         if self.folder is None:
             return False
         try:
-            return key.encode() in (self.folder / _MET).read_bytes().split(b"\n")
+            return key.encode() in (_read_own(self.folder / _MET) or b"").split(b"\n")
         except OSError:
             return False
 
@@ -177,7 +189,7 @@ class ObjectCache:
             return
         path = self.folder / _MET
         with contextlib.suppress(OSError):
-            lines = path.read_bytes().split(b"\n")[-_MET_LINES:-1] if path.exists() else []
+            lines = (_read_own(path) or b"").split(b"\n")[-_MET_LINES:-1] if path.exists() else []
             write_whole(path, b"\n".join((*lines, key.encode(), b"")))
 
     def close(self) -> None:
@@ -218,19 +230,21 @@ class ObjectCache:
         assert self.folder is not None
         return self.folder / key[:2] / key[2:]
 
-    def _read(self, key: str) -> bytes | None:
+    def _read(self, key: str, is_whole: Callable[[bytes], bool] | None) -> bytes | None:
         if self.folder is None:
             return None
         path = self._path(key)
         try:
-            entry = path.read_bytes()
+            entry = _read_own(path)
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno != errno.ENOTDIR:
                 self._warn(f"cannot read {self.folder}: {_reason(error)}")
             return None
-        data = _checked(entry, key)
+        data = None if entry is None else _checked(entry, key)
+        if data is not None and is_whole is not None and not is_whole(data):
+            data = None
         with contextlib.suppress(OSError):
             if data is None:
                 path.unlink()
@@ -243,11 +257,11 @@ class ObjectCache:
         assert self.folder is not None
         ledger = self.folder / _LEDGER
         is_new = not ledger.exists()
-        with ledger.open("ab") as stream:
+        with open(ledger, "ab", opener=_open_own) as stream:
             stream.write(b"%d\n" % added)
         if is_new:
             return None
-        lines = ledger.read_bytes().split(b"\n")[:-1]
+        lines = (_read_own(ledger) or b"?\n").split(b"\n")[:-1]
         if len(lines) > _LEDGER_LINES or not all(line.isdigit() for line in lines):
             return None
         return sum(map(int, lines))
@@ -309,6 +323,46 @@ class _Entry:
 
 def _is_hex(text: str, length: int) -> bool:
     return len(text) == length and not set(text) - set("0123456789abcdef")
+
+
+def _distrust(folder: Path) -> str | None:
+    """Why what lies in a folder may be somebody else's; None where it is the user's alone, or is
+    not there yet. Windows has no such owner: its default folder is in the user's profile."""
+    try:
+        facts = folder.stat()
+    except OSError:
+        return None
+    if hasattr(os, "getuid") and facts.st_uid != os.getuid():
+        return f"{folder} belongs to another user"
+    if os.name == "posix" and stat.S_ISDIR(facts.st_mode) and facts.st_mode & _OTHERS_WRITE:
+        return f"others may write to {folder}: 'chmod go-w' makes it the user's own"
+    return None
+
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Opens a file, and no link; never waits for whoever is at the other end of a pipe."""
+    more = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
+    return os.open(path, flags | sum(getattr(os, name, 0) for name in more), 0o600)
+
+
+def _read_own(path: Path) -> bytes | None:
+    """The bytes of a file of the user's; None of a link, a pipe, a device or another's file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=_open_own) as stream:
+            facts = os.fstat(stream.fileno())
+            is_own = not hasattr(os, "getuid") or facts.st_uid == os.getuid()
+            return stream.read() if is_own and stat.S_ISREG(facts.st_mode) else None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
 
 
 def _checked(entry: bytes, key: str) -> bytes | None:

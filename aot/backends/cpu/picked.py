@@ -6,7 +6,7 @@ from __future__ import annotations
 from aot.backends.cpu.addresses import from_memory
 from aot.backends.cpu.assembler import Type, Value
 from aot.backends.cpu.memory import Memory
-from aot.ir.expr import Cast, Load
+from aot.ir.expr import Binary, Cast, Const, Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 
@@ -40,7 +40,7 @@ def picked(memory: Memory, load: Load) -> Value | None:
     assert isinstance(load.source, Scratch) and isinstance(load.indices[0], Cast)
     dtype = load.source.dtype
     _, name, vector = _BY_BYTES[dtype.bytes]
-    numbers = memory.evaluate(load.indices[0].a)
+    numbers = memory.evaluate(_unmasked(load.indices[0].a, vector.lanes))
     if not isinstance(numbers, Value) or numbers.type.lanes != vector.lanes:
         return None
     asm = memory.asm
@@ -57,3 +57,11 @@ def picked(memory: Memory, load: Load) -> Value | None:
         found if vector.element == element else asm.bitcast_to(found, Type(element, vector.lanes))
     )
     return from_memory(asm, found, dtype)
+
+
+def _unmasked(number: Expr, lanes: int) -> Expr:
+    """Numbers of lanes without a mask of the bits that the instruction looks at."""
+    match number:
+        case Binary(op="and", a=whole, b=Const(value=mask)) if mask == 2 * lanes - 1:
+            return whole
+    return number

@@ -16,6 +16,7 @@ from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import MASK, SIGNED_COMPARE, UNKNOWN, Linear, Values
+from aot.backends.vulkan.wide_integers import WideIntegers
 from aot.errors import InternalError, UnsupportedError
 from aot.ir.expr import (
     COMPARE_OPS,
@@ -36,6 +37,7 @@ from aot.ir.expr import (
 )
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, Scratch
+from aot.kernels.transcendentals import wide_integers
 from aot.kernels.transcendentals.expansion import expand
 
 # An INDEX is a Linear, a 64-bit integer a Pair, everything else an id.
@@ -109,9 +111,11 @@ class Expressions:
         self.params = memory.params
         self.asm = values.asm
         self.dots = DotProducts(name, memory.elements, has_instruction=has_dot_product)
+        self.wide = WideIntegers(values)
         self.environment: dict[Var, Value] = {}
         self._memo: dict[Expr, Value] = {}
         self._expansions: dict[Expr, Expr] = {}
+        self._narrowed: dict[Expr, Expr] = {}
 
     def fail(self, what: str) -> InternalError:
         return InternalError(
@@ -160,7 +164,7 @@ class Expressions:
 
     def _expanded(self, e: Expr) -> Expr:
         try:
-            return expand(e, self._expansions)
+            return wide_integers.expand(expand(e, self._expansions), self._narrowed)
         except UnsupportedError as error:
             raise self.fail(str(error)) from error
 
@@ -353,6 +357,11 @@ class Expressions:
             return self._float_unary(e)
         if e.a.dtype is DType.INDEX and e.op == "neg":
             return self.index(e.a).scaled(-1)
+        if e.a.dtype in WIDE_INTEGERS:
+            made_wide = self.wide.unary(e.op, self._pair(e.a), is_signed=e.dtype.is_signed)
+            if made_wide is None:
+                raise self.fail(f"{e.op} of {e.a.dtype}")
+            return made_wide
         table = {"neg": Op.S_NEGATE, "bitnot": Op.NOT}
         a, type = self.scalar(e.a), self._type(e.dtype)
         if e.op in table:
@@ -389,6 +398,8 @@ class Expressions:
             found = self._index_binary(e)
             if found is not None:
                 return found
+        if dtype in WIDE_INTEGERS:
+            return self._wide_binary(e)
         a, b = self.scalar(e.a), self.scalar(e.b)
         if dtype is DType.BOOL:
             if e.op not in _BOOL_BINARY:
@@ -397,6 +408,21 @@ class Expressions:
         if dtype.is_float:
             return self._float_binary(e, a, b)
         return self._wrap(self._integer_binary(e.op, a, b, dtype), e.dtype)
+
+    def _pair(self, e: Expr) -> Pair:
+        found = self.value(e)
+        if not isinstance(found, tuple):
+            raise self.fail(f"a word of {e.dtype}")
+        return found
+
+    def _wide_binary(self, e: Binary) -> Value:
+        a, b, is_signed = self._pair(e.a), self._pair(e.b), e.a.dtype.is_signed
+        if e.op in COMPARE_OPS:
+            return self.wide.compare(e.op, a, b, is_signed=is_signed)
+        found = self.wide.binary(e.op, a, b, is_signed=is_signed)
+        if found is None:
+            raise self.fail(f"{e.op} of {e.dtype}")
+        return found
 
     def _index_binary(self, e: Binary) -> Value | None:
         a, b = self.index(e.a), self.index(e.b)
@@ -469,19 +495,35 @@ class Expressions:
         if op == "shr":
             shift = Op.SHIFT_RIGHT_ARITHMETIC if dtype.is_signed else Op.SHIFT_RIGHT_LOGICAL
             return self.values.pure(shift, u32, a, b)
-        if op == "div" or (op == "floordiv" and not dtype.is_signed):
-            return self.values.pure(Op.S_DIV if dtype.is_signed else Op.U_DIV, u32, a, b)
-        if op in ("floordiv", "floormod"):
-            return self._floor_division(op, a, b, dtype)
+        if op in ("div", "floordiv", "floormod"):
+            return self._division(op, a, b, is_signed=dtype.is_signed)
         raise self.fail(f"{op} of {dtype}")
 
-    def _floor_division(self, op: str, a: int, b: int, dtype: DType) -> int:
-        if dtype.is_signed:
-            quotient, rest = self.values.signed_floor_division(a, b)
-            return quotient if op == "floordiv" else rest
-        quotient = self.values.pure(Op.U_DIV, self.asm.u32, a, b)
-        product = self.values.pure(Op.I_MUL, self.asm.u32, quotient, b)
-        return self.values.pure(Op.I_SUB, self.asm.u32, a, product)
+    def _division(self, op: str, a: int, b: int, *, is_signed: bool) -> int:
+        """Division of words where a divisor of 0 gives 0, and the least one by -1 wraps: SPIR-V
+        defines neither. By both the quotient is the product, and the rest 0."""
+        values, u32 = self.values, self.asm.u32
+        number = values.bits(b)
+        is_special = None
+        divisor = b
+        if number is None or number in (0, MASK):
+            # -1 and 0, or 0 alone
+            shifted = values.pure(Op.I_ADD, u32, b, values.u32(1)) if is_signed else b
+            least = values.u32(2 if is_signed else 1)
+            is_special = values.pure(Op.U_LESS_THAN, self.asm.boolean, shifted, least)
+            divisor = values.select(u32, is_special, values.u32(1), b)
+        if not is_signed or op == "div":
+            made = values.pure(Op.S_DIV if is_signed else Op.U_DIV, u32, a, divisor)
+            if op == "floormod":
+                product = values.pure(Op.I_MUL, u32, made, divisor)
+                made = values.pure(Op.I_SUB, u32, a, product)
+        else:
+            quotient, rest = values.signed_floor_division(a, divisor)
+            made = rest if op == "floormod" else quotient
+        if is_special is None:
+            return made
+        other = values.u32(0) if op == "floormod" else values.pure(Op.I_MUL, u32, a, b)
+        return values.select(u32, is_special, other, made)
 
     # Casts
 

@@ -14,6 +14,9 @@ from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.reader import GgufFile
 from aot.records import dataclass
 
+MOST_SHOWN = 80  # characters of a text
+ELEMENTS_PER_BYTE = 8  # of a tensor, whatever its block type
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -146,8 +149,9 @@ class _Keys:
         self.name = name
 
     def _error(self, key: str, value: Any, expected: str) -> CompileError:
+        shown = repr(value[:MOST_SHOWN] if isinstance(value, str) else value)
         return CompileError(
-            f"{self.file.where}: key {self.name + '.' + key!r} is {value!r}, expected {expected}"
+            f"{self.file.where}: key {self.name + '.' + key!r} is {shown}, expected {expected}"
         )
 
     def get(self, key: str, default: Any) -> Any:
@@ -167,6 +171,14 @@ class _Keys:
         found = self.get(key, default)
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found < 1 << 31:
             raise self._error(key, found, f"a whole number, {least} or more")
+        return found
+
+    def extent(self, key: str, default: int | None = None, times: int = 1) -> int:
+        """A count that is an extent of a tensor, with `times` others: the file has the elements."""
+        found = self.count(key, default)
+        most = ELEMENTS_PER_BYTE * sum(t.data.nbytes for t in self.file.tensors.values())
+        if found * times > most:
+            raise self._error(key, found, f"at most {most // times}, by the bytes of the tensors")
         return found
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -199,7 +211,7 @@ def decoder_of(file: GgufFile) -> Decoder:
         raise UnsupportedError(
             f"{file.where}: the architecture is not supported, expected "
             f"{', '.join(sorted(ARCHITECTURES))}:",
-            [ascii(name)[1:-1]],
+            [ascii(name[:MOST_SHOWN])[1:-1]],
         )
     keys = _Keys(file, name)
     if keys.count("expert_count", 0, 0):
@@ -211,18 +223,21 @@ def decoder_of(file: GgufFile) -> Decoder:
 
 
 def _decoder(keys: _Keys, name: str, architecture: Architecture) -> Decoder:
-    width, heads = keys.count("embedding_length"), keys.count("attention.head_count")
-    groups = keys.count("attention.head_count_kv", heads)
+    width, heads = keys.extent("embedding_length"), keys.extent("attention.head_count")
+    groups = keys.extent("attention.head_count_kv", heads)
     if heads % groups:
         raise keys._error("attention.head_count_kv", groups, f"a divisor of {heads}, the heads")
     share = width // heads
-    key_depth = keys.count("attention.key_length", share or None)
+    key_depth = keys.extent("attention.key_length", share or None, heads)
     elements = keys.count("rope.dimension_count", key_depth)
     if elements % 2 or elements > key_depth:
         raise keys._error(
             "rope.dimension_count", elements, f"an even number up to {key_depth}, a key's elements"
         )
     layers = keys.count("block_count")
+    if layers > len(keys.file.tensors):
+        most = f"at most {len(keys.file.tensors)}, the tensors of the file"
+        raise keys._error("block_count", layers, most)
     context = keys.count("context_length")
     is_wide = layers == architecture.wide_scale_layers
     scale = keys.number("attention.scale", 0.0) or (share if is_wide else key_depth) ** -0.5
@@ -235,11 +250,11 @@ def _decoder(keys: _Keys, name: str, architecture: Architecture) -> Decoder:
         architecture=architecture,
         layers=layers,
         width=width,
-        hidden=keys.count("feed_forward_length"),
+        hidden=keys.extent("feed_forward_length"),
         heads=heads,
         groups=groups,
         key_depth=key_depth,
-        value_depth=keys.count("attention.value_length", share or None),
+        value_depth=keys.extent("attention.value_length", share or None, groups),
         epsilon=keys.number("attention.layer_norm_rms_epsilon"),
         scale=scale,
         context=context,

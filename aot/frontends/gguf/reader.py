@@ -12,13 +12,13 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.block_types import BLOCK_TYPES, BlockType, type_name
+from aot.ir import input_files
 from aot.ir.types import Array
 from aot.records import dataclass
 
@@ -100,7 +100,7 @@ def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
 def _mapped(where: str) -> mmap.mmap | None:
     """A file's bytes; None of an empty one, which cannot be mapped."""
     try:
-        with Path(where).open("rb") as stream:
+        with input_files.opened(where) as stream:
             if os.fstat(stream.fileno()).st_size == 0:
                 return None
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.functions import Arithmetic
-from aot.ir.dims import DimExpr
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -20,13 +17,16 @@ def _on(b: GraphBuilder, x: Value) -> Arithmetic:
     return Arithmetic(b, x.type.dtype)
 
 
-def sign(b: GraphBuilder, x: Value) -> Value:
-    """-1, 0 or 1."""
+def sign(b: GraphBuilder, x: Value, *, keeps_nan: bool = True) -> Value:
+    """-1, 0 or 1; of NaN that or 0."""
     zero = b.scalar(0, x.type.dtype)
     positive = b.cast(b.emit("less", zero, x), x.type.dtype)
     if not (x.type.dtype.is_float or x.type.dtype.is_signed):
         return positive
-    return b.emit("sub", positive, b.cast(b.emit("less", x, zero), x.type.dtype))
+    found = b.emit("sub", positive, b.cast(b.emit("less", x, zero), x.type.dtype))
+    if not (x.type.dtype.is_float and keeps_nan):
+        return found
+    return b.emit("where", b.emit("is_nan", x), x, found)
 
 
 def leaky_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
@@ -43,14 +43,13 @@ def prelu(b: GraphBuilder, x: Value, slope: Value) -> Value:
 def elu(b: GraphBuilder, x: Value, alpha: float, steepness: float = 1.0) -> Value:
     """x, or alpha * (exp(steepness * x) - 1) where it is negative."""
     m = _on(b, x)
-    power = m("exp", x if steepness == 1 else m("mul", x, steepness))
-    return m.unless_negative(x, m("mul", m("sub", power, 1.0), alpha))
+    power = m("expm1", x if steepness == 1 else m("mul", x, steepness))
+    return m.unless_negative(x, m("mul", power, alpha))
 
 
 def celu(b: GraphBuilder, x: Value, alpha: float) -> Value:
     m = _on(b, x)
-    power = m("exp", m("div", x, alpha))
-    return m.unless_negative(x, m("mul", m("sub", power, 1.0), alpha))
+    return m.unless_negative(x, m("mul", m("expm1", m("div", x, alpha)), alpha))
 
 
 def hard_sigmoid(b: GraphBuilder, x: Value, alpha: float, beta: float) -> Value:
@@ -58,6 +57,12 @@ def hard_sigmoid(b: GraphBuilder, x: Value, alpha: float, beta: float) -> Value:
     m = _on(b, x)
     line = m("add", m("mul", x, alpha), beta)
     return m("minimum", m("maximum", line, 0.0), 1.0)
+
+
+def sixths(b: GraphBuilder, x: Value) -> Value:
+    """(x + 3) / 6 from 0 to 1; the sum is exact near -3, where a product with 1/6 would cancel."""
+    m = _on(b, x)
+    return m("mul", m("minimum", m("maximum", m("add", x, 3.0), 0.0), 6.0), 1 / 6)
 
 
 def thresholded_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
@@ -75,21 +80,26 @@ def softsign(b: GraphBuilder, x: Value) -> Value:
 def softplus(b: GraphBuilder, x: Value) -> Value:
     """log(1 + exp(x)), as max(x, 0) + log(1 + exp(-|x|)), which can't overflow."""
     m = _on(b, x)
-    tail = m("log", m("add", m("exp", m("neg", m("abs", x))), 1.0))
-    return m("add", m("relu", x), tail)
+    return m("add", m("relu", x), m("log1p", m("exp", m("neg", m("abs", x)))))
 
 
-def mish(b: GraphBuilder, x: Value) -> Value:
-    return b.emit("mul", x, b.emit("tanh", softplus(b, x)))
+def log_sigmoid(b: GraphBuilder, x: Value) -> Value:
+    """-log(1 + exp(-x))"""
+    m = _on(b, x)
+    return m("neg", softplus(b, m("neg", x)))
 
 
 def swish(b: GraphBuilder, x: Value, alpha: float = 1.0) -> Value:
-    scaled = x if alpha == 1 else _on(b, x)("mul", x, alpha)
-    return b.emit("mul", x, b.emit("sigmoid", scaled))
+    """x sigmoid(alpha x)"""
+    if alpha == 1:
+        return b.emit("silu", x)
+    return b.emit("mul", x, b.emit("sigmoid", _on(b, x)("mul", x, alpha)))
 
 
 def tanh_gelu(b: GraphBuilder, x: Value) -> Value:
-    """x/2 (1 + tanh(u)), which is x sigmoid(2 u)."""
+    """x/2 (1 + tanh(u)), which is x sigmoid(2 u); of f64 there is no function of its own."""
+    if x.type.dtype is not DType.F64:
+        return b.emit("gelu_tanh", x)
     m = _on(b, x)
     root = math.sqrt(8 / math.pi)
     line = m("add", m("mul", m("mul", x, x), 0.044715 * root), root)
@@ -117,46 +127,3 @@ def integer_power(b: GraphBuilder, base: Value, exponent: Value) -> Value:
     is_unit = b.emit("less_equal", b.emit("mul", base, base), one)
     vanishes = b.emit("and", b.emit("less", counter, none), b.emit("not", is_unit))
     return b.emit("where", vanishes, zero, result)
-
-
-def remainder(b: GraphBuilder, x: Value, y: Value, *, is_truncated: bool) -> Value:
-    """x modulo y: what is left has the sign of x where quotients are truncated, as C's fmod, else
-    that of y. Of an infinite divisor x is the rest."""
-    if x.type.dtype.is_float:
-        return _float_remainder(b, x, y, is_truncated)
-    is_negated = not is_truncated and _is_negated_extent(b, x, y)
-    if is_negated:  # the same rest of y, and what is divided is not negative
-        x = b.emit("mul", x, b.emit("sub", b.scalar(1, x.type.dtype), y))
-    rest = b.emit("sub", x, b.emit("mul", b.emit("div", x, y), y))
-    if is_truncated or is_negated or not x.type.dtype.is_signed:
-        return rest
-    # division truncates: a rest of the other sign than y is one y short
-    zero = b.scalar(0, x.type.dtype)
-    differs = b.emit("less", b.emit("mul", rest, y), zero)
-    return b.emit("where", differs, b.emit("add", rest, y), rest)
-
-
-def _is_negated_extent(b: GraphBuilder, x: Value, y: Value) -> bool:
-    """Whether x depends on extents and is nowhere above 0, and y is positive: what is missing to a
-    multiple of y is `-extent % y`."""
-    known, divisors = b.values.of(x), b.values.of(y)
-    if known is None or divisors is None or not any(isinstance(v, DimExpr) for v in known.flat):
-        return False
-    if not all(isinstance(v, int | np.integer) and v > 0 for v in divisors.flat):
-        return False
-    signs = b.values.of(b.emit("less_equal", x, b.scalar(0, x.type.dtype)))
-    return signs is not None and bool(signs.all())
-
-
-def _float_remainder(b: GraphBuilder, x: Value, y: Value, is_truncated: bool) -> Value:
-    zero = b.scalar(0, x.type.dtype)
-    whole = b.emit("trunc", b.emit("div", x, y))
-    # 0 times infinity would be NaN
-    back = b.emit("where", b.emit("equal", whole, zero), zero, b.emit("mul", whole, y))
-    rest = b.emit("sub", x, back)
-    if is_truncated:
-        return rest
-    differs = b.emit("xor", b.emit("less", rest, zero), b.emit("less", y, zero))
-    is_zero = b.emit("equal", rest, zero)
-    keeps = b.emit("or", is_zero, b.emit("not", differs))
-    return b.emit("where", keeps, rest, b.emit("add", rest, y))

@@ -1,4 +1,7 @@
-"""The distinct elements of a vector, or slices of a tensor: which, where and how often."""
+"""The distinct elements of a vector, or slices of a tensor: which, where and how often.
+
+Their order is that of `top_k`: NaN is greater than any number, and equal to NaN.
+"""
 
 from __future__ import annotations
 
@@ -85,11 +88,20 @@ def _first_difference(place: Place, a: Value, b: Value) -> Value:
     width = a.type.dims[-1]
     twice = place.emit("mul", place.emit("range", size=width), place.scalar(2, I64))
     none = dim_value(place, dims.multiply(width, 2))
-    is_greater = place.emit("less", b, a)
+    is_greater = _is_before(place, b, a)
     other = place.emit("where", is_greater, place.emit("add", twice, _one(place)), none)
-    key = place.emit("where", place.emit("less", a, b), twice, other)
+    key = place.emit("where", _is_before(place, a, b), twice, other)
     lowest = place.emit("reduce_min", key, axes=(key.type.rank - 1,), keepdims=False)
     return place.emit("minimum", lowest, none)  # of no elements
+
+
+def _is_before(place: Place, a: Value, b: Value) -> Value:
+    """Whether elements of a are before those of b in ascending order. NaN comes last."""
+    is_less = place.emit("less", a, b)
+    if not a.type.dtype.is_float:
+        return is_less
+    is_last = place.emit("and", place.emit("is_nan", b), place.emit("not", place.emit("is_nan", a)))
+    return place.emit("or", is_less, is_last)
 
 
 def _of_runs(
@@ -141,6 +153,8 @@ def _differs_from_last(place: Place, x: Value, count: Dim) -> Value:
     counter = place.emit("range", size=count)
     before = place.emit("gather", x, _not_negative(place, counter), axis=0)
     is_other = place.emit("not", place.emit("equal", x, before))
+    if x.type.dtype.is_float:  # NaN is another than all but NaN, and behind them
+        is_other = place.emit("and", is_other, place.emit("not", place.emit("is_nan", before)))
     is_first = place.emit("equal", counter, place.scalar(0, I64))
     return place.emit("or", is_other, is_first)
 

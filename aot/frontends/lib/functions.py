@@ -56,20 +56,33 @@ class _Terms(Arithmetic):
         return self.b.cast(value, self.given)
 
 
+# A number of 9 bits a little above ln 2: what it leaves of a number from 0.5 on is exact.
+_SHIFT = 355 / 512
+
+
+def _half_exp(t: _Terms, size: Value) -> Value:
+    """exp(size) / 2, which overflows later than exp(size)."""
+    return t("mul", t("exp", t("sub", size, _SHIFT)), math.exp(_SHIFT) / 2)
+
+
 def sinh(b: GraphBuilder, x: Value) -> Value:
+    """exp(|x|)/2 - exp(-|x|)/2 with the sign of x, which up to 1 is a series."""
     t = _Terms(b, x)
-    # halves first: exp(x) / 2 overflows later than exp(x)
-    half = t("mul", t("exp", t("mul", t.x, 0.5)), math.sqrt(0.5))
-    other = t("mul", t("exp", t("mul", t.x, -0.5)), math.sqrt(0.5))
-    far = t("sub", t("mul", half, half), t("mul", other, other))
-    return t.done(t.near_zero(0.5, t.odd(1 / 6, 1 / 120, 1 / 5040), far))
+    half = _half_exp(t, t("abs", t.x))
+    far = t("sub", half, t("div", 0.25, half))
+    signed = t("where", t("less", t.x, 0.0), t("neg", far), far)
+    return t.done(t.near_zero(1.0, t.odd(1 / 6, 1 / 120, 1 / 5040, 1 / 362880), signed))
 
 
 def cosh(b: GraphBuilder, x: Value) -> Value:
     t = _Terms(b, x)
-    half = t("mul", t("exp", t("mul", t.x, 0.5)), math.sqrt(0.5))
-    other = t("mul", t("exp", t("mul", t.x, -0.5)), math.sqrt(0.5))
-    return t.done(t("add", t("mul", half, half), t("mul", other, other)))
+    half = _half_exp(t, t("abs", t.x))
+    return t.done(t("add", half, t("div", 0.25, half)))
+
+
+def tan(b: GraphBuilder, x: Value) -> Value:
+    t = Arithmetic(b, x.type.dtype)
+    return t("div", t("sin", x), t("cos", x))
 
 
 def atan(b: GraphBuilder, x: Value) -> Value:
@@ -91,72 +104,81 @@ def acos(b: GraphBuilder, x: Value) -> Value:
     return t.done(t("mul", t("atan", t("sqrt", quotient)), 2.0))
 
 
+def _signed(t: _Terms, size: Value) -> Value:
+    """An odd function of x from its value at |x|; near 0, where it is x, x itself."""
+    signed = t("where", t("less", t.x, 0.0), t("neg", size), size)
+    return t.near_zero(2.0**-13, t.x, signed)
+
+
 def asinh(b: GraphBuilder, x: Value) -> Value:
-    """sign(x) log(|x| + sqrt(x^2 + 1))"""
+    """sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1)))"""
     t = _Terms(b, x)
     size = t("abs", t.x)
-    far = t("log", t("add", size, t("sqrt", t("add", t("mul", size, size), 1.0))))
+    square = t("mul", size, size)
+    root = t("sqrt", t("add", square, 1.0))
+    near = t("log1p", t("add", size, t("div", square, t("add", root, 1.0))))
     # the square of a large x overflows, and its 1 is lost long before
-    far = t("where", t("less", 1e9, size), t("add", t("log", size), math.log(2)), far)
-    signed = t("where", t("less", t.x, 0.0), t("neg", far), far)
-    series = t.odd(-1 / 6, 3 / 40, -15 / 336, 105 / 3456, -945 / 42240)
-    return t.done(t.near_zero(0.25, series, signed))
+    far = t("add", t("log", size), math.log(2))
+    return t.done(_signed(t, t("where", t("less", 1e9, size), far, near)))
 
 
 def acosh(b: GraphBuilder, x: Value) -> Value:
-    """log(x + sqrt((x - 1)(x + 1)))"""
+    """log1p(x - 1 + sqrt(x - 1) sqrt(x + 1))"""
     t = _Terms(b, x)
-    root = t("sqrt", t("mul", t("sub", t.x, 1.0), t("add", t.x, 1.0)))
-    near = t("log", t("add", t.x, root))
+    above = t("sub", t.x, 1.0)
+    root = t("mul", t("sqrt", above), t("sqrt", t("add", t.x, 1.0)))
+    near = t("log1p", t("add", above, root))
     far = t("add", t("log", t.x), math.log(2))
     return t.done(t("where", t("less", 1e9, t.x), far, near))
 
 
 def atanh(b: GraphBuilder, x: Value) -> Value:
-    """log((1 + x) / (1 - x)) / 2"""
+    """sign(x) log1p(2 |x| / (1 - |x|)) / 2"""
     t = _Terms(b, x)
-    quotient = t("div", t("add", t.x, 1.0), t("sub", 1.0, t.x))
-    far = t("mul", t("log", quotient), 0.5)
-    return t.done(t.near_zero(0.25, t.odd(1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11), far))
+    size = t("abs", t.x)
+    quotient = t("div", t("add", size, size), t("sub", 1.0, size))
+    return t.done(_signed(t, t("mul", t("log1p", quotient), 0.5)))
 
 
-def log1p(b: GraphBuilder, x: Value) -> Value:
-    """log(1 + x), which near 0 is a series: the sum would lose what x adds."""
-    t = _Terms(b, x)
-    far = t("log", t("add", t.x, 1.0))
-    y = t("div", t.x, t("add", t.x, 2.0))
-    square = t("mul", y, y)
-    total = t("add", t("mul", square, 2 / 7), 2 / 5)
-    total = t("add", t("mul", square, total), 2 / 3)
-    total = t("add", t("mul", square, total), 2.0)
-    return t.done(t.near_zero(0.25, t("mul", y, total), far))
-
-
-def expm1(b: GraphBuilder, x: Value) -> Value:
-    """exp(x) - 1, which near 0 is 2 s / (1 - s) of s = tanh(x / 2): the difference would cancel."""
-    t = _Terms(b, x)
-    far = t("sub", t("exp", t.x), 1.0)
-    s = _near_tanh(t, t("mul", t.x, 0.5))
-    near = t("div", t("mul", s, 2.0), t("sub", 1.0, s))
-    return t.done(t.near_zero(0.5, near, far))
-
-
-def _near_tanh(t: Arithmetic, x: Value) -> Value:
-    """tanh below 1/4, as a continued fraction: x (105 + 10 x^2) / (105 + 45 x^2 + x^4)."""
-    square = t("mul", x, x)
-    above = t("mul", x, t("add", t("mul", square, 10.0), 105.0))
-    return t("div", above, t("add", t("mul", t("add", square, 45.0), square), 105.0))
+def exp2(b: GraphBuilder, x: Value) -> Value:
+    """2^x; a rounded product with ln 2 would be 50 ulp off, but of f64 there is no power."""
+    t = Arithmetic(b, x.type.dtype)
+    if x.type.dtype is DType.F64:
+        return t("exp", t("mul", x, math.log(2)))
+    return t("pow", 2.0, x)
 
 
 def atan2(b: GraphBuilder, y: Value, x: Value) -> Value:
-    """The angle of the point (x, y), from -pi to pi; 0 at the origin."""
+    """The angle of the point (x, y), from -pi to pi, with C's rules for zeros and infinities of
+    both signs."""
     t = _Terms(b, y)
     x = b.cast(x, DType.F32)
     rise, run = t("abs", t.x), t("abs", x)
     low, high = t("minimum", rise, run), t("maximum", rise, run)
-    at_origin = t("equal", high, 0.0)
-    angle = t("atan", t("div", low, t("where", at_origin, 1.0, high)))
+    # of 0 by 0 the quotient is 0, of infinity by infinity 1
+    of_equals = b.cast(t("less", 0.0, high), DType.F32)
+    quotient = t("where", t("equal", low, high), of_equals, t("div", low, high))
+    angle = t("atan", quotient)
     is_steep = t("less", run, rise)
     angle = t("where", is_steep, t("sub", math.pi / 2, angle), angle)
-    angle = t("where", t("less", x, 0.0), t("sub", math.pi, angle), angle)
-    return t.done(t("where", t("less", t.x, 0.0), t("neg", angle), angle))
+    angle = t("where", _has_sign(t, x), t("sub", math.pi, angle), angle)
+    return t.done(t("where", _has_sign(t, t.x), t("neg", angle), angle))
+
+
+def _has_sign(t: _Terms, x: Value) -> Value:
+    """Whether x is below 0, or -0."""
+    return t.b.emit("less", t.b.emit("bitcast", x, to=DType.I32), t.b.scalar(0, DType.I32))
+
+
+def hypot(b: GraphBuilder, x: Value, y: Value) -> Value:
+    """sqrt(x^2 + y^2), which overflows where the result does."""
+    t = _Terms(b, x)
+    y = t("abs", b.cast(y, DType.F32))
+    size = t("abs", t.x)
+    low, high = t("minimum", size, y), t("maximum", size, y)
+    quotient = t("div", low, high)
+    found = t("mul", high, t("sqrt", t("add", t("mul", quotient, quotient), 1.0)))
+    found = t("where", t("equal", high, 0.0), high, found)
+    # infinite beside NaN, too
+    is_infinite = t("or", t("equal", size, math.inf), t("equal", y, math.inf))
+    return t.done(t("where", is_infinite, math.inf, found))

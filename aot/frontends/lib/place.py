@@ -99,10 +99,18 @@ class Place:
         return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
 
     def scalar(self, value: float | int | bool, dtype: DType) -> Value:
-        """A constant of rank 0; what computes in more bits than `dtype` has sees all of it."""
+        """A constant of rank 0; what computes in more bits than `dtype` has sees all of it.
+
+        Raises:
+            UnsupportedNodeError: the type has no such number.
+        """
         if dtype.is_storage_only and dtype.widens_to is not None:
             return self.cast(self.scalar(value, dtype.widens_to), dtype)
-        return self.constant(np.array(value, dtype.numpy))
+        try:
+            array = np.array(value, dtype.numpy)
+        except OverflowError:
+            raise UnsupportedNodeError(f"{value} is no number of {dtype}") from None
+        return self.constant(array)
 
     def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """`x` under other dims; itself where they are the same."""

@@ -16,6 +16,7 @@ from typing import Union
 import numpy as np
 
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
+from aot.frontends.lib.coordinates import Line, Places, line_of, meant, nearest, open_line, rounded
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
@@ -71,14 +72,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Axis:
-    """One resized dim; `scale` is None where sizes of unknown extents are given. A run computes
-    `ratio`, f32[], in its place where it is not their ratio. `roi` is the part of the dim that is
-    cropped, of its first element's place to its last one's."""
+    """One resized dim; `scale` is exact, and None where sizes of unknown extents are given. A run
+    computes `ratio`, f32[], in its place where it is not their ratio. `roi` is the part of the dim
+    that is cropped, of its first element's place to its last one's."""
 
     number: int
     extent: Dim
     size: Dim
-    scale: float | None
+    scale: Fraction | None
     roi: Region = (0.0, 1.0)
     ratio: Value | None = field(default=None, kw_only=True)
 
@@ -88,43 +89,17 @@ class Axis:
         return extents and self.ratio is None and not any(isinstance(e, Value) for e in self.roi)
 
 
-def _coordinates(options: Options, axis: Axis, dtype: type = np.float64) -> Array:
-    """The position in the operand of each result element, in arithmetic of `dtype`."""
+def _line(options: Options, axis: Axis) -> Line:
+    """The position in the operand of each result element, of known extents."""
     assert isinstance(axis.extent, int) and isinstance(axis.size, int) and axis.scale is not None
-    y: Array = np.arange(axis.size, dtype=dtype)
-    scale, last = dtype(axis.scale), dtype(axis.extent - 1)
-    width = scale * dtype(axis.extent)
-    match options.coordinates:
-        case "align_corners":
-            return np.asarray(np.zeros_like(y) if width == 1 else y * last / (width - 1))
-        case "asymmetric":
-            return np.asarray(y / scale)
-        case "tf_crop_and_resize":
-            start, end = (dtype(edge) for edge in axis.roi if not isinstance(edge, Value))
-            if width == 1:
-                return np.asarray(np.full_like(y, (end - start) * last / 2) + start * last)
-            return np.asarray(y * (end - start) * last / (width - 1) + start * last)
-        case "pytorch_half_pixel" if axis.size == 1:
-            return np.zeros_like(y)
-        case "half_pixel_symmetric":
-            offset = dtype(axis.extent / 2) * (1 - dtype(axis.size) / width)
-            return np.asarray(offset + (y + dtype(0.5)) / scale - dtype(0.5))
-    return np.asarray((y + dtype(0.5)) / scale - dtype(0.5))
+    start, end = (Fraction(edge) for edge in axis.roi if not isinstance(edge, Value))
+    return line_of(options.coordinates, axis.extent, axis.size, axis.scale, (start, end))
 
 
 def _nearest(options: Options, axis: Axis) -> Array:
-    """The element that each result element is; in f32, where 1.5 / 0.6 is 2.5, as it is meant."""
-    x = _coordinates(options, axis, np.float32)
-    match options.rounding:
-        case "floor":
-            found = np.floor(x)
-        case "ceil":
-            found = np.ceil(x)
-        case "round_prefer_ceil":
-            found = np.floor(x + np.float32(0.5))
-        case _:
-            found = np.ceil(x - np.float32(0.5))
-    return np.asarray(found, np.int64)
+    """The element that each result element is."""
+    assert isinstance(axis.size, int)
+    return nearest(_line(options, axis), options.rounding, axis.size)
 
 
 def _kernel(options: Options, distance: Array) -> Array:
@@ -139,15 +114,16 @@ def _kernel(options: Options, distance: Array) -> Array:
 
 def _taps(options: Options, axis: Axis) -> tuple[Array, Array]:
     """Positions and weights [size, taps]; downscaling with antialias widens the kernel."""
-    x = _coordinates(options, axis)
-    assert axis.scale is not None and isinstance(axis.extent, int)
+    assert axis.scale is not None and isinstance(axis.extent, int) and isinstance(axis.size, int)
+    places = Places.of(_line(options, axis), axis.size)
     radius = 1 if options.mode == "linear" else 2
-    scale = min(axis.scale, 1.0) if options.antialias and axis.size else 1.0
+    scale = min(axis.scale, Fraction(1)) if options.antialias and axis.size else Fraction(1)
     first = math.floor(-radius / scale) + 1
-    left = np.ceil(x) - 1  # the pixel before x, or one left of it
+    left = places.ceilings - 1  # the pixel before x, or one left of it
     offsets = np.arange(first, 2 - first)
     positions = left[:, None] + offsets[None, :]
-    weights = _kernel(options, (positions - x[:, None]) * scale)
+    distances = offsets[None, :] - places.beyond(left)[:, None]
+    weights = _kernel(options, distances * float(scale))
     if options.antialias:
         weights = weights / weights.sum(axis=1, keepdims=True)
     if options.exclude_outside:
@@ -157,7 +133,7 @@ def _taps(options: Options, axis: Axis) -> tuple[Array, Array]:
     is_used = np.any(weights != 0, axis=0)
     is_used[0] |= not is_used.any()
     positions, weights = positions[:, is_used], weights[:, is_used]
-    return np.clip(positions, 0, axis.extent - 1).astype(np.int64), weights
+    return np.clip(positions, 0, axis.extent - 1), weights
 
 
 def _repetition(options: Options, axis: Axis) -> int | None:
@@ -252,7 +228,7 @@ class _Program:
         if axis.ratio is not None:
             return axis.ratio
         if axis.scale is not None:
-            return axis.scale
+            return float(axis.scale)
         return self.op("div", self.number(axis.size), self.number(axis.extent))
 
     def positions(self, x: Value) -> Value:
@@ -260,6 +236,36 @@ class _Program:
         return self.b.cast(self.op("maximum", x, 0.0), I64)
 
     def nearest(self) -> Value:
+        axis = self.axis
+        line = None
+        if axis.ratio is None:
+            line = open_line(self.options.coordinates, axis.extent, axis.size, axis.scale)
+        return self.nearest_in_floats() if line is None else self.nearest_in_integers(line)
+
+    def nearest_in_integers(self, line: Line) -> Value:
+        """The quotients of `line` rounded, and those below zero as 0, which they clamp to."""
+        moved, is_floor = rounded(line, self.options.rounding)
+        start = moved.start if is_floor else dims.add(moved.start, dims.add(moved.divisor, -1))
+        y = self.b.emit("range", size=self.axis.size)
+        above = self.b.emit(
+            "add", self.b.emit("mul", y, self.whole(moved.slope)), self.whole(start)
+        )
+        above = self.b.emit("maximum", above, self.whole(0))
+        # a dim of no elements has no quotient
+        found = self.b.emit("div", above, self.whole(dims.maximum(moved.divisor, 1)))
+        size = self.axis.size
+        if self.options.coordinates != "pytorch_half_pixel" or (isinstance(size, int) and size > 1):
+            return found
+        is_one = self.b.emit("equal", self.whole(size), self.whole(1))
+        return self.b.emit("where", is_one, self.whole(0), found)
+
+    def whole(self, extent: Dim) -> Value:
+        """A number, i64[1]."""
+        if isinstance(extent, int):
+            return self.b.constant(np.array([extent], np.int64))
+        return self.b.emit("dim_values", dims=(extent,))
+
+    def nearest_in_floats(self) -> Value:
         x = self.coordinates()
         match self.options.rounding:
             case "floor":
@@ -361,8 +367,8 @@ def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Ax
             y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
             continue
         assert isinstance(axis.extent, int)
-        x = _coordinates(options, axis)
-        is_outside = (x < 0) | (x > axis.extent - 1)
+        assert isinstance(axis.size, int)
+        is_outside = Places.of(_line(options, axis), axis.size).are_outside(axis.extent)
         if is_outside.any():
             mask = b.constant(is_outside.reshape(-1, *outer))
             y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
@@ -385,7 +391,8 @@ def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -
     for axis in axes:
         if isinstance(axis.size, int) and axis.scale is not None:
             # antialiasing widens the kernel of what shrinks
-            widening = 1 / min(axis.scale, 1.0) if options.antialias and axis.scale > 0 else 1.0
+            scale = min(float(axis.scale), 1.0)
+            widening = 1 / scale if options.antialias and scale > 0 else 1.0
             b.check_computed(
                 int(axis.size * min(4 * widening, 1e9)), f"the table of dim {axis.number}"
             )
@@ -405,7 +412,7 @@ def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -
 def _order(axis: Axis) -> tuple[float, int]:
     """What shrinks goes first, so that later dims have less to do. Of dims that grow alike the last
     does, which reads elements here and there where it is innermost: the others then read lines."""
-    scale = axis.scale if axis.scale is not None else 1.0
+    scale = float(axis.scale) if axis.scale is not None else 1.0
     return (scale, axis.number) if scale < 1.0 else (1.0, -axis.number)
 
 
@@ -434,7 +441,13 @@ def by_scales(
     if not all(s > 0 and math.isfinite(s) for s in scales):
         raise b.error(f"scales {list(scales)} are not positive")
     return [
-        Axis(d, x.type.dims[d], _scaled_extent(x.type.dims[d], scale), scale, *roi[i : i + 1])
+        Axis(
+            d,
+            x.type.dims[d],
+            _scaled_extent(x.type.dims[d], scale),
+            meant(scale, F32),
+            *roi[i : i + 1],
+        )
         for i, (d, scale) in enumerate(zip(numbers, scales, strict=True))
     ]
 
@@ -456,7 +469,10 @@ def by_sizes(
     for i, (d, size) in enumerate(zip(numbers, sizes, strict=True)):
         extent = x.type.dims[d]
         is_known = isinstance(extent, int) and isinstance(size, int) and extent > 0
-        scale = 1.0 if extent == size else float(size) / float(extent) if is_known else None  # type: ignore[arg-type]
+        scale = Fraction(1) if extent == size else None
+        if is_known:
+            assert isinstance(extent, int) and isinstance(size, int)
+            scale = Fraction(size, extent)
         axes.append(Axis(d, extent, size, scale, *roi[i : i + 1]))
     if policy == "stretch":
         return axes
@@ -468,7 +484,7 @@ def by_sizes(
         )
     scale = min(known) if policy == "not_larger" else max(known)
     return [
-        replace(axis, scale=scale, size=int(scale * axis.extent + 0.5))
+        replace(axis, scale=scale, size=math.floor(scale * axis.extent + Fraction(1, 2)))
         for axis in axes
         if isinstance(axis.extent, int)
     ]

@@ -62,8 +62,11 @@ def loop_results(form: LoopForm) -> Sequence[Held]:
     nothing reads, any value.
 
     Raises:
-        UnsupportedNodeError, CompileError: neither way is open.
+        UnsupportedNodeError, CompileError: neither way is open, or the body does not name what it
+            carries.
     """
+    if not all(form.carried_names):
+        raise form.node.error("an input of its body, which is carried, has no name")
     if all(isinstance(v, Value) for v in form.initial):
         return _AsOp(form).results()
     before = dict(form.node.rewriter.function.assumptions)

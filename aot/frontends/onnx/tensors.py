@@ -7,6 +7,7 @@ model's folder are never read.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnx import TensorProto
 from aot.errors import CompileError
 from aot.frontends.onnx.stored import NARROW
 from aot.frontends.onnx.strings import STRING, StringTable, texts_of
+from aot.ir import input_files, limits
 from aot.ir.types import Array, DType
 
 DTYPES = {
@@ -207,15 +209,14 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
             f"{list(tensor.dims)} take {wanted}"
         )
     try:
-        if path.exists() and not path.is_file():  # a pipe would block, a device never end
-            raise CompileError(f"{what} has its data in {location!r}, which is no file")
-        size = path.stat().st_size
-        if offset < 0 or offset + length > size:
-            raise CompileError(
-                f"{what} is at bytes {offset} to {offset + length} of "
-                f"{location!r}, which has {size}"
-            )
-        with path.open("rb") as file:
+        with input_files.opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if offset < 0 or offset + length > size:
+                raise CompileError(
+                    f"{what} is at bytes {offset} to {offset + length} of "
+                    f"{location!r}, which has {size}"
+                )
+            limits.extend(length)
             file.seek(offset)
             return bytes(file.read(length))
     except OSError as error:

@@ -7,13 +7,12 @@ file is not plainly what it seems, it is left whole to protobuf, whose say it is
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
 from aot.errors import CompileError
+from aot.ir import input_files
 
 _CUT_BYTES = 4096  # contents smaller than this stay where they are
 _WINDOW_BYTES = 1 << 16
@@ -40,12 +39,8 @@ class Source:
         self._stack = ExitStack()
         if self._data is None:
             assert not isinstance(model, bytes)
-            stream = Path(model).open("rb", buffering=0)  # noqa: SIM115 - the stack closes it
-            self._stream = self._stack.enter_context(stream)
-            facts = os.fstat(self._stream.fileno())
-            self.size = facts.st_size
-            if not stat.S_ISREG(facts.st_mode):
-                self._data = self._stream.readall()
+            self._stream = self._stack.enter_context(input_files.opened(model))
+            self.size = os.fstat(self._stream.fileno()).st_size
         if self._data is not None:
             self.size = len(self._data)
         self._window, self._start = b"", 0

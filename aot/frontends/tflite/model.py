@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +21,7 @@ from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.tflite.flatbuffer import DamagedError, Flatbuffer, Table
 from aot.frontends.tflite.schema import ENUMS
 from aot.frontends.tflite.sparse import dense
+from aot.ir import input_files
 from aot.ir.types import Array, DType
 from aot.records import dataclass
 
@@ -316,7 +316,7 @@ def _numbers(found: Array | None) -> list[int]:
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
     """A file's bytes, mapped as long as anything reads them."""
     try:
-        with Path(path).open("rb") as stream:
+        with input_files.opened(path) as stream:
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()

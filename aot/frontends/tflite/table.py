@@ -89,11 +89,23 @@ class Node(Place):
     # operands
 
     def tensor(self, number: int) -> Tensor:
-        """The file's record of an operand."""
+        """The file's record of an operand.
+
+        Raises:
+            CompileError: there is none.
+        """
+        if number >= len(self.operator.inputs):
+            raise self.error(f"operand {number} is missing")
         return self.graph.tensors[self.operator.inputs[number]]
 
     def output(self, number: int = 0) -> Tensor:
-        """The file's record of a result."""
+        """The file's record of a result.
+
+        Raises:
+            CompileError: there is none.
+        """
+        if number >= len(self.operator.outputs):
+            raise self.error(f"result {number} is missing")
         return self.graph.tensors[self.operator.outputs[number]]
 
     @property

@@ -6,7 +6,7 @@ The only file that calls torch's exporter; what goes wrong there is told with to
 
 from __future__ import annotations
 
-import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from aot.errors import CompileError
+from aot.frontends.torch.archive import read_program
 from aot.frontends.torch.containers import in_places, register, registering_results
 from aot.frontends.torch.dynamic import OpenDims, bound_arguments, dim_names
 from aot.frontends.torch.program import Exported
@@ -63,7 +64,7 @@ def export(
                 module, tuple(args), keywords, dynamic_shapes=open_dims.shapes, strict=False
             )
         except Exception as error:  # what may go wrong in user code has no common base
-            raise CompileError(_advice(module, error)) from error
+            raise _failure(module, error) from error
     return Exported(program, dim_names(module, args, keywords, shapes))
 
 
@@ -78,11 +79,11 @@ def _shapes_in_places(
         return shapes
 
 
-def _advice(module: Any, error: Exception) -> str:
-    """Why an export failed, on a line, and torch's advice on others."""
+def _failure(module: Any, error: Exception) -> CompileError:
+    """Why an export failed, in a line, with torch's advice below it."""
     lines = [line.rstrip() for line in str(error).strip().splitlines() if line.strip()]
     first = lines[0] if lines else type(error).__name__
-    return "\n  ".join([f"torch.export can't export {type(module).__name__}: {first}", *lines[1:]])
+    return CompileError(f"torch.export can't export {type(module).__name__}: {first}", lines[1:])
 
 
 @contextmanager
@@ -99,36 +100,28 @@ def in_eval_mode(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings, which are about torch's own code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without torch's warnings and logs: what goes wrong is told by what it raises."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
-def load(source: str | Path | bytes) -> Exported:
-    """The program in a file that torch.export.save has written.
+def load(source: Path | bytes) -> Exported:
+    """The program in a file that torch.export.save has written; nothing in it is run.
 
     Raises:
-        CompileError: torch can't read it.
+        CompileError: it can't be read.
     """
-    file = io.BytesIO(source) if isinstance(source, bytes) else source
     where = "model" if isinstance(source, bytes) else str(source)
     with _quiet():
-        try:
-            return Exported(_without_expressions(torch.export.load(file)), where=where)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            raise CompileError(f"{where}: torch.export can't load it: {reason}") from error
-
-
-def _without_expressions(program: Any) -> Any:
-    """The program, whose bounds are those of symbols only: torch writes bounds of sums of them to
-    files, and can't decompose what it reads there."""
-    modes = (getattr(n.meta.get("val"), "fake_mode", None) for n in program.graph.nodes)
-    for env in {id(m.shape_env): m.shape_env for m in modes if m is not None}.values():
-        for expression in [e for e in getattr(env, "var_to_range", ()) if not e.is_Symbol]:
-            del env.var_to_range[expression]
-    return program
+        program = read_program(source, where)
+    length = len(source) if isinstance(source, bytes) else source.stat().st_size
+    return Exported(program, where=where, file_bytes=length)
 
 
 @cache
@@ -152,6 +145,8 @@ def decomposed(exported: Exported) -> Exported:
     with _quiet(), known_shapes(), torch.no_grad():
         try:
             program = exported.program.run_decompositions(_decompositions().copy())
+        except MemoryError:
+            raise
         except Exception as error:  # torch's own checks have no common base
             reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             raise CompileError(

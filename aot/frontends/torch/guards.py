@@ -8,7 +8,7 @@ differ in how torch strides tensors, and in nothing that is computed.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aot.frontends.lib.builder import UnsupportedNodeError
@@ -18,6 +18,7 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Assumption
 
 LEAST_CHECKED = 2
+MOST_TEXT = 1 << 12  # characters of a guard in a file: Python's parser has its own stack
 
 
 class _UnknownError(Exception):
@@ -73,6 +74,45 @@ def _comparison(guard: str, placeholders: Mapping[str, Any], sizes: Sizes) -> tu
     if not isinstance(left, DimExpr) and not isinstance(right, DimExpr):
         raise _UnknownError
     return left, sign, right
+
+
+_PLAIN = (
+    *(ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Subscript, ast.Load),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.And, ast.Or, ast.Not, ast.USub),
+    *(ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod),
+)
+
+
+def plain_guards(guards: Iterable[str]) -> list[str]:
+    """The guards that only compare and compute sizes of inputs, written anew: torch runs guards as
+    Python code, so that those of a file must not do anything else."""
+    return [text for guard in guards if (text := _plain(guard))]
+
+
+def _plain(guard: str) -> str:
+    """A guard as Python writes it; "" where it may do something else."""
+    if len(guard) > MOST_TEXT:
+        return ""
+    try:
+        tree = ast.parse(guard.strip(), mode="eval").body
+        return ast.unparse(tree) if all(map(_is_plain, ast.walk(tree))) else ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # as `ast` says of a deep text
+        return ""
+
+
+def _is_plain(tree: ast.AST) -> bool:
+    match tree:
+        case ast.Constant(bool() | None):
+            return True
+        case ast.Constant(int(value)):
+            return abs(value) < 1 << 63
+        case ast.Constant(str(text)):
+            return text.isprintable() and not set(text) & set("\"'\\")
+        case ast.Call(ast.Name("min" | "max"), _, []) | ast.Call(ast.Attribute(_, "size"), [], []):
+            return True
+        case ast.Name("L" | "min" | "max") | ast.Attribute(_, "size"):
+            return True
+    return isinstance(tree, _PLAIN)
 
 
 class _Reader:

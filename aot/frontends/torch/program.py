@@ -52,6 +52,7 @@ class Exported:
         dim_names: (number of an input among all leaves, axis) -> the name of its dim.
         guards: what torch has taken for granted of shapes, as Python expressions.
         where: what messages call it.
+        file_bytes: length of the file that it was read from; None if it is from none.
         is_decomposed: its graph is functional and in the table's ops, as far as torch can.
     """
 
@@ -59,6 +60,7 @@ class Exported:
     dim_names: Mapping[tuple[int, int], str] = field(default_factory=dict)
     guards: Sequence[str] = ()
     where: str = "model"
+    file_bytes: int | None = None
     is_decomposed: bool = False
 
 

@@ -406,6 +406,21 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from walk(stmt.otherwise)
 
 
+def expressions_of(stmt: Stmt) -> tuple[Expr, ...]:
+    """The roots of a statement's own expressions; a matrix statement's are in its meaning."""
+    match stmt:
+        case Let() | Combine():
+            return (stmt.value,)
+        case If():
+            return (stmt.condition,)
+        case Store():
+            guard = () if stmt.guard is None else (stmt.guard,)
+            return (*stmt.indices, stmt.value, *guard)
+        case Prefetch():
+            return (stmt.index,)
+    return ()
+
+
 @dataclass
 class KernelBuilder:
     """Collects parameters, buffers and scratch while a lowering writes the tree.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from aot.errors import InternalError
+from aot.ir import wide_functions
 from aot.ir.expr import (
     COMPARE_OPS,
     Binary,
@@ -350,21 +351,20 @@ def _fma_of_rationals(a: float, b: float, c: float, plain: float) -> float:
         return math.inf if exact > 0 else -math.inf
 
 
-def _erf(x: Array) -> Array:
-    return np.asarray(np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64)))
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
 _TRANSCENDENTAL: dict[str, Rule] = {
     "exp": np.exp,
     "exp_nonpositive": np.exp,
+    "expm1": np.expm1,
     "log": np.log,
+    "log1p": np.log1p,
     "tanh": np.tanh,
-    "erf": _erf,
-    "sigmoid": _sigmoid,
+    "erf": wide_functions.erf,
+    "erfc": wide_functions.erfc,
+    "sigmoid": wide_functions.sigmoid,
+    "silu": wide_functions.silu,
+    "mish": wide_functions.mish,
+    "gelu": wide_functions.gelu,
+    "gelu_tanh": wide_functions.gelu_tanh,
     "sin": np.sin,
     "cos": np.cos,
 }
@@ -389,6 +389,7 @@ _BINARY: dict[str, Rule2] = {
     "floormod": np.mod,
     "min": np.minimum,
     "max": np.maximum,
+    "fmod": np.fmod,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,

@@ -56,6 +56,7 @@ from aot.kernels.ir.nodes import (
     Space,
     Stmt,
     Store,
+    expressions_of,
     walk,
 )
 from aot.kernels.ir.scalar import schedule
@@ -394,7 +395,7 @@ class _Verifier:
             if isinstance(target, Scratch) and target.space is not Space.WORKGROUP:
                 stored.setdefault(target, set()).update(axes)
         for stmt, axes in placed:
-            for node in schedule(list(_expressions(stmt))):
+            for node in schedule(list(expressions_of(stmt))):
                 if isinstance(node, Load) and not stored.get(node.source, set()) <= axes:
                     raise self.fail(
                         f"{node.source.name} differs from lane to lane and is read "
@@ -552,7 +553,7 @@ class _Verifier:
         result = DType.BOOL if e.op in COMPARE_OPS else dtype
         is_legal = (
             dtype.is_float
-            if e.op == "pow"
+            if e.op in ("pow", "fmod")
             else dtype.is_integer
             if e.op in _INTEGER_BINARY
             else not dtype.is_float
@@ -576,16 +577,3 @@ def _with_lane_axes(
             yield from _with_lane_axes(stmt.body, axes | {stmt.axis} if is_lane else axes)
         elif isinstance(stmt, If):
             yield from _with_lane_axes((*stmt.then, *stmt.otherwise), axes)
-
-
-def _expressions(stmt: Stmt) -> Iterable[Expr]:
-    match stmt:
-        case Let() | Combine():
-            yield stmt.value
-        case If():
-            yield stmt.condition
-        case Store():
-            yield from stmt.indices
-            yield stmt.value
-            if stmt.guard is not None:
-                yield stmt.guard

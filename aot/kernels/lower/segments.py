@@ -22,8 +22,9 @@ _CHOICES = ("min", "max")
 MOST_TIMES = 4
 
 
-def ends(values: Iterable[Expr], var: Var, extent: int) -> list[int]:
-    """Where segments of an axis end, in order; its extent is the last of them."""
+def ends(values: Iterable[Expr], var: Var, extent: int, most: int | None = None) -> list[int]:
+    """Where segments of an axis end, in order; its extent is the last of them. Where there are more
+    than `most`, they are those up to some place: each takes a walk over all values to find."""
     found: list[int] = []
 
     def split(values: Sequence[Expr], first: int, end: int) -> None:
@@ -34,6 +35,9 @@ def ends(values: Iterable[Expr], var: Var, extent: int) -> list[int]:
         inside = sorted(turn for turn in turns if first < turn < end)
         if not inside:
             found.append(end)
+            return
+        if most is not None and len(found) + len(inside) >= most:
+            found.extend((*inside, end))
             return
         for last in (*inside, end):
             split(values, first, last)

@@ -137,8 +137,8 @@ class _OnCpu(Elements):
 
     @property
     def is_one_tile(self) -> bool:
-        """Whether a tile has all keys, so that nothing is scaled down later."""
-        return isinstance(self.all_keys, int) and self.all_keys <= self.keys
+        """Whether there is one tile, which has all keys, so that nothing is scaled down later."""
+        return isinstance(self.all_keys, int) and 0 < self.all_keys <= self.keys
 
     @property
     def is_direct(self) -> bool:

@@ -38,8 +38,9 @@ class OnGpu(Elements):
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.plan.rows
         self.peers = nest.lanes // rows
-        some = 1 if self.queries == 0 else self.queries  # workgroups are only where queries are
         low, _ = dims.bounds(self.queries, self.known)
+        # of no queries nothing is computed, but the program finds out how much that is
+        some = self.queries if low is not None and low > 0 else dims.maximum(self.queries, 1)
         has_many = low is not None and 2 * low > rows
         self.splits = 1 if has_many else dims.maximum(dims.floor_divide(rows, some), 1)
         self.is_whole = dims.modulo(dims.multiply(self.queries, self.splits), rows) == 0

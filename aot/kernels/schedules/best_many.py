@@ -2,7 +2,7 @@
 
 Elements are compared as integers in the same order. The k-th of them is found bit by bit, each by
 counting those that are not before it; then those that are among the best are copied in their
-order, and the place of each in the result is how many of these come before it. CPU only.
+order, and the rank of each is how many of these come before it. CPU only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEW = 96
 MOST = 2048
 # lanes at least
 LEAST_LANES = 4
-_SIGN, _LEAST = 31, -(1 << 31)
+_SIGN, _LEAST, _GREATEST = 31, -(1 << 31), (1 << 31) - 1
 
 
 class ManyBest:
@@ -46,24 +46,20 @@ class ManyBest:
         if self.x.dtype not in (DType.F32, DType.I32) or self.lanes < LEAST_LANES:
             return False
         room = self.nest.target.scratch_bytes // 4
-        return self.count <= MOST and self.extent + 2 * self.count + 3 * self.lanes <= room
+        return self.count <= MOST and self.extent + 3 * self.count + 5 * self.lanes <= room
 
     def line(self, at: Sequence[Expr]) -> list[Stmt]:
         """The results of the line whose indices across lines are `at`."""
         stmts = self._keys(at)
         if self.extent <= FEW:
             everything = self.keys, self.extent
-            return stmts + self._placed(at, *everything, lambda n: expr.cast(n, DType.INDEX))
-        scratch = self.nest.builder.scratch
-        size = self.count + self.lanes
+            return stmts + self._placed(at, *everything, lambda n: expr.cast(n, DType.I32))
+        scratch, size = self.nest.builder.scratch, self.count + self.lanes
         self.best = scratch("best", DType.I32, (size,), Space.WORKGROUP)
-        self.places = scratch("places", DType.I32, (self.count + 1,), Space.WORKGROUP)
+        self.places = scratch("places", DType.I32, (size,), Space.WORKGROUP)
         stmts += self._bound() + self._chosen()
         return stmts + self._placed(
-            at,
-            self.best,
-            self.count,
-            lambda n: expr.cast(Load(self.places, (n,), DType.I32), DType.INDEX),
+            at, self.best, self.count, lambda n: Load(self.places, (n,), DType.I32)
         )
 
     # Keys
@@ -94,7 +90,9 @@ class ManyBest:
             # zeros are equal
             bits = Bitcast(expr.add(value, expr.const(0.0, DType.F32)), DType.I32)
             sign = expr.binary("shr", bits, _number(_SIGN))
-            value = expr.binary("xor", bits, expr.binary("and", sign, _number((1 << 31) - 1)))
+            key = expr.binary("xor", bits, expr.binary("and", sign, _number(_GREATEST)))
+            # all NaNs are equal, and above infinity
+            value = expr.select(expr.unary("isnan", value), _number(_GREATEST), key)
         if self.lines.op.attrs["largest"]:
             return value
         return expr.binary("xor", value, _number(-1))
@@ -155,6 +153,8 @@ class ManyBest:
         bound = Load(self.bound, (zero,), DType.I32)
         so_many = Load(taken, (zero,), DType.I32)
         alike = Load(equal, (zero,), DType.I32)
+        # those behind the last of the best are not looked at
+        is_sought = expr.binary("lt", so_many, _number(self.count))
 
         def one(i: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -168,7 +168,7 @@ class ManyBest:
             is_best = expr.binary("or", expr.binary("gt", key, bound), is_among)
             return [
                 *stmts,
-                # beyond the last there is room for one that is none
+                # beyond the last there is room for those of a group that are none
                 Store(self.best, here, key),
                 Store(self.places, here, expr.cast(i, DType.I32)),
                 Store(taken, (zero,), expr.add(to, expr.cast(is_best, DType.I32))),
@@ -188,16 +188,17 @@ class ManyBest:
             stmts += halved(nest, "sum", some, size, 1)
             is_any = expr.binary("gt", Load(some, (zero,), DType.I32), _number(0))
             ones = nest.serial(size, lambda n: one(expr.add(first, n)), "n")
-            return [*stmts, If(is_any, tuple(ones))]
+            return [*stmts, If(expr.binary("and", is_any, is_sought), tuple(ones))]
 
         size = self.lanes
         whole, rest = divmod(self.extent, size)
         done = expr.index(whole * size)
+        last = nest.serial(rest, lambda n: one(expr.add(done, n)), "n")
         return [
             Store(taken, (zero,), _number(0)),
             Store(equal, (zero,), _number(0)),
             *nest.serial(whole, lambda g: group(expr.mul(g, expr.index(size)), size), "g"),
-            *nest.serial(rest, lambda n: one(expr.add(done, n)), "n"),
+            *([If(is_sought, tuple(last))] if last else []),
             *self._least(self.best, self.count),
         ]
 
@@ -210,6 +211,15 @@ class ManyBest:
         nest, lanes = self.nest, self.lanes
         scratch = nest.builder.scratch
         whole = -(-count // lanes)
+        # by rank, where elements were; as many as a vector's lanes can count
+        size = (whole + 1) * lanes
+        order = scratch("order", DType.I32, (size,), Space.WORKGROUP)
+
+        def cleared(o: Expr) -> list[Stmt]:
+            first = expr.mul(o, expr.index(lanes))
+            return over_lanes(
+                nest, lanes, lambda n: [Store(order, (expr.add(first, n),), _number(0))]
+            )
 
         def one(j: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -232,17 +242,20 @@ class ManyBest:
 
             stmts += nest.serial(whole, vector, "o")
             stmts += halved(nest, "sum", before, lanes, 1)
-            rank = nest.let(Load(before, (expr.index(0),), DType.I32), stmts, "rank")
-            stored = self._stores(at, expr.cast(rank, DType.INDEX), origin(j))
-            if count == self.count:
-                return stmts + stored
-            return [*stmts, If(expr.binary("lt", rank, _number(self.count)), tuple(stored))]
+            rank = expr.cast(Load(before, (expr.index(0),), DType.I32), DType.INDEX)
+            return [*stmts, Store(order, (rank,), origin(j))]
 
-        return nest.serial(count, one, "j")
+        return [
+            *nest.serial(whole + 1, cleared, "o"),
+            *nest.serial(count, one, "j"),
+            *nest.serial(
+                self.count, lambda n: self._stores(at, n, Load(order, (n,), DType.I32)), "n"
+            ),
+        ]
 
     def _stores(self, at: Sequence[Expr], rank: Expr, origin: Expr) -> list[Stmt]:
         stmts: list[Stmt] = []
-        place = let(self.lines, origin, stmts, "origin")
+        place = let(self.lines, expr.cast(origin, DType.INDEX), stmts, "origin")
         value = self.lines.load(0, self._place(at, place))
         position = expr.cast(place, self.lines.op.results[1].type.dtype)
         for number, stored in enumerate((value, position)):

@@ -388,9 +388,13 @@ class ContractionTiles:
         if self.nest.is_gpu or passes == 1:
             return tiles
         each = self.columns * self.together * self.roles.weight.dtype.bytes
-        fitting = dims.maximum(1, dims.floor_divide(cache, dims.multiply(sums, each)))
+        # a sum over nothing has no weights, and nothing at all no tiles
+        taken = dims.maximum(1, dims.multiply(sums, each))
+        fitting = dims.maximum(1, dims.floor_divide(cache, taken))
         if not isinstance(tiles, int) or not isinstance(fitting, int):
-            return dims.minimum(tiles, fitting)
+            return dims.maximum(1, dims.minimum(tiles, fitting))
+        if tiles == 0:
+            return 1
         blocks = -(-tiles // fitting)
         return -(-tiles // blocks)
 

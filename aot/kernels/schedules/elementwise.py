@@ -92,7 +92,7 @@ def _segmented(nest: Nest, output: Output) -> tuple[Stmt, ...] | None:
     if not isinstance(inner.extent, int) or (inner.extent > 2 * GRAIN and not is_repeated):
         return None
     found = {
-        axis: segments.ends(output.values, axis.var, axis.extent)
+        axis: segments.ends(output.values, axis.var, axis.extent, MOST_SEGMENTS)
         for axis in (*outer, inner)
         if isinstance(axis.extent, int)
     }

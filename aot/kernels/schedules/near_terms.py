@@ -135,6 +135,14 @@ def in_vectors(index: Expr) -> Expr:
             return expr.cast(index, DType.I64)
 
 
+def picked_by(number: Expr, pair: int) -> Expr:
+    """The index of an element in two vectors that hold `pair` elements together.
+
+    The instruction that picks looks only at the low bits of `number`, as the mask here says."""
+    mask = expr.const(pair - 1, number.dtype)
+    return expr.cast(expr.binary("and", number, mask), DType.INDEX)
+
+
 def _where(guard: Expr, e: Expr) -> Expr:
     """An expression whose loads are done where a guard holds, and are 0 elsewhere."""
     if isinstance(e, Load) and e.guard is None:
@@ -344,7 +352,7 @@ class _Near:
         """Term number `term` of a lane."""
         lane_of, pair_of = numbers
         place = (expr.index(term), lane)
-        number = expr.cast(Load(lane_of, place, lane_of.dtype), DType.INDEX)
+        number = picked_by(Load(lane_of, place, lane_of.dtype), 2 * self.lanes)
         loaded: list[Expr] = [Load(w, (number,), w.dtype) for w in windows]
         result = loaded[0]
         for count, other in enumerate(loaded[1:], 1):

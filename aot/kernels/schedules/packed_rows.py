@@ -89,7 +89,8 @@ class Packed:
         if isinstance(misfits, int) and misfits:
             return None
         share = min(tiles, max(LEAST_TILES, -(-tiles // WORKGROUPS)))
-        together = dims.minimum(dims.maximum(1, dims.floor_divide(most, terms)), share)
+        fitting = dims.floor_divide(most, dims.maximum(terms, 1))
+        together = dims.minimum(dims.maximum(1, fitting), share)
         blocks = dims.ceil_divide(tiles, together)
         parts = dims.minimum(dims.ceil_divide(WORKGROUPS, blocks), columns // LEAST_COLUMNS)
         across = dims.ceil_divide(wide, parts)

@@ -18,7 +18,7 @@ from aot.kernels.ir.nodes import If, Prefetch, Space, Stmt, Store
 from aot.kernels.lower.lane_reductions import halved
 from aot.kernels.lower.nest import GRAIN, Axis, Nest, Output
 from aot.kernels.lower.rows import row_of_vectors
-from aot.kernels.schedules.near_terms import in_vectors
+from aot.kernels.schedules.near_terms import in_vectors, picked_by
 from aot.kernels.schedules.resized_pairs import Resized
 from aot.kernels.schedules.windows import combined
 
@@ -229,7 +229,7 @@ class ResizedPlanes:
         def result(lane: Expr) -> list[Stmt]:
             found: list[Stmt] = []
             places = [
-                expr.cast(nest.let(self._number(vector, lane, k), found, "d"), DType.INDEX)
+                picked_by(nest.let(self._number(vector, lane, k), found, "d"), PAIR)
                 for k in range(self.taps)
             ]
             column = expr.add(first, lane)
@@ -266,15 +266,18 @@ class ResizedPlanes:
 
         def result(lane: Expr) -> list[Stmt]:
             found: list[Stmt] = []
-            places = [
-                expr.add(begin, expr.cast(self._number(vector, lane, k), DType.INDEX))
-                for k in range(self.taps)
-            ]
+            places = [self._inside(begin, self._number(vector, lane, k)) for k in range(self.taps)]
             column = expr.add(first, lane)
             (total,) = self._summed(column, [[element(place) for place in places]], found)
             return is_on(lane, [*found, *made(lane, total)])
 
         return [*stmts, nest.spread(LANES, result)]
+
+    def _inside(self, begin: Expr, number: Expr) -> Expr:
+        """The column that a term is in, which no proof knows: what tables said was stored."""
+        at = expr.add(begin, expr.cast(number, DType.INDEX))
+        last = expr.index(self.read - 1)
+        return expr.binary("min", expr.binary("max", at, expr.index(0)), last)
 
     def _summed(
         self, column: Expr, lines: Sequence[Sequence[Expr]], into: list[Stmt]

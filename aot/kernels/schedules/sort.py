@@ -3,7 +3,8 @@ of a few on a CPU, in order in registers.
 
 The worst of them is the heap's root, so that an element that is not better costs one comparison.
 At the end the heap is taken apart, worst first, into its own memory: O(n log k) in all. Of equal
-elements the one in front is the better, which makes the order total, and the result stable.
+elements the one in front is the better, which makes the order total, and the result stable. NaN
+is greater than any number, and equal to NaN.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _TopK:
         assert isinstance(axis, int) and isinstance(count, (int, DimExpr))
         self.axis, self.count = axis, count
         self.extent = self.x.dims[axis]
-        self.compare = "gt" if lines.op.attrs["largest"] else "lt"
+        self.is_largest = bool(lines.op.attrs["largest"])
         self.position_dtype = lines.op.results[POSITIONS].type.dtype
         self.wanted = [n for n in (VALUES, POSITIONS) if lines.results[n] is not None]
         builder = lines.nest.builder
@@ -132,7 +133,7 @@ class _TopK:
             Store(self.held[VALUES], (zero,), value),
             Store(self.held[POSITIONS], (zero,), expr.cast(i, self.position_dtype)),
         ]
-        is_better = expr.binary(self.compare, value, self.value(at, zero))
+        is_better = self.is_better(value, self.value(at, zero))
         return [*stmts, If(is_better, (*held, *self.sink(at, zero, expr.index(self.count))))]
 
     def take_worst(self, at: Sequence[Expr], end: Expr) -> list[Stmt]:
@@ -175,14 +176,28 @@ class _TopK:
             Store(self.held[POSITIONS], (zero,), self.position(at, p)),
         ]
 
+    def is_better(self, value: Expr, other: Expr) -> Expr:
+        """Whether an element comes before another in the result, wherever they are in x."""
+        greater, less = (value, other) if self.is_largest else (other, value)
+        if not value.dtype.is_float:
+            return expr.binary("gt", greater, less)
+        is_number = expr.unary("not", expr.unary("isnan", less))
+        if self.lines.nest.is_gpu:  # a driver may assume that comparisons never meet NaN
+            is_nan = expr.unary("isnan", greater)
+            is_above = expr.binary("or", is_nan, expr.binary("gt", greater, less))
+        else:
+            is_above = expr.unary("not", expr.binary("le", greater, less))
+        return expr.binary("and", is_number, is_above)
+
     def is_worse(self, value: Expr, position: Expr, other: Expr, than: Expr) -> Expr:
         """Whether an element comes after another in the result."""
-        is_worse = expr.binary(self.compare, other, value)
+        is_worse = self.is_better(other, value)
         if POSITIONS not in self.wanted:
             return is_worse  # equal values do not differ
-        is_later = expr.binary(
-            "and", expr.binary("eq", value, other), expr.binary("gt", position, than)
-        )
+        is_equal = expr.binary("eq", value, other)
+        if value.dtype.is_float:  # or both are NaN
+            is_equal = expr.unary("not", self.is_better(value, other))
+        is_later = expr.binary("and", is_equal, expr.binary("gt", position, than))
         return expr.binary("or", is_worse, is_later)
 
     def sink(self, at: Sequence[Expr], start: Expr, size: Expr) -> list[Stmt]:
@@ -265,7 +280,7 @@ class _FewBest(_TopK):
         stmts: list[Stmt] = []
         last = self.kept - 1
         value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
-        is_better = expr.binary(self.compare, value, self.of_rank(VALUES, last))
+        is_better = self.is_better(value, self.of_rank(VALUES, last))
         return [*stmts, If(is_better, tuple(self.insert(value, i, last)))]
 
     def of_rank(self, number: int, rank: int, lane: Expr | None = None) -> Load:
@@ -300,8 +315,7 @@ class _FewBest(_TopK):
             is_before = None
             if rank:
                 ahead = self.of_rank(VALUES, rank - 1, lane)
-                found = expr.binary(self.compare, value, ahead)
-                is_before = let(self.lines, found, stmts, "c")
+                is_before = let(self.lines, self.is_better(value, ahead), stmts, "c")
             for n in numbers:
                 now = coming[n]
                 if is_here is not None:
@@ -390,7 +404,7 @@ class _FewAcross(_FewBest):
                 value = let(self.lines, self.lines.load(0, self.place(at(lane), i)), stmts, "v")
                 is_better = None
                 if is_asked:
-                    found = expr.binary(self.compare, value, self.of_rank(VALUES, last, lane))
+                    found = self.is_better(value, self.of_rank(VALUES, last, lane))
                     is_better = let(self.lines, found, stmts, "b")
                 return [*stmts, *self.insert(value, i, rank, lane, is_better)]
 

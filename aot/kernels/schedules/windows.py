@@ -99,7 +99,7 @@ def members_apart(output: Output) -> tuple[Output, int] | None:
         if not isinstance(e, Binary) or e.op != "floordiv" or e.a is not last.var:
             continue
         size = expr.dim_of(e.b)
-        if isinstance(size, int) and dims.modulo(last.extent, size) == 0:
+        if isinstance(size, int) and size > 0 and dims.modulo(last.extent, size) == 0:
             parted = split_axis(output, len(output.axes) - 1, size)
             *outer, row, group, member = parted.axes
             return replace(parted, axes=(*outer, member, row, group)), size

@@ -178,6 +178,23 @@ def exp_nonpositive(a: Expr) -> Expr:
     return (p * ((t.bits() << 23) + 0x3F800000).float_bits()).e
 
 
+def expm1(a: Expr) -> Expr:
+    """exp(x) - 1, at most 2 ulp.
+
+    With x = n ln 2 + r it is 2^n (exp(r) - 1) + (2^n - 1), of which the second part is exact; both
+    are halved, so that 2^128 is none of them.
+    """
+    given = V(a)
+    x = at_most(at_least(given, -18.0), 89.0)
+    t = x.fma(_LOG2E, _MAGIC)
+    n = t - _MAGIC
+    r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
+    power = (polynomial(r, _EXP) * r).fma(r, r)
+    half = ((t.bits() << 23) + 0x3F000000).float_bits()
+    result = half.fma(power, half - 0.5) * 2.0
+    return (given.abs() < 2.0**-26).choose(given, result).e
+
+
 # What sigmoid is scaled by, so that exp(-x) is normal as far as it counts: it is 2^-24 at 1, and
 # 2^126 where the quotient is half of the least denormal number.
 _SIGMOID_SCALE = 24
@@ -203,6 +220,51 @@ def sigmoid(a: Expr) -> Expr:
     z = (V(Const(F32, 1.0)) - part) * (t.bits() << 23).float_bits()
     scale = 2.0**-_SIGMOID_SCALE
     return (V(Const(F32, scale)) / (z + scale)).e
+
+
+# What exp(-x) is scaled by where a product with x follows: normal from where that product is half
+# of the least denormal number to where it no longer counts beside 1.
+_GATE_SCALE = 2.0**-36
+_GATE_BIAS = 127 - 36
+
+
+def _gated(x: V, denominator: V) -> V:
+    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like; x is more than -112.
+
+    The quotient is normal, so that a small result is rounded to a denormal number once; what
+    overflows on the way is x itself.
+    """
+    quotient = V(Const(F32, 1.0)) / denominator
+    return (x > 2.0**60).choose(x, x * quotient * _GATE_SCALE)
+
+
+def _scaled_reciprocal_exp(x: V) -> V:
+    """exp(-x) * _GATE_SCALE for x that is NaN or at least -112; what is above 40 counts as 40."""
+    x = at_most(x, 40.0)
+    magic = _MAGIC + _GATE_BIAS
+    t = x.fma(-_LOG2E, magic)
+    n = t - magic
+    r = n.fma(_LN2_LOW, n.fma(_LN2_HIGH, x))
+    signed = tuple(c * (-1) ** k for k, c in enumerate(_EXP))
+    power = polynomial(r, (1.0, -1.0, *signed))
+    return power * (t.bits() << 23).float_bits()
+
+
+def silu(a: Expr) -> Expr:
+    """x / (1 + exp(-x)), at most 3 ulp; -0 at -infinity."""
+    x = at_least(V(a), -111.0)
+    return _gated(x, _scaled_reciprocal_exp(x) + _GATE_SCALE).e
+
+
+def mish(a: Expr) -> Expr:
+    """x tanh(log(1 + exp(x))), at most 4 ulp; -0 at -infinity.
+
+    With w = exp(-x) it is x / (1 + w g) of g = 2 w / (1 + 2 w).
+    """
+    x = at_least(V(a), -111.0)
+    w = _scaled_reciprocal_exp(x)
+    twice = w + w
+    return _gated(x, w * (twice / (twice + _GATE_SCALE)) + _GATE_SCALE).e
 
 
 # log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
@@ -243,6 +305,19 @@ def log(a: Expr) -> Expr:
     result = k.fma(_LN2_HIGH, f + square.fma(-0.5, tail))
     positive = (x < math.inf).choose(result, x)
     return (x > 0.0).choose(positive, x.equals(0.0).choose(V(Const(F32, -math.inf)), math.nan)).e
+
+
+def log1p(a: Expr) -> Expr:
+    """log(1 + x), at most 2.5 ulp; -inf at -1, NaN below.
+
+    log(u) x / (u - 1) of u = 1 + x as it is rounded: what the sum lost of x, the quotient gives
+    back (Hewlett-Packard, "HP-15C Advanced Functions Handbook", 1982, appendix).
+    """
+    x = V(a)
+    u = x + 1.0
+    rest = u - 1.0
+    ratio = rest.equals(x).choose(1.0, x / rest)
+    return rest.equals(0.0).choose(x, V(log(u.e)) * ratio).e
 
 
 # tanh(x) = x + x^3 p(x^2) on |x| <= 0.875, relative error 2^-26.4.
@@ -320,6 +395,86 @@ def erf(a: Expr) -> Expr:
     small = size.fma(polynomial(u, _ERF_SMALL), size)
     large = polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
     return _with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
+
+
+# exp(t^2 / 2) erfc(t / sqrt(2)) / 2 = p / (sqrt(2 pi) t p + q) on 0 <= t <= 14.8, relative error
+# 2^-25 with rounded coefficients; exp(t^2) erfc(t) = p / (sqrt(pi) t p + q) up to 10.4, 2^-25.3.
+# Far from 0 nearly all of the quotient is the reciprocal of its first part, of which the errors of
+# p are no part.
+_GELU_P = (0.75, 0.686648965, 0.296845466, 0.0684598535, 0.00731377024)
+_GELU_Q = (1.5, 0.69015491, 0.173164546, 0.0182526484, 1.74706122e-06)
+_ERFC_P = (1.0, 1.29494512, 0.791790247, 0.25827536, 0.0390277468)
+_ERFC_Q = (1.0, 0.650871754, 0.230966821, 0.0344367661, 4.5788297e-06)
+
+
+def _square(x: V) -> tuple[V, V]:
+    """x^2 as an unevaluated sum, of which the first part is exact."""
+    head = _head(x)
+    return head * head, (x - head) * (x + head)
+
+
+def _exp_of_pair(high: V, low: V) -> tuple[V, V]:
+    """(p, n + _MAGIC) with exp(high + low) == (1 + p) * 2^n, for a sum whose rounding would show.
+
+    The part that `high` has in common with n ln 2 cancels exactly where it has no bits below 2^-17.
+    """
+    t = (high + low).fma(_LOG2E, _MAGIC)
+    n = t - _MAGIC
+    r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, high)) + low
+    return (polynomial(r, _EXP) * r).fma(r, r), t
+
+
+def erfc(a: Expr) -> Expr:
+    """1 - erf(x), at most 4 ulp."""
+    x = V(a)
+    size = at_most(x.abs(), 10.3)
+    high, low = _square(size)
+    power, t = _exp_of_pair(high * -1.0, low * -1.0)
+    p = polynomial(size, _ERFC_P)
+    share = p / (size * p).fma(math.sqrt(math.pi), polynomial(size, _ERFC_Q))
+    tail = _scale(share.fma(power, share), t)
+    return (x < 0.0).choose(V(Const(F32, 2.0)) - tail, tail).e
+
+
+def gelu(a: Expr) -> Expr:
+    """x/2 (1 + erf(x / sqrt(2))), at most 4 ulp; -0 at -infinity.
+
+    It is max(x, 0) less |x| times the normal distribution's tail, which does not cancel.
+    """
+    x = V(a)
+    size = at_most(x.abs(), 14.75)
+    high, low = _square(size)
+    power, t = _exp_of_pair(high * -0.5, low * -0.5)
+    p = size * polynomial(size, _GELU_P)
+    share = p / p.fma(math.sqrt(2 * math.pi), polynomial(size, _GELU_Q))
+    tail = _scale(share.fma(power, share), t)
+    return ((x < 0.0).choose(V(Const(F32, -0.0)), x) - tail).e
+
+
+# gelu's approximation is x sigmoid(x (_GELU + _GELU_CUBE x^2)); parts of 12 bits and the rest
+_GELU = 2 * math.sqrt(2 / math.pi)
+_GELU_HIGH = 1.595703125
+_GELU_CUBE = 0.044715 * _GELU
+_GELU_CUBE_HIGH = 0.07135009765625
+
+
+def gelu_tanh(a: Expr) -> Expr:
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), at most 3 ulp; -0 at -infinity.
+
+    The argument of exp is a pair: half an ulp of it, where it is 100, would be 60 of the result.
+    """
+    given = V(a)
+    x = at_most(at_least(given, -10.9), 7.2)
+    high, low = _square(x)
+    head = _head(high + low)
+    product = head * -_GELU_CUBE_HIGH
+    rest = head * (_GELU_CUBE_HIGH - _GELU_CUBE) + (high - head + low) * -_GELU_CUBE
+    slope = _head(product - _GELU_HIGH)
+    slope_tail = product - (slope + _GELU_HIGH) + (rest + (_GELU_HIGH - _GELU))
+    x_head = _head(x)
+    power, t = _exp_of_pair(x_head * slope, (x - x_head) * slope + x * slope_tail)
+    scaled = (power + 1.0) * ((t.bits() << 23) + (_GATE_BIAS << 23)).float_bits()
+    return _gated(at_least(given, -10.9), scaled + _GATE_SCALE).e
 
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
@@ -521,10 +676,17 @@ def _any(*conditions: V) -> V:
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
     "exp_nonpositive": exp_nonpositive,
+    "expm1": expm1,
     "log": log,
+    "log1p": log1p,
     "tanh": tanh,
     "erf": erf,
+    "erfc": erfc,
     "sigmoid": sigmoid,
+    "silu": silu,
+    "mish": mish,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
     "sin": sin,
     "cos": cos,
     "pow": pow,

@@ -55,11 +55,41 @@ def exp(a: Expr) -> Expr:
     return _exp_clamped(at_most(at_least(V(a), -746.0), 710.0)).e
 
 
+def expm1(a: Expr) -> Expr:
+    """exp(x) - 1, at most 2 ulp; see float32."""
+    given = V(a)
+    x = at_most(at_least(given, -38.0), 710.0)
+    t = x.fma(_LOG2E, _MAGIC)
+    n = t - _MAGIC
+    r = x - n * _LN2_HIGH - n * _LN2_LOW
+    power = (polynomial(r, _EXP) * r).fma(r, r)
+    half = _float((t.bits(I64) << 52) + (_ONE - (1 << 52)))
+    result = half.fma(power, half - 0.5) * 2.0
+    return (given.abs() < 2.0**-54).choose(given, result).e
+
+
 def sigmoid(a: Expr) -> Expr:
     """1 / (1 + exp(-x)), at most 2.5 ulp."""
     x = V(a)
     z = _exp_clamped(at_least(V(unary("neg", x.abs().e)), -746.0))
     return ((x < 0.0).choose(z, 1.0) / (z + 1.0)).e
+
+
+def silu(a: Expr) -> Expr:
+    """x / (1 + exp(-x)), at most 3.5 ulp of results that are normal over x; -0 at -infinity."""
+    x = at_least(V(a), -760.0)
+    return (x * V(sigmoid(x.e))).e
+
+
+def mish(a: Expr) -> Expr:
+    """x tanh(log(1 + exp(x))), at most 5 ulp of results that are normal over x.
+
+    It is x n / (n + 2) with n = exp(x) (exp(x) + 2).
+    """
+    x = at_least(V(a), -760.0)
+    power = _exp_clamped(at_most(at_least(x, -746.0), 40.0))
+    n = power * (power + 2.0)
+    return (x * (n / (n + 2.0))).e
 
 
 # log(1 + f) - f + f^2 / 2 in s = f / (2 + f); msun's e_log.c
@@ -90,6 +120,15 @@ def log(a: Expr) -> Expr:
     result = k * _LN2_HIGH - (half - (s * (half + rest) + k * _LN2_LOW) - f)
     positive = (x < math.inf).choose(result, x)
     return (x > 0.0).choose(positive, x.equals(0.0).choose(_number(-math.inf), math.nan)).e
+
+
+def log1p(a: Expr) -> Expr:
+    """log(1 + x), at most 2.5 ulp; see float32."""
+    x = V(a)
+    u = x + 1.0
+    rest = u - 1.0
+    ratio = rest.equals(x).choose(1.0, x / rest)
+    return rest.equals(0.0).choose(x, V(log(u.e)) * ratio).e
 
 
 # tanh(x) = x + x z P(z) / Q(z) in z = x^2 on |x| < 0.625; Cephes' tanh.c
@@ -178,9 +217,13 @@ def cos(a: Expr) -> Expr:
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
     "exp_nonpositive": exp,
+    "expm1": expm1,
     "log": log,
+    "log1p": log1p,
     "tanh": tanh,
     "sigmoid": sigmoid,
+    "silu": silu,
+    "mish": mish,
     "sin": sin,
     "cos": cos,
 }

@@ -39,7 +39,7 @@ from aot.ir.graph import Block, Function, Module, Op, Value
 from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
-from aot.ops.elementwise import CAST, MUL
+from aot.ops.elementwise import CAST, DIV, MUL
 from aot.ops.quantization import DEQUANTIZE
 from aot.ops.selection import GATHER
 from aot.ops.spatial import RESAMPLE
@@ -183,6 +183,7 @@ def _is_index_only(group: Group) -> bool:
     return (
         len(group.ops[-1].results) == 1
         and all(op.record.is_cheap or op.record.kind in _PLACES for op in group.ops)
+        and not any(op.record is DIV and op.result.type.dtype.is_integer for op in group.ops)
         and all(
             v.op is not None and v.op.record is CONSTANT and v.type.element_count == 1
             for v in _inputs(group.ops)

@@ -17,29 +17,32 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     Where the narrow ones (f16, i8, i16, u8, u16) lack, each op that computes in one casts its
     operands to f32, i32 or u32 and its results back. Integers wrap as they did. A float that
     another such op computes with is not rounded in between: f16 is where it is stored, moved or
-    cast by the model. A contraction of integers that sums in i32 reads them as they are: loads
-    widen.
+    cast by the model, and where a discontinuity is near (`aot.analysis.discontinuities`), which
+    must see the model's own bits. A contraction of integers that sums in i32 reads them as they
+    are: loads widen.
 Never: changes the types of a function's inputs and results, of state variables, of a loop's trip
     count, or bool, which is a byte in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
+from aot.analysis.discontinuities import Discontinuities
+from aot.analysis.integer_ranges import WideOps, clamps
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
-from aot.ir.builtin import EXTENT
+from aot.ir.builtin import CONSTANT, EXTENT
 from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import Kind, call_of, contraction_of
+from aot.ir.record import REGISTRY, Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
-from aot.ops.elementwise import CAST
+from aot.ops.elementwise import CAST, MAXIMUM, MINIMUM
 from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
 from aot.records import dataclass
@@ -67,6 +70,14 @@ def run(module: Module, context: PassContext) -> None:
             raise InternalError("legalise-dtypes runs before dispatch regions are formed")
         if narrow:
             stays = stays_wide(function, narrow, hosted) if hosted else Stays()
+            integers = [d for d in narrow if d.is_integer]
+            if integers:
+                found = WideOps(function, integers)
+                if not hosted and target.has_cpu_fallback and _split_sums(function, found):
+                    found = WideOps(function, integers)
+                _refuse_wide_ops(function, found, hosted, target)
+                stays.ops |= found.ops
+                stays.limits = found.is_clamped
             _Narrowing(function, narrow, target, stays).run()
         if widen:
             _widen(function, widen)
@@ -162,10 +173,82 @@ class Stays:
     Attributes:
         ops: they keep their dtypes.
         borders: arguments and results of control flow that keep theirs.
+        limits: whether an operand of an op that is made narrow means, beyond what that dtype
+            holds, what its largest number means.
     """
 
     ops: set[Op] = field(default_factory=set)
     borders: set[Value] = field(default_factory=set)
+    limits: Callable[[Op, int], bool] = lambda op, number: False
+
+
+# What a GPU that lacks 64-bit integers computes in pairs of words all the same; a CPU that lacks
+# them has carries, and computes all.
+_IN_PAIRS = frozenset({Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTURE})
+
+
+_PIECE_BITS = 8  # so that lines of 2^24 elements sum within 32 bits
+
+
+def _split_sums(function: Function, wide: WideOps) -> bool:
+    """Makes of sums of 64-bit integers that may not fit sums of their bytes, which a GPU has in 32
+    bits, put together as elements; whether there are any."""
+    sums = [
+        op
+        for op in control_ops(function)
+        if op in wide.ops
+        and (op.name == "reduce_sum" or (op.name == "scan" and op.attrs["combine"] == "sum"))
+    ]
+    for op in sums:
+        _split_sum(op, Rewriter(function).at(op))
+    return bool(sums)
+
+
+def _split_sum(op: Op, rewriter: Rewriter) -> None:
+    given = op.operands[0]
+    assert given is not None
+
+    def number(value: int) -> Value:
+        data = ConstantData(np.array(value, np.uint64), TensorType(DType.U64, ()))
+        return rewriter.create(CONSTANT, [], {"value": data}, op.origin).result
+
+    def make(name: str, a: Value, b: Value) -> Value:
+        return rewriter.create(REGISTRY[name], [a, b], {}, op.origin).result
+
+    x = _as(rewriter, given, DType.U64, op.origin)
+    total: Value | None = None
+    for first in range(0, 64, _PIECE_BITS):
+        piece = make(
+            "bit_and", make("shift_right", x, number(first)), number((1 << _PIECE_BITS) - 1)
+        )
+        piece = _cast(rewriter, piece, DType.U32, op.origin)
+        part = rewriter.create(op.record, [piece], op.attrs, op.origin).result
+        part = make("shift_left", _cast(rewriter, part, DType.U64, op.origin), number(first))
+        total = part if total is None else make("add", total, part)
+    assert total is not None
+    rewriter.replace_op(op, [_as(rewriter, total, given.type.dtype, op.origin)])
+
+
+def _refuse_wide_ops(
+    function: Function, wide: WideOps, hosted: Collection[DType], target: Target
+) -> None:
+    """Ops on 64-bit integers that would not compute the same in 32 bits, and that neither the
+    target nor a host computes.
+
+    Raises:
+        UnsupportedError: lists them.
+    """
+    problems = [
+        f"{op.name}" + (f" (node {op.origin!r})" if op.origin else "")
+        for op in control_ops(function)
+        if op in wide.ops and op.record.kind not in _IN_PAIRS
+    ]
+    if problems and not hosted and target.has_cpu_fallback:
+        raise UnsupportedError(
+            f"target {target.name} has integers of 32 bits, and operands or results of these may "
+            f"not fit; cast them to int32 in the model{or_host(target)}:",
+            problems,
+        )
 
 
 def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
@@ -178,7 +261,7 @@ def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) ->
         if isinstance(data := op.attrs.get("value"), ConstantData)
         and data.type.dtype in hosted
         and data.type.dtype in dtypes
-        and not all(_clamps(user, number) for user, number in op.result.uses)
+        and not all(clamps(user, number) for user, number in op.result.uses)
         and not _fits(data, dtypes[data.type.dtype])
     ]
     found.ops.update(v.op for v in waiting if v.op is not None)
@@ -367,7 +450,10 @@ class _Narrowing:
         value = op.operands[number]
         if value is None or not (value in self.values or value in self.kept):
             return value
-        fresh = self.narrow(value, rewriter, op.origin)
+        if self.stays.limits(op, number):
+            fresh = self.limited(value, rewriter, op.origin)
+        else:
+            fresh = self.narrow(value, rewriter, op.origin)
         spec = op.record.operands[min(number, len(op.record.operands) - 1)]
         if fresh.type.dtype in spec.dtypes:
             return fresh
@@ -377,6 +463,17 @@ class _Narrowing:
         """An old value as it is computed with."""
         found = self.now(value)
         return _as(rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin)
+
+    def limited(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
+        """An old value as it is computed with, brought to what that dtype holds."""
+        found, narrow = self.wide(value, rewriter, origin), self.dtypes[value.type.dtype]
+        info = np.iinfo(narrow.numpy)
+        for record, number in ((MAXIMUM, info.min), (MINIMUM, info.max)):
+            array = np.array(number, value.type.dtype.numpy)
+            data = ConstantData(array, TensorType(value.type.dtype, ()))
+            limit = rewriter.create(CONSTANT, [], {"value": data}, origin).result
+            found = rewriter.create(record, [found, limit], {}, origin).result
+        return _cast(rewriter, found, narrow, origin)
 
     def wide(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
         """An old value in the dtype that it had."""
@@ -402,7 +499,7 @@ class _Narrowing:
             info = np.iinfo(narrow.numpy)
             clamped = np.clip(array, info.min, info.max)
             if (clamped != array).any() and not all(
-                _clamps(user, number) for user, number in op.result.uses
+                clamps(user, number) for user, number in op.result.uses
             ):
                 bad = array[clamped != array].reshape(-1)[0]
                 self.problems.append(
@@ -440,11 +537,6 @@ def _memory(function: Function) -> list[Value]:
     ]
 
 
-def _clamps(op: Op, number: int) -> bool:
-    """Whether a number too large for the dtype means to `op` what the largest one means."""
-    return op.record.operands[min(number, len(op.record.operands) - 1)].clamps
-
-
 def _widens_loads(op: Op, dtypes: DTypes) -> bool:
     """Whether a contraction sums in a dtype that the target computes in: its loads widen anyway."""
     dims = contraction_of(op)
@@ -456,6 +548,8 @@ def _widens_loads(op: Op, dtypes: DTypes) -> bool:
 def _widen(function: Function, dtypes: DTypes) -> None:
     """Surrounds each op that computes in one of `dtypes` by casts."""
     rounded: dict[Value, Value] = {}  # floats that were cast back, and what they were
+    found = Discontinuities(function)
+    near = {v for op in control_ops(function) for v in op.results if found.are_near(v)}
 
     def widened(value: Value | None, rewriter: Rewriter, origin: str) -> Value | None:
         wide = None if value is None else dtypes.get(value.type.dtype)
@@ -477,8 +571,8 @@ def _widen(function: Function, dtypes: DTypes) -> None:
             for old, fresh in zip(op.results, made.results, strict=True)
         ]
         rewriter.replace_op(op, results)
-        for narrow, wide in zip(results, made.results, strict=True):
-            if narrow is not wide and narrow.type.dtype.is_float:
+        for narrow, wide, old in zip(results, made.results, op.results, strict=True):
+            if narrow is not wide and narrow.type.dtype.is_float and old not in near:
                 rounded[narrow] = wide
     for value in rounded:
         if not value.uses and value.op is not None:

@@ -1,11 +1,11 @@
 """algebra: equations of real numbers that need not hold to the last bit of floats.
 
 Requires: canonical form, constants folded. What it emits on constants wants folding after it.
-Ensures: scales and shifts by constants stand in the weights and biases before them; chains of
-    constant factors and terms are one; a decomposed layer norm is `layer_norm`, and so are `gelu`,
-    `hard_swish` and `attention`.
-Never: changes a result by more than a few roundings, touches integers, or keeps the old op alive
-    beside the new one.
+Ensures: scales and shifts by constants stand in the weights and biases before them; a decomposed
+    layer norm is `layer_norm`, and so are `gelu`, `hard_swish` and `attention`; where the contract
+    of docs/internals/algebra.md permits.
+Never: changes a result by more than its rule's bound, or where that bound may decide (before a
+    discontinuity). Touches integers, or keeps the old op alive beside the new one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from aot.ir.contraction import ContractionDims
 from aot.ir.graph import ConstantData, Function, Module, Op, Value
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
-from aot.ops import OpRecord, elementwise, movement, reduction
+from aot.ir.types import DType
+from aot.ops import elementwise, movement, reduction
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify import (
     algebra_activations,
@@ -27,8 +28,22 @@ from aot.passes.simplify import (
     algebra_flattened,
     algebra_shuffles,
 )
-from aot.passes.simplify.algebra_terms import emit, is_along, shaped, sole, will_fold
+from aot.passes.simplify.algebra_terms import (
+    emit,
+    is_along,
+    may_round,
+    shaped,
+    sizes_of,
+    sole,
+    will_fold,
+)
+from aot.passes.simplify.bounds import REORDERS, replaces, rounds, scales
 from aot.passes.simplify.rewriting import Rewrite, Rule, RuleSet, constant_of, definer, is_all, make
+
+# The sizes of the weights of a sum, before and after they are scaled, add up to this at most, so
+# that it overflows both ways or neither, of elements up to the largest number over this.
+MOST_GAIN = {DType.F16: 2.0**8}
+_MOST_GAIN = 2.0**32
 
 
 def run(module: Module, context: PassContext) -> None:
@@ -53,11 +68,14 @@ def _sole_contraction(value: Value | None) -> tuple[Op, ContractionDims] | None:
 
 
 def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
+    """A `mul` or a `div`, which the weights and the bias become."""
     found, scale = _sole_contraction(op.operands[0]), op.operands[1]
     if found is None:
         return None
     maker, dims = found
     if scale is None or not is_along(scale, op.result.type.rank, dims.column):
+        return None
+    if not _may_be_scaled(op, maker, dims, scale):
         return None
     operands: list[Value | None] = [*maker.operands]
     for number, column in ((dims.right.operand, dims.right.own[0]), (dims.bias, 0)):
@@ -72,8 +90,36 @@ def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
         extents = part.type.dims
         shape = tuple(n if d == column else 1 for d, n in enumerate(extents))
         factor = shaped(op, rewriter, scale, shape)
-        operands[number] = emit(op, rewriter, elementwise.MUL, part, factor)
+        operands[number] = emit(op, rewriter, op.record, part, factor)
     return make(op, rewriter, maker.record, *operands, **maker.attrs)
+
+
+def _may_be_scaled(op: Op, maker: Op, dims: ContractionDims, scale: Value) -> bool:
+    """Whether no weight underflows when it is scaled (but those that were subnormal already), and
+    no sum overflows only before or only after; nor is there a bias that may be there to round."""
+    dtype, weight = op.result.type.dtype, maker.operands[dims.right.operand]
+    found, factor = sizes_of(weight), sizes_of(scale)
+    if weight is None or found is None or factor is None or factor.has_subnormal:
+        return False
+    fresh = found.times(factor) if op.record is elementwise.MUL else found.over(factor)
+    if fresh is None or not fresh.keeps_bits_in(dtype):
+        return False
+    terms, columns = weight.type.element_count, weight.type.dims[dims.right.own[0]]
+    if not isinstance(terms, int) or not isinstance(columns, int):
+        return False
+    gain = max(found.largest, fresh.largest) * terms / max(columns, 1)
+    if gain > MOST_GAIN.get(dtype, _MOST_GAIN):
+        return False
+    bias = maker.operands[dims.bias] if _has_bias(maker, dims) and dims.bias is not None else None
+    addend = None if bias is None else sizes_of(bias)
+    return bias is None or (addend is not None and not may_round(addend, dtype))
+
+
+def _has_bias(maker: Op, dims: ContractionDims) -> bool:
+    number = dims.bias
+    return (
+        number is not None and number < len(maker.operands) and maker.operands[number] is not None
+    )
 
 
 def _is_widened(value: Value) -> bool:
@@ -83,82 +129,66 @@ def _is_widened(value: Value) -> bool:
     return source is not None and source.type.dtype.bits < value.type.dtype.bits
 
 
-def _shift_columns(op: Op, rewriter: Rewriter) -> Value | None:
-    found, shift = _sole_contraction(op.operands[0]), op.operands[1]
-    if found is None:
-        return None
-    maker, dims = found
-    number = dims.bias
-    if number is None or shift is None:
-        return None
-    if not is_along(shift, op.result.type.rank, dims.column):
-        return None
-    operands = [*maker.operands, *(None for _ in range(len(maker.operands), number + 1))]
-    bias = operands[number]
-    if bias is not None and not will_fold(bias):
-        return None
-    total = shaped(op, rewriter, shift, (op.result.type.dims[dims.column],))
-    if bias is not None:
-        total = emit(op, rewriter, elementwise.ADD, bias, total)
-    operands[number] = total
-    return make(op, rewriter, maker.record, *operands, **maker.attrs)
-
-
-# chains of constants
-
-
-def _join_constants(record: OpRecord) -> Rewrite:
-    """(x op a) op b -> x op (a op b)"""
+def _shift_columns(*, has_bias: bool) -> Rewrite:
+    """A shift as the bias of a contraction that has none, or as a part of the one that it has."""
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
-        inner, outer = sole(op.operands[0], record), op.operands[1]
-        if inner is None or not will_fold(outer):
+        found, shift = _sole_contraction(op.operands[0]), op.operands[1]
+        if found is None:
             return None
-        x, first = inner.operands
-        if not will_fold(first) or will_fold(x):
+        maker, dims = found
+        number = dims.bias
+        if number is None or shift is None or _has_bias(maker, dims) is not has_bias:
             return None
-        return make(op, rewriter, record, x, emit(op, rewriter, record, first, outer))
+        if not is_along(shift, op.result.type.rank, dims.column):
+            return None
+        operands = [*maker.operands, *(None for _ in range(len(maker.operands), number + 1))]
+        bias = operands[number]
+        if bias is not None and not _may_be_one(bias, shift):
+            return None
+        total = shaped(op, rewriter, shift, (op.result.type.dims[dims.column],))
+        if bias is not None:
+            total = emit(op, rewriter, elementwise.ADD, bias, total)
+        operands[number] = total
+        return make(op, rewriter, maker.record, *operands, **maker.attrs)
 
     return rewrite
 
 
-def _add_nothing(op: Op, rewriter: Rewriter) -> Value | None:
+def _may_be_one(bias: Value, shift: Value) -> bool:
+    """Whether neither of two addends may be there to round what it is added to."""
+    found = [sizes_of(v) for v in (bias, shift)] if will_fold(bias) else [None]
+    return all(sizes is not None and not may_round(sizes, bias.type.dtype) for sizes in found)
+
+
+# zeros and divisions
+
+
+def _add_nothing(op: Op, _: Rewriter) -> Value | None:
+    """Where the sign of a zero is that of a sum's or a function's result, which is open."""
     x, other = op.operands
-    is_whole = x is not None and x.type == op.result.type and x.type.dtype.is_float
-    return x if is_whole and is_all(other, 0) else None
-
-
-def _scale_line(op: Op, rewriter: Rewriter) -> Value | None:
-    """What a line that is shifted and scaled again becomes: a normalisation whose scale and shift
-    are ops of their own."""
-    shifted, scale = sole(op.operands[0], elementwise.ADD), op.operands[1]
-    scaled = None if shifted is None else sole(shifted.operands[0], elementwise.MUL)
-    if shifted is None or scaled is None or scale is None or not will_fold(scale):
+    if x is None or x.type != op.result.type or not x.type.dtype.is_float or not is_all(other, 0):
         return None
-    (x, slope), start = scaled.operands, shifted.operands[1]
-    if not will_fold(slope) or not will_fold(start) or will_fold(x):
-        return None
-    if scaled.result.type.dims != op.result.type.dims:
-        return None
-    slopes = emit(op, rewriter, elementwise.MUL, slope, scale)
-    line = make(op, rewriter, elementwise.MUL, x, slopes)
-    if line is None:
-        return None
-    starts = emit(op, rewriter, elementwise.MUL, start, scale)
-    return make(op, rewriter, elementwise.ADD, line, starts)
+    maker = x.op
+    while maker is not None and maker.record in (movement.RESHAPE, movement.TRANSPOSE):
+        maker = None if maker.operands[0] is None else maker.operands[0].op
+    return x if maker is not None and maker.record.rounds_freely else None
 
 
 def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
-    """Where neither the divisors nor their inverses are zero, infinite or denormal."""
+    """Where divisors are 1 at least, so that nothing overflows either way, and inverses normal."""
     x, divisor = op.operands
-    data = constant_of(divisor)
-    if x is None or data is None or divisor is None or not divisor.type.dtype.is_float:
+    data, sizes = constant_of(divisor), sizes_of(divisor)
+    if x is None or data is None or divisor is None or sizes is None or will_fold(x):
         return None
-    tiny = np.finfo(data.array.dtype).tiny
-    size = np.abs(data.array.astype(np.float64))
-    if data.array.size == 0 or not ((size >= tiny) & (size <= 1 / float(tiny))).all():
-        return None
-    if will_fold(x):
+    largest = 1 / float(np.finfo(data.array.dtype).tiny)
+    if (
+        data.array.size == 0
+        or sizes.has_zero
+        or sizes.has_subnormal
+        or sizes.least < 1
+        or sizes.largest > largest
+    ):
         return None
     one = emit(op, rewriter, CONSTANT, value=_one_like(data.array))
     return make(op, rewriter, elementwise.MUL, x, emit(op, rewriter, elementwise.DIV, one, divisor))
@@ -285,34 +315,62 @@ RULES: tuple[Rule, ...] = (
         elementwise.MUL,
         "(x @ w + b) * s -> x @ (w * s) + b * s, s a column's, of any contraction",
         _scale_columns,
+        scales(2),
+    ),
+    Rule(
+        elementwise.DIV,
+        "(x @ w + b) / s -> x @ (w / s) + b / s, s a column's, of any contraction",
+        _scale_columns,
+        scales(2),
+    ),
+    Rule(
+        elementwise.ADD,
+        "x @ w + t -> x @ w + t, t a column's, as the bias of a contraction without one",
+        _shift_columns(has_bias=False),
+        REORDERS,
     ),
     Rule(
         elementwise.ADD,
         "(x @ w + b) + t -> x @ w + (b + t), t a column's, of contractions with a bias",
-        _shift_columns,
+        _shift_columns(has_bias=True),
+        scales(2),
     ),
-    Rule(elementwise.DIV, "x / c -> x * (1 / c)", _multiply_by_inverse),
     Rule(
         elementwise.DIV,
         "(x - mean(x)) / sqrt(mean((x - mean(x))^2) + e) -> layer_norm(x)",
         _layer_norm,
+        replaces(4),
     ),
+    Rule(
+        elementwise.ADD,
+        "x + 0 -> x, which makes -0 of +0, x a sum or a function that isn't rounded correctly",
+        _add_nothing,
+        replaces(0),
+    ),
+    Rule(elementwise.DIV, "x / c -> x * (1 / c), |c| >= 1", _multiply_by_inverse, rounds(2)),
     Rule(reduction.LAYER_NORM, "layer_norm(x, 1, b) -> layer_norm(x, -, b)", _plain_scale),
     Rule(
         reduction.LAYER_NORM,
         "layer_norm(reshape(x)) -> reshape(layer_norm(x)), of an image [N, C, ...] as [N, G, rest]",
         _unmerged_norm,
+        REORDERS,
     ),
-    Rule(elementwise.MUL, "layer_norm(x) * s -> layer_norm(x, s)", _affine(1, _has_plain_scale)),
-    Rule(elementwise.ADD, "layer_norm(x, s) + b -> layer_norm(x, s, b)", _affine(2, _has_no_bias)),
+    Rule(
+        elementwise.MUL,
+        "layer_norm(x) * s -> layer_norm(x, s)",
+        _affine(1, _has_plain_scale),
+        replaces(2),
+    ),
+    Rule(
+        elementwise.ADD,
+        "layer_norm(x, s) + b -> layer_norm(x, s, b)",
+        _affine(2, _has_no_bias),
+        replaces(2),
+    ),
     *algebra_activations.RULES,
     *algebra_attention.RULES,
     *algebra_shuffles.RULES,
     *algebra_flattened.RULES,
-    Rule(elementwise.ADD, "x + 0 -> x, which makes -0 of +0", _add_nothing),
-    Rule(elementwise.MUL, "(x * a) * b -> x * (a * b)", _join_constants(elementwise.MUL)),
-    Rule(elementwise.ADD, "(x + a) + b -> x + (a + b)", _join_constants(elementwise.ADD)),
-    Rule(elementwise.MUL, "(x * a + b) * c -> x * (a * c) + b * c", _scale_line),
 )
 
 _RULE_SET = RuleSet("algebra", RULES)

@@ -21,6 +21,7 @@ from aot.passes.simplify.algebra_terms import (
     scalar,
     sole,
 )
+from aot.passes.simplify.bounds import replaces, rounds
 from aot.passes.simplify.rewriting import Rule, is_all, make
 
 
@@ -63,6 +64,8 @@ def _doubled(op: Op, rewriter: Rewriter, value: Value | None) -> Value:
 def _sigmoid_of_tanh(op: Op, rewriter: Rewriter) -> Value | None:
     """Small results keep their digits, which 1 + tanh(u) loses."""
     product = product_of(op)
+    if len(product.factors) > 2:
+        return None  # products in another order may overflow, or no longer
     for number, sum in enumerate(product.factors):
         line = line_of(sum)
         tanh = sole(line.value, elementwise.TANH) if line is not None else None
@@ -74,11 +77,9 @@ def _sigmoid_of_tanh(op: Op, rewriter: Rewriter) -> Value | None:
         twice = _doubled(op, rewriter, tanh.operands[0])
         result = emit(op, rewriter, elementwise.SIGMOID, twice)
         others = [f for n, f in enumerate(product.factors) if n != number]
-        for other in others[:-1]:
-            result = emit(op, rewriter, elementwise.MUL, other, result)
         if not others:
             return result if result.type == op.result.type else None
-        return make(op, rewriter, elementwise.MUL, others[-1], result)
+        return make(op, rewriter, elementwise.MUL, others[0], result)
     return None
 
 
@@ -119,8 +120,13 @@ def _hard_swish(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(elementwise.POW, "pow(x, 3) -> x * x * x", _cube),
-    Rule(elementwise.MUL, "x / 2 * (1 + erf(x / sqrt(2))) -> gelu(x)", _gelu),
-    Rule(elementwise.MUL, "y / 2 * (1 + tanh(u)) -> y * sigmoid(2 * u)", _sigmoid_of_tanh),
-    Rule(elementwise.MUL, "x * clip(x + 3, 0, 6) / 6 -> hard_swish(x)", _hard_swish),
+    Rule(elementwise.POW, "pow(x, 3) -> x * x * x", _cube, replaces(2)),
+    Rule(elementwise.MUL, "x / 2 * (1 + erf(x / sqrt(2))) -> gelu(x)", _gelu, replaces(4)),
+    Rule(
+        elementwise.MUL,
+        "y / 2 * (1 + tanh(u)) -> y * sigmoid(2 * u)",
+        _sigmoid_of_tanh,
+        replaces(4),
+    ),
+    Rule(elementwise.MUL, "x * clip(x + 3, 0, 6) / 6 -> hard_swish(x)", _hard_swish, rounds(4)),
 )

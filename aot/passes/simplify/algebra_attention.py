@@ -14,7 +14,16 @@ from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement, reduction
 from aot.ops.attention import ATTENTION, FLOATS, K, Q, V
 from aot.passes.simplify import canonicalize
-from aot.passes.simplify.algebra_terms import MAX_STEPS, emit, number_of, reshaped, sole, will_fold
+from aot.passes.simplify.algebra_terms import (
+    MAX_STEPS,
+    emit,
+    number_factor,
+    number_of,
+    reshaped,
+    sole,
+    will_fold,
+)
+from aot.passes.simplify.bounds import REORDERS, replaces
 from aot.passes.simplify.rewriting import Rule, definer, make
 from aot.records import dataclass
 
@@ -69,12 +78,13 @@ def _has_dims(value: Value | None, op: Op) -> bool:
 
 
 def _scaled(op: Op, depth: int) -> _Scores | None:
-    for inner, other in (op.operands, op.operands[::-1]):
-        number = number_of(other)
-        found = _scores_of(inner, depth) if number is not None and _has_dims(inner, op) else None
-        if found is not None and number is not None and found.lead is None:
-            return replace(found, scale=found.scale * number)
-    return None
+    scaled = number_factor(op)
+    if scaled is None or not _has_dims(scaled[0], op):
+        return None
+    found = _scores_of(scaled[0], depth)
+    if found is None or found.lead is not None:
+        return None
+    return replace(found, scale=found.scale * scaled[1])
 
 
 def _biased(op: Op, depth: int) -> _Scores | None:
@@ -116,6 +126,7 @@ def _folded(op: Op, depth: int) -> _Scores | None:
 _STEPS = (
     (contraction.MATMUL, _product),
     (elementwise.MUL, _scaled),
+    (elementwise.DIV, _scaled),
     (elementwise.ADD, _biased),
     (elementwise.WHERE, _chosen),
     (elementwise.CAST, _widened),
@@ -126,11 +137,11 @@ _STEPS = (
 def _without_scale(value: Value) -> tuple[Value, float]:
     """What a number scales for this use alone, and the number."""
     scale = 1.0
-    while (op := sole(value, elementwise.MUL)) is not None:
-        inner, number = op.operands[0], number_of(op.operands[1])
-        if number is None or inner is None or inner.type.dims != value.type.dims:
+    while (op := sole(value, elementwise.MUL) or sole(value, elementwise.DIV)) is not None:
+        found = number_factor(op)
+        if found is None or found[0].type.dims != value.type.dims:
             break
-        value, scale = inner, scale * number
+        value, scale = found[0], scale * found[1]
     return value, scale
 
 
@@ -262,11 +273,13 @@ RULES: tuple[Rule, ...] = (
         contraction.MATMUL,
         "softmax(q @ k^T * scale + bias) @ v -> attention(q, k, v, bias)",
         _attention,
+        replaces(4),
     ),
     Rule(
         ATTENTION,
         "attention(q, k, v), heads of k and v repeated -> attention(q, k, v), heads in groups",
         _grouped,
+        REORDERS,
     ),
     # what becomes of heads and batch after it is one step again
     *(rule for rule in canonicalize.RULES if rule.record is movement.RESHAPE),

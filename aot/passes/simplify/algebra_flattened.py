@@ -14,6 +14,7 @@ from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, movement
 from aot.passes.simplify.algebra_terms import MAX_STEPS, emit, sole, will_fold
+from aot.passes.simplify.bounds import REORDERS
 from aot.passes.simplify.rewriting import Rule, make
 
 # fewer channels may lie in planes, whose lines are vectors
@@ -89,5 +90,6 @@ RULES: tuple[Rule, ...] = (
         "flat(x) @ w -> flat(t(x)) @ t'(w), x an image that a convolution makes, t its channels "
         "innermost and t' the same of the rows of w",
         _channels_innermost,
+        REORDERS,
     ),
 )

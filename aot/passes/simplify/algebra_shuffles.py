@@ -10,6 +10,7 @@ from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement
 from aot.passes.simplify.algebra_terms import emit, is_along, sole, will_fold
+from aot.passes.simplify.bounds import REORDERS
 from aot.passes.simplify.rewriting import Rule, make
 from aot.records import dataclass
 
@@ -133,5 +134,6 @@ RULES: tuple[Rule, ...] = (
         contraction.CONV,
         "conv(p(x), w, b) -> conv(x, p'(w), b), of one group, p' along the channels of w",
         _into_weights,
+        REORDERS,
     ),
 )

@@ -5,6 +5,8 @@ Owns no rule.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from aot.ir.builtin import CONSTANT
@@ -12,12 +14,13 @@ from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter
-from aot.ir.types import DType
+from aot.ir.types import Array, DType
 from aot.ops import OpRecord, elementwise, movement
 from aot.passes.simplify.rewriting import constant_of, definer
 from aot.records import dataclass
 
 MAX_FACTORS = 6
+MOST_LOST = 4  # bits of a weight that is scaled below the normal numbers, as those of dead filters
 MAX_LEFT = 8  # uses of a value among which those that count are looked for
 MAX_STEPS = 8  # how far rules look back, in models that may be chains of a million ops
 
@@ -101,6 +104,101 @@ def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
     return float(result)
 
 
+def number_factor(op: Op) -> tuple[Value, float] | None:
+    """x and the number that `op`, a `mul` or `div`, multiplies it by."""
+    a, b = op.operands
+    if op.record is elementwise.DIV:
+        divisor = number_of(b)
+        return (a, 1 / divisor) if a is not None and divisor else None
+    for inner, other in ((a, b), (b, a)):
+        number = number_of(other)
+        if inner is not None and number is not None:
+            return inner, number
+    return None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bounds of the magnitudes of a constant's elements that are neither zero nor subnormal.
+
+    Attributes:
+        least: 0 where nothing is known, infinite where there is none of these.
+        has_zero: whether an element may be zero.
+        has_subnormal: whether one may be subnormal.
+    """
+
+    least: float
+    largest: float
+    has_zero: bool = False
+    has_subnormal: bool = False
+
+    def times(self, other: Sizes) -> Sizes:
+        zero = self.has_zero or other.has_zero
+        subnormal = self.has_subnormal or other.has_subnormal
+        if 0 in (self.largest, other.largest):
+            return Sizes(math.inf, 0.0, zero, subnormal)
+        return Sizes(self.least * other.least, self.largest * other.largest, zero, subnormal)
+
+    def over(self, other: Sizes) -> Sizes | None:
+        """None where the other may be zero or subnormal."""
+        if other.has_zero or other.has_subnormal or other.least == 0:
+            return None
+        least, largest = self.least / other.largest, self.largest / other.least
+        return Sizes(least, largest, self.has_zero, self.has_subnormal)
+
+    def keeps_bits_in(self, dtype: DType) -> bool:
+        """Whether the elements, rounded, are normal numbers of a dtype, or lose MOST_LOST bits."""
+        info = np.finfo(dtype.numpy)
+        is_large = self.least >= float(info.tiny) * 2.0**-MOST_LOST
+        return is_large and self.largest <= float(info.max) / 2
+
+
+def sizes_of(value: Value | None, depth: int = MAX_STEPS) -> Sizes | None:
+    """Bounds of a float constant, or of one that rules make; None where it is not finite, or
+    nothing is known."""
+    if value is None or depth == 0 or not value.type.dtype.is_float:
+        return None
+    data = constant_of(value)
+    if data is not None:
+        return _sizes_of(data.array)
+    op = value.op
+    if op is None or not op.operands:
+        return None
+    if op.record.kind in (Kind.VIEW, Kind.MOVEMENT) and len(op.operands) == 1:
+        return sizes_of(op.operands[0], depth - 1)
+    if op.record not in (elementwise.MUL, elementwise.DIV, elementwise.ADD):
+        return None
+    a, b = (sizes_of(v, depth - 1) for v in op.operands)
+    if a is None or b is None:
+        return None
+    if op.record is elementwise.ADD:
+        return Sizes(0.0, a.largest + b.largest, has_zero=True, has_subnormal=True)
+    return a.times(b) if op.record is elementwise.MUL else a.over(b)
+
+
+def _sizes_of(array: Array) -> Sizes | None:
+    if array.size == 0:
+        return Sizes(math.inf, 0.0)
+    # bfloat16 has the exponents of float32
+    wide = array.astype(np.float32) if array.dtype.kind != "f" else array
+    size, tiny = np.abs(wide), np.finfo(wide.dtype).tiny
+    least, largest = float(size.min()), float(size.max())
+    if not math.isfinite(largest):
+        return None
+    if least >= float(tiny):
+        return Sizes(least, largest)
+    is_normal = size >= tiny
+    normal = float(np.where(is_normal, size, np.inf).min())
+    is_subnormal = bool(((size > 0) & ~is_normal).any())
+    return Sizes(normal, largest, bool((size == 0).any()), is_subnormal)
+
+
+def may_round(sizes: Sizes, dtype: DType) -> bool:
+    """Whether an addend is so large that adding it may be there to round to a multiple: half the
+    bits of what has its size or less go."""
+    return sizes.largest >= 2.0 ** ((np.finfo(dtype.numpy).nmant + 1) // 2)
+
+
 def is_number(found: float, wanted: float, dtype: DType) -> bool:
     """Whether a model's number, rounded to `dtype` a few times, is `wanted`."""
     return abs(found - wanted) <= 2 * float(np.finfo(dtype.numpy).eps) * abs(wanted)
@@ -124,19 +222,27 @@ def line_of(value: Value | None, depth: int = MAX_STEPS) -> Line | None:
     """`value` as a line of what is neither scaled nor shifted by numbers, for this use alone."""
     if value is None:
         return None
-    for record in (elementwise.ADD, elementwise.MUL):
+    plain = Line(value, 1.0, 0.0)
+    if depth == 0:
+        return plain
+    for record in (elementwise.ADD, elementwise.MUL, elementwise.DIV):
         op = sole(value, record)
         if op is None:
             continue
-        for inner, other in (op.operands, op.operands[::-1]):
-            number = number_of(other)
-            line = line_of(inner, depth - 1) if number is not None and depth else None
-            if line is None or line.value.type.dims != value.type.dims or number is None:
-                continue
-            if record is elementwise.ADD:
-                return Line(line.value, line.slope, line.start + number)
-            return Line(line.value, line.slope * number, line.start * number)
-    return Line(value, 1.0, 0.0)
+        if record is elementwise.ADD:
+            inner, number = op.operands[0], number_of(op.operands[1])
+            if number is None:
+                inner, number = op.operands[1], number_of(op.operands[0])
+            found = None if inner is None or number is None else (inner, number)
+        else:
+            found = number_factor(op)
+        line = None if found is None else line_of(found[0], depth - 1)
+        if found is None or line is None or line.value.type.dims != value.type.dims:
+            continue
+        if record is elementwise.ADD:
+            return Line(line.value, line.slope, line.start + found[1])
+        return Line(line.value, line.slope * found[1], line.start * found[1])
+    return plain
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot.ir.graph import Function, Module, Op, Value, is_kept
+import numpy as np
+
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import ConstantData, Function, Module, Op, Value, is_kept
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
@@ -197,6 +200,27 @@ def _transpose_to_reshape(op: Op, rewriter: Rewriter) -> Value | None:
     return make(op, rewriter, movement.RESHAPE, value, shape=op.result.type.dims)
 
 
+def _exact_inverse(op: Op, rewriter: Rewriter) -> Value | None:
+    """Where all divisors are powers of two whose inverses are normal numbers: the quotient and the
+    product are one real number, which both round once."""
+    x, data = op.operands[0], constant_of(op.operands[1])
+    if x is None or data is None or not op.result.type.dtype.is_float or data.array.size == 0:
+        return None
+    with np.errstate(all="ignore"):
+        numbers = data.array.astype(np.float64)
+        inverse = 1 / numbers
+        tiny = float(np.finfo(data.array.dtype).tiny)
+        mantissa, _ = np.frexp(np.abs(numbers))
+        fits = (mantissa == 0.5) & (np.abs(numbers) >= tiny) & (np.abs(inverse) >= tiny)
+    if not fits.all() or not np.isfinite(inverse).all():
+        return None
+    rounded = ConstantData(inverse.astype(data.array.dtype))
+    if not np.isfinite(rounded.array).all():
+        return None
+    constant = rewriter.create(CONSTANT, [], {"value": rounded}, op.origin).result
+    return make(op, rewriter, elementwise.MUL, x, constant)
+
+
 def _square(op: Op, rewriter: Rewriter) -> Value | None:
     if not is_all(op.operands[1], 2):
         return None
@@ -263,6 +287,7 @@ RULES: tuple[Rule, ...] = (
     Rule(elementwise.SUB, "x - 0 -> x", _neutral(0, 0.0)),
     Rule(elementwise.MUL, "x * 1 -> x", _neutral(1, 1.0)),
     Rule(elementwise.DIV, "x / 1 -> x", _neutral(1, 1.0)),
+    Rule(elementwise.DIV, "x / 2^k -> x * 2^-k", _exact_inverse),
     Rule(elementwise.POW, "pow(x, 1) -> x", _neutral(1, 1.0)),
     # a float's square is exact in twice its bits, so that both round it once
     Rule(elementwise.POW, "pow(x, 2) -> x * x", _square),
@@ -288,6 +313,6 @@ RULES: tuple[Rule, ...] = (
     *canonicalize_scatters.RULES,
 )
 
-_RULE_SET = RuleSet("canonicalize", RULES)
+_RULE_SET = RuleSet("canonicalize", RULES, is_exact=True)
 
 CANONICALIZE = Pass("canonicalize", run, __doc__)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from aot.analysis.alias.database import AliasDb
+from aot.analysis.discontinuities import Discontinuities
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, ConstantData, Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord
+from aot.passes.simplify.bounds import EXACT, Bound, Change
 from aot.records import dataclass
 
 MAX_STEPS = 64  # for one op; a chain of rules is short, so that more means that two undo each other
@@ -25,11 +27,15 @@ Rewrite = Callable[[Op, Rewriter], Value | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """`rewrite` gives what replaces the op's only result, of the same type, or None."""
+    """Attributes:
+    rewrite: gives what replaces the op's only result, of the same type, or None.
+    bound: what that may change of the result, which is asked before the rule is.
+    """
 
     record: OpRecord
     equation: str
     rewrite: Rewrite
+    bound: Bound = EXACT
 
 
 class RuleSet:
@@ -37,9 +43,12 @@ class RuleSet:
 
     Args:
         name: the pass they belong to, for messages.
+        is_exact: whether all of them must be, as those of passes that can't be disabled.
     """
 
-    def __init__(self, name: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, name: str, rules: Sequence[Rule], *, is_exact: bool = False) -> None:
+        if is_exact and any(rule.bound.change is not Change.EXACT for rule in rules):
+            raise InternalError(f"a rule of {name} may change results")
         self.name = name
         self.rules = tuple(rules)
         self._by_name: dict[str, list[Rule]] = {}
@@ -54,10 +63,13 @@ class RuleSet:
         """
         rewritten = 0
         db = AliasDb.where_written(function)
+        found = Discontinuities(function)
         for op in function.walk():
             current: Op | None = op
             for _ in range(MAX_STEPS):
-                fresh = self._apply(current, function, db) if current is not None else None
+                fresh = None
+                if current is not None:
+                    fresh = self._apply(current, function, db, found)
                 if fresh is None:
                     break
                 rewritten += 1
@@ -66,14 +78,19 @@ class RuleSet:
                 raise InternalError(f"rules of {self.name} go in circles at {op}")
         return rewritten
 
-    def _apply(self, op: Op, function: Function, db: AliasDb | None) -> Value | None:
+    def _apply(
+        self, op: Op, function: Function, db: AliasDb | None, found: Discontinuities
+    ) -> Value | None:
         """The value that replaced the result of `op`, if a rule did."""
         for rule in self._by_name.get(op.name, ()):
+            if not rule.bound.holds(op.results[0], found):
+                continue
             before = op.prev
             fresh = rule.rewrite(op, Rewriter(function).at(op))
             if fresh is not None and db is not None and not _may_stand_for(db, op, fresh, before):
                 continue
             if fresh is not None:
+                found.inherit(fresh, op.result)
                 Rewriter(function).replace_op(op, [fresh])
                 return fresh
         return None

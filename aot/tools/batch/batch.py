@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from aot.backends import sources
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.frontends import registry
+from aot.ir import input_files
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
 from aot.records import dataclass
@@ -174,14 +175,14 @@ def _model_files(path: str) -> list[Path]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return input_files.contents(path)
     except OSError as error:
         raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
 
 
 def _file_digest(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with input_files.opened(path) as stream:
             return hashlib.file_digest(stream, "sha256").digest()
     except OSError as error:
         raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
@@ -214,7 +215,7 @@ class _Record:
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             found = json.loads((self.folder / RECORD).read_bytes())
             if isinstance(found, dict):
                 self.known = {k: v for k, v in found.items() if isinstance(v, dict)}

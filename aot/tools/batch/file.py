@@ -7,7 +7,6 @@ Reads nothing of the models.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -15,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from aot.errors import CompileError
+from aot.ir import array_files, input_files
 from aot.ir.bounds import parse_shape, parse_wanted
 from aot.options import OPTIONS, CompileOptions
 from aot.records import dataclass
+from aot.target.toml import table_of
 
 KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)
 _TOP = ("output", "models", "targets", "options", "defaults", "skip")
@@ -79,7 +80,7 @@ def read_batch(path: Path) -> Batch:
         CompileError: it cannot be read, or is wrong: names file, line, key and what is allowed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = input_files.text(path)
     except OSError as error:
         raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
     except UnicodeDecodeError:
@@ -89,12 +90,7 @@ def read_batch(path: Path) -> Batch:
 
 def parse_batch(text: str, path: Path) -> Batch:
     """The batch that the TOML `text` of the file `path` says."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        reason = str(error)
-        raise CompileError(f"{path}: not valid toml: {reason[:1].lower()}{reason[1:]}") from None
-    return _Reader(text, path).batch(table)
+    return _Reader(text, path).batch(table_of(text, str(path)))
 
 
 class _Reader:
@@ -278,10 +274,7 @@ class _Reader:
                     return value
             expected = "a number, a list of them, or a .npy file"
             raise CompileError(f"input_values: {value!r} is not {expected}")
-        try:
-            return np.load(self.path.parent / value, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            raise CompileError(f"input_values: {value} is not a .npy file of numbers") from None
+        return array_files.array(self.path.parent / value, "input_values: ")
 
     def skips(self, table: Mapping[str, Any], axes: Sequence[Sequence[Axis]]) -> list[Any]:
         rules = self.tables(table, "skip")

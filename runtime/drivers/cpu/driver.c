@@ -7,6 +7,7 @@
 #include "cpu_features.h"
 #include "module_fbs.h"
 #include "os.h"
+#include "poison.h"
 #include "sharing.h"
 #include "status.h"
 #include "workers.h"
@@ -106,6 +107,13 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
 #endif
 }
 
+static void release_arena(aot_device_t *device) {
+  const size_t bytes = device->arena_bytes + 2 * AOT_POISON_ZONE;
+  aot_release(&device->allocator, aot_poison_block(device->arena), bytes);
+  device->arena = NULL;
+  device->arena_bytes = 0;
+}
+
 static void cpu_close(aot_device_t *device) {
   const aot_allocator_t allocator = device->allocator;
   aot_workers_destroy(device->workers);
@@ -116,8 +124,8 @@ static void cpu_close(aot_device_t *device) {
 #ifdef __wasm__
   aot_wasm_table_destroy(&allocator, &device->table);
 #endif
-  aot_release(&allocator, device->arena, device->arena_bytes);
-  aot_release(&allocator, device->scratch, device->scratch_bytes);
+  release_arena(device);
+  aot_release(&allocator, aot_poison_block(device->scratch), device->scratch_bytes);
   aot_release(&allocator, device, sizeof *device);
 }
 
@@ -132,13 +140,15 @@ static aot_status_t allocate_scratch(aot_device_t *device, aot_error_t *error) {
     if (needed > bytes) bytes = needed;
   }
   for (uint32_t i = 0; i < variant->entry_count; ++i) {
-    if (variant->entries[i].code.scratch_offset < 0) device->has_callers = true;
+    const bool is_in_arena = variant->entries[i].code.scratch_offset >= 0;
+    if (!is_in_arena || AOT_POISON_ZONE > 0) device->has_callers = true;
   }
   const uint32_t count = device->threads - (device->has_callers ? 0 : 1);
+  bytes += 2 * AOT_POISON_ZONE;
   if (count > 1) bytes = (bytes + AOT_ALIGNMENT - 1) / AOT_ALIGNMENT * AOT_ALIGNMENT;
   void *scratch = NULL;
   AOT_TRY(aot_allocate(&device->allocator, bytes * count, "scratch", error, &scratch));
-  device->scratch = scratch;
+  device->scratch = aot_poison_inside(scratch);
   device->scratch_stride = (size_t)bytes;
   device->scratch_bytes = (size_t)bytes * count;
   return AOT_OK;
@@ -196,12 +206,6 @@ static void cpu_get_info(const aot_device_t *device, aot_program_info_t *info) {
   info->threads = device->threads;
 }
 
-static void release_arena(aot_device_t *device) {
-  aot_release(&device->allocator, device->arena, device->arena_bytes);
-  device->arena = NULL;
-  device->arena_bytes = 0;
-}
-
 // Rows of states that grow lie far apart: a large page for each would be memory for all of them.
 static void spare_growths(const aot_device_t *device) {
   for (uint32_t i = 0; i < device->variant->entry_count; ++i) {
@@ -217,8 +221,10 @@ static aot_status_t cpu_reserve(aot_device_t *device, uint64_t arena_bytes, uint
   if (device->arena != NULL && arena_bytes <= device->arena_bytes) return AOT_OK;
   // The old one first where nothing of it is kept: both at once may not fit.
   if (kept_bytes == 0) release_arena(device);
-  void *arena = NULL;
-  AOT_TRY(aot_allocate(&device->allocator, arena_bytes, "the arena", error, &arena));
+  void *block = NULL;
+  const uint64_t bytes = arena_bytes + 2 * AOT_POISON_ZONE;
+  AOT_TRY(aot_allocate(&device->allocator, bytes, "the arena", error, &block));
+  uint8_t *arena = aot_poison_inside(block);
   if (kept_bytes > 0) memcpy(arena, device->arena, (size_t)kept_bytes);
   release_arena(device);
   device->arena = arena;
@@ -245,7 +251,7 @@ static aot_status_t cpu_begin(aot_device_t *device, aot_bindings_t *bindings, ao
   device->dispatch.outputs = (uint8_t *)bind(bindings->outputs, bindings->output_count);
   device->dispatch.arena = bindings->arena != NULL ? bindings->arena : device->arena;
   device->bindings = bindings;
-  device->dispatch.scratch = bindings->scratch_offset >= 0
+  device->dispatch.scratch = bindings->scratch_offset >= 0 && AOT_POISON_ZONE == 0
                                  ? device->dispatch.arena + bindings->scratch_offset
                                  : device->scratch;
   device->is_sharing = device->workers != NULL && aot_workers_are_alive(device->workers);
@@ -276,7 +282,42 @@ typedef struct aot_cpu_job_t {
   const aot_device_t *device;
   aot_kernel_t kernel;
   aot_grid_t grid;
+  size_t scratch_bytes;
 } aot_cpu_job_t;
+
+#ifdef AOT_POISON
+static void set_zones(const aot_device_t *device, size_t scratch_bytes) {
+  aot_poison_set_zone(device->arena - AOT_POISON_ZONE);
+  aot_poison_set_zone(device->arena + device->arena_bytes);
+  for (size_t begin = 0; begin < device->scratch_bytes; begin += device->scratch_stride) {
+    aot_poison_set_zone(device->scratch + begin - AOT_POISON_ZONE);
+    aot_poison_set_zone(device->scratch + begin + scratch_bytes);
+  }
+}
+
+static aot_status_t check_zone(const uint8_t *zone, const char *where, size_t bytes,
+                               const char *executable, aot_error_t *error) {
+  const size_t written = aot_poison_written(zone);
+  if (written == 0) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_BOUNDS,
+                  "executable \"%s\" wrote %s of %zu bytes, up to byte %zu of the zone there",
+                  executable, where, bytes, written);
+}
+
+static aot_status_t check_zones(const aot_device_t *device, size_t scratch_bytes, const char *name,
+                                aot_error_t *error) {
+  const size_t arena = device->arena_bytes;
+  AOT_TRY(check_zone(device->arena - AOT_POISON_ZONE, "before the arena", arena, name, error));
+  AOT_TRY(check_zone(device->arena + arena, "behind the arena", arena, name, error));
+  for (size_t begin = 0; begin < device->scratch_bytes; begin += device->scratch_stride) {
+    const uint8_t *scratch = device->scratch + begin;
+    AOT_TRY(
+        check_zone(scratch - AOT_POISON_ZONE, "before its scratch", scratch_bytes, name, error));
+    AOT_TRY(check_zone(scratch + scratch_bytes, "behind its scratch", scratch_bytes, name, error));
+  }
+  return AOT_OK;
+}
+#endif
 
 // Workgroups begin..end-1, x fastest.
 static void run_groups(void *context, uint32_t worker, uint64_t begin, uint64_t end) {
@@ -291,6 +332,9 @@ static void run_groups(void *context, uint32_t worker, uint64_t begin, uint64_t 
   uint32_t y = (uint32_t)(row % job->grid.y);
   uint32_t z = (uint32_t)(row / job->grid.y);
   for (uint64_t i = begin; i < end; ++i) {
+#ifdef AOT_POISON
+    memset(dispatch.scratch, aot_poison_byte(), job->scratch_bytes);
+#endif
     job->kernel(&dispatch, x, y, z);
     if (++x < job->grid.x) continue;
     x = 0;
@@ -340,8 +384,12 @@ static void profile_end(const aot_device_t *device, aot_launch_t launch) {
 static aot_status_t cpu_dispatch(aot_device_t *device, uint32_t executable, const void *params,
                                  aot_grid_t grid, aot_error_t *error) {
   (void)error;
-  aot_cpu_job_t job = {device, find_kernel(device, executable), grid};
+  const aot_executable_t *code = &device->variant->executables[executable];
+  aot_cpu_job_t job = {device, find_kernel(device, executable), grid, code->scratch_bytes};
   device->dispatch.params = params;
+#ifdef AOT_POISON
+  set_zones(device, job.scratch_bytes);
+#endif
   const uint64_t start = profile_start(device);
   const uint32_t threads = run_grid(device, &job);
   profile_end(device, (aot_launch_t){.kind = AOT_LAUNCH_DISPATCH,
@@ -349,8 +397,12 @@ static aot_status_t cpu_dispatch(aot_device_t *device, uint32_t executable, cons
                                      .grid = {grid.x, grid.y, grid.z},
                                      .start_ns = start,
                                      .threads = threads,
-                                     .name = device->variant->executables[executable].name});
+                                     .name = code->name});
+#ifdef AOT_POISON
+  return check_zones(device, job.scratch_bytes, code->name, error);
+#else
   return AOT_OK;
+#endif
 }
 
 // Only arena and outputs are ever written: programs are verified for that.

@@ -13,7 +13,8 @@ void aot_vk_close_library(void *library);
 // NULL where it is unset or empty.
 const char *aot_vk_environment(const char *name);
 
-// The whole file, if it has `least` to `most` bytes.  *Returns owned*, of the allocator.
+// The whole file, if it has `least` to `most` bytes, and nobody but the user or the system may have
+// written it.  *Returns owned*, of the allocator.
 bool aot_vk_read_file(const char *path, size_t least, size_t most, const aot_allocator_t *allocator,
                       void **out_data, size_t *out_bytes);
 

@@ -57,16 +57,24 @@ static bool write_all(int fd, const uint8_t *data, size_t bytes) {
   return true;
 }
 
+// Whether a driver may be given a file: it is the user's or the system's own, who alone write to
+// it.
+static bool is_own(const struct stat *status) {
+  return (status->st_uid == geteuid() || status->st_uid == 0) &&
+         (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 bool aot_vk_read_file(const char *path, size_t least, size_t most, const aot_allocator_t *allocator,
                       void **out_data, size_t *out_bytes) {
   *out_data = NULL;
   *out_bytes = 0;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0) return false;
   struct stat status;
   void *data = NULL;
-  bool is_read = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= 0 &&
-                 (uint64_t)status.st_size >= least && (uint64_t)status.st_size <= most;
+  bool is_read = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && is_own(&status) &&
+                 status.st_size >= 0 && (uint64_t)status.st_size >= least &&
+                 (uint64_t)status.st_size <= most;
   const size_t bytes = is_read ? (size_t)status.st_size : 0;
   is_read = is_read && aot_allocate(allocator, bytes, "the cache", NULL, &data) == AOT_OK;
   if (is_read && !read_all(fd, data, bytes)) {

@@ -25,8 +25,10 @@ AOT_API uint64_t aot_program_capacity(const aot_program_t *program);
 AOT_API aot_status_t aot_program_rewind(aot_program_t *program, uint64_t length,
                                         aot_error_t *error);
 
-// Writes the state to a file: all of it or, after a failure, nothing (it is written beside the
-// file, and renamed).  A state that grows takes what it has of rows.  Programs on a CPU only.
+// Writes the state to a file, which its owner alone may read: all of it or, after a failure,
+// nothing. It is written to PATH.aot-save, and renamed; what a save leaves there that is killed,
+// the next one removes.  Of two saves to one path at a time, the first fails where the second
+// begins before its end.  A state that grows takes what it has of rows.  Programs on a CPU only.
 AOT_API aot_status_t aot_program_save_state(aot_program_t *program, const char *path,
                                             aot_error_t *error);
 

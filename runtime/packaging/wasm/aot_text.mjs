@@ -274,6 +274,11 @@ export class Chat {
       engine.attempt(2, 'aot_program_get_output', this.#program, 0, tensor);
       const [dims, data] = [8, 12].map((at) => engine.word(tensor + at));
       const [rows, count] = [0, 8].map((at) => engine.word(dims + at));
+      if (rows === 0 || count === 0) {
+        const shape = `[${rows}, ${count}]`;
+        throw new AotError(
+            `the model gave logits of shape ${shape}, expected a row for a token or more`, 'shape');
+      }
       const logits = data + 4 * (rows - 1) * count;
       engine.attempt(3, 'aot_sampler_next', this.#sampler, logits, count, out);
       return engine.word(out) | 0;

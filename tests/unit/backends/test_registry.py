@@ -9,6 +9,7 @@ import pytest
 
 import aot
 from aot.backends.code import Code, WhyTooLong, never_too_long
+from aot.backends.cpu.object_cache import ObjectCache
 from aot.backends.registry import BACKENDS, Backends
 from aot.backends.vulkan.backend import VulkanBackend
 from aot.builder import Builder
@@ -48,7 +49,7 @@ class Refusing(VulkanBackend):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_device_has_a_backend(device: str) -> None:
-    with BACKENDS[device](CompileOptions(cache=False)) as backend:
+    with BACKENDS[device](CompileOptions(cache=False), ObjectCache(None)) as backend:
         assert backend.device is Device[device.upper()]
         assert backend.scratch_in_arena != backend.overlaps_dispatches
 
@@ -88,7 +89,7 @@ def _kernels(target: Target) -> list[Kernel]:
 
 
 def test_the_cpu_runs_what_a_backend_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BACKENDS, "vulkan", lambda options: Refusing())
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda options, cache: Refusing())
     module = aot.compile(model(), targets=[GPU, CPU])
     (variant,) = [v for v in module.image.variants if v.device is Device.VULKAN]
     assert variant.host is not None and variant.host.target == CPU
@@ -103,7 +104,7 @@ def test_the_cpu_runs_what_a_backend_refuses(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_cpu_what_a_backend_refuses_is_unsupported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(BACKENDS, "vulkan", lambda options: Refusing())
+    monkeypatch.setitem(BACKENDS, "vulkan", lambda options, cache: Refusing())
     with pytest.raises(UnsupportedError) as caught:
         aot.compile(model(), targets=[GPU])
     assert str(caught.value) == (

@@ -168,6 +168,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "cache": True,
         "cache_dir": None,
         "jobs": 0,
+        "limit_memory": 0,
         "tune": 20.0,
         "tune_runner": "ssh board aot-run",
         "tune_cache": "t.jsonl",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +18,13 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import aot
 from aot.backends.cpu.object_cache import CacheInfo
 from aot.cli import main as cli
 from aot.cli import text as cli_text
-from aot.errors import CompileError
+from aot.errors import CompileError, UnsupportedError, one_line, printable
 
 MODEL = 'func @main(%x: f32[N, 3]) -> ("y") {\n  %1 = relu(%x) : f32[N, 3]\n  return(%1)\n}\n'
 
@@ -72,6 +76,82 @@ def test_output_is_written_where_it_was(capfd: pytest.CaptureFixture[str]) -> No
     sys.stderr.flush()
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("grüße\n", "beside\n")
+
+
+NAME = "\x1b]0;owned\x07\x9b31mre\x7fd\u202e\u2066\u2028"
+SHOWN = r"\u001b]0;owned\u0007\u009b31mre\u007fd\u202e\u2066\u2028"
+LINES = "\n\taotc: error: forged\r\n"
+LINES_SHOWN = r"\u000a\u0009aotc: error: forged\u000d\u000a"
+
+
+@pytest.mark.usefixtures("streams")
+def test_no_escape_sequence_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    cli_text.open_standard_streams()
+    print(f"{NAME}\r\n\té", end="")
+    sys.stderr.write(NAME)
+    print(json.dumps([NAME], ensure_ascii=False), file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    captured = capfd.readouterr()
+    assert captured.out == f"{SHOWN}\\u000d\n\té"
+    assert captured.err == f'{SHOWN}["{SHOWN}"]\n'
+    assert json.loads(captured.err[len(SHOWN) :]) == [NAME]
+
+
+def test_a_name_of_a_model_is_printed_without_escape_sequences(tmp_path: Path) -> None:
+    """In what a command says of it, and in why it fails."""
+    path = tmp_path / "model.onnx"
+    name = NAME + LINES
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", name)]
+    for op, status, found in (("Relu", 0, "stdout"), ("Nothing", 1, "stderr")):
+        node = helper.make_node(op, ["x"], [name], name)
+        graph = helper.make_graph([node], "g", info[:1], info[1:])
+        path.write_bytes(helper.make_model(graph).SerializeToString())
+        module = tmp_path / "model.aotm"
+        command = [sys.executable, "-m", "aot.cli", "compile", path, "-o", module]
+        result = subprocess.run(command, capture_output=True, check=False)
+        if status == 0:
+            command[3:] = ["run", module]
+            result = subprocess.run(command, capture_output=True, check=False)
+        assert result.returncode == status
+        text = getattr(result, found).decode()
+        assert (repr(name) if status else SHOWN + LINES_SHOWN) in text
+        assert text.replace("\n", "").isprintable()
+        assert not any(line.startswith("\taotc") for line in text.splitlines())
+
+
+def test_errors_are_one_line_but_for_lists() -> None:
+    assert str(CompileError(f"node {LINES}")) == f"node {LINES_SHOWN}"
+    assert str(CompileError("node", [LINES, "b"])) == f"node\n  {LINES_SHOWN}\n  b"
+    error = UnsupportedError(f"in {LINES}:", [LINES, "b"])
+    assert str(error) == f"in {LINES_SHOWN}:\n  {LINES_SHOWN}\n  b"
+    assert error.items == (LINES_SHOWN, "b")
+
+
+@pytest.mark.parametrize("code", [*range(0xA1), *range(0x2020, 0x2070), 0xD800, 0xDFFF, 0xE000])
+def test_characters_that_are_escaped(code: int) -> None:
+    """Categories of Unicode: controls, formats of writing's direction, separators of lines."""
+    character = chr(code)
+    kinds = unicodedata.category(character), unicodedata.bidirectional(character)
+    is_seen = kinds[0] not in ("Cc", "Cs", "Zl", "Zp") and kinds[1] not in (
+        *("LRE", "RLE", "PDF", "LRO", "RLO"),
+        *("LRI", "RLI", "FSI", "PDI"),
+    )
+    escaped = f"\\u{code:04x}"
+    assert one_line(character) == (character if is_seen else escaped)
+    assert printable(character) == (character if is_seen or character in "\n\t" else escaped)
+    assert json.loads(f'"{escaped}"') == character
+
+
+@pytest.mark.usefixtures("streams")
+def test_progress_is_drawn(capfd: pytest.CaptureFixture[str]) -> None:
+    """On the stream below the one that escapes."""
+    cli_text.open_standard_streams()
+    stream = cli_text._unescaped(sys.stderr)
+    stream.write("\x1b[2K")
+    stream.close()
+    print("after", file=sys.stderr, flush=True)
+    assert capfd.readouterr().err == "\x1b[2Kafter\n"
 
 
 def test_what_keeps_output_from_being_written_is_said(tmp_path: Path) -> None:

@@ -211,3 +211,13 @@ def test_a_sequence_of_tensors_of_unlike_ranks_is_refused() -> None:
         "SequenceAt (node 'y'): its sequence has tensors f32[5, 4] and f32[], and data decide its "
         "length or a position in it; make that known at compile time, or give all tensors one rank"
     ]
+
+
+def test_a_carried_input_without_a_name() -> None:
+    """What a body carries is known by its name."""
+    made = model(
+        "y = Loop <body = b (int64 i, bool p, float[5, 4] q) => (bool r, float[5, 4] s)"
+        " { r = Identity (p) \n s = Relu (q) }> (n, c, x)"
+    )
+    made.graph.node[0].attribute[0].g.input[2].name = ""
+    assert refused(made) == ["Loop (node 'y'): an input of its body, which is carried, has no name"]

@@ -297,7 +297,7 @@ def test_wrong_bindings(options: dict[str, object], expected: str) -> None:
 def test_file_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "none.onnx"
     assert message(path) == f"{path}: can't be read: No such file or directory"
-    assert message(tmp_path) == f"{tmp_path}: can't be read: Is a directory"
+    assert message(tmp_path) == f"{tmp_path}: can't be read: is a directory"
 
 
 def test_broken_protobuf(tmp_path: Path) -> None:

@@ -136,11 +136,3 @@ def test_a_file_that_shrinks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("aot.frontends.onnx.importer.without_weights", shrinking)
     with pytest.raises(CompileError, match=r"m\.onnx: has become shorter while it was read"):
         import_onnx(path)
-
-
-def test_a_pipe_is_read(tmp_path: Path) -> None:
-    read, write = os.pipe()
-    with os.fdopen(write, "wb") as stream:
-        stream.write(model().SerializeToString())
-    assert "matmul" in print_module(import_onnx(f"/dev/fd/{read}"))
-    os.close(read)

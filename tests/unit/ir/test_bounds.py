@@ -10,6 +10,7 @@ from aot.ir import dims
 from aot.ir.bounds import (
     SYNTAX,
     WantedDim,
+    add_not_negative,
     assumptions_of,
     bounds_of,
     most_of,
@@ -17,7 +18,7 @@ from aot.ir.bounds import (
     parse_wanted,
 )
 from aot.ir.dim_parser import parse
-from aot.ir.dims import Dim, evaluate, maximum, minimum, narrow, symbol
+from aot.ir.dims import Dim, Interval, evaluate, maximum, minimum, narrow, symbol
 from aot.ir.equalities import DimEqualities
 from aot.ir.graph import Assumption
 
@@ -190,3 +191,14 @@ def test_the_most_of_parts_that_move_together() -> None:
     for dim, most in cases:
         assert most_of(dim) == most, dim
         assert most is None or all(evaluate(dim, {"n": at}) <= most for at in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    "text", ["n - 2", "3*n - 7", "(n - 3)//2", "2*((n - 3)//2) - 5", "(n//4 - 3)//2 + 1", "7 - n"]
+)
+def test_what_is_not_negative_bounds_symbols(text: str) -> None:
+    dim, known = parse(text), dict[str, Interval]()
+    add_not_negative(known, dim)
+    allowed = [n for n in range(100) if evaluate(dim, {"n": n}) >= 0]
+    low, _ = known.get("n", (0, None))
+    assert low == (min(allowed) if "7 -" not in text else 0)

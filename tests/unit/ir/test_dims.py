@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 import pytest
 from hypothesis import example, given
@@ -199,8 +200,28 @@ def test_parts_that_are_shared_are_substituted_once(monkeypatch: pytest.MonkeyPa
     assert len(calls) == 3 * 2 * 10
     assert dims.symbols(dim) == {"n"}
     pairs = []
-    multiply = dims._interval_product
-    monkeypatch.setattr(dims, "_interval_product", lambda a, b: pairs.append(1) or multiply(a, b))
+    multiply = dims.interval_product
+    monkeypatch.setattr(dims, "interval_product", lambda a, b: pairs.append(1) or multiply(a, b))
     low, high = dims.bounds(dim, {"n": (4, 4000)})
     assert low is not None and high is not None and low <= dims.evaluate(dim, {"n": 99}) <= high
     assert len(pairs) < 10 * 10  # a few for each layer
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-2, 2), st.integers(1, 2)), max_size=40))
+def test_a_sum_is_the_same_however_it_is_built(terms: list[tuple[int, int, int]]) -> None:
+    """Term by term, by halves and backwards; long sums and short ones are added apart."""
+    parts = [
+        dims.multiply(dims.product([symbol(f"n{first}"), symbol(f"n{first * 7 % 10}")][:count]), c)
+        for first, c, count in terms
+    ]
+
+    def halves(row: list[Dim]) -> Dim:
+        if len(row) < 2:
+            return row[0] if row else 0
+        return dims.add(halves(row[: len(row) // 2]), halves(row[len(row) // 2 :]))
+
+    forwards, backwards = (reduce(dims.add, row, 3) for row in (parts, parts[::-1]))
+    assert forwards == backwards == dims.add(halves(parts), 3)
+    assert str(forwards) == str(backwards)
+    difference = reduce(dims.add, (dims.multiply(p, -1) for p in parts), forwards)
+    assert difference == 3

@@ -17,9 +17,10 @@ from aot.backends.vulkan.emit import compile_kernel
 from aot.builder import Builder
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
-from aot.ir.dims import symbol
+from aot.ir.dims import product, symbol
 from aot.ir.record import call_of
 from aot.ir.types import DType, TensorType
+from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import Space
 from aot.kernels.lower.lowering import lower
 from aot.ops.attention import ATTENTION
@@ -158,6 +159,23 @@ def test_a_query_without_keys_gives_zero() -> None:
     wanted = expected(x)
     wanted[1], wanted[:, :, 4] = 0, 0
     check(run(x), wanted)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 15, 40])
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic", "thumbv7em", "vulkan-1.1"])
+def test_no_keys_where_their_number_is_known(queries: int, target: str) -> None:
+    b = Builder()
+    q, kv = b.input("q", f"f32[1, 2, {queries}, 8]"), b.input("kv", "f32[1, 2, 0, 8]")
+    b.output("y", b.op("attention", q, kv, kv, None, None, scale=0.375))
+    module = b.module()
+    run_passes(module, (FUSE, TIE_OPERANDS, OUTLINE), PassContext())
+    (executable,) = module.executables
+    kernel = lower(executable, targets.load(target))
+    buffers = {
+        buffer.name: np.full(product(buffer.shape), 0.5, np.float32) for buffer in kernel.buffers
+    }
+    interpreter.run(kernel, buffers, {}, check_races=True)
+    assert not buffers["out"].any()
 
 
 def test_keys_that_are_masked_for_long_come_late() -> None:

@@ -53,6 +53,23 @@ def test_conditions_in_segments(name: str) -> None:
             first = end
 
 
+def test_segments_beyond_a_bound_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A concatenation of a thousand parts has as many: each would be a walk over all of them."""
+    var = expr.Var("i")
+    value: expr.Expr = expr.index(0)
+    for part in range(200):
+        here = expr.binary("lt", var, expr.index(4 * part))
+        value = expr.select(here, value, expr.index(part))
+    walks = []
+    within = segments.within
+    monkeypatch.setattr(segments, "within", lambda *a: walks.append(a) or within(*a))
+    assert len(segments.ends([value], var, 800)) == 200 < len(walks)
+    walks.clear()
+    assert len(segments.ends([value], var, 800, 200)) == 200
+    walks.clear()
+    assert len(segments.ends([value], var, 800, 199)) == 200 and len(walks) == 1
+
+
 @pytest.mark.parametrize(("begin", "kernel", "step"), [(0, 3, 1), (1, 3, 1), (2, 5, 2), (3, 4, 3)])
 def test_how_many_are_inside(begin: int, kernel: int, step: int) -> None:
     """How many taps of a window are no padding, as averages have it, is a number in the middle."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from aot.errors import CompileError, InternalError
+from aot.errors import CompileError, InternalError, one_line
 from aot.ir.dims import symbol
 from aot.link.module import (
     Arch,
@@ -279,7 +279,7 @@ def test_a_link_keeps_pointing(tmp_path: Path) -> None:
 def test_unwritable_paths_give_one_line(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(CompileError) as caught:
         write_module(small_image(), f"{tmp_path}/{name}")
-    assert str(caught.value) == f"cannot write {tmp_path}/{name}: {reason}"
+    assert str(caught.value) == one_line(f"cannot write {tmp_path}/{name}: {reason}")
     assert os.listdir(tmp_path) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aot.runtime import loader
 from tests.support.browser import BROWSER, told_by_browser
-from tests.support.language_models import REPLY, language_module
+from tests.support.language_models import NO_ROWS, REPLY, language_module, without_rows
 from tests.support.node import make_package, require_node, run_node
 from tests.support.package_models import save_module
 from tests.support.paths import ROOT
@@ -162,6 +162,15 @@ def test_what_cannot_be_is_refused(packaged: Path) -> None:
     assert errors[1] == ["argument", "the chat is in the middle of a reply"]
     assert errors[2][0] == "argument" and "temperature" in errors[2][1]
     assert goes_on == REPLY
+
+
+def test_logits_without_rows_choose_nothing(packaged: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(packaged.parent, copy)
+    module = copy / "chat.aotm"
+    module.write_bytes(without_rows(module.read_bytes()))
+    line = "found.push(await refused(() => say(new Chat(model), 'a')));"
+    assert evaluate(copy / packaged.name, line) == [["shape", NO_ROWS]]
 
 
 def test_other_models_have_no_text(tmp_path: Path) -> None:

@@ -110,9 +110,12 @@ def test_results_are_near_those_in_f32(arithmetic: str) -> None:
     x = np.random.default_rng(4).normal(size=(1, 24, 12, 12)).astype(np.float32)
     module = network()
     (expected,) = run(module.entry_points[0], [x])
-    if "avx512bf16" not in _features():
-        pytest.skip("this machine has no products of bfloat16")
-    with aot.load(aot.compile(module, targets=(X86,), arithmetic=arithmetic)) as program:
+    compiled = aot.compile(module, targets=(X86,), arithmetic=arithmetic)
+    if "avx512bf16" not in _features():  # the machine that these are for is another one
+        with pytest.raises(aot.RuntimeFailure):
+            aot.load(compiled)
+        return
+    with aot.load(compiled) as program:
         (found,) = program(x=x).values()
     scale = np.abs(expected).max()
     error = np.abs(np.asarray(found) - expected).max() / scale

@@ -144,6 +144,40 @@ def test_names_that_llvm_does_not_know(tmp_path: Path, old: str, new: str, messa
     assert str(caught.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "cpu", "implied"),
+    [
+        ("x86-64-v2", "x86-64", "haswell", "avx, avx2, f16c, fma, bmi, lzcnt"),
+        ("aarch64-generic", "generic", "cortex-a510", "fullfp16, dotprod, i8mm, sve"),
+        ("riscv64", "generic-rv64", "sifive-x280", "v, zbb, zfh"),
+    ],
+)
+def test_a_cpu_with_more_features_than_are_listed(
+    tmp_path: Path, name: str, old: str, cpu: str, implied: str
+) -> None:
+    """Its code would run into an instruction that the machine lacks, and the loader let it."""
+    file = tmp_path / "x.toml"
+    text = (targets.directory() / f"{name}.toml").read_text()
+    file.write_text(text.replace(f'cpu = "{old}"', f'cpu = "{cpu}"'))
+    with pytest.raises(CompileError) as caught:
+        check_names(load(file))
+    assert str(caught.value) == (
+        f"{file}:{line_of(file.read_text(), 'cpu')}: cpu: '{cpu}' has features that are not in "
+        f"`features`, which the loader would not look for: {implied}; list them, or name a cpu "
+        "without them"
+    )
+
+
+def test_features_may_imply_others(tmp_path: Path) -> None:
+    """What listed features bring along is on each machine that has them."""
+    file = tmp_path / "x.toml"
+    text = (targets.directory() / "x86-64-v2.toml").read_text()
+    file.write_text(text.replace('"popcnt", ', '"popcnt", "avx2", '))
+    check_names(load(file))
+    file.write_text(text.replace('cpu = "x86-64"', 'cpu = "nehalem"'))
+    check_names(load(file))
+
+
 def test_names_that_llvm_does_not_take_together(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     text = (targets.directory() / "riscv64.toml").read_text()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
+
 import pytest
 
-from aot.errors import CompileError
+from aot.errors import CompileError, TemplateWarning
+from aot.text import template_worker
 from aot.text.chat import Message, chat_form, render
 from aot.text.vocabulary import ChatForm, Scheme, TokenType, Vocabulary
 
@@ -66,6 +71,7 @@ def test_a_template_may_strip_what_people_write() -> None:
 @pytest.mark.parametrize(
     ("template", "form"),
     [
+        ("", None),
         (
             SMOLLM,
             ChatForm(
@@ -95,17 +101,119 @@ def test_a_template_may_strip_what_people_write() -> None:
             MISTRAL,
             ChatForm({"user": ("[INST] ", " [/INST]"), "assistant": ("", "</s>")}, "<s>", "", ""),
         ),
-        ("", None),
-        ("{% if", None),
-        ("{{ raise_exception('no') }}", None),
-        ("{{ strftime_now('%Y') }}{{ messages[0].content }}", None),
-        ("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}", None),
-        ("{{ messages[-1].content }}", None),
-        ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", None),
     ],
 )
 def test_the_form_of_the_usual_roles(template: str, form: ChatForm | None) -> None:
-    assert chat_form(vocabulary(template)) == form
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert chat_form(vocabulary(template)) == form
+
+
+MORE = "it does more than to write something before and behind each message"
+ZERO = "it writes a zero character"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{% if", "the chat template cannot be read: unexpected 'end of template'"),
+        ("{{ raise_exception('no') }}", "the chat template cannot be rendered: no"),
+        (
+            "{{ strftime_now('%Y') }}{{ messages[0].content }}",
+            "the chat template cannot be rendered: 'strftime_now' is undefined",
+        ),
+        ("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}", MORE),
+        ("{{ messages[-1].content }}", MORE),
+        ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", MORE),
+        (
+            "{% for m in messages %}{{ '\\0' }}{{ m.content }}{% endfor %}",
+            "it writes a zero character",
+        ),
+        (
+            "\U0010fffd7\U0010fffe",
+            "the chat template cannot be rendered: it writes U+10FFFD and U+10FFFE",
+        ),
+        (
+            f"\U0010fffd{'1' * 5000}\U0010fffe",
+            "the chat template cannot be rendered: it writes U+10FFFD and U+10FFFE",
+        ),
+    ],
+)
+def test_what_has_no_form_is_said(template: str, reason: str) -> None:
+    with pytest.warns(TemplateWarning) as caught:
+        assert chat_form(vocabulary(template)) is None
+    assert [str(w.message) for w in caught] == [
+        f"aot-run and packages take prompts without the model's chat template: {reason}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (ENDLESS, "rendered: it runs for more than 1 s"),
+        ("{% set x = 'a' * 999999999 %}", "rendered: it takes too much memory"),
+        (
+            "{% set ns = namespace(t='x') %}{% for i in range(40) %}{% set ns.t = ns.t * 2 %}"
+            "{% endfor %}",
+            "rendered: it takes too much memory",
+        ),
+        (
+            "{% set ns = namespace(t='x' * 16) %}{% for i in range(21) %}{% set ns.t = ns.t * 2 %}"
+            "{% endfor %}{{ ns.t }}",
+            "rendered: it writes more than 16 Mi characters",
+        ),
+        ("(" * 9999, None),
+        ("{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", "read: "),
+        ("{{ " + "-" * 99999 + "1 }}", "read: "),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "rendered: maximum recursion depth"),
+        ("{{ ''.__class__.__mro__ }}", "rendered: access to attribute '__class__'"),
+        ("{{ '\\ud800' }}", "rendered: 'utf-8' codec can't encode character '\\ud800'"),
+        ("{% include 'x' %}", "rendered: no loader for this environment specified"),
+    ],
+)
+def test_a_template_of_a_stranger_ends(
+    template: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its process, within its limits, with one line of why."""
+    monkeypatch.setattr(template_worker, "CPU_SECONDS", 1)
+    if reason is None:
+        assert [part.text for part in render(template, said("x"))] == [template]
+        return
+    with pytest.raises(CompileError) as caught:
+        render(template, said("x"))
+    assert str(caught.value).startswith(f"the chat template cannot be {reason}")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_the_date_is_told_to_those_who_chat() -> None:
+    template = "{{ strftime_now('%Y')|length }}"
+    assert render(template, said("x"), tells_time=True)[0].text == "4"
+    with pytest.raises(CompileError, match="'strftime_now' is undefined$"):
+        render(template, said("x"))
+
+
+def test_what_renders_has_limits() -> None:
+    """Also where it is not they that end a template: no file is written, no core is left."""
+    script = (
+        "import resource, sys\nfrom aot.text import template_worker as w\n"
+        "w._limit({'RLIMIT_CPU': 3, 'RLIMIT_AS': 1 << 30, 'RLIMIT_NOTHING': 1})\n"
+        "request = {'template': 'x', 'variables': {}, 'conversations': [{}], 'tells_time': False}\n"
+        "print(w.answer(request), resource.getrlimit(resource.RLIMIT_CPU))\n"
+        "print(resource.getrlimit(resource.RLIMIT_FSIZE))"
+    )
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found.splitlines() == ["{'texts': [('x', None)]} (3, 4)", "(0, 0)"]
+
+
+def test_without_a_process_nothing_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(CompileError, match="rendered: no process can be started: no such file"):
+        render("x", said("x"))
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(CompileError, match="rendered: this python cannot start another$"):
+        render("x", said("x"))
 
 
 def test_llama_s_header_begins_with_bos() -> None:

@@ -26,7 +26,14 @@ from aot.text.batch import Batch
 from aot.text.language_program import check_language_program
 from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
-from tests.support.language_models import MOST, REPLY, TOKENS, language_module
+from tests.support.language_models import (
+    MOST,
+    NO_ROWS,
+    REPLY,
+    TOKENS,
+    language_module,
+    without_rows,
+)
 from tests.support.paths import ROOT
 from tests.support.runtime_build import build, build_tool, library_sources
 
@@ -145,6 +152,17 @@ def test_a_module_that_is_no_language_model_is_refused() -> None:
         'entry point "main" is no language model\'s: it takes new: f32[1, n, 2], w: f32[2], '
         "expected one input, tokens i32[T]"
     )
+
+
+def test_logits_without_rows_choose_nothing() -> None:
+    for sequences in (1, 2):
+        file = without_rows(language_module(16, sequences=sequences).to_bytes())
+        with aot.load(file) as program, pytest.raises(RuntimeFailure) as caught:
+            list(Batch(program, ["a"]).replies())
+        assert (str(caught.value), caught.value.status) == (NO_ROWS, "shape")
+    with aot.load(without_rows(data(16))) as program, pytest.raises(RuntimeFailure) as caught:
+        list(aot.Chat(program).reply("a"))
+    assert (str(caught.value), caught.value.status) == (NO_ROWS, "shape")
 
 
 def test_what_a_language_model_gives_and_keeps(loaded: Program) -> None:

@@ -9,7 +9,7 @@ import pytest
 from aot.errors import CompileError, UnsupportedError
 from aot.text.gguf import read_vocabulary
 from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
-from tests.support.vocabularies import GPT2_METADATA
+from tests.support.vocabularies import GPT2_METADATA, replacements
 
 
 def _read(**changes: Any) -> Vocabulary:
@@ -118,9 +118,71 @@ def test_schemes_that_are_not_known() -> None:
         ({"model": "llama"}, "the file has no tokenizer.ggml.scores, which its tokeniser needs"),
         ({"tokens": [b"\xff"] * 260}, "tokenizer.ggml.tokens: b'\\xff' is not UTF-8"),
         ({"tokens": [], "token_type": []}, "the vocabulary has no tokens"),
+        ({"tokens": ["\udcff"] * 260}, "tokenizer.ggml.tokens: b'\\xff' is not UTF-8"),
+        ({"tokens": [1] * 260}, "tokenizer.ggml.tokens is 1, expected a text"),
+        ({"model": ["gpt2"]}, "tokenizer.ggml.model is an array of 1 elements, expected a text"),
+        ({"pre": 7}, "tokenizer.ggml.pre is 7, expected a text"),
+        (
+            {"token_type": ["x"] * 260},
+            "tokenizer.ggml.token_type: element 0 is 'x', expected an integer",
+        ),
+        (
+            {"model": "t5", "scores": [1, 2.5, "x", *[0] * 257]},
+            "tokenizer.ggml.scores: element 2 is 'x', expected a number",
+        ),
+        (
+            {"model": "t5", "scores": [0.0, float("nan"), *[0.0] * 258]},
+            "the vocabulary's token 1 has the score nan",
+        ),
+        (
+            {"model": "llama", "scores": [1e39, *[0.0] * 259]},
+            "the vocabulary's token 0 has the score 1e+39",
+        ),
+        ({"bos_token_id": "<s>"}, "tokenizer.ggml.bos_token_id is '<s>', expected a token"),
+        ({"bos_token_id": 2.0}, "tokenizer.ggml.bos_token_id is 2.0, expected a token"),
+        (
+            {"add_bos_token": "no"},
+            "tokenizer.ggml.add_bos_token is 'no', expected true or false",
+        ),
+        (
+            {"precompiled_charsmap": 5},
+            "tokenizer.ggml.precompiled_charsmap is 5, expected an array",
+        ),
+        (
+            {"precompiled_charsmap": [1, 256]},
+            "tokenizer.ggml.precompiled_charsmap is no array of bytes",
+        ),
+        (
+            {"precompiled_charsmap": [0, 0, 0, 0, -16, 0]},
+            "the vocabulary's replacements of characters are not a table of SentencePiece's whose "
+            "texts are UTF-8",
+        ),
     ],
 )
 def test_what_is_wrong(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CompileError) as failure:
         _read(**changes)
+    assert str(failure.value) == message
+
+
+def test_replacements() -> None:
+    """Bytes, as any of GGUF's types of integers has them."""
+    table = replacements({b"a": 0}, "é\0".encode())
+    kind = {"model": "t5", "scores": [0.0] * 260}
+    for found in (table, list(table), [b - 256 * (b > 127) for b in table]):
+        assert _read(**kind, precompiled_charsmap=found).replacements == table
+    assert _read(**kind).replacements == b""
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("\udc80x", "tokenizer.chat_template: b'\\x80x' is not UTF-8"),
+        ("a\0b", "the vocabulary's chat template has a zero character"),
+        (["a", "b"], "tokenizer.chat_template is an array of 2 elements, expected a text"),
+    ],
+)
+def test_a_chat_template_is_text(template: Any, message: str) -> None:
+    with pytest.raises(CompileError) as failure:
+        read_vocabulary({**GPT2_METADATA, "tokenizer.chat_template": template})
     assert str(failure.value) == message

@@ -10,6 +10,7 @@ import pytest
 from aot.errors import CompileError, UnsupportedError
 from aot.text.tokenizer_json import PATTERNS, read_vocabulary
 from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, Strip, TokenType
+from tests.support.vocabularies import replacements
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
@@ -92,14 +93,14 @@ def test_unigram() -> None:
         "model": {"type": "Unigram", "unk_id": 1, "vocab": [["<pad>", 0], ["<unk>", 0], ["a", -1]]},
         "normalizer": {
             "type": "Precompiled",
-            "precompiled_charsmap": base64.b64encode(b"abcd").decode(),
+            "precompiled_charsmap": base64.b64encode(replacements({}, b"\0")).decode(),
         },
         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True},
     }
     found = read_vocabulary(data)
     assert found.scheme is Scheme.UNIGRAM and found.scores == (0.0, 0.0, -1.0)
     assert found.types[1] is TokenType.UNKNOWN and found.unknown == 1
-    assert found.replacements == b"abcd" and found.adds_space
+    assert found.replacements == replacements({}, b"\0") and found.adds_space
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,9 @@ def test_what_is_wrong() -> None:
         read_vocabulary({"model": {"type": "WordPiece"}})
     with pytest.raises(CompileError) as failure:
         read_vocabulary(_bpe(model={**_bpe()["model"], "merges": ["a b c"]}))
-    assert str(failure.value) == "tokenizer.json: merge 0 is 'a b c', which is no pair"
+    assert str(failure.value) == (
+        "tokenizer.json: model: merges[0]: expected a pair of texts, found 'a b c'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,3 +173,99 @@ def test_of_several_chat_templates_the_default(
 ) -> None:
     config = {"chat_template": templates}
     assert read_vocabulary(_bpe(), config).chat_template == chosen
+
+
+def _changed(change: dict[str, Any]) -> dict[str, Any]:
+    return _bpe(model={**_bpe()["model"], **change})
+
+
+DEEP: dict[str, Any] = BYTE_LEVEL
+for _ in range(40):
+    DEEP = _sequence(DEEP)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "tokenizer.json: expected an object, found []"),
+        ({"model": "BPE"}, "tokenizer.json: model: expected an object, found 'BPE'"),
+        (_changed({"type": 3}), "tokenizer.json: model: type: expected a string, found 3"),
+        (_changed({"vocab": ["a"]}), "tokenizer.json: model: vocab: expected an object, found"),
+        (
+            _changed({"vocab": {"a": "0"}}),
+            "tokenizer.json: model: vocab: 'a': expected a token's id, 0 to 2097151, found '0'",
+        ),
+        (_changed({"vocab": {"a": 1 << 40}}), "found 1099511627776"),
+        (_changed({"vocab": {"a": True}}), "found True"),
+        (_changed({"merges": {"a": "b"}}), "model: merges: expected an array, found {'a': 'b'}"),
+        (_changed({"merges": [["a", 1]]}), "model: merges[0]: expected a pair of texts, found"),
+        (_changed({"merges": [7]}), "model: merges[0]: expected a pair of texts, found 7"),
+        (_changed({"byte_fallback": "yes"}), "byte_fallback: expected true or false, found 'yes'"),
+        (_changed({"unk_token": 0}), "model: unk_token: expected a string, found 0"),
+        ({"model": {**UNIGRAM, "vocab": {"a": 0}}}, "model: vocab: expected an array, found"),
+        (
+            {"model": {**UNIGRAM, "vocab": [["a", float("nan")]]}},
+            "tokenizer.json: model: vocab[0]: expected a text and a score, found ['a', nan]",
+        ),
+        ({"model": {**UNIGRAM, "vocab": [["a"]]}}, "expected a text and a score, found ['a']"),
+        ({"model": {**UNIGRAM, "vocab": [["a", "1"]]}}, "expected a text and a score, found"),
+        ({"model": {**UNIGRAM, "unk_id": -1}}, "model: unk_id: expected a token's id, 0 to"),
+        ({"model": {**UNIGRAM, "unk_id": 9}}, "the vocabulary's unknown is token 9 of 2"),
+        (_bpe(added_tokens={"id": 0}), "tokenizer.json: added_tokens: expected an array, found"),
+        (_bpe(added_tokens=["a"]), "added_tokens[0]: expected an object, found 'a'"),
+        (_bpe(added_tokens=[{"content": "a"}]), "added_tokens[0]: id: expected a token's id"),
+        (_bpe(added_tokens=[{"id": 0, "content": 1}]), "content: expected a string, found 1"),
+        (_bpe(added_tokens=[{"id": 0, "special": 1}]), "special: expected true or false, found 1"),
+        (_bpe(normalizer=["NFC"]), "tokenizer.json: normalizer: expected an object, found"),
+        (_bpe(normalizer={"a": 1}), "normalizer: type: expected a string, found None"),
+        (
+            _bpe(normalizer={"type": "Sequence", "normalizers": [3]}),
+            "tokenizer.json: normalizer: normalizers[0]: expected an object, found 3",
+        ),
+        (
+            _bpe(normalizer={"type": "Precompiled", "precompiled_charsmap": "a"}),
+            "normalizer: precompiled_charsmap: expected base64, found 'a'",
+        ),
+        (_bpe(normalizer={"type": "Replace"}), "normalizer: pattern: expected an object, found"),
+        (
+            _bpe(pre_tokenizer=_sequence(BYTE_LEVEL, {"type": "Split", "pattern": {"Regex": 1}})),
+            "pre_tokenizer: pretokenizers[1]: pattern: Regex: expected a string, found 1",
+        ),
+        (_bpe(pre_tokenizer=DEEP), "sequences are nested deeper than 16"),
+        (
+            _bpe(post_processor={"type": "TemplateProcessing", "single": [3]}),
+            "tokenizer.json: post_processor: single[0]: expected an object, found 3",
+        ),
+    ],
+)
+def test_each_field_has_a_rule(data: Any, message: str) -> None:
+    with pytest.raises(CompileError) as failure:
+        read_vocabulary(data)
+    assert message in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (["a"], "tokenizer_config.json: expected an object, found ['a']"),
+        ({"bos_token": 3}, "tokenizer_config.json: bos_token: expected a string, found 3"),
+        ({"eos_token": {"content": 3}}, "eos_token: content: expected a string, found 3"),
+        (
+            {"eos_token": "<think>", "add_eos_token": "no"},
+            "add_eos_token: expected true or false, found 'no'",
+        ),
+        ({"chat_template": 3}, "tokenizer_config.json: chat_template: expected a string, found 3"),
+        ({"chat_template": ["a"]}, "chat_template[0]: expected an object, found 'a'"),
+        ({"chat_template": [{"name": 1}]}, "chat_template[0]: name: expected a string, found 1"),
+    ],
+)
+def test_each_field_of_the_config_has_a_rule(config: Any, message: str) -> None:
+    with pytest.raises(CompileError) as failure:
+        read_vocabulary(_bpe(), config)
+    assert message in str(failure.value)
+
+
+def test_a_long_value_is_quoted_in_part() -> None:
+    with pytest.raises(CompileError) as failure:
+        read_vocabulary({"model": "x" * 100_000})
+    assert len(str(failure.value)) < 200

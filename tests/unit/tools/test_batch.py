@@ -99,7 +99,7 @@ def test_arrays_are_read_beside_the_file(tmp_path: Path) -> None:
     (cell,) = parse_batch(text.replace("FILE", "v.npy"), tmp_path / "m.toml").cells
     assert cell.options["input_values"]["x"].tolist() == [0, 1, 2]
     assert cell.options["input_values"]["y"] == 2
-    with pytest.raises(CompileError, match=r":2: input_values: no.npy is not a .npy file of num"):
+    with pytest.raises(CompileError, match=r":2: input_values: cannot read .*no\.npy: no such"):
         parse_batch(text.replace("FILE", "no.npy"), tmp_path / "m.toml")
 
 

@@ -439,4 +439,4 @@ def test_wrong_usage(module: Path, model: Path) -> None:
 
 def test_the_command_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "/nowhere.aotm"]) == 1
-    assert capsys.readouterr().err.startswith("aotc: error: cannot open /nowhere.aotm: ")
+    assert capsys.readouterr().err.startswith("aotc: error: cannot read /nowhere.aotm: ")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from aot.frontends.lib import activations
+from aot.frontends.lib import activations, quotients
 from aot.frontends.onnx.stored import NARROW, decoded, encoded
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
@@ -118,7 +118,7 @@ def power(node: Node) -> Value:
 @onnx_op("Mod")
 def modulo(node: Node) -> Value:
     is_truncated = bool(node.int_attr("fmod", 0))
-    return activations.remainder(node, node.input(0), node.input(1), is_truncated=is_truncated)
+    return quotients.remainder(node, node.input(0), node.input(1), is_truncated=is_truncated)
 
 
 @onnx_op("Where", since=9)
@@ -279,7 +279,7 @@ def softsign(node: Node) -> Value:
 
 @onnx_op("Mish")
 def mish(node: Node) -> Value:
-    return activations.mish(node, node.input(0))
+    return node.emit("mish", node.input(0))
 
 
 @onnx_op("Swish")

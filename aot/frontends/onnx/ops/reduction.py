@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from aot.frontends.lib.means import integer_mean
 from aot.frontends.onnx.table import Node, onnx_op
 from aot.ir import dims
 from aot.ir.graph import Value
@@ -40,9 +41,10 @@ def _reduce(op: str, is_operand: bool) -> Callable[[Node], Value]:
         x = node.input(0)
         # of truths the largest is any of them, the smallest all of them
         numbers = node.cast(x, DType.I32) if x.type.dtype is DType.BOOL else x
-        reduced = node.emit(
-            op, numbers, axes=_axes(node, is_operand), keepdims=bool(node.int_attr("keepdims", 1))
-        )
+        axes, keepdims = _axes(node, is_operand), bool(node.int_attr("keepdims", 1))
+        if op == "reduce_mean" and x.type.dtype.is_integer:
+            return integer_mean(node, x, axes, keepdims=keepdims)
+        reduced = node.emit(op, numbers, axes=axes, keepdims=keepdims)
         return (
             node.emit("less", node.scalar(0, DType.I32), reduced)
             if (x.type.dtype is DType.BOOL)

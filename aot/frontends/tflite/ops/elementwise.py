@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aot.frontends.lib import activations, functions
+from aot.frontends.lib import activations, functions, quotients
 from aot.frontends.tflite.table import Node, UnsupportedNodeError, tflite_op
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
@@ -132,19 +132,12 @@ def power(n: Node) -> Value:
 
 @tflite_op("FLOOR_DIV")
 def floor_div(n: Node) -> Value:
-    x, y = n.real(0), n.real(1)
-    if x.type.dtype.is_float:
-        return n("floor", n("div", x, y))
-    # division truncates: a quotient below 0 that has a rest is one too many
-    quotient = n("div", x, y)
-    rest = n("sub", x, n("mul", quotient, y))
-    is_less = n("less", n("mul", rest, y), 0)
-    return n("where", is_less, n("sub", quotient, n.scalar(1, x.type.dtype)), quotient)
+    return quotients.floor_quotient(n, n.real(0), n.real(1))
 
 
 @tflite_op("FLOOR_MOD")
 def floor_mod(n: Node) -> Value:
-    return activations.remainder(n, n.real(0), n.real(1), is_truncated=False)
+    return quotients.remainder(n, n.real(0), n.real(1), is_truncated=False)
 
 
 @tflite_op("ATAN2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.frontends.lib.means import integer_mean
 from aot.frontends.tflite.table import Node, tflite_op
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -40,9 +41,7 @@ def mean(n: Node) -> Value:
         return x
     if x.type.dtype.is_float:
         return n.emit("reduce_mean", x, axes=axes, keepdims=keeps)
-    total = n.emit("reduce_sum", x, axes=axes, keepdims=keeps)
-    count = n.value_of([x.type.dims[a] for a in axes], x.type.dtype)
-    return n.emit("div", total, count)
+    return integer_mean(n, x, axes, keepdims=keeps)
 
 
 def _truths(op: str) -> Callable[[Node], Value]:

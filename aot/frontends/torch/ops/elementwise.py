@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from aot.frontends.lib import activations, functions
+import numpy as np
+
+from aot.frontends.lib import activations, functions, quotients
 from aot.frontends.torch.table import (
     Node,
     Number,
@@ -36,8 +38,11 @@ _WHOLE = {"ceil", "floor", "round", "trunc", "fix"}  # which integers are alread
 _FLOAT = {
     "cos": "cos",
     "erf": "erf",
+    "erfc": "erfc",
     "exp": "exp",
+    "expm1": "expm1",
     "log": "log",
+    "log1p": "log1p",
     "sigmoid": "sigmoid",
     "sin": "sin",
     "sqrt": "sqrt",
@@ -52,15 +57,12 @@ _COMPOSED: dict[str, Callable[[Node, Value], Value]] = {
     "atanh": functions.atanh,
     "cosh": functions.cosh,
     "sinh": functions.sinh,
-    "exp2": lambda n, x: n("exp", n("mul", x, math.log(2))),
-    "expm1": functions.expm1,
-    "log1p": functions.log1p,
+    "exp2": functions.exp2,
     "log2": lambda n, x: n("mul", n("log", x), 1 / math.log(2)),
     "log10": lambda n, x: n("mul", n("log", x), 1 / math.log(10)),
     "reciprocal": lambda n, x: n("div", n.scalar(1, x.type.dtype), x),
     "rsqrt": lambda n, x: n("div", n.scalar(1, x.type.dtype), n("sqrt", x)),
-    "tan": lambda n, x: n("div", n("sin", x), n("cos", x)),
-    "erfc": lambda n, x: n("sub", n.scalar(1, x.type.dtype), n("erf", x)),
+    "tan": functions.tan,
 }
 
 
@@ -93,7 +95,8 @@ for _name, _build in _COMPOSED.items():
 
 @torch_op("aten.sign.default", "aten.sgn.default")
 def sign(n: Node, x: Value) -> Value:
-    return x if x.type.dtype is DType.BOOL else activations.sign(n, x)
+    # torch says 0 of NaN
+    return x if x.type.dtype is DType.BOOL else activations.sign(n, x, keeps_nan=False)
 
 
 @torch_op("aten.round.decimals")
@@ -186,33 +189,34 @@ def divide(n: Node, a: Operand, b: Operand) -> Value:
 
 @torch_op("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def divide_by_mode(n: Node, a: Operand, b: Operand, mode: str | None) -> Value:
-    x, y = n.value(a, n.dtype), n.value(b, n.dtype)
     if mode == "floor":
-        return _floored(n, x, y)
+        return floor_divide(n, a, b)
+    x, y = n.value(a, n.dtype), n.value(b, n.dtype)
     quotient = n.emit("div", x, y)
     return n.emit("trunc", quotient) if mode == "trunc" and n.dtype.is_float else quotient
 
 
 @torch_op("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(n: Node, a: Operand, b: Operand) -> Value:
-    return _floored(n, n.value(a, n.dtype), n.value(b, n.dtype))
+    is_number = isinstance(b, int | float) and n.dtype.is_float
+    # torch computes with a number before it is rounded to halves
+    divisor = n.value(b, n.dtype.accumulator) if is_number else _rounded(n, b)
+    return quotients.floor_quotient(n, _rounded(n, a), divisor)
 
 
-def _floored(n: Node, x: Value, y: Value) -> Value:
-    quotient = n.emit("div", x, y)
-    if n.dtype.is_float:
-        return n.emit("floor", quotient)
-    if not n.dtype.is_signed:
-        return quotient
-    # division truncates: a rest of the other sign than y is one too many
-    rest = n("sub", x, n("mul", quotient, y))
-    return n("where", n("less", n("mul", rest, y), 0), n("sub", quotient, 1), quotient)
+def _rounded(n: Node, operand: Operand) -> Value:
+    """An operand in the result's type, to which torch rounds numbers as well before it finds
+    remainders: one by what was not rounded is another."""
+    is_number = isinstance(operand, int | float)
+    if is_number and n.dtype.is_storage_only:
+        return n.constant(np.array(operand, n.dtype.numpy))
+    return n.value(operand, n.dtype)
 
 
 def _remainder(is_truncated: bool) -> Callable[[Node, Operand, Operand], Value]:
     def build(n: Node, a: Operand, b: Operand) -> Value:
-        x, y = n.value(a, n.dtype), n.value(b, n.dtype)
-        return activations.remainder(n, x, y, is_truncated=is_truncated)
+        x, y = _rounded(n, a), _rounded(n, b)
+        return quotients.remainder(n, x, y, is_truncated=is_truncated)
 
     return build
 
@@ -233,6 +237,11 @@ def power(n: Node, a: Operand, b: Operand) -> Value:
 @torch_op("aten.atan2.default")
 def arc_tangent_of_quotient(n: Node, y: Value, x: Value) -> Value:
     return functions.atan2(n, n.cast(y, n.dtype), n.cast(x, n.dtype))
+
+
+@torch_op("aten.hypot.default")
+def hypotenuse(n: Node, x: Value, y: Value) -> Value:
+    return functions.hypot(n, n.cast(x, n.dtype), n.cast(y, n.dtype))
 
 
 @torch_op("aten.addcmul.default")
@@ -391,7 +400,7 @@ def silu(n: Node, x: Value) -> Value:
 
 @torch_op("aten.mish.default")
 def mish(n: Node, x: Value) -> Value:
-    return activations.mish(n, x)
+    return n.emit("mish", x)
 
 
 @torch_op("aten.hardswish.default")
@@ -401,7 +410,7 @@ def hard_swish(n: Node, x: Value) -> Value:
 
 @torch_op("aten.hardsigmoid.default")
 def hard_sigmoid(n: Node, x: Value) -> Value:
-    return activations.hard_sigmoid(n, x, 1 / 6, 0.5)
+    return activations.sixths(n, x)
 
 
 @torch_op("aten.relu6.default")
@@ -440,7 +449,7 @@ def softplus(n: Node, x: Value, beta: Number, threshold: Number) -> Value:
 
 @torch_op("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(n: Node, x: Value) -> list[Value]:
-    made = n("neg", activations.softplus(n, n("neg", x)))
+    made = activations.log_sigmoid(n, x)
     return [made, n.emit("exp", n("neg", n("abs", x)))]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
+from aot.frontends.lib.coordinates import meant
 from aot.frontends.lib.resize import Axis, Options, resized
 from aot.frontends.torch.table import Node, torch_op
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.ir.types import DType
 
 Scales = Sequence["float | None"]
 
@@ -26,16 +29,18 @@ def _resized(n: Node, x: Value, options: Options, scales: Scales) -> Value:
         extent, size = x.type.dims[axis], n.dims[axis]
         scale = scales[number] if number < len(scales) else None
         if scale is None or options.coordinates == "align_corners":
-            scale = _ratio(extent, size)
-        axes.append(Axis(axis, extent, size, scale))
+            exact = _ratio(extent, size)
+        else:
+            exact = meant(scale, DType.F64)
+        axes.append(Axis(axis, extent, size, exact))
     return resized(n, x, options, axes)
 
 
-def _ratio(extent: Dim, size: Dim) -> float | None:
+def _ratio(extent: Dim, size: Dim) -> Fraction | None:
     if extent == size:
-        return 1.0
+        return Fraction(1)
     if isinstance(extent, int) and isinstance(size, int) and extent:
-        return size / extent
+        return Fraction(size, extent)
     return None
 
 

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size - 3 < text_bytes) return 0;
   const size_t bytes = size - 3 - text_bytes;
   // Copies of just their sizes: what is read behind them is found.
-  char *text = malloc(text_bytes + 1);
+  char *text = malloc(text_bytes > 0 ? text_bytes : 1);
   void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
   memcpy(text, data + 3, text_bytes);
   memcpy(memory, data + 3 + text_bytes, bytes);

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import aot
 from aot.backends.cpu.object_cache import ObjectCache, default_folder, default_limit, key_of
 from aot.cli import main as cli
 from aot.errors import CacheWarning, CompileError
+from aot.frontends.text import import_text
 from tests.support.paths import ROOT
 
 KEYS = [key_of([bytes([n])]) for n in range(40)]
@@ -83,6 +85,101 @@ def test_an_entry_under_another_name_is_a_miss(tmp_path: Path) -> None:
     other.parent.mkdir()
     path_of(tmp_path, KEYS[0]).rename(other)
     assert ObjectCache(tmp_path).get(KEYS[1]) is None
+
+
+def test_what_is_no_object_is_a_miss_and_is_replaced(tmp_path: Path) -> None:
+    """Whatever its checksum says."""
+    filled(tmp_path, 1)
+    cache = ObjectCache(tmp_path)
+    assert cache.get(KEYS[0], lambda data: data == bytes(1000)) == bytes(1000)
+    assert cache.get(KEYS[0], lambda data: False) is None
+    assert not path_of(tmp_path, KEYS[0]).exists()
+    assert (cache.hits, cache.misses) == (1, 1)
+
+
+def test_what_is_no_file_of_ours_is_a_miss(tmp_path: Path) -> None:
+    """No writer of a pipe is waited for, no link is followed."""
+    filled(tmp_path, 1)
+    path = path_of(tmp_path, KEYS[0])
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    for make in (os.mkfifo, lambda path: path.symlink_to(elsewhere)):
+        make(path)
+        cache = ObjectCache(tmp_path)
+        assert cache.get(KEYS[0]) is None
+        assert not os.path.lexists(path)
+        cache.put(KEYS[0], b"new")
+        assert cache.get(KEYS[0]) == b"new"
+        path.unlink()
+    for name in ("met", "ledger"):
+        (tmp_path / name).unlink(missing_ok=True)
+        os.mkfifo(tmp_path / name)
+    cache = ObjectCache(tmp_path)
+    assert not cache.has_met(KEYS[0])
+    cache.meet(KEYS[0])
+    cache.put(KEYS[0], b"new")
+    cache.close()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o500])
+def test_a_folder_of_the_user_s_own_is_used(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    assert ObjectCache.at(folder).folder == folder
+    assert ObjectCache.at(folder / "missing").folder is not None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    filled(folder, 2)
+    folder.chmod(mode)
+    with pytest.warns(CacheWarning) as caught:
+        cache = ObjectCache.at(folder)
+        assert cache.get(KEYS[0]) is None
+        cache.put(KEYS[3], b"data")
+    assert [str(w.message) for w in caught] == [
+        f"compiled code is not cached: others may write to {folder}: 'chmod go-w' makes it the "
+        "user's own"
+    ]
+    assert held(folder) == [0, 1]
+    assert ObjectCache.at(folder, is_used=False).info().entries == 2
+    folder.chmod(0o700)
+    assert ObjectCache.at(folder).get(KEYS[0]) is not None
+
+
+def test_the_folder_and_the_files_of_another_user_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, 1)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert ObjectCache(tmp_path).get(KEYS[0]) is None
+    with pytest.warns(CacheWarning, match=f"not cached: {tmp_path} belongs to another user$"):
+        assert ObjectCache.at(tmp_path).folder is None
+
+
+_MODEL = 'func @main(%x: f32[4]) -> ("y") {\n  %1 = sqrt(%x) : f32[4]\n  return(%1)\n}\n'
+
+
+@pytest.mark.parametrize("damage", [b"garbage" * 40, b"", b"[1]", b'{"intervals": -1}', None])
+def test_a_compile_replaces_what_is_no_object_nor_a_proof(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    """Entries have right checksums; None stands for the first half of what was there."""
+    module = import_text(_MODEL)
+    first = aot.compile(module, cache_dir=tmp_path).to_bytes()
+    keys = [path.parent.name + path.name for path in tmp_path.glob("??/*")]
+    assert len(keys) == 2  # a kernel's object, and what is proved of it
+    for key in keys:
+        data = ObjectCache(tmp_path).find(key)
+        assert data is not None
+        ObjectCache(tmp_path).put(key, data[: len(data) // 2] if damage is None else damage)
+    again = aot.compile(import_text(_MODEL), cache_dir=tmp_path)
+    assert again.to_bytes() == first
+    assert again.stats["variants"][0]["cache"] == {"hits": 0, "misses": 1}
+    third = aot.compile(import_text(_MODEL), cache_dir=tmp_path)
+    assert third.stats["variants"][0]["cache"] == {"hits": 1, "misses": 0}
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aot.errors import InternalError
 from aot.ir.dims import evaluate, symbol
 from aot.ir.expr import (
+    BINARY_OPS,
     COMPARE_OPS,
     Binary,
     Bitcast,
@@ -200,11 +201,11 @@ def function_kernel(op: str, count: int, *, is_expanded: bool = False) -> Kernel
         tensor(b, n, F32, c, count)
         for n, c in (("x", BufferClass.INPUTS), ("y", BufferClass.OUTPUTS))
     )
-    exponent = tensor(b, "z", F32, BufferClass.INPUTS, count) if op == "pow" else None
+    second = tensor(b, "z", F32, BufferClass.INPUTS, count) if op in BINARY_OPS else None
 
     def body(i: Expr, inside: Expr) -> tuple[Store, ...]:
         value = load(x, i)
-        made = unary(op, value) if exponent is None else binary(op, value, load(exponent, i))
+        made = unary(op, value) if second is None else binary(op, value, load(second, i))
         return (Store(y, (i,), expand(made) if is_expanded else made),)
 
     return b.build(spread(b, count, 64, body))
@@ -217,8 +218,8 @@ def test_transcendentals_match_the_interpreter_bit_for_bit(op: str, driver: str)
     count = 64 * 40
     rng = np.random.default_rng(6)
     xs = (rng.standard_normal(count) * np.exp2(rng.integers(-12, 8, count))).astype(np.float32)
-    arrays: dict[str, Array] = {"x": np.abs(xs) if op in ("log", "pow") else xs}
-    if op == "pow":
+    arrays: dict[str, Array] = {"x": np.abs(xs) if op in ("log", "log1p", "pow") else xs}
+    if op in BINARY_OPS:
         arrays["z"] = rng.uniform(-8, 8, count).astype(np.float32)
     kernel = function_kernel(op, count)
     actual = vulkan_running.run_on(driver, kernel, arrays)["y"]
@@ -243,16 +244,37 @@ def test_transcendentals_of_special_values(op: str, driver: str) -> None:
     if op == "exp_nonpositive":
         special = [x for x in special if not x > 0]
     pairs = (
-        [(x, z) for x in special for z in special] if op == "pow" else [(x, 0.0) for x in special]
+        [(x, z) for x in special for z in special]
+        if op in BINARY_OPS
+        else [(x, 0.0) for x in special]
     )
     xs, zs = (np.array(column, np.float32) for column in zip(*pairs, strict=True))
     arrays: dict[str, Array] = {"x": np.resize(xs, 128), "z": np.resize(zs, 128)}
     kernel = function_kernel(op, 128)
-    if op != "pow":
+    if op not in BINARY_OPS:
         del arrays["z"]
     actual = vulkan_running.run_on(driver, kernel, arrays)["y"]
     expected = interpreted(kernel, arrays, {})["y"]
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
+def test_remainders_are_those_of_c_bit_for_bit(driver: str) -> None:
+    """Subnormal numbers too, whatever the driver makes of these elsewhere."""
+    count = 64 * 40
+    rng = np.random.default_rng(5)
+    xs, ys = rng.integers(0, 1 << 32, (2, count), np.uint32).view(np.float32)
+    xs[::3] = rng.integers(0, 1 << 23, len(xs[::3]), np.uint32).view(np.float32)
+    ys[::5] = rng.integers(1, 1 << 9, len(ys[::5]), np.uint32).view(np.float32)
+    ys[-100:] = xs[-100:] / np.float32(3)
+    actual = vulkan_running.run_on(driver, function_kernel("fmod", count), {"x": xs, "z": ys})["y"]
+    with np.errstate(all="ignore"):
+        expected = np.fmod(xs, ys)
+    is_number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(actual), ~is_number)
+    np.testing.assert_array_equal(
+        actual[is_number].view(np.uint32), expected[is_number].view(np.uint32)
+    )
 
 
 def wide_kernel(value: Callable[[Expr], Expr], dtype: DType) -> Kernel:
@@ -267,9 +289,7 @@ def wide_kernel(value: Callable[[Expr], Expr], dtype: DType) -> Kernel:
 @pytest.mark.parametrize(
     ("dtype", "value", "message"),
     [
-        (DType.I64, lambda x: binary("add", x, x), "arithmetic on i64 cannot be a shader"),
-        (DType.I64, lambda x: unary("neg", x), "arithmetic on i64 cannot be a shader"),
-        (DType.I64, lambda x: cast(cast(x, F32), DType.I64), "a cast of i64 to f32"),
+        (DType.I64, lambda x: Binary("pow", x, x, DType.I64), "pow of i64 cannot be a shader"),
         (DType.F64, lambda x: x, "a load of f64 x cannot be a shader"),
         (BOOL, lambda x: binary("lt", x, x), "lt of bool cannot be a shader"),
         (I32, lambda x: Binary("pow", x, x, I32), "pow of i32 cannot be a shader"),

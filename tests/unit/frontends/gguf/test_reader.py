@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -288,6 +289,25 @@ def test_a_number_for_each_layer() -> None:
     assert said(with_counts(1, 2)) == (
         "model: layers that differ in their extents are not supported:\n"
         "  key 'llama.attention.head_count_kv' is [1, 2]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("block_count", "the tensors of the file"),
+        ("embedding_length", "by the bytes of the tensors"),
+        ("attention.head_count", "by the bytes of the tensors"),
+        ("attention.head_count_kv", "by the bytes of the tensors"),
+        ("feed_forward_length", "by the bytes of the tensors"),
+    ],
+)
+def test_counts_are_those_of_the_file(name: str, most: str) -> None:
+    """A number of metadata makes no layers and no heads that there are no weights for."""
+    at = FILE.index(key(f"llama.{name}")) + 8 + len(f"llama.{name}") + 4
+    message = said(FILE[:at] + struct.pack("<I", 2_000_000_000) + FILE[at + 4 :])
+    assert re.fullmatch(
+        rf"model: key 'llama\.{name}' is 2000000000, expected at most \d+, {most}", message
     )
 
 

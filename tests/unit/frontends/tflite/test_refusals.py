@@ -541,3 +541,19 @@ def test_a_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(CompileError) as caught:
         import_tflite(tmp_path)
     assert str(caught.value) == f"{tmp_path}: cannot be read: is a directory"
+
+
+@pytest.mark.parametrize("name", ["EXP", "ADD", "DIV", "GREATER_EQUAL"])
+def test_a_result_that_is_not_there(name: str) -> None:
+    """Of an operator on a variable, which may change it."""
+    b = Builder()
+    x, y = b.tensor((2, 3)), b.tensor((2, 3))
+    kept = b.tensor((2, 3), is_variable=True)
+    b.op("ABS", [x], [y])
+    b.op(name, [kept, x], [])
+    assert refused(b.model([x], [y]))[0].endswith(": result 0 is missing")
+
+
+def test_a_number_that_a_type_has_not() -> None:
+    model = one_op("RELU_N1_TO_1", [((2, 3), np.uint8)], dtype=np.uint8)
+    assert refused(model) == ["RELU_N1_TO_1 (operator 0, 'y'): -1 is no number of u8"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.torch_modules import Functions, check
+from tests.support.torch_modules import Functions, check, imported, interpreted, module_of
 
 
 def test_convolutions(t: Any, nn: Any) -> None:
@@ -190,3 +190,20 @@ def test_recurrent_layers(t: Any, kind: str) -> None:
             wanted = t.utils._pytree.tree_leaves(layer(*given))
             for number, (one, other) in enumerate(zip(found, wanted, strict=True)):
                 assert_close(one, other, 1e-5, f"{kind} result {number}")
+
+
+def test_nearest_elements(t: Any, nn: Any) -> None:
+    """Against integers: torch rounds its scale to float32 before it multiplies."""
+    for n in (6, 20, 41):
+        x = t.arange(n, dtype=t.float32).reshape(1, 1, n)
+        functions: Functions = {
+            f"{mode} {m}": lambda x, m=m, mode=mode: nn.interpolate(x, m, mode=mode)
+            for m in (1, 2, 6, 13, 20, 27)
+            for mode in ("nearest", "nearest-exact")
+        }
+        module = imported(module_of(functions, 1), [x])
+        for name, found in interpreted(module, [x]).items():
+            mode, m = name.split()[0], int(name.split()[1])
+            is_exact = mode == "nearest-exact"
+            expected = [(2 * i + 1) * n // (2 * m) if is_exact else i * n // m for i in range(m)]
+            assert found.reshape(-1).tolist() == expected, (name, n)

@@ -257,7 +257,7 @@ def test_what_torch_takes_for_granted_is_checked(t: Any) -> None:
 def test_programs_of_torch(t: Any, tmp_path: Path) -> None:
     module, x = t.nn.Linear(3, 2), t.randn(4, 3)
     exported = t.export.export(module, (x,))
-    path = tmp_path / "model.bin"  # told by its contents
+    path = tmp_path / "model.pt2"
     with path.open("wb") as stream:
         t.export.save(exported, stream)
     sources: dict[str, Any] = {"program": exported, "path": path, "bytes": path.read_bytes()}

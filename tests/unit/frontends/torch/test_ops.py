@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.support.torch_modules import Functions, check
 
 
@@ -103,6 +105,41 @@ def test_arithmetic_and_promotion(t: Any) -> None:
         "bits": lambda x, y, i: (i & 3) | (i ^ 5),
     }
     check(functions, [x, y, i], {"x0": {0: "n"}, "x1": None, "x2": {0: "n"}}, [[x[:2], y, i[:2]]])
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64"])
+def test_quotients_of_large_integers(t: Any, name: str) -> None:
+    """Where the product of a rest and its divisor is beyond the type."""
+    info = t.iinfo(getattr(t, name))
+    near = (info.min, info.min // 2, info.min // 3, 0, info.max // 3, info.max // 2, info.max)
+    numbers = [c + s for c in near for s in (-2, -1, 0, 1, 2) if info.min <= c + s <= info.max]
+    pairs = [(a, b) for a in numbers for b in numbers if b and (a, b) != (info.min, -1)]
+    x, y = (t.tensor(column, dtype=getattr(t, name)) for column in zip(*pairs, strict=True))
+    functions: Functions = {
+        "remainder": lambda x, y: x % y,
+        "floor": lambda x, y: x // y,
+        "div floor": lambda x, y: t.div(x, y, rounding_mode="floor"),
+        "div trunc": lambda x, y: t.div(x, y, rounding_mode="trunc"),
+        "fmod": t.fmod,
+    }
+    check(functions, [x, y], {"x0": {0: "n"}, "x1": {0: "n"}}, [[x[:3], y[:3]]])
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_quotients_of_floats_that_round_to_whole_ones(t: Any, name: str) -> None:
+    """No difference is near enough for another remainder or quotient to pass."""
+    dtype = getattr(t, name)
+    above = [1, 5.5, 6, 0.84, 1e2, -1, -5.5, 3e-5, -0.0, 0, 7, -7, -1e-40, 41, 2.5, -2.5, 1]
+    below = [0.1, 1.1, 0.2, 0.02, 3, 0.1, -1.1, 1e-6, 3, -3, math.inf, math.inf, 1, 41, -0.1, 0, 0]
+    x, y = t.tensor(above), t.tensor(below)
+    functions: Functions = {
+        "remainder": lambda x, y: (x.to(dtype) % y.to(dtype)).to(t.float64),
+        "fmod": lambda x, y: t.fmod(x.to(dtype), y.to(dtype)).to(t.float64),
+        "floor": lambda x, y: (x.to(dtype) // y.to(dtype)).to(t.float64),
+        "remainder number": lambda x, y: (x.to(dtype) % 0.1).to(t.float64),
+        "floor number": lambda x, y: (x.to(dtype) // 0.1).to(t.float64),
+    }
+    check(functions, [x, y], {"x0": {0: "n"}, "x1": {0: "n"}}, [[x[:3], y[:3]]], tolerance=0.0)
 
 
 def test_comparisons_and_choices(t: Any) -> None:

@@ -1,0 +1,158 @@
+"""Where elements of a resized dim are in what is resized, in exact arithmetic.
+
+Every coordinate is a line of the element's number, whose coefficients are fractions of the extents
+and of the scale, as ONNX's text for Resize has them. A scale that extents give is their ratio, and
+one that is given as a float is the fraction that was rounded to it: 0.6 is 3/5. So nothing is
+rounded before it is known which element is the nearest. Knows nothing of graphs.
+
+https://onnx.ai/onnx/operators/onnx__Resize.html
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from aot.ir import dims
+from aot.ir.dims import Dim
+from aot.ir.types import Array, DType
+from aot.records import dataclass
+
+_MOST = 1 << 62  # numbers below are computed in 64 bits
+# Fractions of denominators up to these have floats of their own, of 24 and of 53 bits.
+_DENOMINATORS = {DType.F32: 1 << 12, DType.F64: 1 << 20}
+
+
+def meant(scale: float, dtype: DType) -> Fraction:
+    """The fraction of the least denominator whose nearest float of `dtype` is `scale`; the number
+    itself where that is long."""
+    found = Fraction(scale)
+    for limit in (1 << bits for bits in range(_DENOMINATORS[dtype].bit_length())):
+        simple = found.limit_denominator(limit)
+        if dtype.numpy.type(simple.numerator / simple.denominator) == scale:
+            return simple
+    return found
+
+
+@dataclass(frozen=True)
+class Line:
+    """`(slope * i + start) / divisor`, the coordinate of element i; the divisor is positive."""
+
+    slope: Dim
+    start: Dim
+    divisor: Dim
+
+    @staticmethod
+    def of(slope: Fraction, start: Fraction) -> Line:
+        divisor = slope.denominator * start.denominator
+        return Line(int(slope * divisor), int(start * divisor), divisor)
+
+    def moved(self, halves: int) -> Line:
+        """The line `halves` halves further."""
+        return Line(
+            dims.multiply(self.slope, 2),
+            dims.add(dims.multiply(self.start, 2), dims.multiply(self.divisor, halves)),
+            dims.multiply(self.divisor, 2),
+        )
+
+
+@dataclass(frozen=True)
+class Places:
+    """The coordinates of the elements of a dim, of extents that are known.
+
+    Attributes:
+        above: the numerators, int64 or Python integers.
+        divisor: of all of them.
+    """
+
+    above: Array
+    divisor: int
+
+    @staticmethod
+    def of(line: Line, count: int) -> Places:
+        slope, start, divisor = line.slope, line.start, line.divisor
+        assert isinstance(slope, int) and isinstance(start, int) and isinstance(divisor, int)
+        largest = abs(slope) * max(count, 1) + abs(start) + divisor
+        numbers = np.arange(count).astype(np.int64 if largest < _MOST else object)
+        return Places(np.asarray(numbers * slope + start), divisor)
+
+    @property
+    def floors(self) -> Array:
+        return np.asarray(self.above // self.divisor, np.int64)
+
+    @property
+    def ceilings(self) -> Array:
+        return np.asarray(-(-self.above // self.divisor), np.int64)
+
+    def beyond(self, whole: Array) -> Array:
+        """How far the coordinates are above whole numbers, in float64, rounded once."""
+        rest = self.above - whole.astype(self.above.dtype) * self.divisor
+        return np.asarray(rest / self.divisor, np.float64)
+
+    def are_outside(self, extent: int) -> Array:
+        """Which coordinates are before the first element or behind the last."""
+        last = (extent - 1) * self.divisor
+        return np.asarray((self.above < 0) | (self.above > last), bool)
+
+
+def rounded(line: Line, rounding: str) -> tuple[Line, bool]:
+    """A line whose floors, or else whose ceilings (false), are the nearest elements of `line`'s
+    coordinates by a rounding of `resize.ROUNDING`."""
+    match rounding:
+        case "floor":
+            return line, True
+        case "ceil":
+            return line, False
+        case "round_prefer_ceil":
+            return line.moved(1), True
+    return line.moved(-1), False
+
+
+def nearest(line: Line, rounding: str, count: int) -> Array:
+    """The element nearest to each coordinate; it may be outside."""
+    moved, is_floor = rounded(line, rounding)
+    places = Places.of(moved, count)
+    return places.floors if is_floor else places.ceilings
+
+
+def line_of(
+    coordinates: str,
+    extent: int,
+    size: int,
+    scale: Fraction,
+    roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1)),
+) -> Line:
+    """The coordinates of a dim of known extents, by their name in ONNX."""
+    width, last, half = scale * extent, extent - 1, Fraction(1, 2)
+    match coordinates:
+        case "align_corners":
+            return Line.of(Fraction(0) if width == 1 else last / (width - 1), Fraction(0))
+        case "asymmetric":
+            return Line.of(1 / scale, Fraction(0))
+        case "tf_crop_and_resize":
+            start, part = roi[0] * last, (roi[1] - roi[0]) * last
+            if width == 1:
+                return Line.of(Fraction(0), start + part / 2)
+            return Line.of(part / (width - 1), start)
+        case "pytorch_half_pixel" if size == 1:
+            return Line.of(Fraction(0), Fraction(0))
+        case "half_pixel_symmetric":
+            centre = Fraction(extent, 2) * (1 - size / width)
+            return Line.of(1 / scale, centre + half / scale - half)
+    return Line.of(1 / scale, half / scale - half)
+
+
+def open_line(coordinates: str, extent: Dim, size: Dim, scale: Fraction | None) -> Line | None:
+    """The same of a dim of any extents, where integers say it; `scale` is None for the ratio of
+    the extents. A result of one element with `pytorch_half_pixel` is left to the caller."""
+    if coordinates == "align_corners" and scale is None:
+        steps = dims.maximum(dims.add(size, -1), 1)
+        return Line(dims.add(extent, -1), 0, steps)
+    above, below = (size, extent) if scale is None else (scale.numerator, scale.denominator)
+    if coordinates == "asymmetric":
+        return Line(below, 0, above)
+    if coordinates not in ("half_pixel", "pytorch_half_pixel"):
+        return None
+    start = dims.add(below, dims.multiply(above, -1))
+    return Line(dims.multiply(below, 2), start, dims.multiply(above, 2))

@@ -1,0 +1,55 @@
+"""Functions of one number in double precision, of which results in fewer bits are roundings.
+
+What the reference of an op and the interpreter of kernels both compute. Formulas keep the digits of
+small results; infinities give the limits, -0 where a result vanishes from below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aot.ir.types import Array
+
+Function = Callable[[Array], Array]
+
+
+def _by_element(function: Callable[[float], float]) -> Function:
+    return lambda x: np.asarray(
+        np.vectorize(function, otypes=[np.float64])(np.asarray(x, np.float64)), np.float64
+    )
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow on either side."""
+    z = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)), x.dtype)
+
+
+def _vanishing(gate: Function) -> Function:
+    """x times `gate`, which is 0 at -infinity before x is infinite."""
+
+    def function(x: Array) -> Any:
+        return np.where(x == -np.inf, x.dtype.type(-0.0), x * gate(np.maximum(x, -1e100)))
+
+    return function
+
+
+def _softplus(x: Array) -> Any:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _tanh_line(x: Array) -> Any:
+    bounded = np.clip(x, -1e30, 1e30)
+    return 2 * math.sqrt(2 / math.pi) * (bounded + 0.044715 * bounded**3)
+
+
+erf = _by_element(math.erf)
+erfc = _by_element(math.erfc)
+silu = _vanishing(sigmoid)
+mish = _vanishing(lambda x: np.tanh(_softplus(x)))
+gelu = _vanishing(lambda x: erfc(x * -math.sqrt(0.5)) / 2)
+gelu_tanh = _vanishing(lambda x: sigmoid(_tanh_line(x)))

@@ -1,0 +1,598 @@
+"""The walk over a kernel: which facts hold at each access, and what must hold of it.
+
+Owns the order in which a kernel's statements are met, the facts of its loops, guards and stores,
+and the verdict. What memories hold is said by bounds from outside, which it takes to hold and holds
+each store to. Judges a kernel by itself and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import field
+from enum import Enum
+from math import prod
+
+from aot.ir import dims, expr
+from aot.ir.dims import Dim, Extremum, Interval, symbol
+from aot.ir.expr import Cast, Expr, Load, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import (
+    Buffer,
+    Combine,
+    For,
+    If,
+    Kernel,
+    Let,
+    LoopKind,
+    MatrixDot,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
+    Prefetch,
+    Scratch,
+    Space,
+    Stmt,
+    Store,
+    walk,
+)
+from aot.kernels.proof.conditions import range_of
+from aot.kernels.proof.counts import counted_in, ranges_after
+from aot.kernels.proof.inequalities import MOST_STEPS, Inequalities
+from aot.kernels.proof.polynomials import Polynomial, combined, constant, scaled, variables_of
+from aot.kernels.proof.switches import chosen_by
+from aot.kernels.proof.values import Memory, Values
+from aot.records import dataclass
+
+FOR_BOUNDS = 5  # times the steps of a kernel that bounds of stored values may take
+
+
+@dataclass(frozen=True)
+class Unproved:
+    """An end of an access that no proof was found for.
+
+    Attributes:
+        memory: the buffer's or the scratch's name.
+        what: "load" or "store".
+        dim: along which the access may be outside.
+        extent: of the memory, along that dim.
+        end: "before its start" or "past its end".
+        goal: the number that could not be shown not to be negative.
+    """
+
+    memory: str
+    what: str
+    dim: int
+    extent: Dim
+    end: str
+    goal: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} of {self.memory} may be {self.end} along dim {self.dim}: "
+            f"not known to be >= 0: {self.goal}"
+        )
+
+
+@dataclass
+class Verdict:
+    """What was found of a kernel's accesses.
+
+    Attributes:
+        proved: how many ends of accesses were proved, by how.
+        unproved: those that were not.
+        steps: of all searches together.
+    """
+
+    proved: Counter[str] = field(default_factory=Counter)
+    unproved: list[Unproved] = field(default_factory=list)
+    steps: int = 0
+
+
+class Effort(Enum):
+    """What a walk does at accesses: nothing; what is quick, to end at the first that it does not
+    prove; all that it can."""
+
+    NONE = "none"
+    BRIEF = "brief"
+    FULL = "full"
+
+
+class Ended(Exception):
+    """A brief walk has met what it does not prove."""
+
+
+@dataclass(frozen=True)
+class Premises:
+    """What a kernel is proved with.
+
+    Attributes:
+        known: bounds of symbols; others are not negative.
+        dims: what the kernel's dim parameters are, in terms of other symbols.
+        extents: those of these parameters that are not negative.
+        natural: dims of these parameters that are not negative.
+        equal: dims of these symbols that are equal.
+        index_bits: how wide an index is on the target.
+        switches: those of the kernel that are known.
+        is_rough: whether long sums among `dims` are known by their range alone, which is quicker.
+    """
+
+    known: Mapping[str, Interval]
+    dims: Mapping[str, Dim]
+    extents: Collection[str]
+    natural: tuple[Dim, ...]
+    equal: tuple[tuple[Dim, Dim], ...]
+    index_bits: int
+    switches: Mapping[Extremum, int] = field(default_factory=dict)
+    is_rough: bool = False
+
+
+Region = tuple[Var | None, Memory]
+"""A memory while the loop of a variable runs; of None, always."""
+Bound = tuple[bool, Dim]
+"""What every value is at least (False), or at most (True)."""
+Bounds = dict[Region, list[Bound]]
+
+
+def stored_in(body: tuple[Stmt, ...]) -> Counter[Memory]:
+    """How many statements store to each memory."""
+    return Counter(memory for s in walk(body) for memory in targets_of(s))
+
+
+def targets_of(stmt: Stmt) -> tuple[Memory, ...]:
+    """The memories that a statement itself stores to."""
+    match stmt:
+        case Store():
+            return (stmt.target,)
+        case MatrixDot() | MatrixZero() | MatrixProduct():
+            return (stmt.sums,)
+        case MatrixStore():
+            return (stmt.target.source,)
+        case Combine():
+            return (stmt.shared,)
+    return ()
+
+
+class Walk:
+    """One walk over a kernel.
+
+    Attributes:
+        loads_what_is_written: the memories that values were loaded from which the kernel stores.
+        sources: the memory that each variable was loaded from.
+        needed: the memories whose values a proof that was not found depends on.
+        made_of: the memories whose values those that are stored depend on.
+        greatest: the greatest number stored to memories, of those that depend on no memory.
+        broken: the bounds of memories that some store does not keep.
+        no_counters: memories that a loop does not count in.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        given: Premises,
+        bounds: Bounds,
+        no_counters: set[Region],
+        effort: Effort,
+    ) -> None:
+        self.kernel = kernel
+        self.space = Inequalities()
+        if bounds:  # which all stores are held to
+            self.space.allowance = FOR_BOUNDS
+        self.values = Values(
+            kernel, self.space, given.known, given.dims, given.index_bits, self.loaded
+        )
+        self.values.is_rough = given.is_rough
+        self.verdict = Verdict()
+        self.bounds = bounds
+        self.broken: set[tuple[Region, Bound]] = set()
+        self.loads_what_is_written = {memory: None for _, memory in bounds}
+        self.no_counters = set(no_counters)
+        self.counts: dict[Memory, tuple[Var, Polynomial]] = {}
+        self.loops: list[For] = []
+        self.stores = stored_in(kernel.body)
+        self.effort = effort
+        self._stored: dict[int, dict[Memory, None]] = {}  # by bodies
+        self._bodies: list[tuple[Stmt, ...]] = []  # which live as long as they are known here
+        self.sources: dict[int, Memory] = {}
+        self.needed: dict[Memory, None] = {}
+        self.made_of: dict[Memory, dict[Memory, None]] = {}
+        self.greatest: dict[Memory, int] = {}
+        self.has_lanes = max(kernel.workgroup_size) > 1
+        self.counted = frozenset() if self.has_lanes else counted_in(kernel)
+        self.space.is_hasty = effort is Effort.NONE
+        self.space.limits = [self.values.dim(dims.product(b.shape)) for b in kernel.buffers]
+        for name in given.extents:
+            self.space.assume(self.values.dim(symbol(name)))
+        for dim in given.natural:
+            self.space.assume(self.values.dim(dim))
+        for left, right in given.equal:
+            apart = combined(self.values.dim(left), self.values.dim(right), -1)
+            self.space.assume(apart, scaled(apart, -1))
+        for switch, number in given.switches.items():
+            x = self.values.dim(chosen_by(switch))
+            self.space.assume(combined(x, constant(-1)) if number else scaled(x, -1))
+            self.values.switches[switch] = number
+
+    def numbers_of(self, switch: Extremum) -> list[int]:
+        """The numbers, of 0 and 1, that a switch may be; none where it may be negative."""
+        x = self.values.dim(chosen_by(switch))
+        if self.space.proves(x) is None:
+            return []
+        if self.space.proves(scaled(x, -1), is_thorough=False) is not None:
+            return [0]
+        is_one = self.space.proves(combined(x, constant(-1)), is_thorough=False) is not None
+        return [1] if is_one else [0, 1]
+
+    def run(self) -> None:
+        self.body(self.kernel.body)
+
+    # Statements
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        forwarded: list[Scratch] = []
+        tables = self.tables(body)
+        for at, stmt in enumerate(body):
+            ranges = ranges_after(stmt, self.counted, self.values.ranges) if self.counted else {}
+            match stmt:
+                case For():
+                    self.loop(stmt)
+                    forwarded += self.forward(stmt)
+                case Let():
+                    self.loads(stmt.value)
+                    self.values.let(stmt.var, stmt.value)
+                case Store():
+                    self.store(stmt)
+                    if at in tables:
+                        self.values.tabulate(*tables[at])
+                        forwarded.append(tables[at][0])
+                case If():
+                    self.branch(stmt)
+                case Combine():
+                    self.combine(stmt)
+                case Prefetch():
+                    self.loads(stmt.index)
+                case MatrixDot():
+                    self.body(stmt.meaning())
+                case MatrixZero() | MatrixProduct() | MatrixStore():
+                    self.body((stmt.meaning(),))
+            self.values.ranges |= ranges
+        for scratch in forwarded:
+            self.values.forward_no_more(scratch)
+
+    def branch(self, stmt: If) -> None:
+        self.loads(stmt.condition)
+        for sign, part in ((True, stmt.then), (False, stmt.otherwise)):
+            mark = self.space.mark()
+            if part and self.hold(stmt.condition, sign):
+                self.body(part)
+            self.space.leave(mark)
+            self.rewritten(part)
+
+    def loop(self, loop: For) -> None:
+        extent = self.values.dim(loop.extent)
+        last = combined(extent, constant(-1))
+        if self.space.is_contradictory([last]):
+            return
+        mark = self.space.mark()
+        var = self.values.bind(loop.var, extent)
+        if len(extent) > 1 or () not in extent:
+            self.space.assume(combined(last, var, -1), last)
+        counted = self.counters(loop, var)
+        self.enter(loop)
+        self.rewritten(loop.body)
+        outside = self.counts
+        self.counts = {**outside, **{m: (loop.var, most) for m, most in counted.items()}}
+        self.loops.append(loop)
+        self.body(loop.body)
+        self.loops.pop()
+        self.counts = outside
+        self.space.leave(mark)
+        self.rewritten(loop.body)
+        for memory, most in counted.items():
+            if (loop.var, memory) not in self.no_counters:
+                times = self.space.extremum([extent, {}], is_max=True)
+                self.values.at_most(memory, combined(combined(most, var, -1), times))
+
+    def rewritten(self, body: tuple[Stmt, ...]) -> None:
+        """Says that what the statements store may have been stored."""
+        for memory in self.stored_by(body):
+            self.values.written(memory)
+
+    def stored_by(self, body: tuple[Stmt, ...]) -> dict[Memory, None]:
+        """As `stored_in`; found once for each body."""
+        found = self._stored.get(id(body))
+        if found is None:
+            found = {}
+            for stmt in body:
+                match stmt:
+                    case For():
+                        found |= self.stored_by(stmt.body)
+                    case If():
+                        found |= self.stored_by(stmt.then) | self.stored_by(stmt.otherwise)
+                    case _:
+                        found |= dict.fromkeys(targets_of(stmt))
+            self._stored[id(body)] = found
+            self._bodies.append(body)
+        return found
+
+    def combine(self, stmt: Combine) -> None:
+        extent = constant(stmt.extent)
+        mark = self.space.mark()
+        self.values.bind(stmt.lane, extent)
+        self.loads(stmt.value)
+        self.access("store", stmt.shared, (stmt.lane,), 1)
+        self.space.leave(mark)
+        self.values.written(stmt.shared)
+        self.values.name(stmt.result)
+
+    def store(self, stmt: Store) -> None:
+        self.loads(*stmt.indices, stmt.value)
+        mark = self.space.mark()
+        if stmt.guard is not None:
+            self.loads(stmt.guard)
+        if stmt.guard is None or self.hold(stmt.guard):
+            self.access("store", stmt.target, stmt.indices, 1)
+            self.stored(stmt)
+        self.space.leave(mark)
+
+    def stored(self, stmt: Store) -> None:
+        """Holds a store to what was said of its memory, and says what the memory is from here."""
+        memory = stmt.target
+        value = None
+        is_index = isinstance(stmt.value, Cast) and stmt.value.a.dtype is DType.INDEX
+        if not self.bounds and memory.dtype.is_integer and (self.sources or is_index):
+            stored = self.values.form(stmt.value)
+            found = self.memories_of(stored)
+            self.made_of[memory] = self.made_of.get(memory, {}) | found
+            _, greatest = self.space.interval(stored)
+            if greatest is not None and not found:
+                self.greatest[memory] = max(self.greatest.get(memory, greatest), greatest)
+        if memory.dtype.is_integer and memory in self.loads_what_is_written:
+            value = self.values.form(stmt.value)
+            for region in self.regions(memory) if self.effort is Effort.NONE else ():
+                self.keeps(region, value)
+        if memory in self.counts:
+            var, most = self.counts[memory]
+            counted = self.values.form(stmt.value)
+            more = combined(most, constant(1))
+            if self.space.proves(combined(more, counted, -1)) is None:
+                self.no_counters.add((var, memory))
+            self.counts[memory] = var, more  # for the rest of the iteration
+        kept = value if value is not None and stmt.guard is None else None
+        places = self.values.places(stmt.indices)
+        self.values.written(memory)
+        if kept is not None and self.is_own(memory):
+            self.values.holds(memory, places, kept)
+
+    def is_own(self, memory: Memory) -> bool:
+        """Whether no other lane stores to an element that this one has just stored."""
+        is_private = isinstance(memory, Scratch) and memory.space in (Space.REGISTER, Space.PRIVATE)
+        return is_private or not self.has_lanes
+
+    def hold(self, e: Expr, sign: bool = True) -> bool:
+        """Adds what follows from a condition; False where it surely never holds."""
+        found = self.values.condition(e, sign)
+        if self.space.is_contradictory(found.facts):
+            return False
+        self.space.assume(*found.facts)
+        for ways in found.disjunctions:
+            left = [facts for facts in ways if not self.space.is_contradictory(facts)]
+            if len(left) == 1:
+                self.space.assume(*left[0])
+            elif left:
+                self.space.assume_one_of(tuple(left))
+            else:
+                return False
+        return True
+
+    # What memories hold
+
+    def loaded(self, memory: Memory, value: Polynomial) -> None:
+        """Adds the bounds of what was stored to a value that was loaded."""
+        self.loads_what_is_written[memory] = None
+        self.sources |= dict.fromkeys(variables_of(value), memory)
+        for region in self.regions(memory):
+            for bound in self.bounds[region]:
+                if not self.is_implied(bound, region):
+                    self.space.bound(value, self.kept(bound, value))
+        if memory in self.counts:
+            var, most = self.counts[memory]
+            if (var, memory) not in self.no_counters:
+                self.space.bound(value, combined(most, value, -1))
+
+    def regions(self, memory: Memory) -> Iterator[Region]:
+        """The regions of a memory that are open here."""
+        if (None, memory) in self.bounds:
+            yield None, memory
+        for loop in self.loops:
+            if (loop.var, memory) in self.bounds and memory in self.stored_by(loop.body):
+                yield loop.var, memory
+
+    def is_implied(self, bound: Bound, region: Region) -> bool:
+        """Whether a region has the bound that is stricter by one."""
+        is_most, dim = bound
+        return is_most and (True, dims.add(dim, -1)) in self.bounds[region]
+
+    def kept(self, bound: Bound, value: Polynomial) -> Polynomial:
+        """What is not negative where a value keeps a bound."""
+        is_most, dim = bound
+        return scaled(combined(value, self.values.dim(dim), -1), -1 if is_most else 1)
+
+    def keeps(self, region: Region, value: Polynomial) -> None:
+        """Holds a value that is stored, or there already, to the bounds of a region."""
+        for bound in self.bounds[region]:
+            is_known_broken = (region, bound) in self.broken
+            if not is_known_broken and not self.space.proves(
+                self.kept(bound, value), is_thorough=False
+            ):
+                self.broken.add((region, bound))
+
+    def enter(self, loop: For) -> None:
+        """Holds what memories have before a loop to the bounds that they keep in it."""
+        is_asked = self.effort is Effort.NONE and self.bounds
+        for memory in self.stored_by(loop.body) if is_asked else ():
+            if (loop.var, memory) in self.bounds:
+                value = self.values.held(memory)
+                if value is None or not isinstance(memory, Scratch) or prod(memory.shape) > 1:
+                    value = self.space.variable("value", *range_of(memory.dtype))
+                    self.loaded(memory, value)
+                self.keeps((loop.var, memory), value)
+
+    def counters(self, loop: For, var: Polynomial) -> dict[Memory, Polynomial]:
+        """Memories that a loop stores to at most once an iteration, one number more than before as
+        far as is known: what each holds at most before it is stored."""
+        found: dict[Memory, Polynomial] = {}
+        if loop.kind is not LoopKind.SERIAL or not self.bounds:
+            return found
+        stores = stored_in(loop.body)
+        once = {s.target for s in outside_loops(loop.body) if isinstance(s, Store)}
+        for memory in dict.fromkeys(memory for _, memory in self.bounds):
+            is_single = isinstance(memory, Scratch) and prod(memory.shape) == 1
+            is_once = is_single and stores[memory] == 1 and memory in once
+            if is_once and (loop.var, memory) not in self.no_counters:
+                assert isinstance(memory, Scratch)
+                zero = (expr.index(0),) * len(memory.shape)
+                found[memory] = combined(self.values.form(Load(memory, zero, memory.dtype)), var)
+        return found
+
+    def forward(self, loop: For) -> Iterator[Scratch]:
+        """Scratch of which a loop has just stored all elements, each by one statement, from what
+        does not change: so that whatever is loaded from it is known. Numbers that may become
+        indices, and conditions."""
+        variables: list[Var] = []
+        inner = loop
+        stored = self.stored_by(loop.body)
+        if not all(isinstance(memory, Scratch) for memory in stored):
+            return
+        if all(memory.dtype.is_float for memory in stored):
+            return
+        while True:
+            if not isinstance(inner.extent, int):
+                return
+            variables.append(inner.var)
+            statements = [s for s in inner.body if not isinstance(s, Let)]
+            if len(statements) != 1 or not isinstance(statements[0], For):
+                break
+            inner = statements[0]
+        for store in statements:
+            if not isinstance(store, Store) or store.guard is not None:
+                continue
+            scratch = store.target
+            is_once = isinstance(scratch, Scratch) and self.stores[scratch] == 1
+            if not is_once or scratch.dtype.is_float:
+                continue
+            assert isinstance(scratch, Scratch)
+            if store.indices != tuple(variables):
+                continue
+            inside = list(walk(loop.body))
+            named = {s.var for s in inside if isinstance(s, Let)}
+            named |= {s.result for s in inside if isinstance(s, Combine)}
+            is_whole = scratch.shape == tuple(self._extent(loop, v) for v in variables)
+            if is_whole and self.values.forward(scratch, tuple(variables), store.value, named):
+                yield scratch
+
+    def tables(
+        self, body: tuple[Stmt, ...]
+    ) -> dict[int, tuple[Scratch, tuple[tuple[int, Expr], ...]]]:
+        """Tables of conditions: scratch whose elements a body stores once each, at constant
+        indices; all of them, or nothing else does. Gives the scratch and these elements by the
+        position of the last store."""
+        places: dict[Scratch, dict[int, Expr]] = {}
+        last: dict[Scratch, int] = {}
+        for at, stmt in enumerate(body):
+            target = stmt.target if isinstance(stmt, Store) else None
+            if isinstance(target, Scratch) and len(target.shape) == 1 and self.is_own(target):
+                assert isinstance(stmt, Store)
+                number = expr.dim_of(stmt.indices[0])
+                if isinstance(number, int) and target.dtype is DType.BOOL and stmt.guard is None:
+                    places.setdefault(target, {})[number] = stmt.value
+                    last[target] = at
+        if not places:
+            return {}
+        stores = stored_in(body)
+        return {
+            last[scratch]: (scratch, tuple(found.items()))
+            for scratch, found in places.items()
+            if stores[scratch] == len(found)
+            and (scratch.shape == (len(found),) or self.stores[scratch] == len(found))
+        }
+
+    @staticmethod
+    def _extent(loop: For, var: Var) -> Dim:
+        loops = (s for s in walk((loop,)) if isinstance(s, For) and s.var is var)
+        return next(loops).extent
+
+    # Accesses
+
+    def loads(self, *roots: Expr) -> None:
+        seen: set[Expr] = set()
+        stack = list(roots)
+        while stack:
+            e = stack.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            stack.extend(expr.children(e))
+            if isinstance(e, Load):
+                mark = self.space.mark()
+                parts = max(1, e.dtype.parts // e.source.dtype.parts)
+                if e.guard is None or self.hold(e.guard):
+                    self.access("load", e.source, e.indices, parts)
+                self.space.leave(mark)
+
+    def access(
+        self, what: str, memory: Buffer | Scratch, indices: tuple[Expr, ...], parts: int
+    ) -> None:
+        if self.effort is Effort.NONE:
+            return
+        for dim, (index, extent) in enumerate(zip(indices, memory.shape, strict=True)):
+            count = parts if dim == len(indices) - 1 else 1
+            first = self.values.form(index)
+            size = self.values.dim(extent)
+            room = combined(combined(size, constant(-count)), first, -1)
+            if len(first) > 1 and self.space.proves_inside(first, size, count):
+                self.verdict.proved["strides"] += 2
+                continue
+            for end, goal in (("before its start", first), ("past its end", room)):
+                low = self.space.low(goal)
+                if low is not None and low >= 0:
+                    self.verdict.proved["intervals"] += 1
+                    continue
+                is_early = self.is_early(goal)
+                is_thorough = self.effort is Effort.FULL and not is_early
+                steps = self.space.steps
+                how = self.space.proves(goal, is_thorough=is_thorough)
+                if how is not None:
+                    self.verdict.proved[how] += 1
+                    continue
+                if is_early:
+                    self.space.steps = steps
+                if self.space.is_exhausted:
+                    end = f"{end}: the proofs of this kernel take more than {MOST_STEPS:,} steps"
+                text = self.space.text(goal)
+                self.needed |= self.memories_of(goal)
+                self.verdict.unproved.append(Unproved(memory.name, what, dim, extent, end, text))
+                is_last_word = self.effort is Effort.BRIEF and not is_early
+                if is_last_word or self.space.is_exhausted:
+                    raise Ended
+
+    def is_early(self, goal: Polynomial) -> bool:
+        """Whether bounds of stored values, which a goal may need, are not known yet: it is met
+        again when they are, and deserves no long search."""
+        return not self.bounds and bool(self.memories_of(goal))
+
+    def memories_of(self, p: Polynomial) -> dict[Memory, None]:
+        """The memories that a proof about `p` may depend on the values of."""
+        if not self.sources:
+            return {}
+        numbers = self.space.needed_by(p) & self.sources.keys()
+        return dict.fromkeys(self.sources[number] for number in sorted(numbers))
+
+
+def outside_loops(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """The statements that run at most once where `body` does."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, If):
+            yield from outside_loops(stmt.then)
+            yield from outside_loops(stmt.otherwise)
