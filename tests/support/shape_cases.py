@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ import numpy as np
 import aot
 import aot.ops
 from aot.builder import Builder
-from aot.errors import AotError
+from aot.errors import AotError, ProofWarning
 from aot.ir.dims import Dim, evaluate, symbol
 from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
@@ -398,6 +399,7 @@ def report(number: int, target: str) -> str | None:
 
 def main() -> int:
     """Runs the cases that the command line asks for."""
+    warnings.simplefilter("error", ProofWarning)
     first, count = int(sys.argv[1]), int(sys.argv[2])
     found = Counter[str]()
     for number in range(first, first + count):
