@@ -413,7 +413,7 @@ class Values:
 
     def _wrapped(self, e: Expr, p: Polynomial) -> Polynomial:
         """`p` modulo what the type of `e` holds; where that may be too little, a variable that is p
-        wherever p is in its range."""
+        wherever p is in its range, and nearer to the range's other end where p is beyond one."""
         low, high = self._range(e.dtype)
         if low is None or high is None:
             return p
@@ -429,6 +429,10 @@ class Values:
             self._opaque[key] = made
             self.space.of(made).unwrapped = p
             self.space.of(made).is_index = e.dtype is DType.INDEX
+            if least is not None and least >= low:
+                self.space.define(made, combined(p, made, -1))
+            if most is not None and most <= high:
+                self.space.define(made, combined(made, p, -1))
         return self._opaque[key]
 
     # Values out of memory, and what else is none of these
