@@ -180,10 +180,19 @@ class _NoisyFrame(_Frame):
     nan_sign: float
 
     def refer(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
+        if op.record.kind is Kind.REDUCTION:  # what is cancelled inside it is off as well
+            operands = [x if x is None else self.nudged(x) for x in operands]
         found = super().refer(op, operands)
         if op.record.kind in (Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTURE):
             return found  # moved elements are the same bits
         return [self.disturbed(a) for a in found]
+
+    def nudged(self, array: Array) -> Array:
+        """Floats of 32 bits and more, each off by its last bit."""
+        if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
+            return array
+        last = np.finfo(array.dtype).eps
+        return np.asarray(array * (1 + last * self.rng.uniform(-1, 1, array.shape)), array.dtype)
 
     def disturbed(self, array: Array) -> Array:
         if array.dtype.kind != "f":
@@ -222,11 +231,14 @@ def difference(
     of the backend, and is left out.
     """
     noisy = [noisy_run(function, inputs, seed) for seed in range(3)]
+    is_coarse = any(
+        v.type.dtype in (DType.F16, DType.BF16) for op in function.walk() for v in op.results
+    )
     for number, (wanted, got) in enumerate(zip(expected, found, strict=True)):
         if wanted.shape != got.shape or wanted.dtype != got.dtype:
             return f"result {number}: {got.dtype}{got.shape}, expected {wanted.dtype}{wanted.shape}"
         others = [run[number] for run in noisy]
-        off = _off(wanted, got, others)
+        off = _off(wanted, got, others, is_coarse=is_coarse)
         if off.any():
             at = tuple(int(i) for i in np.argwhere(off)[0]) if off.ndim else ()
             return (
@@ -236,7 +248,7 @@ def difference(
     return ""
 
 
-def _off(wanted: Array, got: Array, others: Sequence[Array]) -> Array:
+def _off(wanted: Array, got: Array, others: Sequence[Array], *, is_coarse: bool) -> Array:
     if wanted.dtype.kind != "f":
         steady = np.logical_and.reduce([o == wanted for o in others])
         return np.asarray(steady & (wanted != got))
@@ -246,5 +258,7 @@ def _off(wanted: Array, got: Array, others: Sequence[Array]) -> Array:
         usable = np.isfinite(a) & np.isfinite(spread)
         scale = float(np.max(np.abs(a[usable]), initial=0))
         noise = TOLERANCE if wanted.dtype.itemsize > 2 else 5e-3
-        allowed = 30 * spread + noise * scale + 1e-30
+        # floats of 16 bits may round an element to what it was in all runs, unlike most others
+        usual = float(np.median(spread[usable])) if is_coarse and usable.any() else 0.0
+        allowed = 30 * spread + 4 * usual + noise * scale + 1e-30
         return np.asarray(usable & ~(np.abs(a - b) <= allowed))

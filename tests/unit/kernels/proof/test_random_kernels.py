@@ -21,14 +21,12 @@ from aot.passes.base import PassContext
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.random_kernels import random_kernels
-from tests.support.shape_cases import case_of, module_of
+from tests.support.shape_cases import NOT_OPEN, case_of, module_of
 
 OFTEN = 400
 MANY = 5_000
 OPEN = 150
 MANY_OPEN = 2_000
-# no model has open numbers of heads, and no pass makes Winograd's ops of open extents
-NOT_OPEN = {"attention", "winograd_inputs", "winograd_outputs"}
 
 
 def _check(seed: int, count: int) -> None:
