@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from aot import Verification
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
-ENGINES = ("reference", "onnxruntime", "litert")
+ORACLE_NAMES = ("reference", "onnxruntime", "litert", "torch", "llama.cpp")  # imported when asked
 # Commands of other files, which are loaded for those that use them.
 _ELSEWHERE = {
     "bench": "aot.cli.bench",
@@ -254,9 +254,10 @@ def run(
 @click.option("--model", type=click.Path(), help="The model that OUT.aotm was compiled from.")
 @click.option(
     "--against",
-    type=click.Choice(ENGINES),
-    help="The engine to compare with: our numpy interpreter, ONNX Runtime, LiteRT or PyTorch. The "
-    "last two are the default of their files where they are installed, else the interpreter is.",
+    type=click.Choice(ORACLE_NAMES),
+    help="The engine to compare with. Default: that of the model's format where it is installed: "
+    "ONNX Runtime, LiteRT, PyTorch or llama.cpp; else our interpreter, which runs our importer's "
+    "graph.",
 )
 @_INPUT
 @click.option(
@@ -269,8 +270,13 @@ def run(
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    help="Largest error, relative to an output's largest magnitude. Default: 0.0001, or what the "
-    "roundings of a model of 8 or 16 bits explain.",
+    help="Largest error, relative to an output's largest magnitude. Default: 0.0001, or what "
+    "roundings explain: the model's own, and those of --storage, --arithmetic and --activations.",
+)
+@click.option(
+    "--noise",
+    is_flag=True,
+    help="Measure what roundings explain although all outputs agree.",
 )
 @click.option(
     "--steps",
@@ -290,6 +296,7 @@ def verify(
     against: str | None,
     tolerance: float | None,
     steps: int | None,
+    noise: bool,
     entry: str | None,
     device: str,
     seed: int,
@@ -333,6 +340,8 @@ def verify(
             seed=seed,
             device=device,
             entry=entry,
+            noise=noise,
+            **{name: options[name] for name in ("storage", "arithmetic", "activations")},
         )
     _report_verification(result)
 

@@ -21,6 +21,7 @@ from aot.errors import CompileError, of_facts, one_line, printable
 
 if TYPE_CHECKING:
     from aot.backends.cpu.object_cache import CacheInfo
+    from aot.tools.agreement import OutputAgreement
     from aot.tools.batch.batch import Row
     from aot.tools.devices import DeviceInfo
     from aot.tools.verification import Verification
@@ -374,7 +375,7 @@ def save_arrays(arrays: Mapping[str, Any], folder: Path) -> None:
 
 
 def verification_table(result: Verification) -> str:
-    """One line an output: how far it is from the engine's."""
+    """One line an output: how far it is from the engine's; and what there is to know of each."""
     rows = [
         [
             o.name,
@@ -382,16 +383,20 @@ def verification_table(result: Verification) -> str:
             shape_text(o.shape),
             f"{o.magnitude:.6g}",
             f"{o.error:.2e}",
+            "-" if o.noise is None else f"{o.noise:.2e}",
             "agrees" if o.agrees else o.problem or "differs",
         ]
         for o in result.outputs
     ]
-    header = ("output", "dtype", "shape", "magnitude", "error", "verdict")
+    header = ("output", "dtype", "shape", "magnitude", "error", "noise", "verdict")
     verdict = "agrees" if result.agrees else "does not agree"
+    engine = f"{result.engine} {result.version}".strip()
     lines = [
-        table(header, rows, right="magnitude error"),
-        f"target {result.target} {verdict} with {result.engine} within {result.tolerance:g}",
+        table(header, rows, right="magnitude error noise"),
+        f"target {result.target} {verdict} with {engine} within {result.tolerance:g}",
     ]
+    for o in result.outputs:
+        lines += _agreement_lines(o)
     for o in result.rounded:
         lines.append(
             f"{one_line(o.name)}: within {o.tolerance:.2g}, rms {o.rms_tolerance:.2g}, "
@@ -402,7 +407,34 @@ def verification_table(result: Verification) -> str:
             f"{', '.join(map(one_line, result.uninformative))}: one number all over, which says "
             "little; give inputs that mean something with --input"
         )
+    if result.random and not result.agrees:
+        lines.append(
+            f"random inputs: {', '.join(map(one_line, result.random))}; --input gives what the "
+            "model was made for"
+        )
+    if result.remark:
+        lines.append(f"this can't see faults of the importer: {result.remark}")
     return "\n".join(lines)
+
+
+def _agreement_lines(output: OutputAgreement) -> list[str]:
+    """The worst element of an output, and how many elements have errors of which size."""
+    from aot.tools.agreement import DECADES
+
+    lines = []
+    if output.worst is not None:
+        worst = output.worst
+        place = f"[{', '.join(map(str, worst.index))}]"
+        lines.append(
+            f"  {one_line(output.name)}{place}: {worst.found:.9g}, expected {worst.expected:.9g}"
+        )
+    if output.histogram and output.error > 0:
+        none, *counts, more = output.histogram
+        parts = [f"{none} exact"] if none else []
+        parts += [f"{n} to {end:.0e}" for n, end in zip(counts, DECADES, strict=True) if n]
+        parts += [f"{more} above"] if more else []
+        lines.append(f"  {one_line(output.name)}, errors of elements: {', '.join(parts)}")
+    return lines
 
 
 def _arena_rest(variant: Mapping[str, Any]) -> str:

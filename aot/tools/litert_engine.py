@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import CompileError
-from aot.frontends import registry
 from aot.tools.onnx_engine import first_line
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def run_litert(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """What LiteRT computes, by the names of the only signature, or of tensors where there is none.
+def open_litert(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
+    """What runs a TFLite model, by the names of the only signature, or of tensors where there is
+    none. Variables keep what a run left in them.
 
     Raises:
-        CompileError: it is not installed, or does not run the model.
+        CompileError: LiteRT is not installed, or can't read the model; or later can't run it.
     """
-    found = registry.find(model)
-    if found is not registry.TFLITE:
-        raise CompileError(
-            f"litert cannot run {model}: it is {found.name}, expected a TFLite model"
-        )
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise CompileError("litert is not installed: pip install ai-edge-litert") from error
     try:
         interpreter = Interpreter(str(model), num_threads=1)
-        return _results(interpreter, inputs)
     except (RuntimeError, ValueError) as error:
         raise CompileError(f"litert cannot run {model}: {first_line(error)}") from error
+
+    def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
+        try:
+            return _results(interpreter, inputs)
+        except (RuntimeError, ValueError) as error:
+            raise CompileError(f"litert cannot run {model}: {first_line(error)}") from error
+
+    return run
 
 
 def _results(interpreter: Any, inputs: Arrays) -> dict[str, NDArray[Any]]:

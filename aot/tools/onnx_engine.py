@@ -1,9 +1,20 @@
-"""What all that ask ONNX Runtime need of it: numpy's names of its types, and one line of a reason.
+"""ONNX Runtime as an engine to compare with, and what all that ask it need of it.
 
-Imports no engine.
+Imports no engine until one is opened.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aot.errors import CompileError
+
+Arrays = Mapping[str, NDArray[Any]]
 
 _NUMPY = {
     "tensor(float)": "float32",
@@ -21,3 +32,61 @@ def numpy_name(onnx_type: str) -> str:
 def first_line(error: Exception) -> str:
     """Why an engine failed; exceptions of engines have no common base."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
+    """What runs an ONNX model as its nodes say: without optimisations, which fuse and round.
+
+    Raises:
+        CompileError: it is not installed, or can't read the model; or later can't run it.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise CompileError("onnxruntime is not installed: pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        names = [o.name for o in session.get_outputs()]
+        types = {i.name: i.type for i in session.get_inputs()}
+    except Exception as error:  # its exceptions have no common base of their own
+        raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
+
+    def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
+        # a compiled-in value may come as a plain number
+        feeds = {n: a.astype(numpy_name(types[n])) for n, a in inputs.items() if n in types}
+        try:
+            return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
+        except Exception as error:
+            raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
+
+    return run
+
+
+_DRAWING = (
+    *("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial"),
+)
+
+
+def draws_numbers(model: Path) -> str:
+    """The first op of an ONNX model that draws random numbers, which each engine draws otherwise;
+    "" where there is none, or the file can't be read."""
+    import onnx
+
+    try:
+        proto = onnx.load_model(str(model), load_external_data=False)
+    except Exception:  # whoever reads it next says why
+        return ""
+    pending = [proto.graph, *proto.functions]
+    while pending:
+        for node in pending.pop().node:
+            if node.op_type in _DRAWING:
+                return str(node.op_type)
+            for attribute in node.attribute:
+                pending += [attribute.g, *attribute.graphs]
+    return ""

@@ -1,60 +1,110 @@
-"""How far apart two engines may be that compute a model rightly, where the model itself rounds.
+"""How far apart two engines may be that compute a model rightly, as both round.
 
-A quantised number is one step off where its quotient is so near a tie that the last bits of a float
-decide, and later layers amplify that. So the model is run again with such roundings disturbed: what
-it then gives is as right as what it gave. Owns the size of these disturbances.
+Sums of floats in another order differ in their last bits, which later layers amplify; a quantised
+number is one step off where its quotient is so near a tie that such bits decide; and a compile may
+be asked to round more. So the model is run again in the reference interpreter with its roundings
+disturbed: what it then gives is as right as what it gave. Owns the size of these disturbances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.ir.graph import Module, Op
+from aot.errors import CompileError
+from aot.ir.graph import Op
 from aot.ir.record import Kind
 from aot.ir.types import Array, DType
 from aot.ops.blocked import MATMUL_BLOCKED
 from aot.ops.quantization import QUANTIZE
+from aot.records import dataclass
 
 NEAR_TIE = 1e-3  # of a step: as far as sums of floats in another order move a quotient
 RUNS = 3
 ALLOWANCE = 3.0  # times what these runs differ at most: they are a sample
-_EPSILONS = {DType.F16: 2.0**-10, DType.BF16: 2.0**-7}  # of the next number above 1
+_EPSILONS = {DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}  # next above 1, less 1
+# The type of as many bits, and the last bits, which are 0 in numbers of few digits.
+_LAST_BITS: Mapping[DType, tuple[Any, int]] = {
+    DType.F32: (np.uint32, 0xFF),
+    DType.F16: (np.uint16, 0x7),
+    DType.BF16: (np.uint16, 0x3),
+}
+_NAMES = {"fp32": DType.F32, "fp16": DType.F16, "bf16": DType.BF16}
 _COMPUTES = frozenset(Kind) - {Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE}
 
 
-def rounds(module: Module) -> bool:
-    """Whether a model quantises, or computes in floats of 16 bits."""
-    return any(_rounds(op) for function in module.functions.values() for op in function.walk())
+@dataclass(frozen=True)
+class Asked:
+    """The roundings that a compile was asked for, as its options of the same names.
+
+    Attributes:
+        storage: what float32 is kept in: "fp32" or "fp16".
+        arithmetic: what products of float32 are computed in: "fp32", "fp16" or "bf16".
+        activations: how activations meet weights that are quantised: "model", "f32" or "int8".
+    """
+
+    storage: str = "fp32"
+    arithmetic: str = "fp32"
+    activations: str = "model"
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("storage", ("fp32", "fp16")),
+            ("arithmetic", tuple(_NAMES)),
+            ("activations", ("model", "f32", "int8")),
+        ):
+            if getattr(self, name) not in choices:
+                raise CompileError(
+                    f"{name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}"
+                )
 
 
 class OtherRoundings:
     """Runs a model as an engine would that rounds otherwise: a `Disturbance` of the interpreter."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, asked: Asked | None = None) -> None:
         self._random = np.random.default_rng(seed)
+        self._asked = asked or Asked()
 
     def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
-        """Moves the quotients of `quantize` by up to NEAR_TIE of a step; quantises activations to 8
-        bits that may be."""
+        """Moves the quotients of `quantize` by up to NEAR_TIE of a step, and floats that are read
+        by up to half a unit in the last place of what they are stored or multiplied in; quantises
+        activations to 8 bits that may be."""
         if op.record is QUANTIZE:
             x, scale = (*operands, None)[:2]
             assert x is not None
             return [self._moved(x, scale), *operands[1:]]
-        if _may_quantize(op):
+        if self._is_quantised(op):
             a, block = operands[0], op.attrs["block"]
             assert a is not None and isinstance(block, int)
             return [self._quantised(a, block), *operands[1:]]
+        if op.record.kind in _COMPUTES:
+            return [x if x is None else self._as_read(op, x) for x in operands]
         return operands
 
     def after(self, op: Op, results: list[Array]) -> list[Array]:
-        """Moves floats of 16 bits that were computed by up to half a unit in the last place."""
+        """Moves floats that were computed by up to half a unit in the last place."""
         if op.record.kind not in _COMPUTES:
             return results
-        return [self._nudged(r) if DType.of(r) in _EPSILONS else r for r in results]
+        return [self._nudged(r, DType.of(r)) if DType.of(r) in _EPSILONS else r for r in results]
+
+    def _is_quantised(self, op: Op) -> bool:
+        if op.record is not MATMUL_BLOCKED or self._asked.activations == "f32":
+            return False
+        return bool(op.attrs["may_quantize"]) or self._asked.activations == "int8"
+
+    def _as_read(self, op: Op, x: Array) -> Array:
+        """An operand as what is asked for stores and multiplies it."""
+        if DType.of(x) is not DType.F32:
+            return x
+        if self._asked.storage != "fp32":
+            x = self._nudged(x, _NAMES[self._asked.storage])
+        if self._asked.arithmetic != "fp32" and op.record.kind is Kind.CONTRACTION:
+            x = self._nudged(x, _NAMES[self._asked.arithmetic])
+        return x
 
     def _noise(self, shape: tuple[int, ...], most: float) -> NDArray[np.float32]:
         return self._random.uniform(-most, most, shape).astype(np.float32)
@@ -74,17 +124,19 @@ class OtherRoundings:
         found = np.rint(blocks / scale + self._noise(blocks.shape, NEAR_TIE)) * scale
         return np.ascontiguousarray(found.reshape(padded.shape)[..., :depth], np.float32)
 
-    def _nudged(self, result: Array) -> Array:
-        wide: NDArray[Any] = result.astype(np.float32)
-        half = _EPSILONS[DType.of(result)] / 2
-        return np.asarray(wide + wide * self._noise(wide.shape, half)).astype(result.dtype)
-
-
-def _rounds(op: Op) -> bool:
-    if op.record is QUANTIZE or _may_quantize(op):
-        return True
-    return op.record.kind in _COMPUTES and any(v.type.dtype in _EPSILONS for v in op.results)
-
-
-def _may_quantize(op: Op) -> bool:
-    return op.record is MATMUL_BLOCKED and bool(op.attrs["may_quantize"])
+    def _nudged(self, x: Array, type: DType) -> Array:
+        """Each number moved by up to half a unit in the last place of `type`, but for those that
+        are surely exact: numbers of a narrower float than theirs, or with few digits, as those of
+        masks and counts. None becomes infinite."""
+        if DType.of(x) is type:
+            bits, zeros = _LAST_BITS[type]
+            is_exact = x.view(bits) & bits(zeros) == 0
+        else:
+            with np.errstate(over="ignore"):
+                narrow = x.astype(type.numpy).astype(x.dtype)
+            is_exact = (narrow == x) | ~np.isfinite(narrow)
+        wide: NDArray[Any] = x.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved = wide + wide * self._noise(wide.shape, _EPSILONS[type] / 2)
+            found = moved.astype(x.dtype)
+        return np.where(np.isfinite(found) & ~is_exact, found, x)

@@ -1,14 +1,13 @@
 """Compares what a compiled module computes with another engine: the proof of the pudding.
 
-Owns the measure of agreement. Engines get the model as the user has it, so that the importer is
-under test as well as everything behind it.
+Engines get the model as the user has it, so that the importer is under test as well as everything
+behind it. Owns which inputs both get, step by step, and what an output's error may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +18,25 @@ from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.ir.graph import Module
-from aot.ir.interpreter.interpreter import Disturbance, run
-from aot.options import CompileOptions, Tie
+from aot.options import Tie
 from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
+from aot.runtime.loader import Program
 from aot.runtime.tensors import TensorInfo
-from aot.tools.litert_engine import run_litert
-from aot.tools.onnx_engine import first_line, numpy_name
+from aot.tools.agreement import (
+    TOLERANCE,
+    Arrays,
+    OutputAgreement,
+    compare_all,
+    least_agreement,
+)
 from aot.tools.open_extents import with_followers
-from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings, rounds
-from aot.tools.string_numbers import StringNumbers
-from aot.tools.torch_engine import run_torch
+from aot.tools.oracles import ORACLES, REFERENCE, Choice, Run, usual
+from aot.tools.reference_engine import open_reference, read
+from aot.tools.rounding import ALLOWANCE, RUNS, Asked, OtherRoundings
 
-Arrays = Mapping[str, NDArray[Any]]
-TOLERANCE = 1e-4
 STATE_STEPS = 3
 TRIES = 4  # random inputs that are tried until every output has elements that differ
-
-
-@dataclass(frozen=True)
-class OutputAgreement:
-    """How one output compares.
-
-    Attributes:
-        magnitude: the largest finite absolute value that the engine has.
-        error: the largest absolute difference, divided by the magnitude where that is not 0;
-            infinite where shapes, dtypes, or the places of NaN and infinities differ.
-        rms: the root of the mean squared difference, divided likewise.
-        tolerance, rms_tolerance: how large the two may be.
-        problem: why the error is infinite.
-        is_constant: the engine's elements are all one number, so that agreement says little.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    magnitude: float
-    error: float
-    problem: str = ""
-    is_constant: bool = False
-    rms: float = 0.0
-    tolerance: float = TOLERANCE
-    rms_tolerance: float = float("inf")
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the differences are as small as they may be."""
-        return self.error <= self.tolerance and self.rms <= self.rms_tolerance
 
 
 @dataclass(frozen=True)
@@ -75,10 +45,13 @@ class Verification:
 
     Attributes:
         engine: what the module was compared with.
+        version: that engine's; "" for our own interpreter.
         target: the variant that ran.
-        tolerance: what was asked for; an output's own is more where the model's roundings explain
-            more.
-        inputs: the arrays that both got.
+        tolerance: what was asked for; an output's own is more where roundings explain more.
+        inputs: the arrays that both got in the last step.
+        outputs: how each agrees, in the step where it does so least.
+        random: the inputs that were random.
+        remark: why the engine is not the one that the model's format has; "" where it is.
     """
 
     engine: str
@@ -86,6 +59,9 @@ class Verification:
     tolerance: float
     inputs: Arrays
     outputs: tuple[OutputAgreement, ...]
+    version: str = ""
+    random: tuple[str, ...] = ()
+    remark: str = ""
 
     def __repr__(self) -> str:
         worst = max((o.error for o in self.outputs), default=0.0)
@@ -129,6 +105,10 @@ def verify(
     device: str = "cpu",
     target: str | None = None,
     entry: str | None = None,
+    storage: str = "fp32",
+    arithmetic: str = "fp32",
+    activations: str = "model",
+    noise: bool = False,
 ) -> Verification:
     """Runs a compiled module and the model it came from on the same inputs, and compares.
 
@@ -139,9 +119,9 @@ def verify(
         module: what was compiled; or a `torch.nn.Module` or `torch.export.ExportedProgram`.
         model: the model file it was compiled from; or the module of PyTorch; or, where `module` is
             one, the tuple of its arguments.
-        against: "reference", our numpy interpreter, or "onnxruntime", "litert" or "torch", where
-            these are installed. By default litert of a TFLite file and torch of a PyTorch program,
-            if it keeps no states, else the reference.
+        against: one of `ORACLES`. By default the engine of the model's format where it is
+            installed: ONNX Runtime, LiteRT, PyTorch, llama.cpp. Else, and of text IR, our numpy
+            interpreter, which can't see faults of our importers.
         inputs: input name -> array; the others are random. Of a module of PyTorch, the tuple of its
             arguments.
         kwargs: more arguments of a module of PyTorch, by name.
@@ -156,10 +136,12 @@ def verify(
             where there are states, and as many as `shapes` has lists for; else 1, and up to TRIES
             where an output is one number all over.
         tolerance: of the error relative to each output's largest magnitude. By default TOLERANCE,
-            or, of a model that quantises or computes in 16 bits, what `aot.tools.rounding` finds
-            that roundings explain.
+            or what `aot.tools.rounding` finds that roundings explain, if that is more.
         seed: of the random inputs.
         device, target, entry: as `load` takes them.
+        storage, arithmetic, activations: what the module was compiled with, whose roundings are
+            allowed.
+        noise: measure what roundings explain although all outputs agree.
 
     Raises:
         CompileError: an input, a shape or the engine is wrong.
@@ -171,55 +153,80 @@ def verify(
         )
     if kwargs is not None or dynamic_shapes is not None:
         raise CompileError("kwargs and dynamic_shapes go with a module of PyTorch")
-    if against is not None and against not in ENGINES:
-        raise CompileError(f"no engine is called {against!r}: {', '.join(ENGINES)}")
+    if against is not None and against not in ORACLES:
+        raise CompileError(f"no engine is called {against!r}: {', '.join(ORACLES)}")
+    asked = Asked(storage, arithmetic, activations)
     with load(module, device, entry=entry, target=target) as program:
         outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
-        against = against or usual_engine(model, has_states=bool(program.states))
-        if against in OWN_ENGINES and program.states:
-            raise CompileError(f"{against} keeps states itself: compare with the reference")
-        engine = ENGINES[against]
         first = {t.name: _at_first(t) for t in program.states}
-        calls = _Calls(Path(model), _arrays(input_values or {}), program.updates, outputs, first)
+        engine = _Engine(against, Path(model), program)
+        calls = _Calls(_arrays(input_values or {}), program.updates, outputs, first)
         found: list[tuple[OutputAgreement, ...]] = []
         sizes = {name: _each_step(shape) for name, shape in (shapes or {}).items()}
         planned = max([1, *map(len, sizes.values())])
         is_given = first or steps is not None or planned > 1
-        is_random = not is_given and set(inputs or {}) < {t.name for t in program.inputs}
-        usual = STATE_STEPS if first else TRIES if is_random else 1
-        for step in range(steps or max(usual, planned)):
+        random = tuple(t.name for t in program.inputs if t.name not in (inputs or {}))
+        is_random = not is_given and bool(random)
+        usual_steps = STATE_STEPS if first else TRIES if is_random else 1
+        for step in range(steps or max(usual_steps, planned)):
             kept = {name: array.shape for name, array in calls.kept.items()}
             now = {name: shape[min(step, len(shape) - 1)] for name, shape in sizes.items()}
             extents = with_followers(program.inputs, inputs or {}, now, program.states, kept)
             arrays = make_inputs(program.inputs, inputs or {}, extents, seed + step)
             written = {i: np.array(arrays[i]) for i in program.updates.values()}
             results = program({**arrays, **written})
-            found.append(_compare_all(results, calls.next(engine, arrays)))
-            if is_random and not any(o.is_constant for o in _worst(found)):
+            found.append(compare_all(results, calls.next(engine, arrays)))
+            if is_random and not any(o.is_constant for o in least_agreement(found)):
                 break
         variant = program.target
-    compared = _worst(found)
-    if tolerance is None and any(TOLERANCE < o.error < float("inf") for o in compared):
-        compared = _allowed(compared, calls)
-    elif tolerance is not None:
-        compared = tuple(replace(o, tolerance=tolerance) for o in compared)
+    compared = least_agreement(found)
+    is_far = any(TOLERANCE < o.error < float("inf") for o in compared)
+    if noise or (tolerance is None and is_far):
+        compared = _allowed(compared, Path(model), calls, asked)
+    if tolerance is not None:
+        compared = tuple(
+            replace(o, tolerance=tolerance, rms_tolerance=float("inf")) for o in compared
+        )
     allowed = TOLERANCE if tolerance is None else tolerance
-    return Verification(against, variant, allowed, arrays, compared)
+    oracle = engine.choice.oracle
+    return Verification(
+        *(oracle.name, variant, allowed, arrays, compared),
+        version=oracle.version,
+        random=random,
+        remark=engine.choice.why,
+    )
 
 
-Engine = Callable[[Path, Arrays], dict[str, NDArray[Any]]]
+class _Engine:
+    """What a module is compared with: the engine that was asked for; or that of the model's format,
+    or the reference interpreter where that can't run the model."""
+
+    def __init__(self, against: str | None, model: Path, program: Program) -> None:
+        self.choice = usual(model) if against is None else Choice(ORACLES[against])
+        self._is_asked = against is not None
+        self._model, self._program = model, program
+        self._run: Run | None = None
+
+    def __call__(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
+        is_first = self._run is None
+        try:
+            if self._run is None:
+                self._run = self.choice.oracle.opened(self._model, self._program)
+            return self._run(inputs)
+        except CompileError as error:
+            if self._is_asked or not is_first or self.choice.oracle is REFERENCE:
+                raise
+            self.choice = Choice(REFERENCE, str(error))
+            self._run = REFERENCE.opened(self._model, self._program)
+        return self._run(inputs)
 
 
 class _Calls:
-    """Calls of an engine one after another; what the model keeps is passed on."""
+    """Calls of an engine one after another; what the model keeps is passed on. An engine that keeps
+    it itself has no such inputs and outputs."""
 
     def __init__(
-        self,
-        model: Path,
-        values: Arrays,
-        updates: Mapping[str, str],
-        outputs: Mapping[str, str],
-        first: Arrays,
+        self, values: Arrays, updates: Mapping[str, str], outputs: Mapping[str, str], first: Arrays
     ) -> None:
         """
         Args:
@@ -228,42 +235,48 @@ class _Calls:
             outputs: state -> the output that it is after a call.
             first: what states are before the first call.
         """
-        self.model, self.values, self.updates, self.outputs = model, values, updates, outputs
-        self.first = first
+        self.values, self.updates, self.outputs, self.first = values, updates, outputs, first
         self.kept = dict(first)
         self.inputs: list[Arrays] = []
 
-    def next(self, engine: Engine, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    def next(self, engine: Run, arrays: Arrays) -> dict[str, NDArray[Any]]:
         """What the engine gives next."""
         self.inputs.append(arrays)
         feeds = {i: np.array(arrays[i]) for i in self.updates.values()}
-        found = engine(self.model, {**arrays, **feeds, **self.values, **self.kept})
+        found = engine({**arrays, **feeds, **self.values, **self.kept})
         found |= {o: feeds[i] for o, i in self.updates.items()}
-        self.kept = {name: found.pop(output) for name, output in self.outputs.items()}
+        for name, output in self.outputs.items():
+            if output in found:
+                self.kept[name] = found.pop(output)
         return found
 
-    def again(self, engine: Engine) -> list[dict[str, NDArray[Any]]]:
+    def again(self, engine: Run) -> list[dict[str, NDArray[Any]]]:
         """What another engine gives in the same calls."""
-        calls = _Calls(self.model, self.values, self.updates, self.outputs, self.first)
+        calls = _Calls(self.values, self.updates, self.outputs, self.first)
         return [calls.next(engine, arrays) for arrays in self.inputs]
 
 
-def _allowed(outputs: tuple[OutputAgreement, ...], calls: _Calls) -> tuple[OutputAgreement, ...]:
-    """The outputs with the tolerances that the model's roundings explain."""
-    module = _read(calls.model)
-    if not rounds(module):
-        return outputs
-    expected = calls.again(_interpreter(module))
-    others = [calls.again(_interpreter(module, OtherRoundings(seed))) for seed in range(RUNS)]
-    spread = _worst(
-        [_compare_all(a, b) for made in others for a, b in zip(made, expected, strict=True)]
+def _allowed(
+    outputs: tuple[OutputAgreement, ...], model: Path, calls: _Calls, asked: Asked
+) -> tuple[OutputAgreement, ...]:
+    """The outputs with the tolerances that roundings explain."""
+    module = read(model)
+    expected = calls.again(open_reference(model, module))
+    others = [
+        calls.again(open_reference(model, module, OtherRoundings(seed, asked)))
+        for seed in range(RUNS)
+    ]
+    spread = least_agreement(
+        [compare_all(a, b) for made in others for a, b in zip(made, expected, strict=True)]
     )
-    return tuple(
-        replace(o, tolerance=max(TOLERANCE, ALLOWANCE * s.error), rms_tolerance=ALLOWANCE * s.rms)
-        if ALLOWANCE * s.error > TOLERANCE
-        else o
-        for o, s in zip(outputs, spread, strict=True)
-    )
+    return tuple(_with_noise(o, s) for o, s in zip(outputs, spread, strict=True))
+
+
+def _with_noise(output: OutputAgreement, spread: OutputAgreement) -> OutputAgreement:
+    noise = ALLOWANCE * spread.error
+    if noise <= TOLERANCE:
+        return replace(output, noise=noise)
+    return replace(output, noise=noise, tolerance=noise, rms_tolerance=ALLOWANCE * spread.rms)
 
 
 def _with_module(
@@ -305,9 +318,11 @@ def _with_module(
         target=target,
     )
     allowed = TOLERANCE if tolerance is None else tolerance
-    worst = _worst([_compare_all(ours, theirs) for ours, theirs in found])
+    worst = least_agreement([compare_all(ours, theirs) for ours, theirs in found])
     worst = tuple(replace(o, tolerance=allowed) for o in worst)
-    return Verification("torch", variant, allowed, arrays, worst)
+    return Verification(
+        *("torch", variant, allowed, arrays, worst), version=ORACLES["torch"].version
+    )
 
 
 def _states(
@@ -316,7 +331,7 @@ def _states(
     """The states that were given, and those that the model has itself."""
     if all(t.name in states for t in kept):
         return states
-    return {**_read(model).states, **states}
+    return {**read(model).states, **states}
 
 
 def _outputs_of_states(
@@ -350,131 +365,5 @@ def _at_first(state: TensorInfo) -> NDArray[Any]:
     return np.zeros(dims, state.numpy_dtype)
 
 
-def _worst(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreement, ...]:
-    """Each output where it agrees least; constant if it is so in all steps."""
-    return tuple(
-        replace(
-            max(same, key=lambda o: (o.error, not o.is_constant)),
-            rms=max(o.rms for o in same),
-            is_constant=all(o.is_constant for o in same),
-        )
-        for same in zip(*steps, strict=True)
-    )
-
-
 def _arrays(values: Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(value) for name, value in values.items()}
-
-
-def _compare_all(results: Arrays, expected: Arrays) -> tuple[OutputAgreement, ...]:
-    if list(results) != list(expected):
-        raise CompileError(
-            f"the module's outputs are {', '.join(results)}; the model's are {', '.join(expected)}"
-        )
-    return tuple(compare(name, result, expected[name]) for name, result in results.items())
-
-
-def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAgreement:
-    """How `result` agrees with `expected`."""
-    dtype, shape = str(result.dtype), result.shape
-    if result.dtype != expected.dtype or shape != expected.shape:
-        problem = f"the engine gives {expected.dtype}{list(expected.shape)}"
-        return OutputAgreement(name, dtype, shape, 0.0, float("inf"), problem)
-    if result.dtype == object:
-        wrong = int(np.count_nonzero(result != expected))
-        problem = f"{wrong} of {result.size} strings differ" if wrong else ""
-        return OutputAgreement(name, "string", shape, 0.0, float("inf") if wrong else 0.0, problem)
-    a, b = _wide(result), _wide(expected)
-    finite = np.isfinite(b)
-    magnitude = float(np.max(np.abs(b[finite]), initial=0))
-    # Where one is not finite, both must be the same: NaN with NaN, an infinity with its like.
-    if (
-        not np.array_equal(a[~finite], b[~finite], equal_nan=True)
-        or not np.isfinite(a[finite]).all()
-    ):
-        problem = "NaN or infinities in different places"
-        return OutputAgreement(name, dtype, shape, magnitude, float("inf"), problem)
-    differences = np.abs(a[finite] - b[finite])
-    is_constant = b.size > 1 and bool(finite.all()) and bool((b == b.flat[0]).all())
-    error = float(np.max(differences, initial=0)) / (magnitude or 1.0)
-    rms = float(np.sqrt(np.mean(differences**2))) / (magnitude or 1.0) if differences.size else 0.0
-    return OutputAgreement(name, dtype, shape, magnitude, error, is_constant=is_constant, rms=rms)
-
-
-def _wide(array: NDArray[Any]) -> NDArray[Any]:
-    # Where long double is 80 bits it holds every 64-bit integer.
-    return array.astype(np.longdouble if array.dtype.itemsize == 8 else np.float64)
-
-
-def _read(model: Path) -> Module:
-    from aot.driver.pipeline import read_model
-
-    return read_model(model, CompileOptions())
-
-
-def _run_reference(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    return _interpreter(_read(model))(model, inputs)
-
-
-def _interpreter(module: Module, disturbance: Disturbance | None = None) -> Engine:
-    """Our numpy interpreter as an engine."""
-    function = module.entry_points[0]
-
-    def engine(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
-        feeds = []
-        strings = StringNumbers(function)
-        arrays = strings.taken(inputs)
-        for value in function.inputs:
-            if value.name not in inputs:
-                raise CompileError(f"{model} has an input {value.name!r} that the module has not")
-            feeds.append(arrays[value.name].astype(value.type.dtype.numpy, copy=False))
-        found = run(function, feeds, module=module, disturbance=disturbance)
-        return strings.given(found)
-
-    return engine
-
-
-def _run_onnxruntime(model: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    from aot.tools.engines import check_onnx
-
-    check_onnx("onnxruntime", model)
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise CompileError("onnxruntime is not installed: pip install onnxruntime") from error
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(
-            str(model), options, providers=["CPUExecutionProvider"]
-        )
-        names = [o.name for o in session.get_outputs()]
-        types = {i.name: i.type for i in session.get_inputs()}
-        # a compiled-in value may come as a plain number
-        feeds = {n: a.astype(numpy_name(types[n])) for n, a in inputs.items() if n in types}
-        return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
-    except Exception as error:  # its exceptions have no common base of their own
-        raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
-
-
-ENGINES: dict[str, Engine] = {
-    "reference": _run_reference,
-    "onnxruntime": _run_onnxruntime,
-    "litert": run_litert,
-    "torch": run_torch,
-}
-# Engines that run one format and keep states themselves: the format, and the package.
-OWN_ENGINES = {
-    "litert": (registry.TFLITE, "ai_edge_litert"),
-    "torch": (registry.TORCH, "torch"),
-}
-
-
-def usual_engine(model: Any, *, has_states: bool) -> str:
-    """What a model is compared with where nobody says: the engine of its format if it is here."""
-    if isinstance(model, (str, Path)) and Path(model).is_file() and not has_states:
-        found = registry.find(model)
-        for name, (frontend, package) in OWN_ENGINES.items():
-            if found is frontend and find_spec(package) is not None:
-                return name
-    return "reference"

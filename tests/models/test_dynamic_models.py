@@ -23,7 +23,7 @@ from aot.ir.graph import Function, FunctionRef, Op, Value
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support import models
 from tests.support.generated_models import GENERATED, decoder_feeds, fp16_feeds, u_net_feeds
 from tests.support.models import MODELS, feeds, model_path, model_zoo, runs

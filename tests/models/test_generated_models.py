@@ -10,7 +10,7 @@ import pytest
 
 import aot
 from aot.frontends.onnx import import_onnx
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support.cpu_running import native_targets
 from tests.support.generated_models import GENERATED, HEAD, HEADS, VOCABULARY, Array, decoder_feeds
 from tests.support.onnx_models import ort_run, our_run

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 import aot
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support.models import (
     MODELS,
     TOLERANCE,

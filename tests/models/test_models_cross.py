@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support.cross import require_runtime, run_emulated
 from tests.support.models import compiled, feeds, reference
 from tests.support.samples_module import CROSS, NATIVE

@@ -36,7 +36,7 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support.generated_models import HEAD, HEADS, LAYERS, VOCABULARY, Array, Graph, decoder
 from tests.support.models import feeds, model_path
 from tests.support.onnx_models import ort_run, tensor_info

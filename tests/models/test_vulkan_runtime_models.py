@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import aot
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support.models import (
     MODELS,
     SMALL_MODELS,

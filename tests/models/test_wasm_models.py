@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aot
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support import models
 from tests.support.models import feeds, model_path, reference, runs
 from tests.support.node import (

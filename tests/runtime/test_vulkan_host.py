@@ -31,8 +31,8 @@ from aot.link.program import Instruction, decode
 from aot.link.reader import read_module
 from aot.runtime import loader
 from aot.target.selection import load as load_target
+from aot.tools.agreement import compare
 from aot.tools.merging import merge
-from aot.tools.verification import compare
 from tests.support import control_functions as control
 from tests.support import models, runtime_api
 from tests.support.runtime_modules import with_structure

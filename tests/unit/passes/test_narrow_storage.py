@@ -33,7 +33,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE, choose, narrow
 from aot.target.selection import load
-from aot.tools.verification import compare
+from aot.tools.agreement import compare
 from tests.support import vulkan_device
 from tests.support.fresh_process import digest_in_fresh_process
 from tests.support.models import MODELS, all_runs, compiled, feeds, model_path, reference

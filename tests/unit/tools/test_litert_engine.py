@@ -10,8 +10,8 @@ import pytest
 
 import aot
 from aot.errors import CompileError
-from aot.tools.litert_engine import run_litert
-from aot.tools.verification import usual_engine
+from aot.tools.litert_engine import open_litert
+from aot.tools.oracles import usual
 from tests.support.generated_models import Graph
 from tests.support.onnx_models import tensor_info
 from tests.support.tflite_models import Builder, File, signature
@@ -25,7 +25,7 @@ def test_tflite_files_are_compared_with_litert(tmp_path: Path) -> None:
     result = aot.verify(aot.compile(path, targets=["host"]), path)
     assert result.engine == "litert" and result.agrees
     assert aot.verify(aot.compile(path, targets=["host"]), path, against="reference").agrees
-    assert usual_engine(path, has_states=True) == "reference"
+    assert usual(path).oracle.name == "litert"
 
 
 def test_a_model_of_another_format(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_model_of_another_format(tmp_path: Path) -> None:
     graph = Graph(np.random.RandomState(0))
     graph.named(graph.op("Relu", "x"), "y")
     path.write_bytes(graph.model([tensor_info("x", [2])], ["y"]).SerializeToString())
-    assert usual_engine(path, has_states=False) == "reference"
+    assert usual(path).oracle.name == "onnxruntime"
     with pytest.raises(CompileError) as caught:
         aot.verify(aot.compile(path, targets=["host"]), path, against="litert")
     assert str(caught.value) == (
@@ -59,11 +59,11 @@ def test_results_have_the_names_of_the_signature(tmp_path: Path) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(doubled("only"))
     x = np.array([[1, 2]], np.float32)
-    found = run_litert(path, {"given": x})
+    found = open_litert(path)({"given": x})
     assert {name: array.tolist() for name, array in found.items()} == {"made": [[2, 4]]}
     path.write_bytes(doubled("one", "two"))
     with pytest.raises(CompileError) as caught:
-        run_litert(path, {"given": x})
+        open_litert(path)({"given": x})
     assert str(caught.value) == (
         f"litert cannot run {path}: it has the entry points one, two; compare with the reference"
     )
@@ -73,7 +73,7 @@ def test_open_dims_are_those_of_the_inputs(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert", reason="needs ai-edge-litert")
     path = tmp_path / "m.tflite"
     path.write_bytes(doubled(is_open=True))
-    found = run_litert(path, {"x": np.ones((3, 2), np.float32)})
+    found = open_litert(path)({"x": np.ones((3, 2), np.float32)})
     assert found["y"].tolist() == [[2, 2]] * 3
 
 
@@ -82,5 +82,5 @@ def test_without_litert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = tmp_path / "m.tflite"
     path.write_bytes(doubled())
     with pytest.raises(CompileError) as caught:
-        run_litert(path, {})
+        open_litert(path)({})
     assert str(caught.value) == "litert is not installed: pip install ai-edge-litert"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,17 @@ import aot
 from aot.builder import Builder
 from aot.cli.text import verification_table
 from aot.errors import CompileError
+from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType
 from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
+from aot.tools import oracles
+from aot.tools.agreement import Worst, compare, least_agreement
 from aot.tools.engines import check_onnx
 from aot.tools.open_extents import with_followers
-from aot.tools.verification import compare, verify
+from aot.tools.rounding import Asked, OtherRoundings
+from aot.tools.verification import verify
 
 X = TensorInfo("x", "f32", ("N", 3, "W"), ((2, 8), (3, 3), (0, None)))
 IDS = TensorInfo("ids", "i64", (4,), ((4, 4),))
@@ -59,6 +64,18 @@ def test_shapes_and_dtypes_must_be_equal() -> None:
 
 def test_empty_outputs_agree() -> None:
     assert error(np.zeros((0, 4)), np.zeros((0, 4))) == 0
+
+
+def test_the_worst_element_is_named_and_errors_are_counted() -> None:
+    expected = np.float32([[1, 0.5], [100, 2]])
+    found = compare("y", expected + np.float32([[0, 9e-6], [0, -0.5]]), expected)
+    assert found.worst == Worst((1, 1), 1.5, 2.0)
+    assert found.histogram == (2, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0)  # 9e-8 and 5e-3 of 100
+    nan = compare("y", np.float32([1, np.nan]), np.float32([1, 2]))
+    assert nan.worst is not None and nan.worst.index == (1,) and nan.worst.expected == 2
+    assert compare("y", expected, expected).worst is None
+    (both,) = least_agreement([(found,), (compare("y", expected, expected),)])
+    assert both.worst == found.worst and both.histogram[:3] == (6, 0, 1)
 
 
 def rectified(tmp_path: Path, bias: float) -> Path:
@@ -109,6 +126,7 @@ def test_a_quantised_model_may_round_otherwise_and_no_more(tmp_path: Path) -> No
     (y,) = found.outputs
     assert found.agrees and found.rounded == (y,) and y.error > 1e-4
     lines = verification_table(found).splitlines()
+    assert y.noise is not None and y.tolerance == y.noise
     assert (
         lines[-1] == f"y: within {y.tolerance:.2g}, rms {y.rms_tolerance:.2g}, as the model rounds"
     )
@@ -227,6 +245,95 @@ def onnx_model(path: Path, op: str, output: str = "y") -> Path:
     return path
 
 
+def test_a_model_is_compared_with_the_engine_of_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, shapes = onnx_model(tmp_path / "m.onnx", "Softmax"), {"x": (3, 5)}
+    found = verify(softmax_model(), model, shapes=shapes)
+    assert (found.engine, found.remark) == ("onnxruntime", "")
+    assert f"agrees with onnxruntime {version('onnxruntime')} within" in verification_table(found)
+    monkeypatch.setattr(oracles, "find_spec", lambda name: None)
+    found = verify(softmax_model(), model, shapes=shapes)
+    assert found.engine == "reference" and found.agrees
+    assert verification_table(found).splitlines()[-1] == (
+        "this can't see faults of the importer: ONNX Runtime is not installed, which would see "
+        "it: pip install onnxruntime"
+    )
+
+
+def test_an_engine_that_can_not_read_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another version, for example: the reference interpreter is asked, and that is said."""
+    import onnxruntime
+
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("opset 99 is under development\nand more")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fails)
+    model, shapes = onnx_model(tmp_path / "m.onnx", "Softmax"), {"x": (3, 5)}
+    found = verify(softmax_model(), model, shapes=shapes)
+    assert (found.engine, found.agrees) == ("reference", True)
+    reason = f"onnxruntime cannot run {model}: opset 99 is under development"
+    assert found.remark == reason
+    with pytest.raises(CompileError) as caught:
+        verify(softmax_model(), model, shapes=shapes, against="onnxruntime")
+    assert str(caught.value) == reason
+
+
+def test_numbers_that_a_model_draws_are_each_engine_s_own(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    node = helper.make_node("RandomNormal", [], ["y"], shape=[4], seed=3.0)
+    info = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+    graph = helper.make_graph([node], "g", [], [info])
+    path = tmp_path / "m.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    found = verify(aot.compile(path), path)
+    assert (found.engine, found.agrees) == ("reference", True)
+    assert found.remark == "its RandomNormal draws numbers, and each engine draws its own"
+
+
+def test_roundings_that_were_asked_for_are_allowed(tmp_path: Path) -> None:
+    """And an error that they don't explain is none that is allowed."""
+    b = Builder()
+    x = b.input("x", "f32[16, 64]")
+    weights = np.random.default_rng(5).normal(size=(64, 64)).astype(np.float32)
+    b.output("y", b.op("matmul", x, weights))
+    path = tmp_path / "m.ir"
+    path.write_text(print_module(b.module()))
+    for asked in ({"storage": "fp16"}, {"arithmetic": "bf16"}):
+        module = aot.compile(path, targets=["host"], **asked)  # type: ignore[arg-type]
+        found = verify(module, path, **asked)  # type: ignore[arg-type]
+        assert found.agrees, asked
+        assert all(o.tolerance < 0.05 for o in found.outputs), asked
+    narrow = aot.compile(path, targets=["host"], storage="fp16")
+    assert not verify(narrow, path).agrees
+    with pytest.raises(CompileError, match="storage is 'fp8', expected one of fp32, fp16"):
+        verify(narrow, path, storage="fp8")
+
+
+def test_noise_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = rectified(tmp_path, 0.3)
+    assert verify(aot.compile(path), path).outputs[0].noise is None
+    (y,) = verify(aot.compile(path), path, noise=True).outputs
+    assert y.noise is not None and 0 < y.noise < 1e-5 and y.tolerance == 1e-4
+
+
+def test_what_is_exact_is_no_noise() -> None:
+    """A mask is 0 or 1 in every engine, and 1 less itself is 0."""
+    b = Builder()
+    x = b.input("x", "f32[4, 64]")
+    mask = b.op("cast", b.op("less", x, 0.0), to=DType.F32)
+    b.output("y", b.op("mul", b.op("sub", 1.0, mask), np.float32(-3e38)))
+    function = b.module().main
+    values = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
+    (expected,) = run(function, [values])
+    for asked in (Asked(), Asked(storage="fp16"), Asked(arithmetic="bf16")):
+        (found,) = run(function, [values], disturbance=OtherRoundings(0, asked))
+        assert compare("y", found, expected).error < 1e-3
+
+
 @pytest.mark.parametrize("engine", ["reference", "onnxruntime"])
 def test_both_engines_agree_and_disagree(tmp_path: Path, engine: str) -> None:
     module, shapes = softmax_model(), {"x": (3, 5)}
@@ -247,7 +354,8 @@ def test_an_engine_s_own_failure_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="onnxruntime cannot run .*m.onnx: [^\n]+$"):
         verify(softmax_model(), tmp_path / "m.onnx", against="onnxruntime")
     with pytest.raises(
-        CompileError, match="no engine is called 'abacus': reference, onnxruntime, litert, torch"
+        CompileError,
+        match="no engine is called 'abacus': reference, onnxruntime, litert, torch, llama.cpp",
     ):
         verify(softmax_model(), tmp_path / "m.onnx", against="abacus")
 

@@ -16,7 +16,7 @@ import aot
 from aot.cli.main import cli
 from aot.errors import CompileError, RuntimeFailure, UnsupportedError
 from aot.ir.types import DType
-from aot.tools.torch_engine import run_torch
+from aot.tools.torch_engine import open_torch
 from tests.support.torch_modules import check, imported, module_of
 
 
@@ -439,14 +439,34 @@ def test_files_are_compared_with_torch(t: Any, tmp_path: Path) -> None:
     assert found.engine == "torch" and found.agrees
     assert [o.name for o in found.outputs] == ["sum", "rest.0", "rest.1", "x.next"]
     with pytest.raises(CompileError, match="model.pt2 has an input 'x' that the module has not"):
-        run_torch(path, {})
+        open_torch(path)({})
     onnx = tmp_path / "model.onnx"
     onnx.write_bytes(b"\x08\x08")
     with pytest.raises(CompileError) as failure:
-        run_torch(onnx, {})
+        aot.verify(aot.compile(path), onnx, against="torch")
     assert str(failure.value) == (
         f"torch cannot run {onnx}: it is an ONNX model, expected a PyTorch program"
     )
+
+
+def test_a_file_with_a_buffer_is_compared_step_by_step(t: Any, tmp_path: Path) -> None:
+    """torch keeps the buffer from call to call, as the compiled program does."""
+
+    class Counts(t.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", t.ones(3))
+
+        def forward(self, x: Any) -> Any:
+            self.total.add_(x)
+            return self.total * x
+
+    path = tmp_path / "model.pt2"
+    t.export.save(t.export.export(Counts(), (t.randn(3),)), path)
+    found = aot.verify(aot.compile(path), path, steps=4)
+    assert found.engine == "torch" and found.agrees
+    (total,) = found.outputs
+    assert sum(total.histogram) == 4 * 3, "each element of each step"
 
 
 def test_sums_of_open_dims_in_files(t: Any, tmp_path: Path) -> None:
