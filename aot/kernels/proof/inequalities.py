@@ -94,6 +94,24 @@ class Inequalities(Definitions):
             for indices in indices_of(written, size)
         )
 
+    def proves_range(self, address: Polynomial, size: Polynomial, count: int) -> bool:
+        """As `proves_inside`, of the address itself."""
+        room = combined(combined(size, constant(-count)), address, -1)
+        return self._is_quick(address) and self._is_quick(room)
+
+    def as_written(self, address: Polynomial) -> Polynomial:
+        """An address without the wraps of its parts, as if indices had any number of bits.
+
+        The two differ by a multiple of what an index counts, and no memory has as many elements:
+        where the one is proved to be inside a memory, at both ends, it is the other.
+        """
+        for number in sorted(variables_of(address), reverse=True):
+            variable = self.variables[number]
+            if variable.is_index and variable.unwrapped is not None:
+                value = self.as_written(variable.unwrapped)
+                address = substituted(address, number, value)
+        return address
+
     def _are_inside(self, indices: Sequence[Index], count: int) -> bool:
         """Whether each index is in its extent, the last one with `count` elements from it on."""
         counts = [1] * (len(indices) - 1) + [count]

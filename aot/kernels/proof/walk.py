@@ -550,7 +550,10 @@ class Walk:
             first = self.values.form(index)
             size = self.values.dim(extent)
             room = combined(combined(size, constant(-count)), first, -1)
-            if len(first) > 1 and self.space.proves_inside(first, size, count):
+            written = self.space.as_written(first)  # which may wrap where it is outside
+            if (len(written) > 1 and self.space.proves_inside(written, size, count)) or (
+                written != first and self.space.proves_range(written, size, count)
+            ):
                 self.verdict.proved["strides"] += 2
                 continue
             for end, goal in (("before its start", first), ("past its end", room)):
