@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "runner.h"
-#include "status.h"
 
 static uint64_t next_random(uint64_t *state) {
   // xorshift64*, so that a run can be repeated on any machine.
@@ -93,14 +92,15 @@ static bool make_random(const runner_t *runner, size_t index, npy_array_t *array
 // Every name on the command line must be an input's.
 static bool check_names(const runner_t *runner, const named_text_t *list, size_t count) {
   for (size_t i = 0; i < count; ++i) {
-    char name[512];
     aot_error_t error;
     size_t index = 0;
-    (void)snprintf(name, sizeof name, "%.*s", (int)list[i].name_bytes, list[i].name);
-    (void)aot_text_cut(name, sizeof name - 1);
-    if (aot_program_find_input(runner->program, name, &error, &index) != AOT_OK) {
-      return fail("%s", error.message);
-    }
+    char *name = malloc(list[i].name_bytes + 1);  // whole: a part of it may be another input's name
+    if (name == NULL) return fail("out of memory");
+    memcpy(name, list[i].name, list[i].name_bytes);
+    name[list[i].name_bytes] = '\0';
+    const aot_status_t status = aot_program_find_input(runner->program, name, &error, &index);
+    free(name);
+    if (status != AOT_OK) return fail("%s", error.message);
   }
   return true;
 }

@@ -139,6 +139,24 @@ def test_no_escape_sequence_is_printed(tmp_path: Path) -> None:
     )
 
 
+def test_long_names_are_compared_whole(tmp_path: Path) -> None:
+    """A name of any length is an input's, and one that begins with an input's name is none."""
+    path = tmp_path / "module.aotm"
+    np.save(tmp_path / "x.npy", np.ones((4, 3), np.float32))
+    for length in (1, 510, 511, 512, 513, 3000):
+        own = "n" * length
+
+        def rename(root: fbs.ModuleT, own: str = own) -> None:
+            root.variants[0].entryPoints[0].inputs[0].name = own
+
+        path.write_bytes(with_structure(scale_module().to_bytes(), rename))
+        found = run(path, "--input", f"{own}={tmp_path}/x.npy")
+        assert (found.returncode, found.stderr) == (0, ""), length
+        longer = run(path, "--random", "--shape", f"{own}=4x3", "--input", f"{own}n=random")
+        assert longer.returncode == 1, length
+        assert longer.stderr.startswith('aot-run: no input "nn'), length
+
+
 @pytest.mark.parametrize(
     ("data", "shown"),
     [
