@@ -16,6 +16,10 @@
 // NULL and is written only on failure.  out_ parameters come last, are cleared on entry and set
 // only on success.  *borrows*: the caller keeps the memory alive and unchanged.  *returns owned*:
 // the caller releases it.  There is no global state.
+//
+// Handles, texts and out_ parameters are valid pointers, of objects that have not been destroyed: a
+// NULL is undefined behaviour unless a comment says what it means, and so is a function of a
+// program, module or vocabulary after its end.  Neither is checked.
 #ifndef AOT_AOT_H_
 #define AOT_AOT_H_
 
@@ -37,7 +41,7 @@ extern "C" {
 
 typedef enum aot_status_t {
   AOT_OK = 0,
-  AOT_ERROR_ARGUMENT = 1,  // misuse of this interface: a NULL, an index out of range, overlap
+  AOT_ERROR_ARGUMENT = 1,  // misuse that is noticed, such as an index out of range or overlap
   AOT_ERROR_MEMORY = 2,    // the allocator returned NULL, or a size does not fit the address space
   AOT_ERROR_IO = 3,        // the file cannot be opened or read
   AOT_ERROR_NOT_A_MODULE = 4,  // no AOTM magic
@@ -156,7 +160,8 @@ typedef struct aot_program_options_t {
   // others are the program's own; they sleep between runs.  Results have the same bits whatever the
   // number.  In the child of a fork a program goes on with the caller's thread alone.
   uint32_t threads;
-  // Called on the caller's thread after each launch.  NULL: launches are not timed.
+  // Called on the caller's thread after each launch, during the run: it must not use this
+  // program.  NULL: launches are not timed.
   void (*profile)(void *user, const aot_launch_t *launch);
   void *profile_user;
   // Of the Vulkan driver, aot/vulkan.h.  *Borrowed* for the call.  NULL: its defaults.
@@ -230,6 +235,10 @@ AOT_API size_t aot_dtype_bytes(aot_dtype_t dtype);      // 0 when there is no su
 
 // Opens and verifies: header, structure checksum, every offset and program.  A variant's code is
 // verified when a program is made of it, rodata on request.  Each *returns owned*.
+//
+// Unless options.copy is set, the file stays mapped until the module is closed, and nothing is
+// verified twice: whoever writes to it meanwhile changes the code that runs, and where it shrinks,
+// a run ends in SIGBUS.  Replace a module's file by renaming another one to its name.
 AOT_API aot_status_t aot_module_open_path(const char *path, const aot_module_options_t *options,
                                           aot_error_t *error, aot_module_t **out_module);
 
@@ -244,7 +253,8 @@ AOT_API aot_status_t aot_module_open_memory(const void *data, size_t bytes,
                                             const aot_module_options_t *options, aot_error_t *error,
                                             aot_module_t **out_module);
 
-// Its programs must be gone.  NULL is fine.
+// Its programs and vocabularies must have been destroyed: they use its memory, and a run of one
+// that is left is undefined behaviour.  NULL is fine.
 AOT_API void aot_module_close(aot_module_t *module);
 
 // Checks the rodata pool's checksum; the error names the part.
