@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir import dims
+from aot.ir.dim_limits import OversizedDimError
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import Array
 
@@ -79,9 +80,17 @@ def as_dim(value: Any) -> Dim:
 
 
 def map_dims(function: Callable[..., Any], *arrays: Array) -> Array:
-    """`function` of the broadcast arrays' elements as dims, as an object array."""
+    """`function` of the broadcast arrays' elements as dims, as an object array.
+
+    Raises:
+        OversizedDimError: an element is a number that no program computes.
+    """
     spread = np.broadcast_arrays(*arrays)
     items = [function(*map(as_dim, row)) for row in zip(*(a.flat for a in spread), strict=True)]
+    if not any(isinstance(item, DimExpr) for item in items):
+        beyond = [item for item in items if not -(1 << 63) <= item < 1 << 63]
+        if beyond:
+            raise OversizedDimError(f"with {beyond[0]}, which does not fit 64 bits")
     return object_array(items, spread[0].shape)
 
 

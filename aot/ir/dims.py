@@ -15,6 +15,14 @@ from functools import lru_cache, total_ordering
 from types import MappingProxyType
 from typing import TypeVar, Union
 
+from aot.ir.dim_limits import (
+    MOST_ARGUMENTS,
+    MOST_DEPTH,
+    MOST_FACTORS,
+    OversizedDimError,
+    check_length,
+    check_numbers,
+)
 from aot.records import dataclass
 
 Dim = Union[int, "DimExpr"]
@@ -225,6 +233,29 @@ def _atom(atom: Atom) -> DimExpr:
     return DimExpr((((atom,), 1),), 0)
 
 
+def _bounded(atom: FloorDiv | Extremum) -> DimExpr:
+    """The dim that an atom of other dims is.
+
+    Raises:
+        OversizedDimError: it is longer or deeper than an expression may be.
+    """
+    check_length(len(str(atom)))
+    if _depth(atom) > MOST_DEPTH:
+        raise OversizedDimError(f"of more than {MOST_DEPTH} divisions in one another")
+    return _atom(atom)
+
+
+def _depth(atom: Atom) -> int:
+    """How many divisions and extrema are in one another, this one included; found once."""
+    if isinstance(atom, Symbol):
+        return 0
+    found: int | None = atom.__dict__.get("_nesting")
+    if found is None:
+        inner = (a for d in _parts(atom) if isinstance(d, DimExpr) for m, _ in d.terms for a in m)
+        found = atom.__dict__["_nesting"] = 1 + max(map(_depth, inner), default=0)
+    return found
+
+
 def add(a: Dim, b: Dim) -> Dim:
     """`a + b`."""
     if isinstance(a, int) and isinstance(b, int):
@@ -274,12 +305,19 @@ def _scale(dim: DimExpr, factor: int) -> Dim:
     """`dim * factor`: terms keep their order, which no coefficient decides."""
     if factor in (0, 1):
         return dim if factor else 0
-    return DimExpr(tuple((m, c * factor) for m, c in dim.terms), dim.constant * factor)
+    terms, constant = tuple((m, c * factor) for m, c in dim.terms), dim.constant * factor
+    check_numbers(constant, *(c for _, c in terms))
+    return DimExpr(terms, constant)
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
-    """`a * b`, expanded."""
+    """`a * b`, expanded.
+
+    Raises:
+        OversizedDimError: it is longer than an expression may be.
+    """
     if isinstance(a, int) and isinstance(b, int):
+        check_numbers(a * b)
         return a * b
     if isinstance(a, int):
         a, b = b, a
@@ -290,6 +328,9 @@ def multiply(a: Dim, b: Dim) -> Dim:
 
 @lru_cache(maxsize=1 << 14)  # strides ask for few products, again and again
 def _product(a: DimExpr, b: DimExpr) -> Dim:
+    check_length(len(str(a)) * len(b.terms) + len(str(b)) * len(a.terms))
+    if len(a.terms[0][0]) + len(b.terms[0][0]) > MOST_FACTORS:  # the longest terms are first
+        raise OversizedDimError(f"of more than {MOST_FACTORS} factors")
     terms_a, constant_a = _split(a)
     terms_b, constant_b = _split(b)
     out: dict[Monomial, int] = {}
@@ -298,6 +339,7 @@ def _product(a: DimExpr, b: DimExpr) -> Dim:
             if ca and cb:
                 monomial = _sorted(ma + mb) if ma and mb else ma or mb
                 out[monomial] = out.get(monomial, 0) + ca * cb
+    check_numbers(*out.values())
     constant = out.pop((), 0)
     return _make(out, constant)
 
@@ -317,7 +359,7 @@ def floor_divide(a: Dim, b: Dim) -> Dim:
     if a == b:
         return 1
     quotient = _divide_exactly(a, b)
-    return quotient if quotient is not None else _atom(FloorDiv(a, b))
+    return quotient if quotient is not None else _bounded(FloorDiv(a, b))
 
 
 def _divide_by_int(a: DimExpr, b: int) -> Dim:
@@ -340,7 +382,7 @@ def _divide_by_int(a: DimExpr, b: int) -> Dim:
         ):
             numerator = add(inner.numerator, rest.constant * inner.denominator)
             return add(outside, floor_divide(numerator, inner.denominator * b))
-    return add(outside, _atom(FloorDiv(rest, b)))
+    return add(outside, _bounded(FloorDiv(rest, b)))
 
 
 def monomial_quotient(
@@ -415,6 +457,8 @@ def _extremum(
             flat.extend(single.args)
         else:
             flat.append(dim)
+    if len(flat) > MOST_ARGUMENTS:
+        raise OversizedDimError(f"with an extremum of more than {MOST_ARGUMENTS} others")
     kept: list[Dim] = []
     for dim in flat:
         kept = [k for k in kept if not _dominates(dim, k, is_max, known)]
@@ -422,7 +466,8 @@ def _extremum(
             kept.append(dim)
     if len(kept) == 1:
         return kept[0]
-    return _atom(Extremum(is_max, tuple(sorted(kept, key=lambda d: (isinstance(d, int), str(d))))))
+    kept.sort(key=lambda dim: (isinstance(dim, int), str(dim)))
+    return _bounded(Extremum(is_max, tuple(kept)))
 
 
 def _dominates(a: Dim, b: Dim, is_max: bool, known: Mapping[str, Interval]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Union
 
-from aot.errors import InternalError
+from aot.errors import CompileError, InternalError
 from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Monomial, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
 from aot.records import dataclass
@@ -46,6 +46,11 @@ class Emitter:
         self.words += encode(name, *operands)
 
     def constant(self, value: int) -> int:
+        if not -(1 << 63) <= value < 1 << 63:
+            raise CompileError(
+                f"an extent is computed with {value}, which does not fit 64 bits: give the extents "
+                "of the model's inputs as numbers (--input-shape, input_shapes)"
+            )
         if value not in self.constants:
             self.constants[value] = self.register()
             self.values[self.constants[value]] = value

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
+import aot
 from aot.errors import CompileError
 from aot.frontends import registry
 from aot.ir import limits
+from aot.ir.dim_limits import OversizedDimError
+from aot.ir.dim_semantics import map_dims
+from aot.ir.dims import symbol
 from aot.ir.limits import FREE_BYTES, limit_of, limited
+from tests.support.onnx_models import graph_model, tensor_info
 from tests.support.paths import ROOT
 
 MIB = 1 << 20
@@ -102,3 +108,23 @@ def test_objects_in_memory_have_no_limit_of_their_own() -> None:
     ):
         with registry._limited(registry.TEXT, source, given):
             assert limits._limit.get().most_bytes == expected
+
+
+def test_numbers_that_no_program_computes() -> None:
+    """Extents whose numbers do not fit 64 bits: found by the importer, or when code is made."""
+    advice = "give the extents of the model's inputs as numbers (--input-shape, input_shapes)"
+    nodes, last = [], "x"
+    for n in range(63):  # the rows are doubled each time
+        nodes.append(helper.make_node("Concat", [last, last], [f"c{n}"], axis=0))
+        nodes.append(helper.make_node("MatMul", [f"c{n}", "x"], [f"m{n}"]))
+        last = f"m{n}"
+    nodes.append(helper.make_node("Relu", [last], ["y"]))
+    with pytest.raises(CompileError) as raised:
+        aot.compile(graph_model(nodes, [tensor_info("x", ["n", "n"])], ["y"]))
+    found = "an extent is computed with 9223372036854775808, which does not fit 64 bits"
+    assert str(raised.value) == f"{found}: {advice}"
+    with pytest.raises(OversizedDimError) as oversized:
+        map_dims(lambda dim: 0 * dim + 5**40, np.array([symbol("n")], object))
+    assert str(oversized.value) == (
+        f"an extent would be an expression with {5**40}, which does not fit 64 bits: {advice}"
+    )

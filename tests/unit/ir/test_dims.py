@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aot.ir import dims
+from aot.ir.dim_limits import OversizedDimError
 from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim, DimExpr, symbol
 
@@ -156,6 +157,56 @@ def test_hostile_length() -> None:
     with pytest.raises(ValueError, match="is longer than 4096 characters$"):
         parse("-" * 5000 + "1")
     assert parse("-" * 4000 + "1") == 1
+
+
+def _squared(x: Dim) -> Dim:
+    return x * x
+
+
+def _at_least(x: Dim) -> Dim:
+    return dims.maximum(x, 9) * 3 // 2
+
+
+def _divided(x: Dim) -> Dim:
+    return x // 2 + symbol("n")
+
+
+def _multiplied(x: Dim) -> Dim:
+    return x * (symbol("a") + symbol("b") + symbol("c") + 1)
+
+
+def _doubled(x: Dim) -> Dim:
+    return x * ((1 << 62) - 57)
+
+
+ADVICE = "give the extents of the model's inputs as numbers (--input-shape, input_shapes)"
+
+
+@pytest.mark.parametrize(
+    ("step", "what"),
+    [
+        (_squared, "of more than 64 factors"),
+        (_at_least, "of more than 131072 characters"),
+        (_divided, "of more than 96 divisions in one another"),
+        (_multiplied, "of more than 131072 characters"),
+        (_doubled, "with numbers of more than 4096 bits"),
+    ],
+)
+def test_what_grows_without_end_is_refused(step: Callable[[Dim], Dim], what: str) -> None:
+    """Long before it takes time or memory, and before Python's own limits end it."""
+    found: Dim = symbol("n")
+    with pytest.raises(OversizedDimError) as raised:
+        for _ in range(3000):
+            found = step(found)
+    assert str(raised.value) == f"an extent would be an expression {what}: {ADVICE}"
+
+
+def test_an_extremum_of_many_is_refused() -> None:
+    """Each of its arguments is compared with each."""
+    names = [symbol(f"n{number}") for number in range(65)]
+    assert dims.maximum(*names[:64]) is not None
+    with pytest.raises(OversizedDimError, match="an extremum of more than 64 others"):
+        dims.maximum(*names)
 
 
 def test_symbols_are_identifiers() -> None:
