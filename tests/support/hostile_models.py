@@ -482,6 +482,59 @@ def two_functions_of_one_name(folder: Path) -> Path:
     return _functions(folder, _function("F", "Relu"), _function("F", "Relu", "Relu"), call="F")
 
 
+# expressions of extents
+
+
+def _extents(folder: Path, steps: list[onnx.NodeProto], last: str, *numbers: int) -> Path:
+    """Shape's result "s0" of x, of a symbolic dim, goes through steps to be an extent."""
+    nodes = [make("Shape", ["x"], ["s0"]), *steps, make("Expand", ["one", last], ["y"], name="e")]
+    named = [ints(f"k{number}", number) for number in numbers]
+    one = numpy_helper.from_array(np.ones(1, np.float32), "one")
+    return simple(folder, *nodes, initializers=[one, *named], shape=["n"])
+
+
+_EXTENT = r"Expand \(node 'e'\): an extent would be an expression"
+_ADVICE = r": give the extents of the model's inputs as numbers \(--input-shape, input_shapes\)"
+
+
+@kind(rf"{_EXTENT} of more than 64 factors{_ADVICE}")
+def extents_that_are_squared(folder: Path) -> Path:
+    steps = [make("Mul", [f"s{n}"] * 2, [f"s{n + 1}"], name=f"m{n}") for n in range(40)]
+    return _extents(folder, steps, "s40")
+
+
+@kind(rf"{_EXTENT} with numbers of more than 4096 bits" + _ADVICE)
+def extents_of_long_numbers(folder: Path) -> Path:
+    big = (1 << 62) - 57
+    steps = [make("Mul", [f"s{n}", f"k{big}"], [f"s{n + 1}"], name=f"m{n}") for n in range(400)]
+    return _extents(folder, steps, "s400", big)
+
+
+@kind(rf"{_EXTENT} of more than 96 divisions in one another" + _ADVICE)
+def extents_that_are_divided_in_a_chain(folder: Path) -> Path:
+    steps = []
+    for n in range(2000):
+        steps.append(make("Div", [f"s{n}", "k2"], [f"q{n}"], name=f"d{n}"))
+        steps.append(make("Add", [f"q{n}", "s0"], [f"s{n + 1}"], name=f"a{n}"))
+    return _extents(folder, steps, "s2000", 2)
+
+
+@kind(rf"{_EXTENT} of more than 131072 characters" + _ADVICE)
+def extents_that_double_their_text(folder: Path) -> Path:
+    steps = []
+    for n in range(300):
+        steps.append(make("Max", [f"s{n}", "k9"], [f"m{n}"], name=f"max{n}"))
+        steps.append(make("Mul", [f"m{n}", "k3"], [f"t{n}"], name=f"mul{n}"))
+        steps.append(make("Div", [f"t{n}", "k2"], [f"s{n + 1}"], name=f"div{n}"))
+    return _extents(folder, steps, "s300", 2, 3, 9)
+
+
+@kind("initializer 'w' has an external offset or length that is no number")
+def external_length_with_underscores(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(bytes(8))
+    return external(folder, "w.bin", length="0_8")
+
+
 # many at once
 
 

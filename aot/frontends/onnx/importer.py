@@ -45,6 +45,7 @@ from aot.frontends.onnx.strings import STRING, StringTable
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, find_entry
 from aot.frontends.onnx.tensors import UnsupportedTypeError, tensor_array
 from aot.frontends.onnx.weights import BrokenError, Source, without_weights
+from aot.ir.dim_limits import OversizedDimError
 from aot.ir.dims import Dim, maximum, symbols
 from aot.ir.graph import Assumption, Block, ConstantData, Function, Module, Strings, Value
 from aot.ir.rewriter import Rewriter, insert_constant
@@ -390,6 +391,8 @@ class _Importer:
             results = self._results(node, proto, schema, domain, scope)
         except UnsupportedNodeError as error:
             return str(error)
+        except OversizedDimError as error:
+            raise node.error(str(error)) from error
         moved = node.element_type(strings.SOURCE.get(node.op_type, len(inputs)))
         if moved is not None:
             for value in results:

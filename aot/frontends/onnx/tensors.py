@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,8 +200,8 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
     if not location or Path(location).is_absolute() or not path.is_relative_to(root):
         raise CompileError(f"{what} has its data in {location!r}, outside the model's folder")
     try:
-        offset = int(entries.get("offset", 0))
-        length = int(entries.get("length", wanted))
+        offset = _number(entries.get("offset", "0"))
+        length = _number(entries.get("length", str(wanted)))
     except ValueError:
         raise CompileError(f"{what} has an external offset or length that is no number") from None
     if length != wanted:
@@ -223,3 +224,14 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
         raise CompileError(
             f"{what} has its data in {location!r}, which can't be read: {error.strerror}"
         ) from None
+
+
+def _number(text: str) -> int:
+    """A number of bytes as ONNX writes it: no underscores and no other digits, which int() takes.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) is None:
+        raise ValueError(text)
+    return int(text)
