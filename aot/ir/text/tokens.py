@@ -10,6 +10,7 @@ import re
 
 from aot.errors import CompileError
 
+_HALF = re.compile("[\\ud800-\\udfff]")  # of a surrogate pair, which has no UTF-8
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\r\n]+|\#[^\n]*)
@@ -123,6 +124,8 @@ class Tokens:
             value = json.loads(text)
         except ValueError:
             raise self.error(f"string {_short(text)} has a wrong escape", self.at - 1) from None
+        if _HALF.search(value):
+            raise self.error(f"string {_short(text)} has half of a surrogate pair", self.at - 1)
         return str(value)
 
 

@@ -303,6 +303,10 @@ OP = "func @f(%x: f32[N, 3]) {{\n  {}\n  return\n}}"
             "line 1, column 15: expected a closing quote on the same line, found none",
         ),
         ('func @f() -> ("\\q") {}', 'line 1, column 15: string "\\q" has a wrong escape'),
+        (
+            'func @f() -> ("\\udc00y") {}',
+            'line 1, column 15: string "\\udc00y" has half of a surrogate pair',
+        ),
         ("func @f() { $ }", "line 1, column 13: expected a token, found '$'"),
         (
             OP.format("%y = relux(%x) : f32[N, 3]"),
