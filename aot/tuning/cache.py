@@ -30,6 +30,7 @@ FILE_NAME = "tuning.jsonl"
 _SOURCES = ("kernels", "backends/cpu", "backends/vulkan")
 _MOST_EXTENT = 4096
 _KEY_LENGTH = 40
+_MOST_WARNINGS = 10  # of damaged lines, a file of which may be of any other kind
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,11 @@ class TuningCache:
 def _read(path: Path) -> dict[str, TuningRecord]:
     damaged: list[tuple[int, str]] = []
     found = dict(_believed(input_files.text(path), damaged))
-    for number, reason in damaged:
+    for number, reason in damaged[:_MOST_WARNINGS]:
         _warn(f"{path}, line {number} is damaged and left out: {reason}")
+    if len(damaged) > _MOST_WARNINGS:
+        more = len(damaged) - _MOST_WARNINGS
+        _warn(f"{path}: {more} more lines are damaged and left out")
     return found
 
 

@@ -68,6 +68,18 @@ def test_damaged_lines_are_left_out_with_a_warning(tmp_path: Path) -> None:
         assert len(TuningCache(path).lines) == 3  # the damage is gone
 
 
+def test_a_file_of_another_kind_has_few_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{learnt(0).line()}\n" + "x\n" * 5000)
+    with pytest.warns(TuningWarning) as said:
+        assert list(TuningCache(path).lines) == [learnt(0).key]
+    texts = [str(w.message) for w in said]
+    assert [t.split(" is damaged")[0] for t in texts[:-1]] == [
+        f"{path}, line {n}" for n in range(2, 12)
+    ]
+    assert texts[-1] == f"{path}: 4990 more lines are damaged and left out"
+
+
 def test_a_file_is_the_same_in_whatever_order_it_was_learnt(tmp_path: Path) -> None:
     one, other = TuningCache(tmp_path / "a"), TuningCache(tmp_path / "b")
     for number in range(5):
