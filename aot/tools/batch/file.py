@@ -23,6 +23,7 @@ from aot.target.toml import table_of
 KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)
 _TOP = ("output", "models", "targets", "options", "defaults", "skip")
 _NAME = re.compile(r"[\w.+-]+")
+_MOST_CELLS = 10_000  # before any are skipped: a small file's product is terabytes of cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +140,13 @@ class _Reader:
             raise self.fail("defaults", f"defaults is {defaults!r}, expected a table")
         self.check_options(defaults, "defaults", 0)
         axes = (models, targets, options or [Axis("")])
+        count = len(models) * len(targets) * len(axes[2])
+        if count > _MOST_CELLS:
+            raise self.fail(
+                "models",
+                f"{count} combinations of models, targets and options, expected at most "
+                f"{_MOST_CELLS}: split the batch",
+            )
         for key, axis in zip(("models", "targets", "options"), axes, strict=True):
             self.check_names(key, axis)
         root = self.path.parent / folder

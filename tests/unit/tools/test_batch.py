@@ -62,6 +62,17 @@ def test_cells_are_the_product_in_order() -> None:
     assert cells[-1].target.value == ("aarch64-generic",)
 
 
+def test_a_product_beyond_what_a_machine_builds() -> None:
+    names = ", ".join(f'{{ name = "m{n}", path = "a.ir" }}' for n in range(3000))
+    targets = ", ".join(f'{{ name = "t{n}", targets = ["host"] }}' for n in range(3000))
+    with pytest.raises(CompileError) as raised:
+        parsed(f"\nmodels = [{names}]\ntargets = [{targets}]\n")
+    assert str(raised.value) == (
+        "m.toml:2: 9000000 combinations of models, targets and options, expected at most 10000: "
+        "split the batch"
+    )
+
+
 def test_options_override_in_order_and_names_are_made() -> None:
     text = """
     output = "out"
