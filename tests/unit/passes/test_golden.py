@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import pytest
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.tuning import Tuning
+from aot.builder import Builder
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
-from aot.ir.graph import Function, Module
+from aot.ir.graph import Function, Module, Value
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType
 from aot.ir.verifier import verify
@@ -27,11 +28,18 @@ from aot.switches import Switches
 from aot.target import selection as target
 from aot.target.model import Target
 from tests.support.golden import Case, case_id, cases, check_case
-from tests.support.graphs import assert_same_results
+from tests.support.graphs import (
+    HALVES,
+    SPECIAL,
+    assert_same_results,
+    random_inputs,
+    special_inputs,
+)
 from tests.support.state_steps import check_steps
 
 PASSES: dict[str, Pass] = {p.name: p for p in (*MODEL_PASSES, *TARGET_PASSES)}
 GROUPS = tuple(PASSES)
+SEEDS = 3
 
 
 def make_context(case: Case) -> PassContext:
@@ -94,11 +102,16 @@ def run_case(case: Case) -> str:
     except (CompileError, UnsupportedError) as error:
         return "".join(f"# error: {line}\n" for line in str(error).splitlines())
     verify(module)
-    check_results(before, module, context, float(case.one("tolerance", "0")))
+    tolerance = float(case.one("tolerance", "0"))
+    check_results(before, module, context, tolerance, is_special="finite" not in case.settings)
     return print_module(module, elide_blobs=True)
 
 
-def check_results(before: Module, after: Module, context: PassContext, tolerance: float) -> None:
+def check_results(
+    before: Module, after: Module, context: PassContext, tolerance: float, *, is_special: bool
+) -> None:
+    """Compares what a module computes before and after passes, on numbers by chance, on halves and
+    zeros of both signs, and on NaN and infinities if `is_special`."""
     if context.options.states:
         check_steps(before, after, context.options.states)
         return
@@ -107,7 +120,12 @@ def check_results(before: Module, after: Module, context: PassContext, tolerance
     for name, value in context.options.input_values.items():
         array = np.asarray(value, types[name].dtype.numpy)
         fixed[name] = np.full(types[name].shape, array) if array.ndim == 0 else array
-    assert_same_results(before, after, fixed=fixed, tolerance=tolerance)
+    function = after.main
+    tried = [random_inputs(function, seed) for seed in range(SEEDS)]
+    for numbers in (HALVES, *([SPECIAL] if is_special else [])):
+        tried += [special_inputs(function, numbers, seed) for seed in range(SEEDS)]
+    for inputs in tried:
+        assert_same_results(before, after, inputs, fixed=fixed, tolerance=tolerance)
 
 
 @pytest.mark.parametrize("path", [p for g in GROUPS for p in cases(f"passes/{g}")], ids=case_id)
@@ -118,3 +136,44 @@ def test_golden(path: Path, bless: bool) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_pass_has_cases(group: str) -> None:
     assert cases(f"passes/{group}")
+
+
+def _through(names: str) -> Callable[[Builder, Value], Value]:
+    def made(b: Builder, x: Value) -> Value:
+        for name in names.split():
+            found = b.op(name, x)
+            assert isinstance(found, Value)
+            x = found
+        return x
+
+    return made
+
+
+def _module(made: Callable[[Builder, Value], Value]) -> Module:
+    b = Builder()
+    b.output("y", made(b, b.input("x", "f32[N, M]")))
+    return b.module()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (_through("floor sqrt ceil"), _through("floor")),  # on numbers below 2
+        (_through("round"), lambda b, x: b.op("floor", b.op("add", x, 0.5))),  # but for halves
+        (_through("abs"), _through("relu")),  # where nothing is negative
+        (lambda b, x: b.op("sub", x, x), _through("abs neg relu")),  # but for infinities
+        (_through("neg neg"), lambda b, x: b.op("add", x, 0.0)),  # but for -0
+        (_through("tanh"), lambda b, x: b.op("minimum", b.op("tanh", x), 0.9999)),  # up to 4
+        (
+            lambda b, x: b.op("reshape", x, shape=x.type.dims[::-1]),
+            lambda b, x: b.op("transpose", x, perm=(1, 0)),  # of a row
+        ),
+    ],
+)
+def test_a_pass_that_computes_something_else_is_found(
+    right: Callable[[Builder, Value], Value], wrong: Callable[[Builder, Value], Value]
+) -> None:
+    context = PassContext(CompileOptions(), target.load("x86-64-v2"))
+    check_results(_module(right), _module(right), context, 0.0, is_special=True)
+    with pytest.raises(AssertionError, match="result 0"):
+        check_results(_module(right), _module(wrong), context, 0.0, is_special=True)
