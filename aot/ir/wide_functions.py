@@ -1,7 +1,7 @@
 """Functions of one number in double precision, of which results in fewer bits are roundings.
 
 What the reference of an op and the interpreter of kernels both compute. Formulas keep the digits of
-small results; infinities give the limits, -0 where a result vanishes from below.
+small results.
 """
 
 from __future__ import annotations
@@ -29,13 +29,9 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x >= 0, 1 / (1 + z), z / (1 + z)), x.dtype)
 
 
-def _vanishing(gate: Function) -> Function:
-    """x times `gate`, which is 0 at -infinity before x is infinite."""
-
-    def function(x: Array) -> Any:
-        return np.where(x == -np.inf, x.dtype.type(-0.0), x * gate(np.maximum(x, -1e100)))
-
-    return function
+def _gated(gate: Function) -> Function:
+    """x times `gate`, which is 0 at -infinity: NaN there, and -0 from a large negative x on."""
+    return lambda x: np.asarray(x * gate(x))
 
 
 def _softplus(x: Array) -> Any:
@@ -49,7 +45,7 @@ def _tanh_line(x: Array) -> Any:
 
 erf = _by_element(math.erf)
 erfc = _by_element(math.erfc)
-silu = _vanishing(sigmoid)
-mish = _vanishing(lambda x: np.tanh(_softplus(x)))
-gelu = _vanishing(lambda x: erfc(x * -math.sqrt(0.5)) / 2)
-gelu_tanh = _vanishing(lambda x: sigmoid(_tanh_line(x)))
+silu = _gated(sigmoid)
+mish = _gated(lambda x: np.tanh(_softplus(x)))
+gelu = _gated(lambda x: erfc(x * -math.sqrt(0.5)) / 2)
+gelu_tanh = _gated(lambda x: sigmoid(_tanh_line(x)))

@@ -315,42 +315,19 @@ RELU = _unary(
 )
 
 
-GELU = _unary(
-    "gelu",
-    "x / 2 * (1 + erf(x / sqrt(2)))",
-    _wide(wide_functions.gelu),
-    _by_name("gelu"),
-    low=-6.0,
-    high=6.0,
-    is_cheap=False,
-)
-GELU_TANH = _unary(
+def _gated(name: str, summary: str, numpy: Callable[..., Any]) -> OpRecord:
+    """x times a gate between 0 and 1, with samples where the gate bends."""
+    return _unary(name, summary, _wide(numpy), _by_name(name), low=-6.0, high=6.0, is_cheap=False)
+
+
+GELU = _gated("gelu", "x / 2 * (1 + erf(x / sqrt(2)))", wide_functions.gelu)
+GELU_TANH = _gated(
     "gelu_tanh",
     "x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))",
-    _wide(wide_functions.gelu_tanh),
-    _by_name("gelu_tanh"),
-    low=-6.0,
-    high=6.0,
-    is_cheap=False,
+    wide_functions.gelu_tanh,
 )
-SILU = _unary(
-    "silu",
-    "x / (1 + exp(-x))",
-    _wide(wide_functions.silu),
-    _by_name("silu"),
-    low=-6.0,
-    high=6.0,
-    is_cheap=False,
-)
-MISH = _unary(
-    "mish",
-    "x * tanh(log(1 + exp(x)))",
-    _wide(wide_functions.mish),
-    _by_name("mish"),
-    low=-6.0,
-    high=6.0,
-    is_cheap=False,
-)
+SILU = _gated("silu", "x / (1 + exp(-x))", wide_functions.silu)
+MISH = _gated("mish", "x * tanh(log(1 + exp(x)))", wide_functions.mish)
 HARD_SWISH = _unary(
     "hard_swish",
     "x * min(max(x + 3, 0), 6) / 6",

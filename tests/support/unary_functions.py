@@ -73,9 +73,9 @@ def _sigmoid(x: Array) -> Any:
     return np.where(x >= 0, 1, z) / (1 + z)
 
 
-def _vanishing(gate: Callable[[Array], Any]) -> Callable[[Array], Any]:
-    """x times what is 0 at -infinity, where the product's limit is -0."""
-    return lambda x: np.where(x == -np.inf, -0.0, x * gate(x))
+def _gated(gate: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """x times `gate`, which is 0 at -infinity: NaN there."""
+    return lambda x: x * gate(x)
 
 
 def _tail(x: Any) -> Any:
@@ -121,12 +121,12 @@ FUNCTIONS: dict[str, Function] = {
     "expm1": Function(_op("expm1"), np.expm1, mp.expm1),
     "gelu": Function(
         _op("gelu"),
-        _vanishing(lambda x: _erfc(x * -math.sqrt(0.5)) / 2),
+        _gated(lambda x: _erfc(x * -math.sqrt(0.5)) / 2),
         lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
     ),
     "gelu_tanh": Function(
         activations.tanh_gelu,
-        _vanishing(
+        _gated(
             lambda x: _sigmoid(_TANH * (np.clip(x, -99, 99) + 0.044715 * np.clip(x, -99, 99) ** 3))
         ),
         lambda x: x * _mp_sigmoid(2 * mp.sqrt(2 / mp.pi) * (x + mp.mpf("0.044715") * x**3)),
@@ -148,7 +148,7 @@ FUNCTIONS: dict[str, Function] = {
     ),
     "mish": Function(
         _op("mish"),
-        _vanishing(lambda x: np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))),
+        _gated(lambda x: np.tanh(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))),
         lambda x: x * mp.tanh(max(x, mp.mpf(0)) + _tail(x)),
     ),
     "reciprocal": Function(_with_number("div", 1.0, True), np.reciprocal, lambda x: 1 / x),
@@ -159,7 +159,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda x: GAMMA * _mp_elu(x, ALPHA),
     ),
     "sigmoid": Function(_op("sigmoid"), _sigmoid, _mp_sigmoid),
-    "silu": Function(activations.swish, _vanishing(_sigmoid), lambda x: x * _mp_sigmoid(x)),
+    "silu": Function(activations.swish, _gated(_sigmoid), lambda x: x * _mp_sigmoid(x)),
     "sin": Function(_op("sin"), np.sin, mp.sin),
     "sinh": Function(functions.sinh, np.sinh, mp.sinh),
     "softplus": Function(

@@ -10,103 +10,14 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from aot.ir.expr import Bitcast, Cast, Const, Expr, Fma, binary, select, unary
+import numpy as np
+
+from aot.ir.expr import Cast, Const, Expr, binary, unary
 from aot.ir.types import DType
-from aot.records import dataclass
+from aot.kernels.transcendentals.values import V, at_least, at_most, polynomial
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 _SIGN = 0x80000000
-
-
-@dataclass(frozen=True)
-class V:
-    """An expression with Python's operators; numbers on the right take its dtype."""
-
-    e: Expr
-
-    def of(self, other: V | float) -> Expr:
-        return other.e if isinstance(other, V) else Const(self.e.dtype, other)
-
-    def op(self, name: str, other: V | float) -> V:
-        return V(binary(name, self.e, self.of(other)))
-
-    def __add__(self, other: V | float) -> V:
-        return self.op("add", other)
-
-    def __sub__(self, other: V | float) -> V:
-        return self.op("sub", other)
-
-    def __mul__(self, other: V | float) -> V:
-        return self.op("mul", other)
-
-    def __truediv__(self, other: V | float) -> V:
-        return self.op("div", other)
-
-    def __and__(self, other: V | int) -> V:
-        return self.op("and", other)
-
-    def __or__(self, other: V | int) -> V:
-        return self.op("or", other)
-
-    def __xor__(self, other: V | int) -> V:
-        return self.op("xor", other)
-
-    def __lshift__(self, other: V | int) -> V:
-        return self.op("shl", other)
-
-    def __rshift__(self, other: V | int) -> V:
-        return self.op("shr", other)
-
-    def __lt__(self, other: V | float) -> V:
-        return self.op("lt", other)
-
-    def __gt__(self, other: V | float) -> V:
-        return self.op("gt", other)
-
-    def __ge__(self, other: V | float) -> V:
-        return self.op("ge", other)
-
-    def equals(self, other: V | float) -> V:
-        return self.op("eq", other)
-
-    def differs(self, other: V | float) -> V:
-        return self.op("ne", other)
-
-    def abs(self) -> V:
-        return V(unary("abs", self.e))
-
-    def fma(self, b: V | float, c: V | float) -> V:
-        """`self * b + c`."""
-        return V(Fma(self.e, self.of(b), self.of(c), self.e.dtype))
-
-    def bits(self, dtype: DType = I32) -> V:
-        return V(Bitcast(self.e, dtype))
-
-    def float_bits(self) -> V:
-        return V(Bitcast(self.e, F32))
-
-    def choose(self, a: V | float, b: V | float) -> V:
-        """`self ? a : b`; at least one is an expression."""
-        typed = a if isinstance(a, V) else b
-        assert isinstance(typed, V)
-        return V(select(self.e, typed.of(a), typed.of(b)))
-
-
-def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
-    """Horner's rule, constant term first."""
-    result = x.fma(coefficients[-1], coefficients[-2])
-    for c in reversed(coefficients[:-2]):
-        result = result.fma(x, c)
-    return result
-
-
-def at_least(x: V, low: float) -> V:
-    """max(x, low), NaN staying NaN: one instruction where `min` with its NaN rule is several."""
-    return (x < low).choose(low, x)
-
-
-def at_most(x: V, high: float) -> V:
-    return (x > high).choose(high, x)
 
 
 def _with_sign(magnitude: V, x: V) -> V:
@@ -228,18 +139,20 @@ _GATE_SCALE = 2.0**-36
 _GATE_BIAS = 127 - 36
 
 
-def _gated(x: V, denominator: V) -> V:
-    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like; x is more than -112.
+def _gated(x: V, denominator: V, low: float) -> V:
+    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like; a product with 0 for x
+    below `low`, whatever the denominator is there: -0, or NaN of -infinity.
 
-    The quotient is normal, so that a small result is rounded to a denormal number once; what
-    overflows on the way is x itself.
+    The quotient is normal above that, so that a small result is rounded to a denormal number once;
+    what overflows on the way is x itself.
     """
-    quotient = V(Const(F32, 1.0)) / denominator
+    quotient = V(Const(F32, 1.0)) / (x < low).choose(math.inf, denominator)
     return (x > 2.0**60).choose(x, x * quotient * _GATE_SCALE)
 
 
 def _scaled_reciprocal_exp(x: V) -> V:
-    """exp(-x) * _GATE_SCALE for x that is NaN or at least -112; what is above 40 counts as 40."""
+    """exp(-x) * _GATE_SCALE for x that is NaN or at least -112, and any number for one below; what
+    is above 40 counts as 40."""
     x = at_most(x, 40.0)
     magic = _MAGIC + _GATE_BIAS
     t = x.fma(-_LOG2E, magic)
@@ -251,20 +164,20 @@ def _scaled_reciprocal_exp(x: V) -> V:
 
 
 def silu(a: Expr) -> Expr:
-    """x / (1 + exp(-x)), at most 3 ulp; -0 at -infinity."""
-    x = at_least(V(a), -111.0)
-    return _gated(x, _scaled_reciprocal_exp(x) + _GATE_SCALE).e
+    """x / (1 + exp(-x)), at most 3 ulp."""
+    x = V(a)
+    return _gated(x, _scaled_reciprocal_exp(x) + _GATE_SCALE, -111.0).e
 
 
 def mish(a: Expr) -> Expr:
-    """x tanh(log(1 + exp(x))), at most 4 ulp; -0 at -infinity.
+    """x tanh(log(1 + exp(x))), at most 4 ulp.
 
     With w = exp(-x) it is x / (1 + w g) of g = 2 w / (1 + 2 w).
     """
-    x = at_least(V(a), -111.0)
+    x = V(a)
     w = _scaled_reciprocal_exp(x)
     twice = w + w
-    return _gated(x, w * (twice / (twice + _GATE_SCALE)) + _GATE_SCALE).e
+    return _gated(x, w * (twice / (twice + _GATE_SCALE)) + _GATE_SCALE, -111.0).e
 
 
 # log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
@@ -437,9 +350,10 @@ def erfc(a: Expr) -> Expr:
 
 
 def gelu(a: Expr) -> Expr:
-    """x/2 (1 + erf(x / sqrt(2))), at most 4 ulp; -0 at -infinity.
+    """x/2 (1 + erf(x / sqrt(2))), at most 4 ulp.
 
     It is max(x, 0) less |x| times the normal distribution's tail, which does not cancel.
+    NaN of -infinity is made by bits, as compilers of GPUs take x * 0 for 0.
     """
     x = V(a)
     size = at_most(x.abs(), 14.75)
@@ -448,7 +362,10 @@ def gelu(a: Expr) -> Expr:
     p = size * polynomial(size, _GELU_P)
     share = p / p.fma(math.sqrt(2 * math.pi), polynomial(size, _GELU_Q))
     tail = _scale(share.fma(power, share), t)
-    return ((x < 0.0).choose(V(Const(F32, -0.0)), x) - tail).e
+    is_infinite = x < -float(np.finfo(np.float32).max)
+    nan = is_infinite.choose(V(Const(U32, 0xFFFFFFFF)), V(Const(U32, 0)))
+    start = (x < 0.0).choose(V(Const(F32, -0.0)), x).bits(U32) | nan
+    return (start.float_bits() - tail).e
 
 
 # gelu's approximation is x sigmoid(x (_GELU + _GELU_CUBE x^2)); parts of 12 bits and the rest
@@ -459,7 +376,7 @@ _GELU_CUBE_HIGH = 0.07135009765625
 
 
 def gelu_tanh(a: Expr) -> Expr:
-    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), at most 3 ulp; -0 at -infinity.
+    """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), at most 3 ulp.
 
     The argument of exp is a pair: half an ulp of it, where it is 100, would be 60 of the result.
     """
@@ -474,7 +391,7 @@ def gelu_tanh(a: Expr) -> Expr:
     x_head = _head(x)
     power, t = _exp_of_pair(x_head * slope, (x - x_head) * slope + x * slope_tail)
     scaled = (power + 1.0) * ((t.bits() << 23) + (_GATE_BIAS << 23)).float_bits()
-    return _gated(at_least(given, -10.9), scaled + _GATE_SCALE).e
+    return _gated(given, scaled + _GATE_SCALE, -10.9).e
 
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from aot.ir.expr import Bitcast, Const, Expr, cast, unary
 from aot.ir.types import DType
-from aot.kernels.transcendentals.float32 import V
+from aot.kernels.transcendentals.values import V
 from aot.records import dataclass
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from aot.ir.expr import Binary, Bitcast, Cast, Const, Expr, rebuild, unary
 from aot.ir.types import DType
 from aot.kernels.ir.scalar import schedule
-from aot.kernels.transcendentals.float32 import V
+from aot.kernels.transcendentals.values import V
 
 U64, I64, U32, F32, F64 = DType.U64, DType.I64, DType.U32, DType.F32, DType.F64
 _WIDE = (I64, U64)

@@ -252,7 +252,8 @@ EXACT: list[tuple[str, float, float]] = [
             (2.0**127, 2.0**127),
             (INF, INF),
             (-300.0, -0.0),
-            (-INF, -0.0),
+            (-3e38, -0.0),
+            (-INF, NAN),
             (NAN, NAN),
         )
     ],
@@ -460,7 +461,7 @@ COST = {
     "sigmoid": 22,
     "silu": 22,
     "mish": 26,
-    "gelu": 45,
+    "gelu": 48,
     "gelu_tanh": 54,
     "sin": 108,
     "cos": 107,
@@ -531,6 +532,14 @@ _RANGES = {
     "cos": (-(2.0**20), 2.0**20),
 }
 HAS_LONG_DOUBLE = np.finfo(np.longdouble).nmant > 60
+
+
+@pytest.mark.parametrize("name", ["silu", "mish"])
+def test_gates_in_double_precision(name: str) -> None:
+    x = np.array([-INF, -1e300, -800.0, INF, NAN])
+    got = evaluate(expand(unary(name, Var("d", F64))), lambda _: x, fused=False)
+    np.testing.assert_array_equal(got, [NAN, -0.0, -0.0, INF, NAN])
+    assert np.signbit(got[1:3]).all()
 
 
 @FUSED
