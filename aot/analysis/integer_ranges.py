@@ -1,23 +1,33 @@
-"""Which ops on 64-bit integers compute the same in 32 bits, from bounds of values and from what of
-them is used.
+"""Which ops on 64-bit integers give the right results in 32 bits, where a target has no wider ones.
 
-An op may be narrow where its operands and results fit 32 bits, or where sums, products and
-movements alone lead from it to what needs no more: indices, which are within a tensor, and casts to
-32 bits or less. What enters or leaves control flow or a state is taken to fit. A pure function of
-the graph.
+Two facts decide, both found by a walk over the function until nothing changes:
+
+- `IntegerRanges`, forward: an interval that holds all elements of a value. Loops begin with what
+  enters them and widen until what they yield is inside. Memory that is written in place or kept
+  between calls holds anything.
+- *Exact* values, backward: those of which a reader needs all 64 bits. Addition, multiplication and
+  movement compute the low 32 bits of a result from the low 32 bits of their operands, and an index
+  or a cast to 32 bits reads no others. Everything else that is read is exact: operands of
+  comparisons and quotients, what a float is made of, memory, and the function's results.
+
+An op may be narrow where its operands and results fit 32 bits, or where it needs the low bits alone
+and none of its results is exact. A value that `if` or `loop` hands on is narrow on the same terms,
+and wide in all of its places otherwise. Pure functions of the graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import product
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count, product
 
 import numpy as np
 
 from aot.analysis.control import control_ops
 from aot.analysis.dim_values import DimValues
-from aot.ir.graph import ConstantData, Function, Op, Value
+from aot.ir.body import Body
+from aot.ir.graph import Block, ConstantData, Function, Op, Value
+from aot.ir.loops import most_runs
 from aot.ir.record import Kind
 from aot.ir.types import DType
 
@@ -25,6 +35,7 @@ Interval = tuple[int, int]
 
 _MOST = (1 << 31) - 1  # no extent, position or count of elements is larger
 WORD: Interval = (-(1 << 31), _MOST)
+_TURNS = 3  # of a loop, after which whatever may still widen becomes what its type holds
 _MOVES = (Kind.MOVEMENT, Kind.VIEW)
 # Of results, the low 32 bits follow from those of operands.
 _LOW = frozenset(
@@ -75,6 +86,15 @@ _ARITHMETIC: Mapping[str, Callable[..., Interval]] = {
 }
 
 
+def _is_integer(value: Value) -> bool:
+    return value.type.dtype.is_integer or value.type.dtype is DType.BOOL
+
+
+def word(value: Value) -> Interval:
+    """What 32 bits hold, with a sign or without as `value` has it."""
+    return WORD if value.type.dtype.is_signed else (0, (1 << 32) - 1)
+
+
 def _union(all: Iterable[Interval]) -> Interval:
     lows, highs = zip(*all, strict=True)
     return min(lows), max(highs)
@@ -91,59 +111,133 @@ def _within(a: Interval, b: Interval) -> bool:
     return b[0] <= a[0] and a[1] <= b[1]
 
 
-class WideOps:
-    """What of a function is to be computed in as many bits as it has.
+class IntegerRanges:
+    """An interval for each integer and bool of a function, which holds all its elements."""
 
-    Attributes:
-        ops: those that may not be narrow, and the constants that they read and nothing else holds.
-    """
-
-    def __init__(self, function: Function, wide: Collection[DType]) -> None:
-        """`wide` are the integers that the target lacks."""
+    def __init__(
+        self, function: Function, wide: Collection[DType], memory: Collection[Value]
+    ) -> None:
+        """
+        Args:
+            wide: the integers that the target lacks; others are not looked into.
+            memory: values that are states, or that something writes in place.
+        """
         self.wide = frozenset(wide)
         self.known = DimValues(function)
-        self._order = list(control_ops(function))
-        self._inputs = set(function.inputs)
+        self._memory = frozenset(memory)
         self._ranges: dict[Value, Interval] = {}
         self._totals: dict[Value, int] = {}
-        self._is_exact: dict[Value, bool] = {}
-        for op in self._order:
-            for value in op.results:
-                if value.type.dtype.is_integer or value.type.dtype is DType.BOOL:
-                    self._ranges[value] = self._range_of(op, value)
-        for op in reversed(self._order):
-            self._demand(op)
-        self.ops: set[Op] = set()
-        strict: set[Value] = set()  # constants that readers do not clamp alone
-        while True:
-            found = {op for op in self._order if not self._may_be_narrow(op, strict)}
-            constants = {
-                value
-                for op in found
-                for value in op.operands
-                if value is not None and self._is_large_constant(value)
-            }
-            if constants <= strict:
-                break
-            strict |= constants
-        self.ops = found | {value.op for value in strict if value.op is not None}
-
-    # bounds
+        self._walk(function.block)
 
     def range(self, value: Value) -> Interval:
-        """Bounds of an integer's or a bool's elements."""
-        if value in self._ranges:
-            return self._ranges[value]
-        limits = type_range(value.type.dtype)
-        if value.op is None and value not in self._inputs and value.type.dtype in self.wide:
-            return self._word(value)  # given to a block
-        return limits
-
-    def _word(self, value: Value) -> Interval:
-        return WORD if value.type.dtype.is_signed else (0, (1 << 32) - 1)
+        return self._ranges.get(value, type_range(value.type.dtype))
 
     def fits(self, value: Value) -> bool:
-        return value.type.dtype not in self.wide or _within(self.range(value), self._word(value))
+        """Whether 32 bits hold all elements."""
+        return value.type.dtype not in self.wide or _within(self.range(value), word(value))
+
+    # control flow
+
+    def _walk(self, block: Block) -> None:
+        for op in block:
+            body = op.record.body
+            if body is not None and op.blocks and not op.record.is_isolated:
+                (self._loop if body.is_loop else self._choice)(op, body)
+                continue
+            for value in op.results:
+                if _is_integer(value):
+                    self._set(value, self._range_of(op, value))
+
+    def _set(self, value: Value, found: Interval) -> None:
+        if _is_integer(value):
+            is_open = value in self._memory and value.type.dtype in self.wide
+            self._ranges[value] = type_range(value.type.dtype) if is_open else found
+
+    def _choice(self, op: Op, body: Body) -> None:
+        for block in op.blocks:
+            for number, value in enumerate(block.args):
+                self._meet(value, body.entering(op, number))
+            self._walk(block)
+        for value in op.results:
+            self._meet(value, body.leaving(op, value.index))
+
+    def _meet(self, value: Value, sources: Sequence[Value] | None) -> None:
+        if _is_integer(value) and sources:
+            self._set(value, _union(map(self.range, sources)))
+
+    def _loop(self, op: Op, body: Body) -> None:
+        """Runs the block on intervals of the carried values until it yields nothing outside them.
+
+        An interval that it leaves widens, to what 32 bits hold and then to what its type holds.
+        """
+        (block,) = op.blocks
+        for value in block.args[: len(body.given)]:
+            self._set(value, (0, _MOST))
+        carried = [v for v in block.args[len(body.given) :] if _is_integer(v)]
+        yielded = {v: _yielded(op, body, v.index - len(body.given)) for v in carried}
+        found = {v: self._entering(op, body, v) for v in carried}
+        counters = {v: c for v in carried if (c := self._counter(op, body, v)) is not None}
+        found.update(counters)
+        for turn in count(1):
+            for value in carried:
+                self._set(value, found[value])
+            self._walk(block)
+            left = [
+                v
+                for v in carried
+                if v not in counters and not _within(self.range(yielded[v]), found[v])
+            ]
+            if not left:
+                break
+            for value in left if turn < _TURNS else set(carried) - set(counters):
+                wider = _union([found[value], word(value)])
+                is_last = turn >= _TURNS or found[value] == wider or not self.fits(value)
+                found[value] = type_range(value.type.dtype) if is_last else wider
+        for value, interval in counters.items():
+            self._set(yielded[value], interval)
+        self._leave(op, body, found)
+
+    def _leave(self, op: Op, body: Body, found: Mapping[Value, Interval]) -> None:
+        """Sets the results of a loop, of which `found` are the carried values' intervals."""
+        carried = op.blocks[0].args[len(body.given) :]
+        for value in filter(_is_integer, op.results):
+            if value.index < len(carried):
+                self._set(value, found[carried[value.index]])
+            else:
+                row = self.range(_yielded(op, body, value.index))
+                self._set(value, _union([row, (0, 0)]))  # rows of runs that did not happen
+
+    def _entering(self, op: Op, body: Body, argument: Value) -> Interval:
+        value = op.operands[body.first + argument.index - len(body.given)]
+        assert value is not None
+        return self.range(value)
+
+    def _counter(self, op: Op, body: Body, argument: Value) -> Interval | None:
+        """The interval of a carried value to which each run adds a number from before the loop;
+        None for any other value, and where its type may not hold the sum."""
+        made = _yielded(op, body, argument.index - len(body.given)).op
+        if made is None or made.name not in ("add", "sub") or argument.type.dtype not in self.wide:
+            return None
+        first, second = made.operands
+        assert first is not None and second is not None
+        if first is not argument and (second is not argument or made.name == "sub"):
+            return None
+        step = second if first is argument else first
+        if step.op is not None and isinstance(step.op.attrs.get("value"), ConstantData):
+            added = self._range_of(step.op, step)
+        elif step not in self._ranges or step in _values_of(op):
+            return None
+        else:
+            added = self.range(step)
+        low, high = _negated(added) if made.name == "sub" else added
+        runs = op.attrs["trips"]
+        if not isinstance(runs, int) or runs < 0:
+            runs = (most_runs(op) if op.operands[0] is None else None) or _MOST
+        start = self._entering(op, body, argument)
+        found = (start[0] + runs * min(low, 0), start[1] + runs * max(high, 0))
+        return found if _within(found, type_range(argument.type.dtype)) else None
+
+    # ops
 
     def _range_of(self, op: Op, value: Value) -> Interval:
         limits = type_range(value.type.dtype)
@@ -164,8 +258,14 @@ class WideOps:
             if len(whole) == known.size:
                 return (min(whole), max(whole)) if whole else (0, 0)
             return WORD
+        if op.record.container:
+            return _union(
+                self.range(v)
+                for v in op.operands
+                if v is not None and v.type.dtype is value.type.dtype
+            )
         if op.record.kind is Kind.STRUCTURE:
-            return self._word(value)
+            return None
         if op.name == "range":
             return self._range_of_positions(op)
         if op.name == "fill":
@@ -211,7 +311,7 @@ class WideOps:
         return low - (added if least < 0 else 0), high + (added if most > 0 else 0)
 
     def total(self, value: Value) -> int:
-        """A bound of the sum of the magnitudes of all elements."""
+        """An upper bound of the sum of the magnitudes of all elements."""
         if value in self._totals:
             return self._totals[value]
         op = value.op
@@ -231,38 +331,131 @@ class WideOps:
         last = size - 1 if isinstance(size, int) else _MOST - abs(start)
         return _union([(start, start), (start + step * last, start + step * last)])
 
+
+def _yielded(op: Op, body: Body, number: int) -> Value:
+    """What the block of a loop yields as carried or stacked value `number`."""
+    end = op.blocks[0].last
+    assert end is not None
+    value = end.operands[len(body.steering) + number]
+    assert value is not None
+    return value
+
+
+def _values_of(op: Op) -> set[Value]:
+    """What is defined inside the blocks of `op`."""
+    found: set[Value] = set()
+    for block in op.blocks:
+        found.update(block.args)
+        for inner in block:
+            found.update(inner.results, _values_of(inner))
+    return found
+
+
+def handed_on(op: Op, number: int) -> list[Value] | None:
+    """Where control flow passes on an operand of an `if` or `loop`, or of a terminator in one: the
+    result and the block arguments that it becomes; None where it becomes none."""
+    outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
+    if not isinstance(outer, Op) or outer.record.body is None:
+        return None
+    body = outer.record.body
+    place = number - (body.first if outer is op else len(body.steering))
+    if place < 0 or place >= len(outer.results):
+        return None
+    at = place + len(body.given)
+    return [outer.results[place], *(v for block in outer.blocks for v in block.args[at : at + 1])]
+
+
+class WideOps:
+    """The parts of a function that must be computed in the full width of their types.
+
+    Attributes:
+        ops: those that may not be narrow, and the constants that they read and nothing else holds.
+        borders: arguments and results of control flow that may not be.
+    """
+
+    def __init__(
+        self, function: Function, wide: Collection[DType], memory: Collection[Value] = ()
+    ) -> None:
+        """
+        Args:
+            wide: the integers that the target lacks.
+            memory: values that are states, or that something writes in place.
+        """
+        self.wide = frozenset(wide)
+        self._found = IntegerRanges(function, wide, memory)
+        self._order = list(control_ops(function))
+        self._exact: set[Value] = set()
+        is_new = True
+        while is_new:
+            is_new = False
+            for op in reversed(self._order):
+                is_new |= self._demand(op)
+        self.borders = {v for op in self._order for v in self._wide_borders(op)}
+        self.ops: set[Op] = set()
+        strict: set[Value] = set()  # constants that readers do not clamp alone
+        while True:
+            found = {op for op in self._order if not self._may_be_narrow(op, strict)}
+            constants = {
+                value
+                for op in found
+                for value in op.operands
+                if value is not None and self._is_large_constant(value)
+            }
+            if constants <= strict:
+                break
+            strict |= constants
+        self.ops = found | {value.op for value in strict if value.op is not None}
+
+    def fits(self, value: Value) -> bool:
+        """Whether 32 bits hold all elements."""
+        return self._found.fits(value)
+
     # uses
 
-    def _demand(self, op: Op) -> None:
-        """Notes of which operands more than the low 32 bits count."""
-        of_results = any(self._is_exact.get(v, False) for v in op.results)
-        for number, value in enumerate(op.operands):
-            if value is not None and value.type.dtype in self.wide:
-                exact = self._uses_all(op, number, of_results)
-                self._is_exact[value] = self._is_exact.get(value, False) or exact
+    def _demand(self, op: Op) -> bool:
+        """Notes which operands are exact; whether one was not known to be."""
+        of_results = not self._exact.isdisjoint(op.results)
+        found = {
+            value
+            for number, value in enumerate(op.operands)
+            if value is not None
+            and value.type.dtype in self.wide
+            and self._uses_all(op, number, of_results)
+        }
+        is_new = not found <= self._exact
+        self._exact |= found
+        return is_new
 
     def _uses_all(self, op: Op, number: int, of_results: bool) -> bool:
         if self._is_index(op, number):
             return False
-        if op.record.kind in _MOVES or op.name in _LOW:
+        if op.record.kind in _MOVES or op.name in _LOW or op.record.container:
             return of_results
         if op.name == "cast":
             to = op.result.type.dtype
             return of_results if to in self.wide else not to.is_integer
         if op.name == "scan":
             return of_results or op.attrs["combine"] != "sum"
-        if op.record.kind is Kind.STRUCTURE:
-            # of control flow and states it is taken to fit; a function's results have all bits
-            return (
-                op.parent is not None
-                and isinstance(op.parent.owner, Function)
-                and (op.record.is_terminator)
-            )
-        return True
+        becomes = handed_on(op, number)
+        return becomes is None or not self._exact.isdisjoint(becomes)
 
     def _is_index(self, op: Op, number: int) -> bool:
         names = [o.name for o in op.record.operands]
         return names[min(number, len(names) - 1)] in _INDICES if names else False
+
+    def _wide_borders(self, op: Op) -> list[Value]:
+        """The results of an `if` or `loop` that must be wide, with the block arguments that carry
+        them: 32 bits may not hold them, and they are exact."""
+        body = op.record.body
+        if body is None or not op.blocks or op.record.is_isolated:
+            return []
+        found: list[Value] = []
+        for result in op.results:
+            at = result.index + len(body.given)
+            group = [result, *(v for block in op.blocks for v in block.args[at : at + 1])]
+            if not all(map(self.fits, group)) and not self._exact.isdisjoint(group):
+                found += group
+        return found
 
     # decisions
 
@@ -277,7 +470,7 @@ class WideOps:
             to = op.result.type.dtype
             has_low = to.is_integer
         if has_low and not any(map(self._is_large_constant, operands)):
-            return all(self.fits(v) or not self._is_exact.get(v, False) for v in results)
+            return all(self.fits(v) or v not in self._exact for v in results)
         given = [
             (number, v)
             for number, v in enumerate(op.operands)
@@ -291,7 +484,7 @@ class WideOps:
         )
 
     def is_clamped(self, op: Op, number: int) -> bool:
-        """Whether an operand, a limit, is brought to what 32 bits hold where the op is narrow."""
+        """Whether a narrow op must saturate this operand to 32 bits, because it is a limit."""
         value = op.operands[number]
         if value is None or value.type.dtype not in self.wide or not clamps(op, number):
             return False
@@ -305,5 +498,5 @@ class WideOps:
 
 
 def clamps(op: Op, number: int) -> bool:
-    """Whether a number too large for the dtype means to `op` what the largest one means."""
+    """Whether `op` takes a number beyond the narrow type for the largest one of that type."""
     return op.record.operands[min(number, len(op.record.operands) - 1)].clamps

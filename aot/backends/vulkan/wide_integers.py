@@ -1,6 +1,8 @@
-"""Arithmetic of 64-bit integers in a shader of 32 bits, as pairs of words.
+"""64-bit integer arithmetic in shaders without 64-bit types.
 
-Owns sums, products, shifts and comparisons; quotients and casts to floats are expressions of these
+A 64-bit integer is a pair of 32-bit words, low word first. This module emits SPIR-V for addition,
+subtraction, multiplication, shifts, bitwise operations and comparisons of pairs, all of which wrap
+at 64 bits. Division and conversion to floats are expanded to these before
 (`aot.kernels.transcendentals.wide_integers`).
 """
 
@@ -16,7 +18,7 @@ _BY_WORD = {"and": Op.BITWISE_AND, "or": Op.BITWISE_OR, "xor": Op.BITWISE_XOR}
 
 
 class WideIntegers:
-    """Pairs of words, the low one first."""
+    """Emits operations on pairs into the shader that `values` builds."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -114,7 +116,11 @@ class WideIntegers:
         return low, self._word(Op.I_SUB, high, self._one_if(self._below(a[0], b[0])))
 
     def _mul(self, a: Pair, b: Pair) -> Pair:
-        """Products of 16 bits, which fit words."""
+        """Schoolbook multiplication in halves of 16 bits, whose products fit a word.
+
+        The high word of the result is that of `a[0] * b[0]` plus the low words of the products
+        across; the product of the two high words is beyond 64 bits.
+        """
         half, last = self.values.u32(16), self.values.u32(0xFFFF)
         (x0, x1), (y0, y1) = (
             (self._word(Op.BITWISE_AND, w, last), self._word(Op.SHIFT_RIGHT_LOGICAL, w, half))
@@ -133,8 +139,13 @@ class WideIntegers:
         return self._word(Op.I_MUL, a[0], b[0]), high
 
     def _parts(self, amount: Pair) -> tuple[int, int, int, int]:
-        """Of a shift: whether it is by a word or more, the bits besides, and how far a word is
-        moved for those that cross to the other one: one, then `31 - bits`."""
+        """Splits the amount of a shift, which counts modulo 64.
+
+        Returns:
+            Whether it is 32 or more, the amount modulo 32, and two amounts, 1 and 31 less that,
+            by which a word is shifted in turn to give the bits that cross into the other word. One
+            shift by 32 less the amount would be undefined where the amount is 0.
+        """
         bits = self._word(Op.BITWISE_AND, amount[0], self.values.u32(31))
         rest = self._word(Op.BITWISE_XOR, bits, self.values.u32(31))
         is_far = self.values.pure(

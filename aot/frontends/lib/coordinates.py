@@ -1,9 +1,11 @@
-"""Where elements of a resized dim are in what is resized, in exact arithmetic.
+"""Source coordinates of a resized dim, in exact rational arithmetic.
 
-Every coordinate is a line of the element's number, whose coefficients are fractions of the extents
-and of the scale, as ONNX's text for Resize has them. A scale that extents give is their ratio, and
-one that is given as a float is the fraction that was rounded to it: 0.6 is 3/5. So nothing is
-rounded before it is known which element is the nearest. Knows nothing of graphs.
+Resizing maps element i of the result to a coordinate in the source, which is linear in i:
+`(slope * i + start) / divisor`. ONNX's specification of Resize gives slope and start as fractions
+of the extents and of the scale. A scale that follows from the extents is their ratio; one that is
+given as a float stands for the fraction that rounds to it, so 0.6 is 3/5. Nothing is rounded until
+the nearest element is chosen, which decides ties and whole coordinates as the formulas do. Knows
+nothing of graphs.
 
 https://onnx.ai/onnx/operators/onnx__Resize.html
 """
@@ -25,8 +27,8 @@ _DENOMINATORS = {DType.F32: 1 << 12, DType.F64: 1 << 20}
 
 
 def meant(scale: float, dtype: DType) -> Fraction:
-    """The fraction of the least denominator whose nearest float of `dtype` is `scale`; the number
-    itself where that is long."""
+    """The fraction with the smallest denominator that rounds to `scale` in `dtype`, or the exact
+    value of `scale` where every such denominator is large."""
     found = Fraction(scale)
     for limit in (1 << bits for bits in range(_DENOMINATORS[dtype].bit_length())):
         simple = found.limit_denominator(limit)
@@ -49,7 +51,7 @@ class Line:
         return Line(int(slope * divisor), int(start * divisor), divisor)
 
     def moved(self, halves: int) -> Line:
-        """The line `halves` halves further."""
+        """The coordinates plus `halves` times 1/2."""
         return Line(
             dims.multiply(self.slope, 2),
             dims.add(dims.multiply(self.start, 2), dims.multiply(self.divisor, halves)),
@@ -59,11 +61,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Places:
-    """The coordinates of the elements of a dim, of extents that are known.
+    """The coordinates of all elements of a dim of known extent.
 
     Attributes:
         above: the numerators, int64 or Python integers.
-        divisor: of all of them.
+        divisor: the common denominator.
     """
 
     above: Array
@@ -97,8 +99,11 @@ class Places:
 
 
 def rounded(line: Line, rounding: str) -> tuple[Line, bool]:
-    """A line whose floors, or else whose ceilings (false), are the nearest elements of `line`'s
-    coordinates by a rounding of `resize.ROUNDING`."""
+    """Writes a rounding of `resize.ROUNDING` as a floor or a ceiling.
+
+    Returns:
+        A line, and whether its floors (or else its ceilings) are the nearest elements.
+    """
     match rounding:
         case "floor":
             return line, True
@@ -144,8 +149,14 @@ def line_of(
 
 
 def open_line(coordinates: str, extent: Dim, size: Dim, scale: Fraction | None) -> Line | None:
-    """The same of a dim of any extents, where integers say it; `scale` is None for the ratio of
-    the extents. A result of one element with `pytorch_half_pixel` is left to the caller."""
+    """The coordinates of a dim of dynamic extents; None where they are no line with integer
+    coefficients in the extents.
+
+    Args:
+        scale: None for the ratio of the extents.
+
+    A result of one element with `pytorch_half_pixel` is the caller's to handle.
+    """
     if coordinates == "align_corners" and scale is None:
         steps = dims.maximum(dims.add(size, -1), 1)
         return Line(dims.add(extent, -1), 0, steps)

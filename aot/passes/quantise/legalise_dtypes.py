@@ -6,11 +6,13 @@ arithmetic in is its `dtypes`.
 Requires: no regions and no executables yet.
 Ensures: no op but casts, movements, views, constants and shapes has an operand or a result of a
     dtype that the target does not compute.
-    Where the wide ones (i64, u64, f64) lack, every value inside a function is i32, u32 or f32, with
+    Where the wide ones (i64, u64, f64) lack, a value inside a function is i32, u32 or f32, with
     casts behind the inputs and before the results, which keep their types, and where memory that is
-    written in place or kept between calls is read; integers are taken to fit, and a constant that
-    does not fit is an error unless its reader clamps anyway. A finite f64 constant beyond f32
-    becomes the largest f32.
+    written in place or kept between calls is read. Integers that 32 bits may not hold stay wide
+    (`aot.analysis.integer_ranges`), in loops, branches and memory as well: elements of them are
+    pairs of words, sums of them sums of their bytes, and anything else is refused by name. A
+    constant that does not fit is an error unless its reader clamps anyway. A finite f64 constant
+    beyond f32 becomes the largest f32.
     Where a Vulkan target has a host that computes them, f64 stays f64, and what is computed from an
     integer constant that does not fit stays as wide, up to where it becomes another dtype: the host
     runs it (`aot.analysis.cpu_fallback`).
@@ -34,7 +36,7 @@ import numpy as np
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
 from aot.analysis.discontinuities import Discontinuities
-from aot.analysis.integer_ranges import WideOps, clamps
+from aot.analysis.integer_ranges import WideOps, clamps, handed_on
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT, EXTENT
@@ -72,11 +74,13 @@ def run(module: Module, context: PassContext) -> None:
             stays = stays_wide(function, narrow, hosted) if hosted else Stays()
             integers = [d for d in narrow if d.is_integer]
             if integers:
-                found = WideOps(function, integers)
+                found = WideOps(function, integers, _memory(function))
                 if not hosted and target.has_cpu_fallback and _split_sums(function, found):
-                    found = WideOps(function, integers)
+                    found = WideOps(function, integers, _memory(function))
                 _refuse_wide_ops(function, found, hosted, target)
                 stays.ops |= found.ops
+                stays.borders |= found.borders
+                stays.extents = _wide_extents(function, found)
                 stays.limits = found.is_clamped
             _Narrowing(function, narrow, target, stays).run()
         if widen:
@@ -173,12 +177,14 @@ class Stays:
     Attributes:
         ops: they keep their dtypes.
         borders: arguments and results of control flow that keep theirs.
+        extents: counts that become dims, and are read with all their bits.
         limits: whether an operand of an op that is made narrow means, beyond what that dtype
             holds, what its largest number means.
     """
 
     ops: set[Op] = field(default_factory=set)
     borders: set[Value] = field(default_factory=set)
+    extents: set[Value] = field(default_factory=set)
     limits: Callable[[Op, int], bool] = lambda op, number: False
 
 
@@ -187,12 +193,20 @@ class Stays:
 _IN_PAIRS = frozenset({Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTURE})
 
 
-_PIECE_BITS = 8  # so that lines of 2^24 elements sum within 32 bits
+_PIECE_BITS = 8  # the sum of 2^24 numbers of 8 bits fits 32
 
 
 def _split_sums(function: Function, wide: WideOps) -> bool:
-    """Makes of sums of 64-bit integers that may not fit sums of their bytes, which a GPU has in 32
-    bits, put together as elements; whether there are any."""
+    """Replaces wide sums along a dim by eight sums of 32 bits each.
+
+    GPUs add 64-bit elements in pairs of words, but have no 64-bit reductions.
+
+    Sum k is that of byte k of every element, zero-extended; the result is that of sum k shifted
+    left by 8 k bits, added up in 64 bits. It wraps as the original does.
+
+    Returns:
+        Whether there was a sum to replace.
+    """
     sums = [
         op
         for op in control_ops(function)
@@ -205,6 +219,7 @@ def _split_sums(function: Function, wide: WideOps) -> bool:
 
 
 def _split_sum(op: Op, rewriter: Rewriter) -> None:
+    """Replaces one `reduce_sum`, or `scan` that sums, as `_split_sums` says."""
     given = op.operands[0]
     assert given is not None
 
@@ -227,6 +242,12 @@ def _split_sum(op: Op, rewriter: Rewriter) -> None:
         total = part if total is None else make("add", total, part)
     assert total is not None
     rewriter.replace_op(op, [_as(rewriter, total, given.type.dtype, op.origin)])
+
+
+def _wide_extents(function: Function, found: WideOps) -> set[Value]:
+    """Counts that 32 bits may not hold: the runtime refuses one that is no extent."""
+    counts = (op.operands[0] for op in control_ops(function) if op.record is EXTENT)
+    return {value for value in counts if value is not None and not found.fits(value)}
 
 
 def _refuse_wide_ops(
@@ -252,8 +273,8 @@ def _refuse_wide_ops(
 
 
 def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
-    """What is computed from integer constants that don't fit, as far as it is as wide, where a host
-    computes those dtypes. What memory of its own holds is taken to fit all the same."""
+    """Keeps what depends on integer constants beyond 32 bits wide, up to where it becomes another
+    dtype, if a host computes in the wide one."""
     found = Stays()
     waiting = [
         op.result
@@ -272,7 +293,7 @@ def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) ->
 
     while waiting:
         for op, number in waiting.pop().uses:
-            through = _through(op, number)
+            through = handed_on(op, number)
             if through is not None:
                 for value in through:
                     if value not in found.borders:
@@ -285,20 +306,6 @@ def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) ->
                 for value in op.results:
                     take(value)
     return found
-
-
-def _through(op: Op, number: int) -> list[Value] | None:
-    """The arguments and the result that operand `number` of an op with blocks, or of what ends such
-    a block, becomes; None where it becomes none."""
-    outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
-    if not isinstance(outer, Op) or outer.record.body is None:
-        return None
-    body = outer.record.body
-    place = number - (body.first if outer is op else len(body.steering))
-    if place < 0 or place >= len(outer.results):
-        return None
-    at = place + len(body.given)
-    return [outer.results[place], *(v for block in outer.blocks for v in block.args[at : at + 1])]
 
 
 def _fits(data: ConstantData, narrow: DType) -> bool:
@@ -354,8 +361,10 @@ class _Narrowing:
         elif op.blocks:
             self.control(op)
         elif op.record is EXTENT and op.operands[0] is not None:
-            rewriter = Rewriter(self.function).at(op)
-            rewriter.rewire(op, 0, self.narrow(op.operands[0], rewriter, op.origin))
+            rewriter, count = Rewriter(self.function).at(op), op.operands[0]
+            is_wide = count in self.stays.extents
+            found = (self.wide if is_wide else self.narrow)(count, rewriter, op.origin)
+            rewriter.rewire(op, 0, found)
         elif op in self.stays.ops or op.record.is_state or op.record.writes or self.views_kept(op):
             self.leave(op)
         elif self.is_touched(op):
@@ -465,7 +474,7 @@ class _Narrowing:
         return _as(rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin)
 
     def limited(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
-        """An old value as it is computed with, brought to what that dtype holds."""
+        """An old value in the dtype that it is computed in, saturated to that."""
         found, narrow = self.wide(value, rewriter, origin), self.dtypes[value.type.dtype]
         info = np.iinfo(narrow.numpy)
         for record, number in ((MAXIMUM, info.min), (MINIMUM, info.max)):
