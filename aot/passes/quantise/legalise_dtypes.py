@@ -41,12 +41,13 @@ from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT, EXTENT
 from aot.ir.graph import Attr, Block, ConstantData, Function, Module, Op, Value
-from aot.ir.record import REGISTRY, Kind, call_of, contraction_of
+from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST, MAXIMUM, MINIMUM
 from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
+from aot.passes.quantise.wide_sums import as_dtype, cast_to, split_sums
 from aot.records import dataclass
 from aot.target.model import Target
 
@@ -75,7 +76,7 @@ def run(module: Module, context: PassContext) -> None:
             integers = [d for d in narrow if d.is_integer]
             if integers:
                 found = WideOps(function, integers, _memory(function))
-                if not hosted and target.has_cpu_fallback and _split_sums(function, found):
+                if not hosted and target.has_cpu_fallback and split_sums(function, found):
                     found = WideOps(function, integers, _memory(function))
                 _refuse_wide_ops(function, found, hosted, target)
                 stays.ops |= found.ops
@@ -162,14 +163,6 @@ def computes(op: Op) -> bool:
     return op.record.kind not in _FREE_KINDS and op.record not in (CAST, TABLE_LOOKUP)
 
 
-def _cast(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:
-    return rewriter.create(CAST, [value], {"to": to}, origin).result
-
-
-def _as(rewriter: Rewriter, value: Value, dtype: DType, origin: str) -> Value:
-    return value if value.type.dtype is dtype else _cast(rewriter, value, dtype, origin)
-
-
 @dataclass
 class Stays:
     """What of a function is not made narrow.
@@ -191,57 +184,6 @@ class Stays:
 # What a GPU that lacks 64-bit integers computes in pairs of words all the same; a CPU that lacks
 # them has carries, and computes all.
 _IN_PAIRS = frozenset({Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTURE})
-
-
-_PIECE_BITS = 8  # the sum of 2^24 numbers of 8 bits fits 32
-
-
-def _split_sums(function: Function, wide: WideOps) -> bool:
-    """Replaces wide sums along a dim by eight sums of 32 bits each.
-
-    GPUs add 64-bit elements in pairs of words, but have no 64-bit reductions.
-
-    Sum k is that of byte k of every element, zero-extended; the result is that of sum k shifted
-    left by 8 k bits, added up in 64 bits. It wraps as the original does.
-
-    Returns:
-        Whether there was a sum to replace.
-    """
-    sums = [
-        op
-        for op in control_ops(function)
-        if op in wide.ops
-        and (op.name == "reduce_sum" or (op.name == "scan" and op.attrs["combine"] == "sum"))
-    ]
-    for op in sums:
-        _split_sum(op, Rewriter(function).at(op))
-    return bool(sums)
-
-
-def _split_sum(op: Op, rewriter: Rewriter) -> None:
-    """Replaces one `reduce_sum`, or `scan` that sums, as `_split_sums` says."""
-    given = op.operands[0]
-    assert given is not None
-
-    def number(value: int) -> Value:
-        data = ConstantData(np.array(value, np.uint64), TensorType(DType.U64, ()))
-        return rewriter.create(CONSTANT, [], {"value": data}, op.origin).result
-
-    def make(name: str, a: Value, b: Value) -> Value:
-        return rewriter.create(REGISTRY[name], [a, b], {}, op.origin).result
-
-    x = _as(rewriter, given, DType.U64, op.origin)
-    total: Value | None = None
-    for first in range(0, 64, _PIECE_BITS):
-        piece = make(
-            "bit_and", make("shift_right", x, number(first)), number((1 << _PIECE_BITS) - 1)
-        )
-        piece = _cast(rewriter, piece, DType.U32, op.origin)
-        part = rewriter.create(op.record, [piece], op.attrs, op.origin).result
-        part = make("shift_left", _cast(rewriter, part, DType.U64, op.origin), number(first))
-        total = part if total is None else make("add", total, part)
-    assert total is not None
-    rewriter.replace_op(op, [_as(rewriter, total, given.type.dtype, op.origin)])
 
 
 def _wide_extents(function: Function, found: WideOps) -> set[Value]:
@@ -365,10 +307,26 @@ class _Narrowing:
             is_wide = count in self.stays.extents
             found = (self.wide if is_wide else self.narrow)(count, rewriter, op.origin)
             rewriter.rewire(op, 0, found)
+        elif op in self.stays.ops and op.record is CAST and self.mixes_widths(op):
+            self.cast_wide(op)
         elif op in self.stays.ops or op.record.is_state or op.record.writes or self.views_kept(op):
             self.leave(op)
         elif self.is_touched(op):
             self.rebuild(op)
+
+    def mixes_widths(self, op: Op) -> bool:
+        """Whether a cast of integers that stay wide is from or to a float that does not."""
+        types = (*op.operand_types, op.result.type)
+        return any(t is not None and t.dtype.is_float and t.dtype in self.dtypes for t in types)
+
+    def cast_wide(self, op: Op) -> None:
+        rewriter, (value,), to = Rewriter(self.function).at(op), op.operands, op.result.type.dtype
+        assert value is not None
+        read = self.narrow if value.type.dtype.is_float else self.wide
+        found = read(value, rewriter, op.origin)
+        made = cast_to(rewriter, found, self.dtypes[to] if to.is_float else to, op.origin)
+        made.name = op.result.name
+        (self.values if to.is_float else self.kept)[op.result] = made
 
     def views_kept(self, op: Op) -> bool:
         """Whether the op only shows memory that keeps its dtype."""
@@ -392,7 +350,7 @@ class _Narrowing:
             if number in narrowed:
                 self.retype(value)
             elif dtype is not None and value.uses and value not in self.kept:
-                self.values[value] = _cast(start, value, dtype, "")
+                self.values[value] = cast_to(start, value, dtype, "")
         for op in order:
             self.visit(op)
 
@@ -451,9 +409,9 @@ class _Narrowing:
             # ops such as shape_of have one dtype whatever their operands
             dtype = self.dtypes.get(fresh.type.dtype, fresh.type.dtype)
             if old in self.kept:
-                self.kept[old] = _as(rewriter, fresh, old.type.dtype, op.origin)
+                self.kept[old] = as_dtype(rewriter, fresh, old.type.dtype, op.origin)
             else:
-                self.values[old] = _as(rewriter, fresh, dtype, op.origin)
+                self.values[old] = as_dtype(rewriter, fresh, dtype, op.origin)
 
     def operand(self, op: Op, number: int, rewriter: Rewriter) -> Value | None:
         value = op.operands[number]
@@ -466,12 +424,14 @@ class _Narrowing:
         spec = op.record.operands[min(number, len(op.record.operands) - 1)]
         if fresh.type.dtype in spec.dtypes:
             return fresh
-        return _cast(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
+        return cast_to(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
 
     def narrow(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
         """An old value as it is computed with."""
         found = self.now(value)
-        return _as(rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin)
+        return as_dtype(
+            rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin
+        )
 
     def limited(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
         """An old value in the dtype that it is computed in, saturated to that."""
@@ -482,13 +442,13 @@ class _Narrowing:
             data = ConstantData(array, TensorType(value.type.dtype, ()))
             limit = rewriter.create(CONSTANT, [], {"value": data}, origin).result
             found = rewriter.create(record, [found, limit], {}, origin).result
-        return _cast(rewriter, found, narrow, origin)
+        return cast_to(rewriter, found, narrow, origin)
 
     def wide(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
         """An old value in the dtype that it had."""
         # what a block is given still is what it was, unless it was retyped
         found = value if value.op is None else self.now(value)
-        return _as(rewriter, found, self.retyped.get(value, value.type.dtype), origin)
+        return as_dtype(rewriter, found, self.retyped.get(value, value.type.dtype), origin)
 
     def attr(self, value: Attr, op: Op) -> Attr:
         if isinstance(value, DType):
@@ -564,7 +524,7 @@ def _widen(function: Function, dtypes: DTypes) -> None:
         wide = None if value is None else dtypes.get(value.type.dtype)
         if value is None or wide is None:
             return value
-        return rounded.get(value) or _cast(rewriter, value, wide, origin)
+        return rounded.get(value) or cast_to(rewriter, value, wide, origin)
 
     for op in list(control_ops(function)):
         types = [v.type for v in (*op.operands, *op.results) if v is not None]
@@ -576,7 +536,7 @@ def _widen(function: Function, dtypes: DTypes) -> None:
         operands = [widened(value, rewriter, op.origin) for value in op.operands]
         made = rewriter.create(op.record, operands, op.attrs, op.origin)
         results = [
-            fresh if fresh.type == old.type else _cast(rewriter, fresh, old.type.dtype, op.origin)
+            fresh if fresh.type == old.type else cast_to(rewriter, fresh, old.type.dtype, op.origin)
             for old, fresh in zip(op.results, made.results, strict=True)
         ]
         rewriter.replace_op(op, results)

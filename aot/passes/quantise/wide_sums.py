@@ -1,0 +1,75 @@
+"""Sums of 64-bit integers on GPUs: eight sums of bytes instead of one.
+
+A part of `legalise-dtypes`, which says where it applies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot.analysis.control import control_ops
+from aot.analysis.integer_ranges import WideOps
+from aot.ir.builtin import CONSTANT
+from aot.ir.graph import ConstantData, Function, Op, Value
+from aot.ir.record import REGISTRY
+from aot.ir.rewriter import Rewriter
+from aot.ir.types import DType, TensorType
+from aot.ops.elementwise import CAST
+
+_PIECE_BITS = 8  # the sum of 2^24 numbers of 8 bits fits 32
+
+
+def split_sums(function: Function, wide: WideOps) -> bool:
+    """Replaces wide sums along a dim by eight sums of 32 bits each.
+
+    GPUs add 64-bit elements in pairs of words, but have no 64-bit reductions.
+
+    Sum k is that of byte k of every element, zero-extended; the result is that of sum k shifted
+    left by 8 k bits, added up in 64 bits. It wraps as the original does.
+
+    Returns:
+        Whether there was a sum to replace.
+    """
+    sums = [
+        op
+        for op in control_ops(function)
+        if op in wide.ops
+        and (op.name == "reduce_sum" or (op.name == "scan" and op.attrs["combine"] == "sum"))
+    ]
+    for op in sums:
+        _split_sum(op, Rewriter(function).at(op))
+    return bool(sums)
+
+
+def _split_sum(op: Op, rewriter: Rewriter) -> None:
+    """Replaces one `reduce_sum`, or `scan` that sums, as `split_sums` says."""
+    given = op.operands[0]
+    assert given is not None
+
+    def number(value: int) -> Value:
+        data = ConstantData(np.array(value, np.uint64), TensorType(DType.U64, ()))
+        return rewriter.create(CONSTANT, [], {"value": data}, op.origin).result
+
+    def make(name: str, a: Value, b: Value) -> Value:
+        return rewriter.create(REGISTRY[name], [a, b], {}, op.origin).result
+
+    x = as_dtype(rewriter, given, DType.U64, op.origin)
+    total: Value | None = None
+    for first in range(0, 64, _PIECE_BITS):
+        piece = make(
+            "bit_and", make("shift_right", x, number(first)), number((1 << _PIECE_BITS) - 1)
+        )
+        piece = cast_to(rewriter, piece, DType.U32, op.origin)
+        part = rewriter.create(op.record, [piece], op.attrs, op.origin).result
+        part = make("shift_left", cast_to(rewriter, part, DType.U64, op.origin), number(first))
+        total = part if total is None else make("add", total, part)
+    assert total is not None
+    rewriter.replace_op(op, [as_dtype(rewriter, total, given.type.dtype, op.origin)])
+
+
+def cast_to(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:
+    return rewriter.create(CAST, [value], {"to": to}, origin).result
+
+
+def as_dtype(rewriter: Rewriter, value: Value, dtype: DType, origin: str) -> Value:
+    return value if value.type.dtype is dtype else cast_to(rewriter, value, dtype, origin)
