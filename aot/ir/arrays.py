@@ -21,7 +21,25 @@ def cast_array(x: Array, to: DType) -> Array:
             inside = np.where(low | high, 0.0, wide).astype(to.numpy)
         return np.where(low, info.min, np.where(high, info.max, inside)).astype(to.numpy)
     with np.errstate(all="ignore"):
-        return x.astype(to.numpy)
+        return to_bf16(x) if to is DType.BF16 else np.asarray(x.astype(to.numpy))
+
+
+def to_bf16(x: Array) -> Array:
+    """Numbers as bfloat16, rounded once, though ml_dtypes does it by way of float32: what goes
+    there is rounded to odd, after which another rounding to nearest is that of the number."""
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
+        low = x & x.dtype.type(0x7FF)
+        is_long = (x >> 53 != 0) & (x >> 53 != -1) if x.dtype.kind == "i" else x >> 53 != 0
+        odd = (x - low) | np.where(low != 0, x.dtype.type(0x800), x.dtype.type(0))
+        x = np.where(is_long, odd, x)
+    if x.dtype.kind in "iuf" and x.dtype.itemsize >= 4 and x.dtype != np.float32:
+        wide = x.astype(np.float64)
+        near = wide.astype(np.float32)
+        back = near.astype(np.float64)
+        is_above, is_other = np.abs(back) > np.abs(wide), back != wide
+        bits = near.view(np.uint32) - is_above.astype(np.uint32)
+        x = (bits | is_other.astype(np.uint32)).view(np.float32)
+    return np.asarray(x.astype(DType.BF16.numpy))
 
 
 def _cast_dims(x: Array, to: DType) -> Array:

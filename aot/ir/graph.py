@@ -435,4 +435,13 @@ class Module:
 
 def is_kept(dtype: DType, wide: DType) -> bool:
     """Whether every value of `dtype` is one of `wide`."""
+    if dtype.is_integer and wide is DType.F64 and dtype.bits > 32:
+        return False  # which numpy calls safe
     return dtype is wide or bool(np.can_cast(dtype.numpy, wide.numpy, "safe"))
+
+
+def casts_as_one(source: DType, between: DType, to: DType) -> bool:
+    """Whether a cast to `between` and on to `to` is the cast to `to`: integers wrap, but what is a
+    float in between saturates."""
+    saturates = source.is_integer and between.is_float and to.is_integer
+    return is_kept(source, between) and (not saturates or is_kept(source, to))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT, PENDING
-from aot.ir.graph import Attr, Block, ConstantData, Function, Listener, Op, Value, is_kept
+from aot.ir.graph import Attr, Block, ConstantData, Function, Listener, Op, Value, casts_as_one
 from aot.ir.index_map import IndexMap
 from aot.ir.record import OpRecord
 from aot.ir.types import Layout, TensorType
@@ -103,8 +103,9 @@ class Rewriter:
         while source.op is not None and source.op.record.name == "pending_shape_change":
             before, wide = source.op.operands[0], source.type.dtype
             assert before is not None
-            if not is_kept(before.type.dtype, wide) and wide is not old.type.dtype:
-                break  # the dtype between rounds: dropping it would change values
+            types = before.type.dtype, wide, old.type.dtype
+            if not casts_as_one(*types) and wide is not old.type.dtype:
+                break  # the dtype between changes values
             map = IndexMap.of_attr(source.op.attrs["map"]).then(map, before.type.dims)
             source = before
         if map.is_identity and source.type == old.type:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from aot.ir import dims as d
 from aot.ir.assumed_extents import LAYOUT
 from aot.ir.dims import Dim
-from aot.ir.graph import Attr, is_kept
+from aot.ir.graph import Attr, casts_as_one, is_kept
 from aot.ir.index_map import (
     Broadcast,
     IndexMap,
@@ -233,7 +233,7 @@ def cast(call: Call, operands: Operands) -> Propagated | None:
     source, between, to = mapped.type.dtype, call.operand(0).dtype, call.attrs["to"]
     assert isinstance(to, DType)
     is_one = to is between or (
-        is_kept(source, between) and (not call.attrs.get("clamps") or is_kept(source, to))
+        casts_as_one(source, between, to) and (not call.attrs.get("clamps") or is_kept(source, to))
     )
     if source is not between and is_one:
         return Propagated((IDENTITY,), (mapped.map,), is_removed=True, moves=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from aot.errors import InternalError
 from aot.ir import wide_functions
+from aot.ir.arrays import to_bf16
 from aot.ir.expr import (
     COMPARE_OPS,
     Binary,
@@ -246,6 +247,8 @@ def convert(a: Array, source: DType, target: DType) -> Array:
     if source.is_integer and target is DType.F16:
         # By way of f64 there is one rounding: integers that f64 rounds are beyond f16's range.
         return value.astype(np.float64).astype(np.float16)
+    if target is DType.BF16:
+        return to_bf16(value)
     return value.astype(target.numpy)
 
 

@@ -149,11 +149,47 @@ class _Rewriter:
             return value
         if e.a.dtype is DType.BF16:
             return expr.cast(_widened(value), e.dtype)
-        return _narrowed(expr.cast(value, F32))
+        return _narrowed(_as_f32(value))
 
 
 def _u32(number: int) -> Expr:
     return Const(U32, number)
+
+
+def _as_f32(value: Expr) -> Expr:
+    """A number as f32, rounded to odd where f32 does not hold it: then rounding it to nearest once
+    more, in fewer bits, is rounding the number."""
+    if value.dtype is DType.F64:
+        return _odd_of_f64(value)
+    if value.dtype.is_integer and value.dtype.bits > 24:
+        return expr.cast(_cut(value), F32)
+    return expr.cast(value, F32)
+
+
+def _odd_of_f64(value: Expr) -> Expr:
+    near = expr.cast(value, F32)
+    back = expr.cast(near, DType.F64)
+    sizes = (expr.unary("abs", e) for e in (back, value))
+    is_above, is_other = expr.binary("gt", *sizes), expr.binary("ne", back, value)
+    bits = expr.binary("sub", Bitcast(near, U32), Cast(is_above, U32))
+    return Bitcast(expr.binary("or", bits, Cast(is_other, U32)), F32)
+
+
+def _cut(value: Expr) -> Expr:
+    """An integer with no more than its first 24 bits, the last of them set where others were."""
+    dtype = value.dtype
+    unsigned = DType(f"u{dtype.bits}")
+    size = value if dtype is unsigned else Cast(expr.unary("abs", value), unsigned)
+    below = expr.binary("shr", size, Const(unsigned, 24))
+    for step in (1, 2, 4, 8, 16, 32):  # all bits below the first 24 of the number
+        if step < dtype.bits - 24:
+            below = expr.binary("or", below, expr.binary("shr", below, Const(unsigned, step)))
+    mask = below if dtype is unsigned else Cast(below, dtype)
+    rest = expr.binary("and", value, mask)
+    odd = expr.binary(
+        "or", expr.binary("sub", value, rest), expr.binary("add", mask, Const(dtype, 1))
+    )
+    return expr.select(expr.binary("ne", rest, Const(dtype, 0)), odd, value)
 
 
 def _widened(bits: Expr) -> Expr:

@@ -14,7 +14,7 @@ from aot.analysis.control import block_of
 from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
 from aot.errors import CompileError
 from aot.ir.builtin import CONSTANT, PENDING, pending_map
-from aot.ir.graph import Assumption, Attr, Function, Op, Value, is_kept
+from aot.ir.graph import Assumption, Attr, Function, Op, Value, casts_as_one
 from aot.ir.index_map import IndexMap
 from aot.ir.mapped_operand import IDENTITY, MappedOperand, Propagated
 from aot.ir.record import Call, Kind, call_of, contraction_of
@@ -153,8 +153,8 @@ class Sweep:
         if self._is_written(value) or self._is_written(op.result):
             return Decision(is_in_place=True) if op.record is PENDING else STAYS
         source, between, to = mapped.type.dtype, value.type.dtype, op.result.type.dtype
-        # a dtype between that does not hold all values rounds: dropping it would change them
-        is_cast = source is not between and to is not between and not is_kept(source, between)
+        is_cast = source is not between and to is not between
+        is_cast = is_cast and not casts_as_one(source, between, to)
         whole = mapped.map.then(map, mapped.type.dims)
         answer = Propagated((IDENTITY,), (whole,), is_removed=True)
         return self._removed(op, mapped, answer, frozenset([0] if is_cast else []))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aot.ir.builtin import CONSTANT
-from aot.ir.graph import ConstantData, Function, Module, Op, Value, is_kept
+from aot.ir.graph import ConstantData, Function, Module, Op, Value, casts_as_one
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement, selection
 from aot.passes.base import Pass, PassContext
@@ -129,7 +129,9 @@ def _skip_exact_cast(op: Op, _: Rewriter) -> Value | None:
     if inner is None:
         return None
     value = inner.operands[0]
-    if value is None or not is_kept(value.type.dtype, inner.result.type.dtype):
+    if value is None or not casts_as_one(
+        value.type.dtype, inner.result.type.dtype, op.result.type.dtype
+    ):
         return None
     return like(op, value)
 
