@@ -20,12 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count, product
+from typing import Any
 
 import numpy as np
 
 from aot.analysis.control import control_ops
 from aot.analysis.dim_values import DimValues
 from aot.ir.body import Body
+from aot.ir.bounds import bounds_of
+from aot.ir.dims import DimExpr, bounds, symbols
 from aot.ir.graph import Block, ConstantData, Function, Op, Value
 from aot.ir.loops import most_runs
 from aot.ir.record import Kind
@@ -124,6 +127,9 @@ class IntegerRanges:
         """
         self.wide = frozenset(wide)
         self.known = DimValues(function)
+        self._bounds = bounds_of(function.assumptions)
+        values = [*function.inputs, *(v for op in control_ops(function) for v in op.results)]
+        self._extents = {dim for value in values for dim in value.type.dims}
         self._memory = frozenset(memory)
         self._ranges: dict[Value, Interval] = {}
         self._totals: dict[Value, int] = {}
@@ -254,10 +260,7 @@ class IntegerRanges:
             return None
         known = self.known.of(value)
         if known is not None:
-            whole = [int(v) for v in known.flat if isinstance(v, int | np.integer)]
-            if len(whole) == known.size:
-                return (min(whole), max(whole)) if whole else (0, 0)
-            return WORD
+            return _union([(0, 0)] if not known.size else map(self._range_of_dim, known.flat))
         if op.record.container:
             return _union(
                 self.range(v)
@@ -300,6 +303,20 @@ class IntegerRanges:
         is_place = op.name in ("arg_max", "arg_min") or (op.name == "top_k" and value.index == 1)
         return None if is_computed and not is_place else (0, _MOST)  # a position, or a count
 
+    def _range_of_dim(self, dim: Any) -> Interval:
+        """An interval of a number that shapes decide; the extents of tensors fit 32 bits."""
+        if not isinstance(dim, DimExpr):
+            return int(dim), int(dim)
+        if dim in self._extents:
+            return 0, _MOST
+        limits: dict[str, tuple[int | None, int | None]] = {}
+        for name in symbols(dim):
+            low, high = self._bounds.get(name, (0, None))
+            limits[name] = low or 0, _MOST if high is None else min(high, _MOST)
+        low, high = bounds(dim, limits)
+        widest = type_range(DType.I64)
+        return widest[0] - 1 if low is None else low, widest[1] + 1 if high is None else high
+
     def _scattered(self, op: Op, value: Value, data: Value, updates: Value) -> Interval | None:
         (low, high), (least, most) = self.range(data), self.range(updates)
         if op.attrs["reduction"] == "none":
@@ -326,10 +343,9 @@ class IntegerRanges:
 
     def _range_of_positions(self, op: Op) -> Interval:
         size, start, step = (op.attrs[name] for name in ("size", "start", "step"))
-        if not (isinstance(start, int) and isinstance(step, int)):
-            return WORD
-        last = size - 1 if isinstance(size, int) else _MOST - abs(start)
-        return _union([(start, start), (start + step * last, start + step * last)])
+        first, steps = self._range_of_dim(start), self._range_of_dim(step)
+        last = max(self._range_of_dim(size)[1] - 1, 0)
+        return _union([first, _sum(first, _product(steps, (0, last)))])
 
 
 def _yielded(op: Op, body: Body, number: int) -> Value:
@@ -462,8 +478,10 @@ class WideOps:
     def _may_be_narrow(self, op: Op, strict: Collection[Value]) -> bool:
         operands = [v for v in op.operands if v is not None and v.type.dtype in self.wide]
         results = [v for v in op.results if v.type.dtype in self.wide]
-        if not (operands or results) or op.record.kind in (Kind.STRUCTURE, Kind.SHAPE):
+        if not (operands or results) or op.record.kind is Kind.STRUCTURE:
             return True
+        if op.record.kind is Kind.SHAPE:
+            return op.name != "dim_values" or self.fits(op.result) or op.result not in self._exact
         has_low = op.record.kind in _MOVES or op.name in _LOW
         has_low = has_low or (op.name == "scan" and op.attrs["combine"] == "sum")
         if op.name == "cast" and operands:

@@ -295,3 +295,45 @@ def test_what_may_not_fit_is_refused_by_name() -> None:
     first, node = str(caught.value).splitlines()
     assert first.startswith("target vulkan-1.1 has integers of 32 bits, and operands or results of")
     assert node == "  reduce_max (node 'ReduceMax:y')"
+
+
+# Numbers that extents decide: of more than 32 bits where the extents are small.
+OF_EXTENTS = onnx(
+    "s = Shape(x) a = Mul(s, s) b = Mul(a, a) powers = Mul(b, s) "
+    "k = Constant<value = int64 {2147483647}>() n = Add(s, k) sums = Add(n, k) "
+    "two = Constant<value = int64 {2}>() part = Div(sums, two) less = Less(n, sums) "
+    "count = Size(x) f = Cast<to = 1>(powers)",
+    "float[A, B] x",
+    "int64[2] powers, int64[2] sums, int64[2] part, bool[2] less, int64 count, float[2] f",
+)
+
+
+def check_of_extents(run: Callable[[dict[str, Array]], dict[str, Array]]) -> None:
+    for shape in ((300, 2), (1, 1), (0, 7)):
+        found = run({"x": np.zeros(shape, np.float32)})
+        s = np.array(shape)
+        sums = s + 2 * (2**31 - 1)
+        wanted = {
+            "powers": s**5,
+            "sums": sums,
+            "part": sums // 2,
+            "less": np.array([True, True]),
+            "count": s.prod(),
+            "f": (s**5).astype(np.float32),
+        }
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(found[name], array, name)
+
+
+def test_numbers_of_extents_on_a_cpu() -> None:
+    with aot.load(aot.compile(OF_EXTENTS, targets=NATIVE[:1])) as program:
+        check_of_extents(program)
+
+
+@pytest.mark.vulkan
+@pytest.mark.parametrize("has_host", [False, True])
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_numbers_of_extents_on_a_gpu(driver: str, has_host: bool, tmp_path: Path) -> None:
+    compiled = aot.compile(OF_EXTENTS, targets=["vulkan-1.1", *NATIVE[:has_host]])
+    with running_on(driver, tmp_path), aot.load(compiled, "vulkan") as program:
+        check_of_extents(program)

@@ -10,7 +10,8 @@ Ensures: no op but casts, movements, views, constants and shapes has an operand 
     casts behind the inputs and before the results, which keep their types, and where memory that is
     written in place or kept between calls is read. Integers that 32 bits may not hold stay wide
     (`aot.analysis.integer_ranges`), in loops, branches and memory as well: elements of them are
-    pairs of words, sums of them sums of their bytes, and anything else is refused by name. A
+    pairs of words, sums of them sums of their bytes, numbers that extents decide are computed
+    of these, and anything else is refused by name. A
     constant that does not fit is an error unless its reader clamps anyway. A finite f64 constant
     beyond f32 becomes the largest f32.
     Where a Vulkan target has a host that computes them, f64 stays f64, and what is computed from an
@@ -45,9 +46,10 @@ from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST, MAXIMUM, MINIMUM
+from aot.ops.shape import DIM_VALUES
 from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
-from aot.passes.quantise.wide_sums import as_dtype, cast_to, split_sums
+from aot.passes.quantise.wide_integers import as_dtype, cast_to, split_dims, split_sums
 from aot.records import dataclass
 from aot.target.model import Target
 
@@ -76,7 +78,10 @@ def run(module: Module, context: PassContext) -> None:
             integers = [d for d in narrow if d.is_integer]
             if integers:
                 found = WideOps(function, integers, _memory(function))
-                if not hosted and target.has_cpu_fallback and split_sums(function, found):
+                is_split = split_dims(function, found)
+                if not hosted and target.has_cpu_fallback:
+                    is_split |= split_sums(function, found)
+                if is_split:
                     found = WideOps(function, integers, _memory(function))
                 _refuse_wide_ops(function, found, hosted, target)
                 stays.ops |= found.ops
@@ -204,9 +209,12 @@ def _refuse_wide_ops(
     problems = [
         f"{op.name}" + (f" (node {op.origin!r})" if op.origin else "")
         for op in control_ops(function)
-        if op in wide.ops and op.record.kind not in _IN_PAIRS
+        if op in wide.ops
+        and op.record.kind not in _IN_PAIRS
+        # a host computes the others
+        and (not hosted or op.record is DIM_VALUES)
     ]
-    if problems and not hosted and target.has_cpu_fallback:
+    if problems and target.has_cpu_fallback:
         raise UnsupportedError(
             f"target {target.name} has integers of 32 bits, and operands or results of these may "
             f"not fit; cast them to int32 in the model{or_host(target)}:",

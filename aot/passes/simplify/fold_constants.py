@@ -102,7 +102,9 @@ class Budget:
 def run(module: Module, context: PassContext) -> None:
     growth_bytes = GROWTH_BYTES[context.options.optimize]
     for function in module.functions.values():
-        folded = fold(function, growth_bytes, context.options.limit_memory)
+        # what a target computes of extents in 64 bits by pieces stays so
+        lists = context.target is None or context.target.computes(DType.I64)
+        folded = fold(function, growth_bytes, context.options.limit_memory, lists_dims=lists)
         context.count("fold-constants", "folded", folded)
         settle_assumptions(function)
 
@@ -122,12 +124,15 @@ class Known:
     more_bytes: int = 0
 
 
-def fold(function: Function, growth_bytes: int, limit_mib: int = 0) -> int:
+def fold(
+    function: Function, growth_bytes: int, limit_mib: int = 0, *, lists_dims: bool = True
+) -> int:
     """Folds one function; gives how many ops went.
 
     Args:
         growth_bytes: of a result that may be stored though its sources are smaller.
         limit_mib: the user's limit of memory; 0 for the default.
+        lists_dims: whether shape arithmetic becomes a `dim_values`.
     """
     known = {v: _nothing(v) for v in function.inputs if _is_empty(v)}
     order = list(function.walk())
@@ -149,7 +154,8 @@ def fold(function: Function, growth_bytes: int, limit_mib: int = 0) -> int:
         for value in op.operands:
             if value is None or value.op is None or value not in known or _is_constant(value):
                 continue
-            if _is_storable(value, known, growth_bytes):
+            is_listed = known[value].array.dtype == object
+            if (lists_dims or not is_listed) and _is_storable(value, known, growth_bytes):
                 stored[value] = None
             else:
                 kept.add(_definer(value))

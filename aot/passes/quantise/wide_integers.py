@@ -1,6 +1,7 @@
-"""Sums of 64-bit integers on GPUs: eight sums of bytes instead of one.
+"""Ops on 64-bit integers written in ops that targets of 32 bits have.
 
-A part of `legalise-dtypes`, which says where it applies.
+Sums along a dim on GPUs become sums of bytes, and numbers that extents decide become arithmetic on
+the extents. Parts of `legalise-dtypes`, which says where they apply.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import numpy as np
 from aot.analysis.control import control_ops
 from aot.analysis.integer_ranges import WideOps
 from aot.ir.builtin import CONSTANT
+from aot.ir.dims import DimExpr
 from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.record import REGISTRY
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops.elementwise import CAST
+from aot.ops.shape import DIM_VALUES
 
 _PIECE_BITS = 8  # the sum of 2^24 numbers of 8 bits fits 32
 
@@ -65,6 +68,50 @@ def _split_sum(op: Op, rewriter: Rewriter) -> None:
         total = part if total is None else make("add", total, part)
     assert total is not None
     rewriter.replace_op(op, [as_dtype(rewriter, total, given.type.dtype, op.origin)])
+
+
+def split_dims(function: Function, wide: WideOps) -> bool:
+    """Replaces each `dim_values` that 32 bits may not hold by arithmetic in 64 bits on the extents
+    in it: a kernel is given extents of 32 bits.
+
+    Returns:
+        Whether there was one to replace.
+    """
+    listed = [op for op in control_ops(function) if op in wide.ops and op.record is DIM_VALUES]
+    for op in listed:
+        rewriter, dims = Rewriter(function).at(op), op.attrs["dims"]
+        assert isinstance(dims, tuple)
+        parts = [_element(rewriter, dim, op.origin) for dim in dims]
+        if len(parts) == 1:
+            rewriter.replace_op(op, parts)
+        else:
+            made = rewriter.create(REGISTRY["concat"], parts, {"axis": 0}, op.origin)
+            rewriter.replace_op(op, [made.result])
+    return bool(listed)
+
+
+def _element(rewriter: Rewriter, dim: object, origin: str) -> Value:
+    """A dim as an i64[1]: a sum of products of what its expression is made of."""
+
+    def number(value: int) -> Value:
+        data = ConstantData(np.array([value], np.int64), TensorType(DType.I64, (1,)))
+        return rewriter.create(CONSTANT, [], {"value": data}, origin).result
+
+    def of(name: str, a: Value, b: Value) -> Value:
+        return rewriter.create(REGISTRY[name], [a, b], {}, origin).result
+
+    if not isinstance(dim, DimExpr):
+        assert isinstance(dim, int)
+        return number(dim)
+    total = number(dim.constant)
+    for atoms, factor in dim.terms:
+        term = number(factor)
+        for atom in atoms:
+            extent = DimExpr((((atom,), 1),), 0)
+            listed = rewriter.create(DIM_VALUES, [], {"dims": (extent,)}, origin).result
+            term = of("mul", term, listed)
+        total = of("add", total, term)
+    return total
 
 
 def cast_to(rewriter: Rewriter, value: Value, to: DType, origin: str) -> Value:
