@@ -139,21 +139,23 @@ _GATE_SCALE = 2.0**-36
 _GATE_BIAS = 127 - 36
 
 
-def _gated(x: V, denominator: V, low: float) -> V:
-    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like; a product with 0 for x
-    below `low`, whatever the denominator is there: -0, or NaN of -infinity.
+def _gated(x: V, denominator: V) -> V:
+    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like.
 
-    The quotient is normal above that, so that a small result is rounded to a denormal number once;
-    what overflows on the way is x itself.
+    Where the result is no number but 0 the denominator is infinite, so that it is a product with
+    0: -0, or NaN of -infinity. Above that the quotient is normal, so that a small result is rounded
+    to a denormal number once; what overflows on the way is x itself.
     """
-    quotient = V(Const(F32, 1.0)) / (x < low).choose(math.inf, denominator)
+    quotient = V(Const(F32, 1.0)) / denominator
     return (x > 2.0**60).choose(x, x * quotient * _GATE_SCALE)
 
 
 def _scaled_reciprocal_exp(x: V) -> V:
-    """exp(-x) * _GATE_SCALE for x that is NaN or at least -112, and any number for one below; what
-    is above 40 counts as 40."""
-    x = at_most(x, 40.0)
+    """exp(-x) * _GATE_SCALE for any x; what is above 40 counts as 40.
+
+    What is below -113.4 counts as -114, whose power of two has the exponent of infinity.
+    """
+    x = at_most(at_least(x, -114.0), 40.0)
     magic = _MAGIC + _GATE_BIAS
     t = x.fma(-_LOG2E, magic)
     n = t - magic
@@ -166,7 +168,7 @@ def _scaled_reciprocal_exp(x: V) -> V:
 def silu(a: Expr) -> Expr:
     """x / (1 + exp(-x)), at most 3 ulp."""
     x = V(a)
-    return _gated(x, _scaled_reciprocal_exp(x) + _GATE_SCALE, -111.0).e
+    return _gated(x, _scaled_reciprocal_exp(x) + _GATE_SCALE).e
 
 
 def mish(a: Expr) -> Expr:
@@ -176,8 +178,8 @@ def mish(a: Expr) -> Expr:
     """
     x = V(a)
     w = _scaled_reciprocal_exp(x)
-    twice = w + w
-    return _gated(x, w * (twice / (twice + _GATE_SCALE)) + _GATE_SCALE, -111.0).e
+    twice = at_most(w + w, 2.0**126)  # a quotient of infinities is none
+    return _gated(x, w * (twice / (twice + _GATE_SCALE)) + _GATE_SCALE).e
 
 
 # log(1 + f) = f - f^2/2 + f^3 p(f) on sqrt(1/2) <= 1 + f <= sqrt(2), relative error 2^-27.3.
@@ -378,10 +380,11 @@ _GELU_CUBE_HIGH = 0.07135009765625
 def gelu_tanh(a: Expr) -> Expr:
     """x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), at most 3 ulp.
 
-    The argument of exp is a pair: half an ulp of it, where it is 100, would be 60 of the result.
+    The argument of exp is a pair: half an ulp of it, where it is 100, would be 60 of the result. Of
+    -11.045 the power of two has the exponent of infinity.
     """
     given = V(a)
-    x = at_most(at_least(given, -10.9), 7.2)
+    x = at_most(at_least(given, -11.045), 7.2)
     high, low = _square(x)
     head = _head(high + low)
     product = head * -_GELU_CUBE_HIGH
@@ -391,7 +394,7 @@ def gelu_tanh(a: Expr) -> Expr:
     x_head = _head(x)
     power, t = _exp_of_pair(x_head * slope, (x - x_head) * slope + x * slope_tail)
     scaled = (power + 1.0) * ((t.bits() << 23) + (_GATE_BIAS << 23)).float_bits()
-    return _gated(given, scaled + _GATE_SCALE, -10.9).e
+    return _gated(given, scaled + _GATE_SCALE).e
 
 
 # sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;

@@ -460,7 +460,7 @@ COST = {
     "erfc": 45,
     "sigmoid": 22,
     "silu": 22,
-    "mish": 26,
+    "mish": 28,
     "gelu": 48,
     "gelu_tanh": 54,
     "sin": 108,
