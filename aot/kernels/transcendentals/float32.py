@@ -14,15 +14,10 @@ import numpy as np
 
 from aot.ir.expr import Cast, Const, Expr, binary, unary
 from aot.ir.types import DType
-from aot.kernels.transcendentals.values import V, at_least, at_most, polynomial
+from aot.kernels.transcendentals.values import V, any_of, at_least, at_most, polynomial, with_sign
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 _SIGN = 0x80000000
-
-
-def _with_sign(magnitude: V, x: V) -> V:
-    """`magnitude`, which is not negative, with the sign of `x`."""
-    return (magnitude.bits(U32) | (x.bits(U32) & _SIGN)).float_bits()
 
 
 def _head(x: V) -> V:
@@ -265,7 +260,7 @@ def tanh(a: Expr) -> Expr:
     rest = n.fma(-0.5, d)
     large = V(Const(F32, 1.0)) - rest * rest / (n * 0.25).fma(n, d * d)
     small = cube.fma(polynomial(u, _TANH_SMALL), size)
-    return _with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
+    return with_sign((size < _TANH_SMALL_END).choose(small, large), x).e
 
 
 # erf(x) = x + x p(x^2) on |x| <= 1.0625, relative error 2^-28.4.
@@ -309,7 +304,7 @@ def erf(a: Expr) -> Expr:
     u = size * size
     small = size.fma(polynomial(u, _ERF_SMALL), size)
     large = polynomial(size - _ERF_LARGE_CENTRE, _ERF_LARGE)
-    return _with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
+    return with_sign((size < _ERF_SMALL_END).choose(small, large), x).e
 
 
 # exp(t^2 / 2) erfc(t / sqrt(2)) / 2 = p / (sqrt(2 pi) t p + q) on 0 <= t <= 14.8, relative error
@@ -568,7 +563,7 @@ def pow(a: Expr, b: Expr) -> Expr:
     size = x.abs()
     nan = V(Const(F32, math.nan))
     # Where size is 0 or infinite, or y infinite, only the direction counts.
-    is_limit = _any(size.equals(0.0), size.equals(math.inf), y.abs().equals(math.inf))
+    is_limit = any_of(size.equals(0.0), size.equals(math.inf), y.abs().equals(math.inf))
     is_vanishing = V(binary("ne", (size < 1.0).e, (y < 0.0).e))
     result = is_limit.choose(
         is_vanishing.choose(V(Const(F32, 0.0)), math.inf), _pow_finite(size, y)
@@ -579,18 +574,11 @@ def pow(a: Expr, b: Expr) -> Expr:
     is_odd = is_integer & V(unary("floor", half.e)).differs(half)
     sign = x.bits(U32) & is_odd.choose(V(Const(U32, _SIGN)), 0)
     result = (result.bits(U32) | sign).float_bits()
-    is_undefined = _any(
+    is_undefined = any_of(
         (x < 0.0) & (x > -math.inf) & V(unary("not", is_integer.e)), x.differs(x), y.differs(y)
     )
     result = is_undefined.choose(nan, result)
-    return _any(x.equals(1.0), y.equals(0.0)).choose(1.0, result).e
-
-
-def _any(*conditions: V) -> V:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = result | condition
-    return result
+    return any_of(x.equals(1.0), y.equals(0.0)).choose(1.0, result).e
 
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {

@@ -99,3 +99,16 @@ def at_least(x: V, low: float) -> V:
 
 def at_most(x: V, high: float) -> V:
     return (x > high).choose(high, x)
+
+
+def with_sign(magnitude: V, x: V) -> V:
+    """`magnitude`, which is not negative, with the sign of `x`."""
+    return (magnitude.bits(DType.U32) | (x.bits(DType.U32) & 0x80000000)).float_bits()
+
+
+def any_of(*conditions: V) -> V:
+    """Whether one of the conditions holds."""
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = result | condition
+    return result
