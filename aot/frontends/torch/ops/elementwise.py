@@ -230,7 +230,11 @@ torch_op("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scala
 @torch_op("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar")
 def power(n: Node, a: Operand, b: Operand) -> Value:
     if n.dtype.is_float:
-        return n.emit("pow", n.value(a, n.dtype), n.value(b, n.dtype))
+        base = n.value(a, n.dtype)
+        if isinstance(b, float) and abs(b) == 0.5:  # a root, unlike a power at -0 and -infinity
+            root = n.emit("sqrt", base)
+            return root if b > 0 else n("div", n.scalar(1, n.dtype), root)
+        return n.emit("pow", base, n.value(b, n.dtype))
     return activations.integer_power(n, n.value(a, n.dtype), n.value(b, n.dtype))
 
 
@@ -462,7 +466,8 @@ def prelu(n: Node, x: Value, slope: Value) -> Value:
 
 @torch_op("aten.threshold.default")
 def threshold(n: Node, x: Value, limit: Number, value: Number) -> Value:
-    return n("where", n("less", n.value(limit, x.type.dtype), x), x, n.value(value, x.type.dtype))
+    small = n("less_equal", x, n.value(limit, x.type.dtype))  # which NaN is not
+    return n("where", small, n.value(value, x.type.dtype), x)
 
 
 # copies and casts

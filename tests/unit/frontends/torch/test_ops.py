@@ -125,6 +125,16 @@ def test_quotients_of_large_integers(t: Any, name: str) -> None:
     check(functions, [x, y], {"x0": {0: "n"}, "x1": {0: "n"}}, [[x[:3], y[:3]]])
 
 
+def test_roots_and_thresholds_of_special_values(t: Any) -> None:
+    x = t.tensor([-math.inf, -3.0, -0.0, 0.0, 1.0, 2.0, math.inf, math.nan])
+    calls = {
+        "root": lambda x: x**0.5,
+        "reciprocal root": lambda x: x**-0.5,
+        "threshold": lambda x: t.threshold(x, 1.0, 7.0),
+    }
+    check(calls, [x])
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
 def test_quotients_of_floats_that_round_to_whole_ones(t: Any, name: str) -> None:
     """No difference is near enough for another remainder or quotient to pass."""
