@@ -94,6 +94,7 @@ DEQUANTIZE = [
     ),
     Case("DynamicQuantizeLinear", [_f(3, 4)], outputs=3, opset=11),
     Case("DynamicQuantizeLinear", [np.abs(_f(9)) + 1], outputs=3, opset=11, name="positive"),
+    Case("DynamicQuantizeLinear", [0 * _f(9)], outputs=3, opset=11, name="zeros"),
 ]
 INTEGER = [
     Case("MatMulInteger", [_q(U8, 3, 40), _q(U8, 40, 5)], opset=10, name="plain"),

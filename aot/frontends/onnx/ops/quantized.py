@@ -205,7 +205,9 @@ def dynamically_quantized(node: Node, x: Value) -> tuple[Value, Value, Value]:
     zero, top = node.scalar(0.0, F32), node.scalar(255.0, F32)
     low = node.emit("minimum", node.emit("reduce_min", x, axes=axes, keepdims=False), zero)
     high = node.emit("maximum", node.emit("reduce_max", x, axes=axes, keepdims=False), zero)
-    scale = node.emit("div", node.emit("sub", high, low), top)
+    is_zero = node.emit("equal", high, low)  # all of x, whose scale ONNX Runtime makes 1
+    step = node.emit("div", node.emit("sub", high, low), top)
+    scale = node.emit("where", is_zero, node.scalar(1.0, F32), step)
     start = node.emit("sub", zero, node.emit("div", low, scale))
     clipped = node.emit("minimum", node.emit("maximum", start, zero), top)
     zero_point = node.cast(node.emit("round", clipped), DType.U8)
