@@ -79,7 +79,9 @@ def _arg_type(call: Call) -> Sequence[TensorType]:
 def _arg_reference(call: Call, x: Array, is_max: bool) -> Sequence[Array]:
     axis = call.int("axis")
     find = np.argmax if is_max else np.argmin
-    if call.attrs["select_last"]:
+    if not x.size:
+        found = np.zeros((*x.shape[:axis], *x.shape[axis + 1 :]), np.int64)
+    elif call.attrs["select_last"]:
         found = x.shape[axis] - 1 - find(np.flip(x, axis), axis)
     else:
         found = find(x, axis)

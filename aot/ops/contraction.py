@@ -287,11 +287,12 @@ def conv_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     batch, filters = x.shape[0], w.shape[0]
     grouped = padded.reshape(batch, group, w.shape[1], *padded.shape[2:])
     weights = w.astype(wide).reshape(group, filters // group, *w.shape[1:])
-    out = np.zeros((batch, group, filters // group, int(np.prod(extents))), wide)
+    windows = int(np.prod(extents))
+    out = np.zeros((batch, group, filters // group, windows), wide)
     for tap in cartesian(*(range(k) for k in w.shape[2:])):
         taken = take_taps(grouped, tap, extents, strides, dilations)
         weight = weights[(slice(None), slice(None), slice(None), *tap)]
-        add_products(out, weight, taken.reshape(batch, group, w.shape[1], -1), call.is_exact)
+        add_products(out, weight, taken.reshape(batch, group, w.shape[1], windows), call.is_exact)
     out = out.reshape(batch, filters, *extents)
     if bias is not None:
         out = out + bias.astype(wide).reshape(filters, *[1] * spatial)

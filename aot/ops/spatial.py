@@ -461,7 +461,8 @@ def _grid_axis(call: Call, g: Array, extent: int) -> list[tuple[Array, Array, Ar
         if padding == "reflection":
             at = np.floor(_reflect(at, low, span) + 0.5)
         exists = (at >= 0) & (at < extent) if padding == "zeros" else np.ones(at.shape, bool)
-        taps.append((weight, np.clip(at, 0, extent - 1).astype(np.int64), exists))
+        inside = np.nan_to_num(np.clip(at, 0, extent - 1))
+        taps.append((weight, inside.astype(np.int64), exists))
     return taps
 
 

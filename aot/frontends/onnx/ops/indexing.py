@@ -282,6 +282,8 @@ def compress(node: Node) -> Value:
     extent = x.type.dims[axis]
     if isinstance(extent, int) and chosen.size and chosen[-1] >= extent:
         raise node.error(f"condition chooses element {chosen[-1]} of {extent}")
+    if not isinstance(extent, int) and chosen.size:
+        x = first(node, x, int(chosen[-1]) + 1, axis)  # which a run refuses of a shorter extent
     return node.emit("gather", x, node.constant(chosen.astype(np.int64)), axis=axis)
 
 
@@ -290,9 +292,7 @@ def _chosen(node: Node, extent: Dim) -> Value:
     x say nothing."""
     condition = node.input(1)
     (count,) = condition.type.dims
-    if isinstance(count, int) and isinstance(extent, int) and count > extent:
-        condition = first(node, condition, extent)
-    return true_positions(node, condition)
+    return true_positions(node, first(node, condition, dims.minimum(count, extent)))
 
 
 @onnx_op("Unique", since=11)
