@@ -1,0 +1,457 @@
+"""Proves that a kernel reads nothing that it has not written, and writes all of its results.
+
+For each element that is read, or returned, an iteration of a store before it is named that writes
+it: a witness, put into the store's index and the conditions around it, which the prover of
+inequalities then checks. Several stores together reach all elements by cases. Owns which stores
+come before a load; takes for granted that nothing else writes between them, which `races.py` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from itertools import product as product_of
+
+from aot.ir.dims import Interval
+from aot.kernels.ir.nodes import Buffer, Kernel, LoopKind, Scratch
+from aot.kernels.proof.accesses import (
+    Access,
+    Copy,
+    Scene,
+    accesses_of,
+    alternatives,
+    common_frames,
+    loops_among,
+    private_axes,
+)
+from aot.kernels.proof.conclusions import Conclusions, Effort, Goals
+from aot.kernels.proof.polynomials import (
+    Polynomial,
+    combined,
+    constant,
+    divided,
+    known_value,
+    product,
+    scaled,
+    variables_of,
+)
+from aot.kernels.proof.values import Memory
+from aot.kernels.proof.witnesses import Unknowns, chain_of, longest_first, plain
+from aot.records import dataclass
+
+MOST_MEMBERS = 80  # witnesses that are looked at together
+Variant = tuple[bool, bool, bool, bool]
+# Whether remainders are written as differences, digits are what is written so, loops that don't
+# matter are in their last iteration, and quotients are clamped.
+TRIED: tuple[tuple[Variant, ...], ...] = (
+    ((False, True, False, False), (False, True, True, False)),
+    ((True, True, False, False), (True, True, True, False)),
+    ((False, False, False, False), (False, False, True, False)),
+    ((True, False, False, False), (True, False, True, True)),
+)
+ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED)
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """What was not shown: a load of what may not have been written, or a result that may not all
+    be."""
+
+    memory: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.memory}: not known to be written"
+
+
+@dataclass
+class Definedness:
+    """What was found of a kernel.
+
+    Attributes:
+        proved: how many loads and results.
+        unproved: the first that is not proved.
+    """
+
+    proved: int = 0
+    unproved: list[Undefined] = field(default_factory=list)
+
+
+def check_definedness(
+    kernel: Kernel,
+    known: Mapping[str, Interval] | None = None,
+    index_bits: int = 64,
+    *,
+    initialised: Collection[str] = (),
+    accesses: Sequence[Access] | None = None,
+) -> Definedness:
+    """Proves what can be proved of a kernel's loads and results.
+
+    Args:
+        known: bounds of symbols; others are not negative.
+        index_bits: how wide an index is on the target.
+        initialised: names of written buffers that hold elements before the kernel runs.
+    """
+    return _Check(kernel, known or {}, index_bits, initialised, accesses).run()
+
+
+class _Check:
+    def __init__(
+        self,
+        kernel: Kernel,
+        known: Mapping[str, Interval],
+        index_bits: int,
+        initialised: Collection[str],
+        accesses: Sequence[Access] | None,
+    ) -> None:
+        self.kernel = kernel
+        self.scene = Scene(kernel, known, index_bits)
+        self.space = self.scene.space
+        self.values = self.scene.values
+        self.conclusions = Conclusions(self.scene)
+        self.accesses = accesses_of(kernel) if accesses is None else accesses
+        self.initialised = initialised
+        self.stores: dict[Memory, list[Access]] = {}
+        for access in self.accesses:
+            if access.is_write:
+                ways = alternatives(access)
+                found = self.stores.setdefault(access.memory, [])
+                found += ways if len(ways) == 1 else [*ways, access]  # the latest is tried first
+        self.found = Definedness()
+        # scratch of which each iteration of a PARALLEL loop has its own
+        self.of_iterations = {
+            access.memory
+            for access in self.accesses
+            for frame in access.loops
+            if access.is_write and frame.loop is not None and frame.loop.kind is LoopKind.PARALLEL
+        }
+        # where an element was stored, or shown to be
+        self._stored: dict[object, list[tuple[tuple[int, bool], ...]]] = {}
+
+    def run(self) -> Definedness:
+        for access in self.accesses:
+            if access.memory.name in self.initialised:
+                continue
+            if self.found.unproved:
+                return self.found
+            if access.is_write:
+                self.remember(access)
+            elif not self.is_remembered(access):
+                self.say(self.is_defined(access), access.memory, "load of")
+                self.remember(access)
+        for buffer in self.kernel.buffers:
+            if buffer.is_written and buffer.name not in self.initialised:
+                self.say(self.is_written(buffer), buffer, "result")
+        return self.found
+
+    def say(self, is_proved: bool, memory: Memory, what: str) -> None:
+        if is_proved:
+            self.found.proved += 1
+        else:
+            self.found.unproved.append(Undefined(memory.name, what))
+
+    # The same element, where it was stored before
+
+    def remember(self, access: Access) -> None:
+        if not access.is_guarded:
+            for number in range(access.parts):
+                self._stored.setdefault(self.key(access, number), []).append(access.where)
+
+    def is_remembered(self, access: Access) -> bool:
+        if access.memory in self.of_iterations:
+            return False
+        return all(
+            any(access.where[: len(where)] == where for where in self._stored.get(key, ()))
+            for key in (self.key(access, number) for number in range(access.parts))
+        )
+
+    def key(self, access: Access, number: int) -> object:
+        copy = self.scene.copy(access)
+        places = [self.values.form(index) for index in copy.indices]
+        if number:
+            places[-1] = combined(places[-1], constant(number))
+        return access.memory, tuple(frozenset(p.items()) for p in places)
+
+    # Results and loads
+
+    def is_written(self, buffer: Buffer) -> bool:
+        """Whether each element of a buffer is written, by some iteration of some store."""
+        with self.conclusions.scope():
+            if 0 in buffer.shape:
+                return True
+            stores = self.stores.get(buffer, [])
+            extents = list(map(self.values.dim, buffer.shape))
+            elements = [
+                [self.element(stores, n, p, is_exact) for n, p in enumerate(extents)]
+                for is_exact in ((True,) if all(known_value(p) for p in extents) else (True, False))
+            ]
+            return self.is_reached([(s, 0, None) for s in stores], elements, None)
+
+    def element(
+        self, stores: Sequence[Access], dim: int, extent: Polynomial, is_exact: bool
+    ) -> Polynomial:
+        """Any index along a dim, written in digits of the strides that stores have.
+
+        Args:
+            is_exact: only of those of which each divides the one before it; else the leading digit
+                may have values for which the index would be too large, but is not.
+        """
+        total: Polynomial = {}
+        above = extent
+        for stride in (*longest_first(self.strides(stores, dim)), constant(1)):
+            count = divided(above, stride)
+            is_open = known_value(stride) is not None and above == extent
+            if count is None and is_open and not is_exact:
+                room = combined(above, combined(stride, constant(-1)))
+                found = self.space.quotient(room, stride)
+                count = None if found is None else found[0]
+            if count is not None and count != constant(1):
+                total = combined(total, product(stride, self.scene.variable("e", count)))
+                above = stride
+        if not is_exact:
+            self.space.assume(combined(combined(extent, constant(-1)), total, -1), total)
+        return total
+
+    def strides(self, stores: Sequence[Access], dim: int) -> list[Polynomial]:
+        """By what numbers of loops, and what is made of them, are multiplied in stores' indices."""
+        found: dict[frozenset[object], Polynomial] = {}
+        for store in stores:
+            copy = self.scene.copy(store)
+            own = [self.values.form(v) for v in copy.variables]
+            loops = Unknowns(self.space, {n: {} for p in own for n in variables_of(p)})
+            raw = self.values.form(copy.indices[dim])
+            for index in (raw, plain(self.space, raw)):
+                for monomial, coefficient in index.items():
+                    rest = tuple(n for n in monomial if not loops.depends(n))
+                    if rest != monomial:
+                        factor = {rest: abs(coefficient)}
+                        found[frozenset(factor.items())] = factor
+        return list(found.values())
+
+    def is_defined(self, load: Access) -> bool:
+        """Whether what a load reads was stored before it, whatever iteration it is made in."""
+        with self.conclusions.scope():
+            copy = self.scene.copy(load)
+            if not self.conclusions.enter(copy):
+                return True
+            places = map(self.values.form, copy.indices)
+            targets = [self.space.without_wraps(place) for place in places]
+            if load.parts > 1:
+                part = self.scene.variable("part", constant(load.parts))
+                targets[-1] = combined(targets[-1], part)
+            stores = list(self.before(load))
+            whole = self.around(stores, targets)
+            return self.is_reached(stores, [targets] if whole is None else [targets, whole], load)
+
+    def around(
+        self,
+        stores: Sequence[tuple[Access, int, int | None]],
+        targets: Sequence[Polynomial],
+    ) -> list[Polynomial] | None:
+        """All that a load may read, by the range of each index, in digits of the strides that
+        stores have; None where none has one."""
+        found: list[Polynomial] = []
+        is_other = False
+        for dim, target in enumerate(targets):
+            low, back = self.space.low(target), self.space.low(scaled(target, -1))
+            strides = self.strides([store for store, _, _ in stores], dim)
+            chain = [n for n in map(known_value, chain_of(strides)) if n is not None and n > 1]
+            if not chain or low is None or back is None or low < 0 or low == -back:
+                found.append(target)
+                continue
+            is_other = True
+            total: Polynomial = {}
+            above = -back + 1
+            for stride in (*chain, 1):
+                digit = self.scene.variable("e", constant(-(-above // stride)))
+                total = combined(total, digit, stride)
+                above = stride
+            self.space.assume(combined(total, constant(-low)))
+            self.space.assume(combined(constant(-back), total, -1))
+            found.append(total)
+        return found if is_other else None
+
+    def before(self, load: Access) -> Iterator[tuple[Access, int, int | None]]:
+        """Stores that come before a load, the nearest first: how many loops they share with it, and
+        the loop of which they are in an earlier iteration, if so."""
+        stores = self.stores.get(load.memory, [])
+        earlier: list[tuple[Access, int, int | None]] = []
+        for store in reversed(stores):
+            shared = common_frames(store, load)
+            if not self.is_private_to_both(store, load, shared):
+                continue
+            mine, its = store.path[shared], load.path[shared]
+            loops = loops_among(load.path[:shared])
+            if mine.at < its.at:
+                yield store, loops, None
+            for depth in range(loops - 1, -1, -1):
+                frame = load.loops[depth]
+                assert frame.loop is not None
+                if frame.loop.kind not in ORDERED:
+                    break
+                earlier.append((store, depth, depth))
+        yield from earlier
+
+    def is_private_to_both(self, store: Access, load: Access, shared: int) -> bool:
+        """Whether each PARALLEL loop around a store or a load, in which scratch is an iteration's
+        own, is around both. What several of its iterations store is undefined behind it."""
+        if not isinstance(load.memory, Scratch):
+            return True
+        frames = (*store.path[shared:], *load.path[shared:])
+        if any(f.loop is not None and f.loop.kind is LoopKind.PARALLEL for f in frames):
+            return False
+        others = (s for s in self.stores[load.memory] if s is not store)
+        return not any(
+            f.loop is not None and f.loop.kind is LoopKind.PARALLEL
+            for other in others
+            for f in other.path[common_frames(other, load) :]
+        )
+
+    def is_reached(
+        self,
+        stores: Sequence[tuple[Access, int, int | None]],
+        elements: Sequence[list[Polynomial]],
+        load: Access | None,
+    ) -> bool:
+        """Whether stores reach an element together, of which it is enough that they reach one of
+        `elements`: any of them is in it."""
+        lanes = self.lanes_of(load)
+        for effort, targets in product_of(Effort, elements):
+            self.conclusions.effort = effort
+            members = (
+                goals
+                for tried in TRIED
+                for store, shared, earlier in stores
+                for goals in self.members(store, shared, earlier, targets, lanes, tried)
+            )
+            if self.conclusions.is_covered(members, MOST_MEMBERS):
+                return True
+        return False
+
+    def lanes_of(self, load: Access | None) -> dict[int, Polynomial]:
+        """The lane whose own scratch a load is of, by axis: any of them outside of lanes."""
+        if load is None:
+            return {}
+        found: dict[int, Polynomial] = {}
+        for axis in private_axes(self.kernel, load.memory):
+            lane = load.lane(axis)
+            if lane is not None:
+                found[axis] = self.values.form(lane)
+            else:
+                count = self.kernel.workgroup_size[axis]
+                found[axis] = self.scene.variable(f"lane{axis}", constant(count))
+        return found
+
+    # Witnesses
+
+    def members(
+        self,
+        store: Access,
+        shared: int,
+        earlier: int | None,
+        targets: list[Polynomial],
+        lanes: Mapping[int, Polynomial],
+        tried: Sequence[Variant],
+    ) -> Iterator[Goals]:
+        """For each witness that some variants find, what makes it one."""
+        copy = self.scene.copy(store, shared, "unknown")
+        numbers: dict[int, Polynomial] = {}
+        depths: dict[int, int] = {}
+        for depth, var in enumerate(copy.variables):
+            p = self.values.form(var)
+            if depth >= shared and p:
+                ((number,),) = p
+                frame = store.loops[depth]
+                assert frame.loop is not None
+                numbers[number] = self.values.dim(frame.loop.extent)
+                depths[number] = depth
+        before = self.before_this(store, earlier)
+        seen: list[dict[int, Polynomial]] = []
+        for is_plain, is_whole, is_last, is_clamped in tried:
+            equations = self.equations(copy, targets, lanes, is_plain=is_plain)
+            unknowns = Unknowns(
+                *(self.space, numbers),
+                is_last=is_last,
+                is_clamped=is_clamped,
+                is_whole=is_whole,
+                is_offset=not is_plain,
+            )
+            for solution in unknowns.solutions(equations):
+                made = {depths[number]: value for number, value in solution.items()}
+                made = {**{d: {} for d in range(shared, len(store.loops)) if d not in made}, **made}
+                for given in self.with_earlier(made, before, earlier, equations, depths):
+                    if given not in seen:
+                        seen.append(given)
+                        yield from self.goals(store, shared, given, targets, lanes, earlier, before)
+
+    def before_this(self, store: Access, earlier: int | None) -> Polynomial | None:
+        """The iteration of the loop that a load is in, of which the store is in an earlier one."""
+        if earlier is None:
+            return None
+        var = store.loops[earlier].var
+        assert var is not None
+        return self.values.form(var)
+
+    def with_earlier(
+        self,
+        made: dict[int, Polynomial],
+        before: Polynomial | None,
+        earlier: int | None,
+        equations: Sequence[Polynomial],
+        depths: Mapping[int, int],
+    ) -> Iterator[dict[int, Polynomial]]:
+        """A witness; where no equation says the loop that it is in an earlier iteration of, in the
+        one before this too."""
+        yield made
+        if before is None or earlier is None:
+            return
+        number = next((n for n, depth in depths.items() if depth == earlier), None)
+        if number is not None and not any(number in variables_of(p) for p in equations):
+            yield {**made, earlier: combined(before, constant(-1))}
+
+    def equations(
+        self,
+        copy: Copy,
+        targets: Sequence[Polynomial],
+        lanes: Mapping[int, Polynomial],
+        *,
+        is_plain: bool,
+    ) -> list[Polynomial]:
+        found: list[Polynomial] = []
+        for index, target in zip(copy.indices, targets, strict=True):
+            p = self.values.form(index)
+            found.append(combined(plain(self.space, p) if is_plain else p, target, -1))
+        for axis, lane in lanes.items():
+            own = copy.access.lane(axis)
+            if own is not None:
+                found.append(combined(self.values.form(copy(own)), lane, -1))
+        return found
+
+    def goals(
+        self,
+        store: Access,
+        shared: int,
+        made: Mapping[int, Polynomial],
+        targets: Sequence[Polynomial],
+        lanes: Mapping[int, Polynomial],
+        earlier: int | None,
+        before: Polynomial | None,
+    ) -> Iterator[Goals]:
+        """What is to be shown of a witness: that its iteration is one, that the store is made in
+        it, and reaches the element."""
+        own = self.scene.with_loops(store, shared, made)
+        found: list[Polynomial] = []
+        for depth, value in made.items():
+            frame = store.loops[depth]
+            assert frame.loop is not None
+            last = combined(self.values.dim(frame.loop.extent), constant(-1))
+            found += [value, combined(last, value, -1)]
+        if before is not None and earlier is not None:
+            found.append(combined(combined(before, constant(-1)), made[earlier], -1))
+        for apart in self.equations(own, targets, lanes, is_plain=True):
+            if apart:
+                found += [apart, scaled(apart, -1)]
+        numbers = [(p, known_value(p)) for p in found]
+        goals = [p for p, number in numbers if number is None or number < 0]
+        for more in self.conclusions.all_ways(own.conditions):
+            yield [*goals, *more]
