@@ -1,7 +1,8 @@
-"""Kernels with one thing wrong: what a proof that accesses stay inside their memory must refuse.
+"""Kernels with one thing wrong: what a proof of what they access must refuse.
 
-Owns the changes and says of each what it is; whether a changed kernel leaves its memory is for the
-interpreter to find. What is changed is rebuilt, what isn't is shared with the original.
+Owns the changes and says of each what it is; whether a changed kernel leaves its memory, reads what
+nobody wrote or has lanes that meet is for the interpreter to find. What is changed is rebuilt, what
+isn't is shared with the original.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from aot.ir.dims import Dim, DimExpr, Extremum
 from aot.ir.expr import Binary, Const, Expr, Load, Select, Size
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import (
+    Barrier,
     Buffer,
     Combine,
     For,
@@ -46,10 +48,18 @@ Change = tuple[str, Callable[[], Kernel]]
 _WEAKER = {"lt": "le", "gt": "ge"}
 
 
-def mutants(kernel: Kernel, rng: random.Random) -> Iterator[tuple[str, Kernel]]:
-    """Each change of a kernel, in random order; kinds of changes take turns."""
+def mutants(
+    kernel: Kernel,
+    rng: random.Random,
+    of: Callable[[Kernel], Iterator[Change]] | None = None,
+) -> Iterator[tuple[str, Kernel]]:
+    """Each change of a kernel, in random order; kinds of changes take turns.
+
+    Args:
+        of: which changes; by default those of bounds.
+    """
     by_kind: dict[str, list[Change]] = {}
-    for change in changes(kernel):
+    for change in (of or changes)(kernel):
         by_kind.setdefault(change[0], []).append(change)
     turns = list(by_kind.values())
     for kind in turns:
@@ -70,6 +80,17 @@ def changes(kernel: Kernel) -> Iterator[Change]:
     yield from _of_order(kernel)
     yield from _of_indices(kernel)
     yield from _of_conditions(kernel)
+
+
+def order_changes(kernel: Kernel) -> Iterator[Change]:
+    """Changes by which elements are not written, or written by others too."""
+    yield from _of_stores(kernel)
+    yield from _of_barriers(kernel)
+    yield from _of_shorter_loops(kernel)
+    yield from _of_strides(kernel)
+    yield from _of_order(kernel)
+    yield from _of_conditions(kernel)
+    yield from _of_kinds(kernel)
 
 
 @dataclass(frozen=True)
@@ -314,6 +335,70 @@ def _by_statements(
     kernel: Kernel, changed: Mapping[Stmt, tuple[Stmt, ...]]
 ) -> Callable[[], Kernel]:
     return lambda: Rewrite(statements=changed).kernel(kernel)
+
+
+# What is written, and when
+
+
+def _of_stores(kernel: Kernel) -> Iterator[Change]:
+    for stmt in dict.fromkeys(walk(kernel.body)):
+        if isinstance(stmt, (Store, MatrixStore, MatrixZero)):
+            yield "store dropped", _by_statements(kernel, {stmt: ()})
+        if isinstance(stmt, If):
+            yield "statements under a condition dropped", _by_statements(kernel, {stmt: ()})
+            if stmt.otherwise:
+                bare: Stmt = replace(stmt, otherwise=())
+                yield "other branch dropped", _by_statements(kernel, {stmt: (bare,)})
+
+
+def _of_barriers(kernel: Kernel) -> Iterator[Change]:
+    for stmt in dict.fromkeys(walk(kernel.body)):
+        if isinstance(stmt, Barrier):
+            yield "barrier dropped", _by_statements(kernel, {stmt: ()})
+            if stmt.orders_buffers:
+                less: Stmt = Barrier()
+                yield "barrier of buffers weakened", _by_statements(kernel, {stmt: (less,)})
+
+
+def _of_shorter_loops(kernel: Kernel) -> Iterator[Change]:
+    loops = [s for s in dict.fromkeys(walk(kernel.body)) if isinstance(s, For)]
+    for loop in loops:
+        if loop.extent not in (0, 1):
+            shorter = dims.add(loop.extent, -1)
+            yield "loop shorter", _with_extents(kernel, loops, loop, shorter)
+
+
+def _of_strides(kernel: Kernel) -> Iterator[Change]:
+    """Factors of indices halved or one more or less, and terms left out, of one use each."""
+    for e in _nodes(kernel):
+        if not isinstance(e, Binary) or e.dtype is not DType.INDEX:
+            continue
+        if e.op == "mul" and isinstance(e.b, Const):
+            for value in (e.b.value // 2, e.b.value - 1, e.b.value + 1):
+                factor = expr.index(int(value))
+                yield "stride halved or changed", _by(kernel, e, expr.mul(e.a, factor))
+        if e.op == "add":
+            for side in (e.a, e.b):
+                yield "term of an index dropped", _by(kernel, e, side)
+        if e.op in ("floordiv", "floormod"):
+            yield "division dropped", _by(kernel, e, e.a)
+            other = expr.binary("floormod" if e.op == "floordiv" else "floordiv", e.a, e.b)
+            yield "quotient and remainder swapped", _by(kernel, e, other)
+        if e.op in ("min", "max"):
+            for side in (e.a, e.b):
+                yield "clamp dropped", _by(kernel, e, side)
+
+
+def _of_kinds(kernel: Kernel) -> Iterator[Change]:
+    """Loops in order whose iterations then run side by side."""
+    for stmt in dict.fromkeys(walk(kernel.body)):
+        if isinstance(stmt, For) and stmt.kind in (LoopKind.SERIAL, LoopKind.UNROLLED):
+            inside = [s for s in walk(stmt.body) if isinstance(s, (For, Barrier))]
+            kinds = {s.kind for s in inside if isinstance(s, For)}
+            is_free = not any(isinstance(s, Barrier) for s in inside)
+            if is_free and LoopKind.LANE not in kinds and isinstance(stmt.extent, int):
+                together: Stmt = replace(stmt, kind=LoopKind.VECTOR)
+                yield "loop in order made a vector", _by_statements(kernel, {stmt: (together,)})
 
 
 # Expressions
