@@ -52,12 +52,12 @@ def random_kernels(rng: random.Random, names: tuple[str, ...] | None = None) -> 
     samples = [(record, sample) for record in REGISTRY.values() for sample in record.samples]
     while True:
         record, sample = rng.choice(samples)
-        changed = _changed(rng, sample)
+        changed = changed_sample(rng, sample)
         if changed is not None:
-            yield from _kernels(record, changed, rng.choice(machines))
+            yield from kernels_of(record, changed, rng.choice(machines))
 
 
-def _changed(rng: random.Random, sample: Sample) -> Sample | None:
+def changed_sample(rng: random.Random, sample: Sample) -> Sample | None:
     """The sample with other extents; None where they are too many."""
     others: dict[Dim, Dim] = {}
 
@@ -79,7 +79,8 @@ def _changed(rng: random.Random, sample: Sample) -> Sample | None:
     return replace(sample, operands=operands)
 
 
-def _kernels(record: OpRecord, sample: Sample, target: Target) -> Iterator[Random]:
+def kernels_of(record: OpRecord, sample: Sample, target: Target) -> Iterator[Random]:
+    """The kernels of a sample; none where the op has no such operands."""
     try:
         function = sample_function(record, sample)
         module = Module([function])
