@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -314,7 +315,7 @@ def _layer_norm_compute(call: Call) -> Sequence[Compute]:
 def _layer_norm_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x: Array = inputs[0]
     axis = call.int("axis")
-    rows = x.astype(np.float64).reshape(*x.shape[:axis], -1)
+    rows = x.astype(np.float64).reshape(*x.shape[:axis], prod(x.shape[axis:]))
     flat = np.moveaxis(rows, -1, 0)
     with np.errstate(all="ignore"):
         centred = flat - _in_order(np.add, flat) / max(flat.shape[0], 1)

@@ -443,7 +443,7 @@ class ContractionTiles:
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
         columns = COLUMNS_TOGETHER * (2 if isinstance(self.staged, StagedPairs) else 1)
         together = max(TILES_TOGETHER, columns // self.columns)
-        if not isinstance(tiles, int):
+        if not isinstance(tiles, int) or not tiles:
             return together
         return -(-tiles // -(-tiles // together))  # as many in each workgroup
 
