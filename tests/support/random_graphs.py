@@ -200,9 +200,8 @@ class _NoisyFrame(_Frame):
         noise = NOISE if array.dtype.itemsize > 2 else 1e-3
         scale = float(np.max(np.abs(array[np.isfinite(array)]), initial=0))
         factor = 1 + noise * self.rng.uniform(-1, 1, array.shape)
-        off = np.asarray(
-            array * factor + noise * scale * self.rng.uniform(-1, 1, array.shape), array.dtype
-        )
+        apart = self.rng.uniform(-1, 1, array.shape) + self.rng.uniform(-0.1, 0.1)  # and together
+        off = np.asarray(array * factor + noise * scale * apart, array.dtype)
         # which NaN it is says nothing either
         return np.where(np.isnan(off), np.copysign(off, self.nan_sign), off)
 
