@@ -27,6 +27,7 @@ from onnx import helper
 
 import aot
 from aot.frontends.onnx import import_onnx
+from tests.support.onnx_cases import CASES
 from tests.support.onnx_models import Array, Case, ort_run, our_run
 
 EXTENTS = (0, 1, 1, 2, 3, 5, 7, 8, 9, 16, 17, 31, 33)
@@ -136,10 +137,10 @@ class Variation:
         return f"{self.case} of {shapes} {dict(self.case.attrs)}, {self.before} {self.after}"
 
 
-def variation_of(number: int, cases: Sequence[Case]) -> Variation:
+def variation_of(number: int) -> Variation:
     """The variation of a number."""
     rng = random.Random(number)
-    case = rng.choice([c for c in cases if c.domain == ""])
+    case = rng.choice([c for c in CASES if c.domain == ""])
     arrays = [None if a is None else np.asarray(a) for a in case.inputs]
     excluded = [e for e in EXCLUSIONS if case.op in e.ops.split(" ")]
     if not any(e.extents for e in excluded):
@@ -294,12 +295,10 @@ def _off(ours: Array, theirs: Array) -> Array:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the variations that the command line asks for."""
-    from tests.unit.frontends.test_onnx_ops import CASES
-
     first, count, *target = arguments
     oracle, found = Oracle(), Counter[str]()
     for number in range(int(first), int(first) + int(count)):
-        variation = variation_of(number, CASES)
+        variation = variation_of(number)
         problem = problem_of(variation, oracle, *target)
         found["none" if problem is None else "differ" if problem else "agree"] += 1
         if problem:

@@ -2,7 +2,7 @@
 beside ONNX Runtime; in the reference interpreter and compiled.
 
 What fails is printed with the number that it follows from; put it into the cases of
-test_onnx_ops.py. What is not asked, and why, is `EXCLUSIONS`.
+tests/support/onnx_cases.py. What is not asked, and why, is `EXCLUSIONS`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tests.support import onnx_properties
+from tests.support.onnx_cases import CASES
 from tests.support.onnx_properties import EXCLUSIONS, Oracle, problem_of, variation_of
-from tests.unit.frontends.test_onnx_ops import CASES
 
 SEED = int(os.environ.get("AOT_PROPERTY_SEED") or random.SystemRandom().randrange(1 << 31))
 FEW, FEW_COMPILED, GATE_SECONDS = 400, 24, 50
@@ -34,8 +34,8 @@ def oracle() -> Iterator[Oracle]:
 
 def check(numbers: range, oracle: Oracle, target: str = "") -> None:
     """Fails with all variations that differ, and where hardly any is compared."""
-    found = {n: problem_of(variation_of(n, CASES), oracle, target) for n in numbers}
-    wrong = [f"{n}: {variation_of(n, CASES)}\n  {p}" for n, p in found.items() if p]
+    found = {n: problem_of(variation_of(n), oracle, target) for n in numbers}
+    wrong = [f"{n}: {variation_of(n)}\n  {p}" for n, p in found.items() if p]
     assert not wrong, "\n".join(wrong)
     assert list(found.values()).count("") > len(numbers) // 2
 
@@ -57,7 +57,7 @@ def test_variations_of_a_new_seed(
         print(f"\nproperties: AOT_PROPERTY_SEED={SEED}")
     end = time.monotonic() + GATE_SECONDS
     for number in count(SEED):
-        variation = variation_of(number, CASES)
+        variation = variation_of(number)
         problem = problem_of(variation, oracle, target)
         assert not problem, f"{number}: {variation}\n  {problem}"
         if time.monotonic() > end:
@@ -82,7 +82,7 @@ def test_a_wrong_value_is_found(oracle: Oracle, monkeypatch: pytest.MonkeyPatch)
     """Were the sign of zero's neighbours, of NaN or of infinity another."""
     variation = next(
         v
-        for v in (variation_of(n, CASES) for n in count())
+        for v in (variation_of(n) for n in count())
         if v.case.op == "Abs" and np.isnan(v.case.feeds()["x0"].astype(np.float64)).any()
     )
     assert problem_of(variation, oracle) == ""
