@@ -28,6 +28,11 @@ from aot.kernels.proof.strides import Division
 class Definitions(Elimination):
     """Facts, of variables that are defined by others too."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # of quotients by numbers: what is divided, by what, and what is left of it
+        self._rests: list[tuple[Polynomial, int, Polynomial]] = []
+
     def quotient(self, p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial] | None:
         """`p // divisor` and `p % divisor`, rounded down; None where `divisor` may be below 1."""
         number = known_value(divisor)
@@ -77,8 +82,28 @@ class Definitions(Elimination):
             r = self.variable(f"({self.text(p)}) % {divisor}", 0, divisor - 1, of=[p])
             self._divide(q, p, constant(divisor))
             self.define(r, combined(r, above, -1), combined(above, r, -1))
+            for fact in self._rounded_alike(p, divisor, above):
+                self.define(q, fact)
             self._quotients[key] = q, r
+            self._rests.append((p, divisor, above))
         return self._quotients[key]
+
+    def _rounded_alike(
+        self, p: Polynomial, divisor: int, above: Polynomial
+    ) -> Iterator[Polynomial]:
+        """What the remainder `above` of `p` and others say of each other: where n divides m and a
+        is b modulo n, `a % m - b % n` is a multiple of n in 0 .. m - n, which no sum of their
+        bounds says."""
+        for other, number, rest in self._rests:
+            large, small = (divisor, above), (number, rest)
+            if number > divisor:
+                large, small = small, large
+            is_multiple = large[0] % small[0] == 0
+            apart = combined(p, other, -1)
+            if is_multiple and all(c % small[0] == 0 for c in apart.values()):
+                between = combined(large[1], small[1], -1)
+                yield between
+                yield combined(constant(large[0] - small[0]), between, -1)
 
     def _by_polynomial(
         self, p: Polynomial, divisor: Polynomial, since: int
