@@ -290,7 +290,16 @@ class _Importer:
                 ranges = {str(s): r for s, r in self.program.range_constraints.items()}
                 if name in ranges and ranges[name].upper.is_Integer:
                     most = int(ranges[name].upper)
-                    extents.bound(place, dim, most, f"a size is at most {most}")
+                    if not self._forgets_broadcast(node, most):
+                        extents.bound(place, dim, most, f"a size is at most {most}")
+
+    def _forgets_broadcast(self, node: Any, most: int) -> bool:
+        """Whether a bound is what torch takes for a `masked_select`: the elements that its first
+        operand has before the mask broadcasts it. The entry gives the right one."""
+        if str(node.target) != "aten.masked_select.default":
+            return False
+        x = self._arguments(node)[0]
+        return isinstance(x, Value) and most == x.type.element_count
 
     def _type(self, value: Any) -> TensorType | None:
         if not is_tensor(value):

@@ -73,6 +73,8 @@ def scalar_tensor(n: Node, value: Operand, dtype: Any = None) -> Value:
 @torch_op("aten.arange.start_step")
 def arange(n: Node, start: Operand, end: Operand, step: Operand, dtype: Any = None) -> Value:
     (count,) = n.dims
+    if n.dtype.is_integer:  # torch counts in the result's type, from what it makes of the bounds
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if isinstance(start, (int, DimExpr)) and isinstance(step, (int, DimExpr)):
         wide = n.dtype if n.dtype in (DType.I32, DType.I64) else DType.I64
         made = n.emit("range", size=count, start=start, step=step, dtype=wide)

@@ -34,7 +34,9 @@ def gather(n: Node, x: Value, dim: int, indices: Value, sparse_grad: bool = Fals
     if x.type.rank == 0:
         return n.broadcast(x, indices.type.dims)
     axis = n.axis(dim, x.type.rank)
-    return n.emit("gather_elements", _cut(n, x, indices, axis), indices, axis=axis)
+    rows = _ranked(n, indices, x.type.rank)
+    found = n.emit("gather_elements", _cut(n, x, rows, axis), n.cast(rows, I64), axis=axis)
+    return n.reshape(found, n.dims)
 
 
 @torch_op("aten.take_along_dim.default")
@@ -45,6 +47,15 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None) -> Value:
     axis = n.axis(dim, x.type.rank)
     shape = [e if d != axis else x.type.dims[d] for d, e in enumerate(n.dims)]
     return n.emit("gather_elements", n.broadcast(x, shape), n.broadcast(indices, n.dims), axis=axis)
+
+
+def _ranked(n: Node, x: Value, rank: int) -> Value:
+    """`x` of as many dims as what it goes with: torch lets one number stand for a vector of one,
+    and no numbers at all for any tensor of none."""
+    if x.type.rank == rank:
+        return x
+    is_empty = 0 in x.type.dims
+    return n.reshape(x, (0,) * rank if is_empty else (1,) * rank)
 
 
 def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:

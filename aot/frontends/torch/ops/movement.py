@@ -188,8 +188,9 @@ def _rolled(n: Node, x: Value, axis: int, shift: Dim) -> Value:
 @torch_op("aten.unfold.default")
 def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows of `size` along a dim, their elements along a new last one."""
-    axis = n.axis(dim, x.type.rank) if x.type.rank else 0
-    x = n.reshape(x, x.type.dims or (1,))
+    if x.type.rank == 0:
+        return sliced(n, n.reshape(x, (1,)), 0, 0, size)
+    axis = n.axis(dim, x.type.rank)
     count = n.dims[axis]
     starts = n.reshape(n.emit("range", size=count, step=step), (count, 1))
     places = n.emit("add", starts, n.emit("range", size=size))
