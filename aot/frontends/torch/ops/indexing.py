@@ -76,20 +76,28 @@ def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
 def _scattered(
     n: Node, x: Value, dim: int, indices: Value, source: Operand, reduction: str
 ) -> Value:
-    if x.type.rank == 0:
-        raise UnsupportedNodeError("a scatter into a number is not supported")
-    axis = n.axis(dim, x.type.rank)
+    rank = max(x.type.rank, 1)
+    axis = n.axis(dim, rank)
+    indices = n.cast(_ranked(n, indices, rank), I64)
     shape = indices.type.dims
     if isinstance(source, Value):
         updates = n.cast(source, x.type.dtype)
         if source.type.rank == 0:
             updates = n.broadcast(updates, shape)
         elif source.type.dims != shape:
-            rank = x.type.rank
-            updates = n.emit("slice", updates, starts=(0,) * rank, stops=shape, steps=(1,) * rank)
+            cut = {"starts": (0,) * rank, "stops": shape, "steps": (1,) * rank}
+            updates = n.emit("slice", _ranked(n, updates, rank), **cut)
     else:
         updates = n.broadcast(n.value(source, x.type.dtype), shape)
-    return n.emit("scatter_elements", x, indices, updates, axis=axis, reduction=reduction)
+    made = n.emit(
+        "scatter_elements",
+        _ranked(n, x, rank),
+        indices,
+        updates,
+        axis=axis,
+        reduction=reduction,
+    )
+    return n.reshape(made, x.type.dims)
 
 
 @torch_op("aten.scatter.src", "aten.scatter.value")
@@ -128,7 +136,11 @@ def _rows(n: Node, indices: Value) -> Value:
 
 
 def _into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduction: str) -> Value:
-    """Slices along a dim in the places that indices say."""
+    """Slices along a dim in the places that indices say; a number is a vector of one."""
+    if x.type.rank == 0:
+        vector = n.reshape(x, (1,))
+        return n.reshape(_into_rows(n, vector, dim, indices, source, reduction), ())
+    source = _ranked(n, source, x.type.rank)
     axis = n.axis(dim, x.type.rank)
     order = [axis, *(d for d in range(x.type.rank) if d != axis)]
     back = [order.index(d) for d in range(x.type.rank)]
@@ -158,9 +170,9 @@ def index_add(
 
 @torch_op("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(n: Node, x: Value, dim: int, indices: Value, value: Operand) -> Value:
-    axis = n.axis(dim, x.type.rank)
+    axis = n.axis(dim, max(x.type.rank, 1))
     count = indices.type.element_count
-    shape = [count if d == axis else e for d, e in enumerate(x.type.dims)]
+    shape = [count if d == axis else e for d, e in enumerate(x.type.dims or (1,))]
     return _into_rows(n, x, dim, indices, n.broadcast(n.value(value, x.type.dtype), shape), "none")
 
 

@@ -20,6 +20,24 @@ def test_gathers_of_other_ranks(t: Any) -> None:
     check(functions, [x, one])
 
 
+def test_scatters_into_numbers(t: Any) -> None:
+    one, two, x = t.tensor(1.5), t.tensor(2.5), t.randn(5)
+    zero, three = t.tensor(0), t.tensor(3)
+    functions: Functions = {
+        "number": lambda one, two, x: t.scatter(one, 0, zero, two),
+        "vector": lambda one, two, x: t.scatter(one, 0, t.tensor([0]), t.ones(1)),
+        "added": lambda one, two, x: t.scatter_add(one, 0, zero, two),
+        "one position": lambda one, two, x: t.scatter(x, 0, three, two),
+        "constant": lambda one, two, x: t.scatter(x, 0, three, 4.0),
+        "copied": lambda one, two, x: t.index_copy(one, 0, zero, two),
+        "index added": lambda one, two, x: t.index_add(one, 0, t.tensor([0]), two, alpha=2),
+        "filled": lambda one, two, x: t.index_fill(one, 0, zero, 7.0),
+        "row copied": lambda one, two, x: t.index_copy(x, 0, three, two),
+        "row filled": lambda one, two, x: t.index_fill(x, 0, three, two),
+    }
+    check(functions, [one, two, x])
+
+
 def test_windows_of_a_number(t: Any) -> None:
     functions: Functions = {
         "one": lambda x: x.unfold(0, 1, 1),
@@ -39,8 +57,8 @@ def test_integer_ranges_of_fractions_count_in_integers(t: Any) -> None:
 
 def test_masked_select_bounds_what_the_mask_broadcasts(t: Any) -> None:
     x, mask = t.randn(4, 3), t.rand(5, 4, 3) > 0.2
-    check({"selected": lambda x, mask: t.masked_select(x, mask)}, [x, mask])
-    module = module_of({"selected": lambda x, mask: t.masked_select(x, mask)}, 2)
+    check({"selected": t.masked_select}, [x, mask])
+    module = module_of({"selected": t.masked_select}, 2)
     ran = aot.load(aot.compile(module, (x, mask), targets=["host"]), device="cpu")
     found = ran(x, mask)["selected"]
     assert t.equal(t.as_tensor(found), t.masked_select(x, mask))
