@@ -6,6 +6,7 @@ those whose results are random or undefined. torch's eager result is what is exp
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -175,6 +176,7 @@ def survey(
                 yield Record(name, dtype, samples, tuple(outcomes(name, dtype, samples)))
 
 
+@cache
 def _warm() -> None:
     """Imports and caches what every child needs; starts no thread, which a fork would lose."""
     import torch
@@ -236,6 +238,7 @@ def _in_child(
 
 def _serve(name: str, dtype: str, samples: int, first: int, send: Callable[[str], None]) -> None:
     """The child: runs samples from the `first` on, and tells of stages and outcomes."""
+    gc.freeze()  # a collection would copy all of the parent's memory
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     op = ops()[name]
     try:
