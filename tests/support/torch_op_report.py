@@ -40,14 +40,14 @@ def _of(records: Sequence[Record], verdicts: Sequence[str]) -> Iterator[tuple[Re
 
 
 def cause(note: str) -> list[str]:
-    """What a refusal names, without the numbers and names of its sample."""
+    """Why a refusal is one, without the ops, names and numbers of its sample."""
     lines = note.splitlines()
     causes = []
     for line in lines[1:] or lines:
-        text = re.sub(r" \(node '[^']*'\)|^node '[^']*' ", "", line.strip().split("; ")[0])
-        text = re.sub(r"'[^']*'", "'...'", text)
+        text = re.sub(r"^(model: )?([\w.]+ \(node '[^']*'[^)]*\): )?", "", line.strip())
+        text = re.sub(r"'[^']*'", "'...'", text.split("; ")[0])
         text = re.sub(r"\[[^\]]*\]", "[...]", text)
-        causes.append(re.sub(r"\b\d+(\.\d+)?\b", "N", text)[:120].replace("|", "/"))
+        causes.append(re.sub(r"\b\d+(\.\d+)?\b", "N", text)[:160].replace("|", "/"))
     return list(dict.fromkeys(causes))
 
 
@@ -59,9 +59,7 @@ def refusals(records: Sequence[Record]) -> str:
             groups.setdefault(text, Counter())[record.name] += 1
     rows = ["| samples | cause | ops |", "|---|---|---|"]
     for text, found in sorted(groups.items(), key=lambda item: (-item[1].total(), item[0])):
-        names = sorted(found)
-        more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-        rows.append(f"| {found.total()} | {text} | {', '.join(names[:6])}{more} |")
+        rows.append(f"| {found.total()} | {text} | {', '.join(sorted(found))} |")
     return "\n".join(rows) if groups else "None."
 
 
