@@ -159,7 +159,9 @@ def check_equal(place: Place, a: Dim, b: Dim, what: str) -> None:
 
 
 def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
-    """The dim that the one element of `count` is, at most `most`."""
+    """The dim that the one element of `count` is, at most `most`; 0 if it can be no other."""
+    if most == 0:
+        return 0
     leaves = _leaves(place, count)
     if len(leaves) > 1 or any(v.type.element_count != 1 for v in leaves):
         _give(place, count)  # and no symbols of elements beside it

@@ -210,8 +210,9 @@ def _true_places(n: Node, mask: Value) -> Value:
 
 @torch_op("aten.nonzero.default")
 def non_zero(n: Node, x: Value) -> Value:
-    if x.type.rank == 0:
-        raise UnsupportedNodeError("the places of a number are not supported")
+    if x.type.rank == 0:  # one row or none, of no numbers
+        places = extents.true_positions(n, n.reshape(truth(n, x), (1,)))
+        return n.broadcast(n.scalar(0, I64), (*places.type.dims, 0))
     return n.emit("transpose", _true_places(n, truth(n, x)), perm=(1, 0))
 
 

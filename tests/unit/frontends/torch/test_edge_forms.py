@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import aot
 from tests.support.torch_modules import Functions, check, module_of
 
@@ -62,3 +64,21 @@ def test_masked_select_bounds_what_the_mask_broadcasts(t: Any) -> None:
     ran = aot.load(aot.compile(module, (x, mask), targets=["host"]), device="cpu")
     found = ran(x, mask)["selected"]
     assert t.equal(t.as_tensor(found), t.masked_select(x, mask))
+
+
+@pytest.mark.parametrize("value", [3.0, 0.0])
+def test_places_of_a_number(t: Any, value: float) -> None:
+    check({"places": t.nonzero, "chosen": lambda x: t.masked_select(x, x > 1)}, [t.tensor(value)])
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)])
+def test_places_where_there_is_no_element(t: Any, shape: tuple[int, ...]) -> None:
+    functions: Functions = {
+        "places": t.nonzero,
+        "chosen": lambda x: x[x > 0],
+        "selected": lambda x: t.masked_select(x, x > 0),
+    }
+    x = t.zeros(shape)
+    check(functions, [x])
+    ran = aot.load(aot.compile(module_of(functions, 1), (x,), targets=["host"]), device="cpu")
+    assert {k: v.shape for k, v in ran(x).items()} == {k: f(x).shape for k, f in functions.items()}
