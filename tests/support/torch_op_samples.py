@@ -1,7 +1,7 @@
 """PyTorch's own samples of its ops: which are run, in which process, and what became of each.
 
 Owns the selection, the child processes and the comparison; no op is known here by its name but
-those whose results are random or undefined. torch's eager result is what is expected.
+those whose results are random, or undefined in part. torch's eager result is what is expected.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ UNDEFINED = frozenset(
         *("new_empty", "new_empty_strided"),
     )
 )
+# Ops that give values and positions, of equal elements any: what stands there is compared.
+TIED = frozenset({"topk"})
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,11 @@ def _as_module(op: Any, sample: Any) -> tuple[Any, list[Any]]:
             for place, tensor in zip(places, tensors):
                 fed[place] = tensor
             args, named = tree_unflatten(fed, form)
-            return op.op(*args, **named)
+            found = op.op(*args, **named)
+            if op.name not in TIED:
+                return found
+            dim = named.get("dim", args[2] if len(args) > 2 else -1)
+            return found[0], args[0].gather(dim, found[1])
 
     return Sample(), [values[place].detach().clone() for place in places]
 
