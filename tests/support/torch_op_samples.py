@@ -14,7 +14,7 @@ import resource
 import select
 import signal
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice
@@ -74,8 +74,9 @@ UNDEFINED = frozenset(
         *("new_empty", "new_empty_strided"),
     )
 )
-# Ops that give values and positions, of equal elements any: what stands there is compared.
-TIED = frozenset({"topk"})
+# Ops that give positions, of equal elements any: what stands there is compared -> which argument
+# after the input says the dim.
+TIED = {"argsort": 0, "sort": 0, "topk": 1}
 
 
 @dataclass(frozen=True)
@@ -317,12 +318,22 @@ def _as_module(op: Any, sample: Any) -> tuple[Any, list[Any]]:
                 fed[place] = tensor
             args, named = tree_unflatten(fed, form)
             found = op.op(*args, **named)
-            if op.name not in TIED:
-                return found
-            dim = named.get("dim", args[2] if len(args) > 2 else -1)
-            return found[0], args[0].gather(dim, found[1])
+            return _settled(op, found, args, named)
 
     return Sample(), [values[place].detach().clone() for place in places]
+
+
+def _settled(op: Any, found: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Results, with the elements at a position in place of one that may be any among equals."""
+    import torch
+
+    if op.name not in TIED or named.get("stable"):
+        return found
+    x, *others = args
+    dim = named.get("dim", others[TIED[op.name]] if len(others) > TIED[op.name] else -1)
+    if isinstance(found, torch.Tensor):
+        return x.gather(dim, found)
+    return found[0], x.gather(dim, found[1])
 
 
 def _described(sample: Any) -> str:
