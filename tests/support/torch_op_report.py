@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.support.paths import ROOT
 from tests.support.torch_op_samples import (
+    CONSIDERED,
     DTYPES,
     FAULTS,
     RANDOM,
@@ -92,8 +93,9 @@ def page(records: Sequence[Record]) -> str:
             "    python benchmarks/torch_op_samples.py --samples N --out samples.jsonl",
             "    python benchmarks/torch_op_samples.py --page samples.jsonl",
             "",
-            f"The second command writes this page: torch {version}, {names} names of ops, up to",
-            f"{samples} samples an op and dtype.",
+            f"The second command writes this page. Here: torch {version}, {names} names of ops,",
+            f"N = {samples}: of an op and dtype with more samples, those are spread over its first",
+            f"{CONSIDERED}.",
             "",
             "## Counts",
             "",
