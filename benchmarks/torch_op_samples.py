@@ -39,7 +39,8 @@ def main() -> int:
 
     options = _options()
     if options.page:
-        report.write([record for path in options.page for record in suite.read_records(path)])
+        records = [record for path in options.page for record in suite.read_records(path)]
+        report.write(list({(r.name, r.dtype): r for r in records}.values()))  # the last of each
         return 0
     names = suite.chosen(options.names, options.shard)
     records = suite.read_records(options.out) if options.out else []
