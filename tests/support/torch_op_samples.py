@@ -268,7 +268,8 @@ def outcome_of(
 ) -> Outcome:
     """Exports one sample as a module, compiles it for the host, runs it and compares.
 
-    The tensors of the sample are the module's inputs; all else is constant in it.
+    The tensors of the sample are the module's inputs; all else is constant in it. Of complex
+    results it gives the two parts.
     """
     import torch
 
@@ -306,7 +307,7 @@ def outcome_of(
 def _as_module(op: Any, sample: Any) -> tuple[Any, list[Any]]:
     """A module that calls the op on a sample, and the tensors that it takes."""
     import torch
-    from torch.utils._pytree import tree_flatten, tree_unflatten
+    from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
     values, form = tree_flatten(((sample.input, *sample.args), sample.kwargs))
     places = [i for i, value in enumerate(values) if isinstance(value, torch.Tensor)]
@@ -318,9 +319,18 @@ def _as_module(op: Any, sample: Any) -> tuple[Any, list[Any]]:
                 fed[place] = tensor
             args, named = tree_unflatten(fed, form)
             found = op.op(*args, **named)
-            return _settled(op, found, args, named)
+            return tree_map(_real, _settled(op, found, args, named))
 
     return Sample(), [values[place].detach().clone() for place in places]
+
+
+def _real(value: Any) -> Any:
+    """Complex tensors as their two parts: programs have no complex outputs."""
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return torch.view_as_real(value.resolve_conj())
+    return value
 
 
 def _settled(op: Any, found: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -376,8 +386,6 @@ def _elements_differ(wanted: Any, got: Any) -> str:
     """NaN is equal to NaN, an infinity to itself, integers and truth values exactly."""
     import torch
 
-    if wanted.is_complex():
-        wanted, got = torch.view_as_real(wanted), torch.view_as_real(got)
     name = str(wanted.dtype).removeprefix("torch.")
     if name not in _TOLERANCES:
         count = int((wanted != got).sum())
