@@ -21,7 +21,7 @@ def db(t: Any) -> dict[str, Any]:
     return suite.ops()
 
 
-@pytest.mark.parametrize("name", ["arange", "gather", "masked_select", "unfold"])
+@pytest.mark.parametrize("name", ["arange", "fft.fft", "gather", "masked_select", "unfold"])
 def test_samples_are_right(db: dict[str, Any], name: str) -> None:
     for record in suite.survey([name], suite.DTYPES, samples=2):
         assert [o for o in record.outcomes if o.verdict != "right"] == []
