@@ -139,8 +139,9 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
             # with the latter, SwiftShader 1.13. A product of as many rows as the device finds has
             # tiles for one row and for few rows beside, of which a run goes through one: lavapipe
             # takes 1.3 of the time to create minilm's, and a seventh for products of 2 to 8 rows.
-            # gelu that is right in its tail is longer, once a result of minilm's tiles.
-            most = 9300 if name == "minilm_l3" else 5400
+            # gelu that is right in its tail, and NaN of -infinity, is longer, once a result of
+            # minilm's tiles.
+            most = 9600 if name == "minilm_l3" else 5400
             assert executable.spirv is not None and len(executable.spirv) // 4 <= most
 
 
