@@ -21,7 +21,7 @@ from tests.support.onnx_cases import CASES
 from tests.support.onnx_properties import EXCLUSIONS, Oracle, problem_of, variation_of
 
 SEED = int(os.environ.get("AOT_PROPERTY_SEED") or random.SystemRandom().randrange(1 << 31))
-FEW, FEW_COMPILED, GATE_SECONDS = 400, 24, 50
+FEW, FEW_COMPILED, GATE_SECONDS = 400, 24, 30
 BLOCK, BLOCKS, BLOCKS_COMPILED = 2_000, 50, 5
 
 
