@@ -27,6 +27,7 @@ Array = np.ndarray[Any, Any]
 _KINDS = set(Kind) - {Kind.STRUCTURE, Kind.SHAPE}
 MAX_ELEMENTS = 4096
 _SHAPES = ((3, 4), (1, 4), (2, 33), (5, 1, 7), (2, 3, 4, 5), (17,), (64,), (1,), (), (0, 4))
+MANY_RUNS = 16
 NOISE = 2e-6  # what an op's float result may be off by, relative
 TOLERANCE = 2e-5
 
@@ -236,8 +237,10 @@ def difference(
     for number, (wanted, got) in enumerate(zip(expected, found, strict=True)):
         if wanted.shape != got.shape or wanted.dtype != got.dtype:
             return f"result {number}: {got.dtype}{got.shape}, expected {wanted.dtype}{wanted.shape}"
-        others = [run[number] for run in noisy]
-        off = _off(wanted, got, others, is_coarse=is_coarse)
+        off = _off(wanted, got, [run[number] for run in noisy], is_coarse=is_coarse)
+        if off.any() and len(noisy) < MANY_RUNS:  # a tie may fall to one side a few times
+            noisy += [noisy_run(function, inputs, n) for n in range(len(noisy), MANY_RUNS)]
+            off = _off(wanted, got, [run[number] for run in noisy], is_coarse=is_coarse)
         if off.any():
             at = tuple(int(i) for i in np.argwhere(off)[0]) if off.ndim else ()
             return (
