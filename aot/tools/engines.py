@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from aot.errors import CompileError
 from aot.frontends import registry
 from aot.tools.bench.benchmark import Case, prepared_command, round_median
-from aot.tools.onnx_engine import first_line, numpy_name
+from aot.tools.engine_errors import cannot_run, check_format
+from aot.tools.onnx_engine import numpy_name
 
 Arrays = Mapping[str, NDArray[Any]]
 Opened = Callable[[], object]  # runs once
@@ -84,11 +85,7 @@ def compare(
 
 def check_onnx(engine: str, model: str | os.PathLike[str]) -> None:
     """Raises a CompileError unless `model` is an ONNX file, which is what other engines read."""
-    found = registry.find(model)
-    if found is not registry.ONNX:
-        raise CompileError(
-            f"{engine} cannot run {os.fspath(model)}: it is {found.name}, expected an ONNX model"
-        )
+    check_format(engine, model, registry.ONNX)
 
 
 def installed() -> tuple[str, ...]:
@@ -120,7 +117,7 @@ def _open(name: str, model: Path, inputs: Arrays, threads: int) -> Opened:
     except ImportError as error:
         raise CompileError(f"{name} is not installed: pip install {name}") from error
     except Exception as error:  # engines' exceptions have no common base
-        raise CompileError(f"{name} cannot run {model}: {first_line(error)}") from error
+        raise cannot_run(name, model, error) from error
     return run
 
 

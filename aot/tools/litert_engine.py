@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import CompileError
-from aot.tools.onnx_engine import first_line
+from aot.tools.engine_errors import cannot_run
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -29,13 +29,13 @@ def open_litert(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
     try:
         interpreter = Interpreter(str(model), num_threads=1)
     except (RuntimeError, ValueError) as error:
-        raise CompileError(f"litert cannot run {model}: {first_line(error)}") from error
+        raise cannot_run("litert", model, error) from error
 
     def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
         try:
             return _results(interpreter, inputs)
         except (RuntimeError, ValueError) as error:
-            raise CompileError(f"litert cannot run {model}: {first_line(error)}") from error
+            raise cannot_run("litert", model, error) from error
 
     return run
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import CompileError
-from aot.tools.onnx_engine import first_line
+from aot.tools.engine_errors import cannot_run
 
 Arrays = Mapping[str, NDArray[Any]]
 TOKENS, LOGITS = "tokens", "logits"
@@ -46,7 +46,7 @@ def open_llama(
             verbose=False,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        raise CompileError(f"llama.cpp cannot run {model}: {first_line(error)}") from error
+        raise cannot_run("llama.cpp", model, error) from error
 
     def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
         tokens = inputs[TOKENS]
@@ -58,7 +58,7 @@ def open_llama(
         try:
             opened.eval(tokens.tolist())
         except (RuntimeError, ValueError) as error:
-            raise CompileError(f"llama.cpp cannot run {model}: {first_line(error)}") from error
+            raise cannot_run("llama.cpp", model, error) from error
         return {LOGITS: np.array(opened.scores[first : opened.n_tokens], np.float32)}
 
     return run

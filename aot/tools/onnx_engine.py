@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aot.errors import CompileError
+from aot.tools.engine_errors import cannot_run
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -27,11 +28,6 @@ _NUMPY = {
 def numpy_name(onnx_type: str) -> str:
     """numpy's name of the elements of what ONNX Runtime calls tensor(float)."""
     return _NUMPY.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
-
-
-def first_line(error: Exception) -> str:
-    """Why an engine failed; exceptions of engines have no common base."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
@@ -54,7 +50,7 @@ def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]
         names = [o.name for o in session.get_outputs()]
         types = {i.name: i.type for i in session.get_inputs()}
     except Exception as error:  # its exceptions have no common base of their own
-        raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
+        raise cannot_run("onnxruntime", model, error) from error
 
     def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
         # a compiled-in value may come as a plain number
@@ -62,7 +58,7 @@ def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]
         try:
             return dict(zip(names, map(np.asarray, session.run(names, feeds)), strict=True))
         except Exception as error:
-            raise CompileError(f"onnxruntime cannot run {model}: {first_line(error)}") from error
+            raise cannot_run("onnxruntime", model, error) from error
 
     return run
 

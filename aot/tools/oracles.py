@@ -15,11 +15,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from aot.errors import CompileError
 from aot.frontends import registry
 from aot.frontends.registry import Frontend
 from aot.records import dataclass
 from aot.runtime.loader import Program
+from aot.tools.engine_errors import check_format
 from aot.tools.litert_engine import open_litert
 from aot.tools.llama_engine import open_llama
 from aot.tools.onnx_engine import draws_numbers, open_onnxruntime
@@ -74,12 +74,8 @@ class Oracle:
             CompileError: the model is of another format, or the engine is not installed or can't
                 read it.
         """
-        found = registry.find(model) if self.format is not None else None
-        if found is not self.format:
-            assert found is not None and self.format is not None
-            raise CompileError(
-                f"{self.name} cannot run {model}: it is {found.name}, expected {self.format.name}"
-            )
+        if self.format is not None:
+            check_format(self.name, model, self.format)
         return self.open(model, program)
 
 

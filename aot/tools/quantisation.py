@@ -25,8 +25,9 @@ from aot.link.files import write_atomically
 from aot.records import dataclass
 from aot.tools.block_quantisation import quantise_weights
 from aot.tools.calibration import InputSpec, Sample, samples_of
+from aot.tools.engine_errors import first_line
 from aot.tools.engines import check_onnx
-from aot.tools.onnx_engine import first_line, numpy_name
+from aot.tools.onnx_engine import numpy_name
 
 # samples on which errors are measured: each keeps what all layers compute
 MEASURED = 4

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.tools.onnx_engine import first_line
+from aot.tools.engine_errors import cannot_run
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -48,7 +48,7 @@ def open_torch(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
             with torch.no_grad():
                 made = pytree.tree_leaves(module(*args, **kwargs))
         except Exception as error:  # torch's own have no common base
-            raise CompileError(f"torch cannot run {model}: {first_line(error)}") from error
+            raise cannot_run("torch", model, error) from error
         return {
             leaf.name: np.array(array_of(torch.as_tensor(value)))
             for leaf, value in zip(calling.outputs, made, strict=True)
