@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aot.errors import CompileError
 from aot.ir.graph import Op
 from aot.ir.record import Kind
 from aot.ir.types import Array, DType
 from aot.ops.blocked import MATMUL_BLOCKED
 from aot.ops.quantization import QUANTIZE
-from aot.records import dataclass
+from aot.options import CompileOptions
 
 NEAR_TIE = 1e-3  # of a step: as far as sums of floats in another order move a quotient
 RUNS = 3
@@ -36,38 +35,16 @@ _NAMES = {"fp32": DType.F32, "fp16": DType.F16, "bf16": DType.BF16}
 _COMPUTES = frozenset(Kind) - {Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE}
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The roundings that a compile was asked for, as its options of the same names.
-
-    Attributes:
-        storage: what float32 is kept in: "fp32" or "fp16".
-        arithmetic: what products of float32 are computed in: "fp32", "fp16" or "bf16".
-        activations: how activations meet weights that are quantised: "model", "f32" or "int8".
-    """
-
-    storage: str = "fp32"
-    arithmetic: str = "fp32"
-    activations: str = "model"
-
-    def __post_init__(self) -> None:
-        for name, choices in (
-            ("storage", ("fp32", "fp16")),
-            ("arithmetic", tuple(_NAMES)),
-            ("activations", ("model", "f32", "int8")),
-        ):
-            if getattr(self, name) not in choices:
-                raise CompileError(
-                    f"{name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}"
-                )
-
-
 class OtherRoundings:
     """Runs a model as an engine would that rounds otherwise: a `Disturbance` of the interpreter."""
 
-    def __init__(self, seed: int, asked: Asked | None = None) -> None:
+    def __init__(self, seed: int, options: CompileOptions | None = None) -> None:
+        """
+        Args:
+            options: those of a compile, whose storage, arithmetic and activations round too.
+        """
         self._random = np.random.default_rng(seed)
-        self._asked = asked or Asked()
+        self._options = options or CompileOptions()
 
     def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
         """Moves the quotients of `quantize` by up to NEAR_TIE of a step, and floats that are read
@@ -92,18 +69,18 @@ class OtherRoundings:
         return [self._nudged(r, DType.of(r)) if DType.of(r) in _EPSILONS else r for r in results]
 
     def _is_quantised(self, op: Op) -> bool:
-        if op.record is not MATMUL_BLOCKED or self._asked.activations == "f32":
+        if op.record is not MATMUL_BLOCKED or self._options.activations == "f32":
             return False
-        return bool(op.attrs["may_quantize"]) or self._asked.activations == "int8"
+        return bool(op.attrs["may_quantize"]) or self._options.activations == "int8"
 
     def _as_read(self, op: Op, x: Array) -> Array:
         """An operand as what is asked for stores and multiplies it."""
         if DType.of(x) is not DType.F32:
             return x
-        if self._asked.storage != "fp32":
-            x = self._nudged(x, _NAMES[self._asked.storage])
-        if self._asked.arithmetic != "fp32" and op.record.kind is Kind.CONTRACTION:
-            x = self._nudged(x, _NAMES[self._asked.arithmetic])
+        if self._options.storage != "fp32":
+            x = self._nudged(x, _NAMES[self._options.storage])
+        if self._options.arithmetic != "fp32" and op.record.kind is Kind.CONTRACTION:
+            x = self._nudged(x, _NAMES[self._options.arithmetic])
         return x
 
     def _noise(self, shape: tuple[int, ...], most: float) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.options import Tie
+from aot.options import CompileOptions, Tie
 from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
@@ -33,7 +33,7 @@ from aot.tools.agreement import (
 from aot.tools.open_extents import with_followers
 from aot.tools.oracles import ORACLES, REFERENCE, Choice, Run, usual
 from aot.tools.reference_engine import open_reference, read
-from aot.tools.rounding import ALLOWANCE, RUNS, Asked, OtherRoundings
+from aot.tools.rounding import ALLOWANCE, RUNS, OtherRoundings
 
 STATE_STEPS = 3
 TRIES = 4  # random inputs that are tried until every output has elements that differ
@@ -155,7 +155,7 @@ def verify(
         raise CompileError("kwargs and dynamic_shapes go with a module of PyTorch")
     if against is not None and against not in ORACLES:
         raise CompileError(f"no engine is called {against!r}: {', '.join(ORACLES)}")
-    asked = Asked(storage, arithmetic, activations)
+    options = CompileOptions(storage=storage, arithmetic=arithmetic, activations=activations)
     with load(module, device, entry=entry, target=target) as program:
         outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
         first = {t.name: _at_first(t) for t in program.states}
@@ -182,7 +182,7 @@ def verify(
     compared = least_agreement(found)
     is_far = any(TOLERANCE < o.error < float("inf") for o in compared)
     if noise or (tolerance is None and is_far):
-        compared = _allowed(compared, Path(model), calls, asked)
+        compared = _allowed(compared, Path(model), calls, options)
     if tolerance is not None:
         compared = tuple(
             replace(o, tolerance=tolerance, rms_tolerance=float("inf")) for o in compared
@@ -257,13 +257,13 @@ class _Calls:
 
 
 def _allowed(
-    outputs: tuple[OutputAgreement, ...], model: Path, calls: _Calls, asked: Asked
+    outputs: tuple[OutputAgreement, ...], model: Path, calls: _Calls, options: CompileOptions
 ) -> tuple[OutputAgreement, ...]:
     """The outputs with the tolerances that roundings explain."""
     module = read(model)
     expected = calls.again(open_reference(model, module))
     others = [
-        calls.again(open_reference(model, module, OtherRoundings(seed, asked)))
+        calls.again(open_reference(model, module, OtherRoundings(seed, options)))
         for seed in range(RUNS)
     ]
     spread = least_agreement(

@@ -10,18 +10,20 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.cli.main import ORACLE_NAMES
 from aot.cli.text import verification_table
 from aot.errors import CompileError
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module
 from aot.ir.types import DType
+from aot.options import CompileOptions
 from aot.runtime.inputs import make_inputs
 from aot.runtime.tensors import TensorInfo
 from aot.tools import oracles
 from aot.tools.agreement import Worst, compare, least_agreement
 from aot.tools.engines import check_onnx
 from aot.tools.open_extents import with_followers
-from aot.tools.rounding import Asked, OtherRoundings
+from aot.tools.rounding import OtherRoundings
 from aot.tools.verification import verify
 
 X = TensorInfo("x", "f32", ("N", 3, "W"), ((2, 8), (3, 3), (0, None)))
@@ -329,9 +331,13 @@ def test_what_is_exact_is_no_noise() -> None:
     function = b.module().main
     values = np.random.default_rng(1).normal(size=(4, 64)).astype(np.float32)
     (expected,) = run(function, [values])
-    for asked in (Asked(), Asked(storage="fp16"), Asked(arithmetic="bf16")):
-        (found,) = run(function, [values], disturbance=OtherRoundings(0, asked))
+    for asked in ({}, {"storage": "fp16"}, {"arithmetic": "bf16"}):
+        (found,) = run(function, [values], disturbance=OtherRoundings(0, CompileOptions(**asked)))
         assert compare("y", found, expected).error < 1e-3
+
+
+def test_the_command_offers_every_engine() -> None:
+    assert tuple(oracles.ORACLES) == ORACLE_NAMES
 
 
 @pytest.mark.parametrize("engine", ["reference", "onnxruntime"])
