@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from aot.builder import Builder
 from aot.errors import CompileError
 from aot.ir.graph import Function, Module, Op, Value
-from aot.ir.interpreter.interpreter import _Frame, bind_symbols
+from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Kind, OpRecord, Sample
 from aot.ir.types import DType, TensorType
 from tests.support.op_samples import draw as drawn
@@ -174,19 +174,23 @@ def _brought_to(b: Builder, value: Value, wanted: TensorType) -> Value:
 # comparing
 
 
-class _NoisyFrame(_Frame):
-    """Every float result is a little off, as it may be on a backend."""
+class _Noise:
+    """Every float result is a little off, as it may be on a backend: a `Disturbance`."""
 
-    rng: np.random.Generator
-    nan_sign: float
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nan_sign = (-1.0) ** seed
 
-    def refer(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
-        if op.record.kind is Kind.REDUCTION:  # what is cancelled inside it is off as well
-            operands = [x if x is None else self.nudged(x) for x in operands]
-        found = super().refer(op, operands)
+    def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
+        if op.record.kind is not Kind.REDUCTION:
+            return operands
+        # what is cancelled inside it is off as well
+        return [x if x is None else self.nudged(x) for x in operands]
+
+    def after(self, op: Op, results: list[Array]) -> list[Array]:
         if op.record.kind in (Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTURE):
-            return found  # moved elements are the same bits
-        return [self.disturbed(a) for a in found]
+            return results  # moved elements are the same bits
+        return [self.disturbed(a) for a in results]
 
     def nudged(self, array: Array) -> Array:
         """Floats of 32 bits and more, each off by its last bit."""
@@ -209,14 +213,8 @@ class _NoisyFrame(_Frame):
 
 def noisy_run(function: Function, inputs: Mapping[str, Array], seed: int) -> list[Array]:
     """The function's results where each op's floats are off by as much as is allowed."""
-    arrays = [inputs[v.name] for v in function.inputs]
-    frame = _NoisyFrame(
-        function, bind_symbols(function, [a.shape for a in arrays]), False, None, None
-    )
-    frame.rng = np.random.default_rng(seed)
-    frame.nan_sign = (-1.0) ** seed
-    with np.errstate(all="ignore"):
-        return frame.run(function.block, arrays)
+    copies = {v.name: inputs[v.name].copy() for v in function.inputs}  # it may write them
+    return run(function, copies, disturbance=_Noise(seed))
 
 
 def difference(
