@@ -138,17 +138,8 @@ class Conclusions:
     def hold(self, e: Expr, sign: bool) -> bool:
         """Assumes a condition; False where it surely never holds."""
         found = self.values.condition(e, sign)
-        if self.space.is_contradictory(found.facts):
+        if not self.space.assume_all(found.facts, found.disjunctions):
             return False
-        self.space.assume(*found.facts)
-        for ways in found.disjunctions:
-            left = [facts for facts in ways if not self.space.is_contradictory(facts)]
-            if not left:
-                return False
-            if len(left) == 1:
-                self.space.assume(*left[0])
-            else:
-                self.space.assume_one_of(tuple(left))
         ways_to = self.ways(e, sign)
         if len(ways_to) == 1:
             for goal in ways_to[0]:

@@ -275,6 +275,26 @@ class Facts:
                     pending.extend(self._without_factor(number))
                 pending.extend(self._only_choice(number))
 
+    def assume_all(
+        self,
+        facts: Sequence[Polynomial],
+        disjunctions: Sequence[tuple[tuple[Polynomial, ...], ...]],
+    ) -> bool:
+        """Adds facts, and that of each disjunction the facts of one way hold; False where that
+        surely can't be."""
+        if self.is_contradictory(facts):
+            return False
+        self.assume(*facts)
+        for ways in disjunctions:
+            left = [way for way in ways if not self.is_contradictory(way)]
+            if not left:
+                return False
+            if len(left) == 1:
+                self.assume(*left[0])
+            else:
+                self.assume_one_of(tuple(left))
+        return True
+
     def assume_one_of(self, ways: tuple[tuple[Polynomial, ...], ...]) -> None:
         """Adds that the facts of one of these ways hold from here on, until `leave`."""
         self._disjunctions.append(ways)

@@ -372,18 +372,7 @@ class Walk:
     def hold(self, e: Expr, sign: bool = True) -> bool:
         """Adds what follows from a condition; False where it surely never holds."""
         found = self.values.condition(e, sign)
-        if self.space.is_contradictory(found.facts):
-            return False
-        self.space.assume(*found.facts)
-        for ways in found.disjunctions:
-            left = [facts for facts in ways if not self.space.is_contradictory(facts)]
-            if len(left) == 1:
-                self.space.assume(*left[0])
-            elif left:
-                self.space.assume_one_of(tuple(left))
-            else:
-                return False
-        return True
+        return self.space.assume_all(found.facts, found.disjunctions)
 
     # What memories hold
 
