@@ -1,20 +1,24 @@
 """Conditions as what is to be shown, and as what is known: for proofs about pairs of accesses.
 
 Owns conditions that are no inequalities, as comparisons of floats, which hold or don't as a whole;
-what is shown of an access by the conditions around it; and unions of conditions that hold always.
+what is shown of an access by the conditions around it; unions of conditions that hold always; and
+what every question about a kernel's accesses starts from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import field
 from enum import Enum
 from itertools import product
 
 from aot.ir import expr
+from aot.ir.dims import Interval
 from aot.ir.expr import Binary, Cast, Const, Expr, Unary
 from aot.ir.types import DType
-from aot.kernels.proof.accesses import Condition, Copy, Scene
+from aot.kernels.ir.nodes import Kernel
+from aot.kernels.proof.accesses import Access, Condition, Copy, Scene, accesses_of
 from aot.kernels.proof.conditions import NEGATED
 from aot.kernels.proof.polynomials import Polynomial, combined, constant, known_value, scaled
 from aot.records import dataclass
@@ -37,6 +41,19 @@ class Literal:
 Goal = Polynomial | Literal
 """What is to be shown: that a polynomial is not negative, or a literal."""
 Goals = list[Goal]
+
+
+@dataclass
+class Answer:
+    """What was found of a kernel.
+
+    Attributes:
+        proved: how many of its loads, results or groups of accesses.
+        unproved: the others, in words.
+    """
+
+    proved: int = 0
+    unproved: list[str] = field(default_factory=list)
 
 
 class Effort(Enum):
@@ -245,3 +262,35 @@ class Conclusions:
             return False
         self.space.assume(fact)
         return not self.space.is_absurd([fact])
+
+
+class Question:
+    """A question about the accesses of one kernel, its scene, and the answer so far."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        known: Mapping[str, Interval] | None,
+        index_bits: int,
+        accesses: Sequence[Access] | None,
+    ) -> None:
+        """
+        Args:
+            known: bounds of symbols; others are not negative.
+            index_bits: how wide an index is on the target.
+            accesses: the kernel's, where they are at hand.
+        """
+        self.kernel = kernel
+        self.scene = Scene(kernel, known or {}, index_bits)
+        self.space = self.scene.space
+        self.values = self.scene.values
+        self.conclusions = Conclusions(self.scene)
+        self.accesses = accesses_of(kernel) if accesses is None else accesses
+        self.found = Answer()
+
+    def say(self, is_proved: bool, what: str) -> None:
+        """Adds to the answer; `what` is said of what is not proved."""
+        if is_proved:
+            self.found.proved += 1
+        else:
+            self.found.unproved.append(what)

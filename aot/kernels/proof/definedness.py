@@ -9,7 +9,6 @@ come before a load; takes for granted that nothing else writes between them, whi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import product as product_of
 
 from aot.ir.dims import Interval
@@ -17,14 +16,12 @@ from aot.kernels.ir.nodes import Buffer, Kernel, LoopKind, Scratch
 from aot.kernels.proof.accesses import (
     Access,
     Copy,
-    Scene,
-    accesses_of,
     alternatives,
     common_frames,
     loops_among,
     private_axes,
 )
-from aot.kernels.proof.conclusions import Conclusions, Effort, Goals
+from aot.kernels.proof.conclusions import Answer, Effort, Goals, Question
 from aot.kernels.proof.polynomials import (
     Polynomial,
     combined,
@@ -37,8 +34,8 @@ from aot.kernels.proof.polynomials import (
 )
 from aot.kernels.proof.values import Memory
 from aot.kernels.proof.witnesses import Unknowns, chain_of, longest_first, plain
-from aot.records import dataclass
 
+UNKNOWN = "not known to be written"
 MOST_MEMBERS = 80  # witnesses that are looked at together
 Variant = tuple[bool, bool, bool, bool]
 # Whether remainders are written as differences, digits are what is written so, loops that don't
@@ -52,31 +49,6 @@ TRIED: tuple[tuple[Variant, ...], ...] = (
 ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED)
 
 
-@dataclass(frozen=True)
-class Undefined:
-    """What was not shown: a load of what may not have been written, or a result that may not all
-    be."""
-
-    memory: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.memory}: not known to be written"
-
-
-@dataclass
-class Definedness:
-    """What was found of a kernel.
-
-    Attributes:
-        proved: how many loads and results.
-        unproved: the first that is not proved.
-    """
-
-    proved: int = 0
-    unproved: list[Undefined] = field(default_factory=list)
-
-
 def check_definedness(
     kernel: Kernel,
     known: Mapping[str, Interval] | None = None,
@@ -84,7 +56,7 @@ def check_definedness(
     *,
     initialised: Collection[str] = (),
     accesses: Sequence[Access] | None = None,
-) -> Definedness:
+) -> Answer:
     """Proves what can be proved of a kernel's loads and results.
 
     Args:
@@ -92,24 +64,19 @@ def check_definedness(
         index_bits: how wide an index is on the target.
         initialised: names of written buffers that hold elements before the kernel runs.
     """
-    return _Check(kernel, known or {}, index_bits, initialised, accesses).run()
+    return _Check(kernel, known, index_bits, initialised, accesses).run()
 
 
-class _Check:
+class _Check(Question):
     def __init__(
         self,
         kernel: Kernel,
-        known: Mapping[str, Interval],
+        known: Mapping[str, Interval] | None,
         index_bits: int,
         initialised: Collection[str],
         accesses: Sequence[Access] | None,
     ) -> None:
-        self.kernel = kernel
-        self.scene = Scene(kernel, known, index_bits)
-        self.space = self.scene.space
-        self.values = self.scene.values
-        self.conclusions = Conclusions(self.scene)
-        self.accesses = accesses_of(kernel) if accesses is None else accesses
+        super().__init__(kernel, known, index_bits, accesses)
         self.initialised = initialised
         self.stores: dict[Memory, list[Access]] = {}
         for access in self.accesses:
@@ -117,7 +84,6 @@ class _Check:
                 ways = alternatives(access)
                 found = self.stores.setdefault(access.memory, [])
                 found += ways if len(ways) == 1 else [*ways, access]  # the latest is tried first
-        self.found = Definedness()
         # scratch of which each iteration of a PARALLEL loop has its own
         self.of_iterations = {
             access.memory
@@ -128,7 +94,7 @@ class _Check:
         # where an element was stored, or shown to be
         self._stored: dict[object, list[tuple[tuple[int, bool], ...]]] = {}
 
-    def run(self) -> Definedness:
+    def run(self) -> Answer:
         for access in self.accesses:
             if access.memory.name in self.initialised:
                 continue
@@ -137,18 +103,12 @@ class _Check:
             if access.is_write:
                 self.remember(access)
             elif not self.is_remembered(access):
-                self.say(self.is_defined(access), access.memory, "load of")
+                self.say(self.is_defined(access), f"load of {access.memory.name}: {UNKNOWN}")
                 self.remember(access)
         for buffer in self.kernel.buffers:
             if buffer.is_written and buffer.name not in self.initialised:
-                self.say(self.is_written(buffer), buffer, "result")
+                self.say(self.is_written(buffer), f"result {buffer.name}: {UNKNOWN}")
         return self.found
-
-    def say(self, is_proved: bool, memory: Memory, what: str) -> None:
-        if is_proved:
-            self.found.proved += 1
-        else:
-            self.found.unproved.append(Undefined(memory.name, what))
 
     # The same element, where it was stored before
 

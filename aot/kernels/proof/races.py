@@ -9,7 +9,6 @@ their indices differ. Takes for granted that buffers do not overlap, but for the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 
 from aot.ir.dims import Interval
 from aot.kernels.ir.nodes import Barrier, Buffer, For, If, Kernel, LoopKind, Scratch, Space, Stmt
@@ -17,13 +16,11 @@ from aot.kernels.proof.accesses import (
     Access,
     Copy,
     Frame,
-    Scene,
-    accesses_of,
     alternatives,
     common_frames,
     loops_among,
 )
-from aot.kernels.proof.conclusions import Conclusions
+from aot.kernels.proof.conclusions import Answer, Question
 from aot.kernels.proof.polynomials import (
     Polynomial,
     combined,
@@ -45,44 +42,24 @@ MOST_UNFOLDED = 8  # variables, to their quotients and remainders
 MOST_PAIRS = 400  # of one loop, or of all lanes
 
 
-@dataclass(frozen=True)
-class Race:
-    """Accesses of which it was not shown that they leave each other alone."""
-
-    memory: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.memory}: {self.what} may meet in an element"
-
-
-@dataclass
-class Races:
-    """What was found of a kernel.
-
-    Attributes:
-        proved: how many groups of accesses.
-        unproved: the others.
-    """
-
-    proved: int = 0
-    unproved: list[Race] = field(default_factory=list)
-
-
 def check_races(
     kernel: Kernel,
     known: Mapping[str, Interval] | None = None,
     index_bits: int = 64,
     *,
     accesses: Sequence[Access] | None = None,
-) -> Races:
+) -> Answer:
     """Proves what can be proved of a kernel's iterations and lanes.
 
     Args:
         known: bounds of symbols; others are not negative.
         index_bits: how wide an index is on the target.
     """
-    return _Check(kernel, known or {}, index_bits, accesses).run()
+    return _Check(kernel, known, index_bits, accesses).run()
+
+
+def _meeting(memory: Memory, what: str) -> str:
+    return f"{memory.name}: {what} may meet in an element"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,41 +92,21 @@ class _Digit:
         return combined(self.second, self.first, -1)
 
 
-class _Check:
-    def __init__(
-        self,
-        kernel: Kernel,
-        known: Mapping[str, Interval],
-        index_bits: int,
-        accesses: Sequence[Access] | None,
-    ) -> None:
-        self.kernel = kernel
-        self.scene = Scene(kernel, known, index_bits)
-        self.space = self.scene.space
-        self.values = self.scene.values
-        self.conclusions = Conclusions(self.scene)
-        self.accesses = accesses_of(kernel) if accesses is None else accesses
-        self.found = Races()
-
-    def run(self) -> Races:
+class _Check(Question):
+    def run(self) -> Answer:
         for depth, frame, inside in self.independent_loops():
             for memory, group in self.groups(inside):
                 if not self.is_excluded(frame, memory):
                     apart = any(self.are_apart(depth, frame, g) for g in written(group))
                     assert frame.loop is not None
-                    self.say(apart, memory, f"iterations of {frame.loop.kind.value} loop")
+                    what = f"iterations of {frame.loop.kind.value} loop"
+                    self.say(apart, _meeting(memory, what))
         if max(self.kernel.workgroup_size) > 1:
             for memory, group in self.groups(self.accesses):
                 if isinstance(memory, Buffer) or memory.space is Space.WORKGROUP:
                     apart = any(self.lanes_are_apart(memory, g) for g in written(group))
-                    self.say(apart, memory, "lanes")
+                    self.say(apart, _meeting(memory, "lanes"))
         return self.found
-
-    def say(self, is_proved: bool, memory: Memory, what: str) -> None:
-        if is_proved:
-            self.found.proved += 1
-        else:
-            self.found.unproved.append(Race(memory.name, what))
 
     @staticmethod
     def is_excluded(frame: Frame, memory: Memory) -> bool:
