@@ -25,8 +25,10 @@ def cast_array(x: Array, to: DType) -> Array:
 
 
 def to_bf16(x: Array) -> Array:
-    """Numbers as bfloat16, rounded once, though ml_dtypes does it by way of float32: what goes
-    there is rounded to odd, after which another rounding to nearest is that of the number."""
+    """Numbers as bfloat16, rounded to nearest once.
+
+    ml_dtypes rounds by way of float32. To keep that from rounding twice, wider numbers are first
+    rounded to an odd float32."""
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
         low = x & x.dtype.type(0x7FF)
         is_long = (x >> 53 != 0) & (x >> 53 != -1) if x.dtype.kind == "i" else x >> 53 != 0

@@ -398,8 +398,8 @@ class OpRecord:
 
     @property
     def rounds_freely(self) -> bool:
-        """Whether engines that are right differ in the last bits of a result of floats: of a sum,
-        whose order is open, or of a function that isn't correctly rounded."""
+        """Whether two correct engines may differ in the last bits of a float result. They may in a
+        sum, whose order is open, and in a function that isn't correctly rounded."""
         if self.is_approximate is not None:
             return self.is_approximate
         return self.kind in _SUMMING

@@ -326,8 +326,7 @@ class Copies(Values):
 
 
 class Comparisons(Inequalities):
-    """Variables and facts, with what is tried of values that may wrap, and limits of steps: for
-    each question, and for all of a kernel.
+    """Inequalities with a limit of steps for each question, and one for all of a kernel.
 
     Attributes:
         spent: steps of the questions before this one.
@@ -383,8 +382,10 @@ class Scene:
         return Copies(self.kernel, self.space, self.known, {}, self.index_bits)
 
     def copy(self, access: Access, shared: int = 1 << 30, role: object = None) -> Copy:
-        """An access in the iteration of its first `shared` loops that all copies share, and in one
-        of its own of the others, which copies of one `role` share."""
+        """A copy of an access, in some iteration of its loops.
+
+        All copies are in the same iteration of the first `shared` loops. Copies of one `role` are
+        in the same iteration of the others too."""
         shared = min(shared, len(access.loops))
         key = access, shared, role if shared < len(access.loops) else None
         if key not in self._made:

@@ -236,7 +236,7 @@ class Conclusions:
         return True
 
     def _holds_without(self, goal: Goal, others: list[Goals]) -> bool:
-        """Whether the others cover what is left where a goal does not hold."""
+        """Whether the others cover all cases in which a goal does not hold."""
         with self.scope():
             if not self._assume(goal, False):
                 return True

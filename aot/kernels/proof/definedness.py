@@ -173,7 +173,7 @@ class _Check(Question):
         return total
 
     def strides(self, stores: Sequence[Access], dim: int) -> list[Polynomial]:
-        """By what numbers of loops, and what is made of them, are multiplied in stores' indices."""
+        """The factors of loop variables, and of numbers made of them, in the stores' indices."""
         found: dict[frozenset[object], Polynomial] = {}
         for store in stores:
             copy = self.scene.copy(store)
@@ -208,8 +208,8 @@ class _Check(Question):
         stores: Sequence[tuple[Access, int, int | None]],
         targets: Sequence[Polynomial],
     ) -> list[Polynomial] | None:
-        """All that a load may read, by the range of each index, in digits of the strides that
-        stores have; None where none has one."""
+        """An element for all that a load may read: a digit of any value for each stride of the
+        stores. None where no store has a stride."""
         found: list[Polynomial] = []
         is_other = False
         for dim, target in enumerate(targets):
@@ -273,8 +273,8 @@ class _Check(Question):
         elements: Sequence[list[Polynomial]],
         load: Access | None,
     ) -> bool:
-        """Whether stores reach an element together, of which it is enough that they reach one of
-        `elements`: any of them is in it."""
+        """Whether stores together reach all that a load reads. `elements` are ways to write that:
+        one of them, reached, is enough."""
         lanes = self.lanes_of(load)
         for effort, targets in product_of(Effort, elements):
             self.conclusions.effort = effort
@@ -345,7 +345,7 @@ class _Check(Question):
                         yield from self.goals(store, shared, given, targets, lanes, earlier, before)
 
     def before_this(self, store: Access, earlier: int | None) -> Polynomial | None:
-        """The iteration of the loop that a load is in, of which the store is in an earlier one."""
+        """The load's iteration of the loop in whose earlier iterations the store ran."""
         if earlier is None:
             return None
         var = store.loops[earlier].var

@@ -110,8 +110,9 @@ class _Check(Question):
 
     @staticmethod
     def is_excluded(frame: Frame, memory: Memory) -> bool:
-        """A workgroup has scratch of its own, and so has a PARALLEL iteration, which reads of what
-        it stores only what it has stored itself (`definedness.py`)."""
+        """Whether each iteration has a memory of its own: scratch does, but for lanes of a vector.
+
+        A PARALLEL iteration reads only what it has stored itself, as `definedness.py` proves."""
         assert frame.loop is not None
         return isinstance(memory, Scratch) and frame.loop.kind is not LoopKind.VECTOR
 
@@ -424,7 +425,7 @@ def written(group: list[Access]) -> Iterator[list[Access]]:
 
 
 def _divided(p: Polynomial, stride: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """How often a stride is in the terms of `p` that it divides, and what is left."""
+    """The quotient and the remainder of `p` by a stride, term by term."""
     times, rest = long_division({m: c for m, c in p.items() if m}, stride)
     number, by = p.get((), 0), known_value(stride)
     if by is not None:

@@ -38,7 +38,7 @@ def longest_first(strides: Iterable[Polynomial]) -> list[Polynomial]:
 
 
 def chain_of(strides: Iterable[Polynomial]) -> Iterator[Polynomial]:
-    """Of some strides those of which each divides the one before it, the longest first."""
+    """A chain of strides, the longest first, each of which divides the one before it."""
     above: Polynomial | None = None
     for stride in longest_first(strides):
         if above is None or divided(above, stride) is not None:
@@ -62,7 +62,7 @@ def plain(space: Comparisons, p: Polynomial) -> Polynomial:
 
 @dataclass
 class Unknowns:
-    """The numbers of loops that are looked for, and what is made of them.
+    """The loop variables of a store that a witness is to name, and choices of how to find them.
 
     Attributes:
         extents: of each loop's variable that is looked for.
@@ -184,7 +184,7 @@ class Unknowns:
 
     @staticmethod
     def _difficulty(p: Polynomial, unknown: Set[int]) -> tuple[bool, int]:
-        """Equations of one unknown go first, then those that are no definitions of quotients."""
+        """The order of equations: one unknown first, definitions of quotients last."""
         count = len(variables_of(p) & unknown)
         signs = {c > 0 for m, c in p.items() if not unknown.isdisjoint(m)}
         return count > 1 and len(signs) > 1, count

@@ -91,7 +91,7 @@ def split_dims(function: Function, wide: WideOps) -> bool:
 
 
 def _element(rewriter: Rewriter, dim: object, origin: str) -> Value:
-    """A dim as an i64[1]: a sum of products of what its expression is made of."""
+    """The value of a dim, i64[1], computed from its expression as a sum of products."""
 
     def number(value: int) -> Value:
         data = ConstantData(np.array([value], np.int64), TensorType(DType.I64, (1,)))
