@@ -1,75 +1,31 @@
 // aot-run: loads a module, runs it, writes its outputs, reports how long each phase took.
 #define _POSIX_C_SOURCE 200809L
-#define _DARWIN_C_SOURCE 1  // ru_maxrss
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "aot/aot.h"
+#include "cold.h"
+#include "generate.h"
+#include "inputs.h"
+#include "machine.h"
+#include "measure.h"
+#include "print.h"
+#include "report.h"
 #include "runner.h"
-#include "status.h"
 
 #ifdef AOT_EMBED
 #include "aot/embedded.h"
 #endif
 
 #define MOST_SAMPLES ((size_t)1 << 20)
-#define MOST_LINE_BYTES 8192u
-
-const char *const phase_names[PHASE_COUNT] = {"exec",   "open",    "verify",   "map",
-                                              "inputs", "prepare", "first_run"};
-
-bool fail(const char *format, ...) {
-  char text[MOST_LINE_BYTES];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)aot_text_format(text, sizeof text, format, arguments);
-  va_end(arguments);
-  (void)fputs("aot-run: ", stderr);
-  print_text(stderr, text, strlen(text), "");
-  (void)fputc('\n', stderr);
-  return false;
-}
-
-bool flush_report(void) {
-  const bool is_written = fflush(stdout) == 0 && ferror(stdout) == 0;
-  return is_written || fail("cannot write the report: %s", strerror(errno));
-}
-
-int64_t now_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 static double milliseconds_since(int64_t start_ns) {
   return (double)(now_ns() - start_ns) / 1e6;
-}
-
-// The kernel's own figure where it has one: getrusage counts what this process was before exec.
-long peak_rss_kb(void) {
-  FILE *file = fopen("/proc/self/status", "r");
-  char line[256];
-  long kb = 0;
-  while (file != NULL && kb == 0 && fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, "VmHWM:", 6) == 0) kb = strtol(line + 6, NULL, 10);
-  }
-  if (file != NULL) (void)fclose(file);
-  struct rusage usage;
-#ifdef __APPLE__
-  const long unit = 1024;
-#else
-  const long unit = 1;
-#endif
-  if (kb == 0 && getrusage(RUSAGE_SELF, &usage) == 0) kb = usage.ru_maxrss / unit;
-  return kb;
 }
 
 // Ends a phase that began at `start_ns`; returns when.

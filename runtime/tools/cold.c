@@ -2,6 +2,8 @@
 // took.  Where asked, the module is put out of the page cache before every other one.
 #define _GNU_SOURCE 1  // mincore
 
+#include "cold.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runner.h"
+#include "measure.h"
+#include "print.h"
 
 #define MOST_ROUNDS 10000u
 

@@ -1,10 +1,13 @@
 // aot-run --prompt: a language model's reply, as it comes.  What a chat template would write around
 // the prompt is in the module, rendered when it was compiled.
+#include "generate.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "runner.h"
+#include "measure.h"
+#include "print.h"
 
 #if !defined(AOT_TEXT) || !defined(AOT_STATE)
 

@@ -1,10 +1,12 @@
 // Inputs of aot-run: .npy files, or random numbers that are the same every time.
+#include "inputs.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner.h"
+#include "print.h"
 
 static uint64_t next_random(uint64_t *state) {
   // xorshift64*, so that a run can be repeated on any machine.

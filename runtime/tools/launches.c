@@ -1,10 +1,14 @@
 // The times of single launches: runs on a program of its own, whose hook costs the others nothing.
+#include "launches.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner.h"
+#include "inputs.h"
+#include "measure.h"
+#include "print.h"
 
 #define MOST_RUNS 1000u
 #define LEAST_RUNS 10u

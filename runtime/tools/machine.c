@@ -3,11 +3,14 @@
 // only ever makes it look slower.  Nothing of the runtime is used.
 #define _POSIX_C_SOURCE 200809L
 
+#include "machine.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runner.h"
+#include "measure.h"
+#include "print.h"
 
 #define SAMPLES 25
 #define ROUNDS 300000

@@ -1,10 +1,15 @@
 // What aot-run prints of names and texts, which come from modules of strangers: characters alone,
 // and nothing that moves a terminal's cursor or changes its colours or its title.
-#include <stdio.h>
+#include "print.h"
+
+#include <errno.h>
+#include <stdarg.h>
 #include <string.h>
 
-#include "runner.h"
+#include "status.h"
 #include "utf8.h"
+
+#define MOST_LINE_BYTES 8192u
 
 // What moves a terminal's cursor, or does anything else but stand there: ends of lines and
 // paragraphs, and what embeds, overrides or isolates a direction of writing, too.
@@ -44,4 +49,21 @@ void print_json_text(const char *text) {
     part = 1;
   }
   (void)putchar('"');
+}
+
+bool fail(const char *format, ...) {
+  char text[MOST_LINE_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)aot_text_format(text, sizeof text, format, arguments);
+  va_end(arguments);
+  (void)fputs("aot-run: ", stderr);
+  print_text(stderr, text, strlen(text), "");
+  (void)fputc('\n', stderr);
+  return false;
+}
+
+bool flush_report(void) {
+  const bool is_written = fflush(stdout) == 0 && ferror(stdout) == 0;
+  return is_written || fail("cannot write the report: %s", strerror(errno));
 }

@@ -1,4 +1,6 @@
 // What aot-run tells: output files, a text for people, one line of JSON for programs.
+#include "report.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -6,7 +8,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "runner.h"
+#include "launches.h"
+#include "measure.h"
+#include "print.h"
 
 static bool is_safe_file_name(const char *name) {
   const size_t length = strlen(name);
@@ -41,16 +45,6 @@ bool write_outputs(const runner_t *runner) {
     if (!npy_write(path, &tensor, message, sizeof message)) return fail("%s", message);
   }
   return true;
-}
-
-double quantile(const double *sorted, size_t count, double part) {
-  return sorted[(size_t)(part * (double)(count - 1) + 0.5)];
-}
-
-int compare_doubles(const void *a, const void *b) {
-  const double x = *(const double *)a;
-  const double y = *(const double *)b;
-  return (x > y) - (x < y);
 }
 
 static const char *mapping_name(aot_code_mapping_t mapping) {
