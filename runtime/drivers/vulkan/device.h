@@ -73,39 +73,4 @@ struct aot_device_t {
   uint64_t upload_ns;
 };
 
-// recording.c: does what the log says and waits; the log is empty then.
-aot_status_t aot_vk_submit(aot_device_t *device, aot_error_t *error);
-
-// Before anything is added that a program may ask for any number of times: submits a log that is
-// long.
-aot_status_t aot_vk_make_room(aot_device_t *device, aot_error_t *error);
-
-// Forgets what was recorded: buffers are about to change.
-void aot_vk_forget_recordings(aot_device_t *device);
-void aot_vk_free_recordings(aot_device_t *device);
-
-// Records, submits and waits for a few copies that no program asks for.
-aot_status_t aot_vk_copy_now(aot_device_t *device, const aot_vk_buffer_t *to, uint64_t to_offset,
-                             const aot_vk_buffer_t *from, uint64_t from_offset, uint64_t bytes,
-                             aot_error_t *error);
-
-// host.c: what the CPU runs of a program.  All of it is fine where nothing is: check, open and
-// close do nothing then.
-aot_status_t aot_vk_host_check(const aot_variant_t *variant, aot_error_t *error);
-aot_status_t aot_vk_host_open(aot_device_t *device, const aot_program_options_t *options,
-                              aot_error_t *error);
-void aot_vk_host_close(aot_device_t *device);
-// Once the buffers of a run are there.
-aot_status_t aot_vk_host_begin(aot_device_t *device, aot_error_t *error);
-// Submits what is logged, and runs the executable where the host sees the buffers.
-aot_status_t aot_vk_host_dispatch(aot_device_t *device, uint32_t executable, const void *params,
-                                  aot_grid_t grid, aot_error_t *error);
-aot_status_t aot_vk_host_hand_over(aot_device_t *device, aot_place_t place, size_t bytes,
-                                   bool to_host, aot_error_t *error);
-// The buffer in which the host sees what the device has at the same place of `buffer_class`.
-const aot_vk_buffer_t *aot_vk_host_buffer(const aot_device_t *device, uint32_t buffer_class);
-// Around a submission: what the host wrote, and what it will read.
-aot_status_t aot_vk_host_flush(aot_device_t *device, aot_error_t *error);
-aot_status_t aot_vk_host_invalidate(const aot_device_t *device, aot_error_t *error);
-
 #endif  // AOT_DRIVERS_VULKAN_DEVICE_H_

@@ -2,8 +2,10 @@
 #include <string.h>
 
 #include "device.h"
+#include "host.h"
 #include "os.h"
 #include "program.h"
+#include "recording.h"
 #include "status.h"
 #include "system.h"
 

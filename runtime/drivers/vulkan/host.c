@@ -1,6 +1,9 @@
 // What the CPU runs of a program: executables without a shader, by the CPU driver, on the buffers
 // that the device has, or on their images in the host's memory.
-#include "device.h"
+#include "host.h"
+
+#include "host_buffers.h"
+#include "recording.h"
 #include "status.h"
 
 aot_status_t aot_vk_host_check(const aot_variant_t *variant, aot_error_t *error) {
@@ -22,13 +25,6 @@ aot_status_t aot_vk_host_open(aot_device_t *device, const aot_program_options_t 
 void aot_vk_host_close(aot_device_t *device) {
   if (device->host != NULL) aot_cpu_driver.close(device->host);
   device->host = NULL;
-}
-
-const aot_vk_buffer_t *aot_vk_host_buffer(const aot_device_t *device, uint32_t buffer_class) {
-  if (device->is_unified) return &device->buffers[buffer_class];
-  return buffer_class == AOT_FBS_BUFFER_CLASS_ARENA    ? &device->mirror
-         : buffer_class == AOT_FBS_BUFFER_CLASS_INPUTS ? &device->upload
-                                                       : &device->readback;
 }
 
 static void bind(aot_device_t *device, uint32_t buffer_class, aot_binding_t *binding) {
@@ -71,23 +67,5 @@ aot_status_t aot_vk_host_hand_over(aot_device_t *device, aot_place_t place, size
   operands[0] = place.buffer_class;
   aot_vk_put_u64(operands + 1, place.offset);
   aot_vk_put_u64(operands + 3, bytes);
-  return AOT_OK;
-}
-
-static const uint32_t written[] = {AOT_FBS_BUFFER_CLASS_ARENA, AOT_FBS_BUFFER_CLASS_OUTPUTS};
-
-// Nothing is in flight and the device's own writes were invalidated before: whole buffers will do.
-aot_status_t aot_vk_host_flush(aot_device_t *device, aot_error_t *error) {
-  if (!device->has_host_written) return AOT_OK;
-  for (uint32_t i = 0; i < 2; ++i)
-    AOT_TRY(aot_vk_buffer_flush(&device->gpu, aot_vk_host_buffer(device, written[i]), error));
-  device->has_host_written = false;
-  return AOT_OK;
-}
-
-aot_status_t aot_vk_host_invalidate(const aot_device_t *device, aot_error_t *error) {
-  if (device->host == NULL) return AOT_OK;
-  for (uint32_t i = 0; i < 2; ++i)
-    AOT_TRY(aot_vk_buffer_invalidate(&device->gpu, aot_vk_host_buffer(device, written[i]), error));
   return AOT_OK;
 }

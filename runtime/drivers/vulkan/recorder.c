@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "host_buffers.h"
 #include "status.h"
 
 #define BLOCK_ALIGNMENT 16u

@@ -1,6 +1,9 @@
 // Recordings of logs, and their way to the device.  Nothing is in flight between two calls.
+#include "recording.h"
+
 #include <string.h>
 
+#include "host_buffers.h"
 #include "os.h"
 #include "recorder.h"
 #include "status.h"
@@ -118,7 +121,7 @@ static aot_status_t make(aot_device_t *device, aot_vk_recording_t *recording, ui
 static aot_status_t flush(aot_device_t *device, const aot_vk_recording_t *recording,
                           aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
-  AOT_TRY(aot_vk_host_flush(device, error));
+  AOT_TRY(aot_vk_host_buffers_flush(device, error));
   if (recording != NULL && recording->params.mapped != NULL) {
     AOT_TRY(aot_vk_buffer_flush(gpu, &recording->params, error));
   }
@@ -129,7 +132,7 @@ static aot_status_t flush(aot_device_t *device, const aot_vk_recording_t *record
 
 static aot_status_t invalidate(const aot_device_t *device, aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
-  AOT_TRY(aot_vk_host_invalidate(device, error));
+  AOT_TRY(aot_vk_host_buffers_invalidate(device, error));
   if (!device->is_unified) {
     return device->readback.mapped != NULL ? aot_vk_buffer_invalidate(gpu, &device->readback, error)
                                            : AOT_OK;
