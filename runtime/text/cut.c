@@ -5,7 +5,10 @@
 //   LLAMA3   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //   QWEN2    LLAMA3's with single numbers, \p{N}
-#include "encode.h"
+#include "cut.h"
+
+#include <stdbool.h>
+
 #include "module_fbs.h"
 #include "unicode.h"
 

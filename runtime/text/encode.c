@@ -1,43 +1,21 @@
 // Text to tokens: finds the tokens that stand in the text as they are, and has what is between them
 // encoded by the vocabulary's scheme.
-#include "encode.h"
-
 #include <string.h>
 
 #include "alloc.h"
+#include "cut.h"
+#include "encoder.h"
+#include "merges.h"
 #include "module_fbs.h"
 #include "status.h"
 #include "unicode.h"
+#include "unigram.h"
 
 #define MOST_TEXT_BYTES ((size_t)1 << 29)
 #define MOST_SPECIAL_BYTES 255u
 
 // What a byte of the text is: of a special token, or white space that one takes along.
 enum { PLAIN = 0, FIRST = 1, INSIDE = 2, DROPPED = 3 };
-
-aot_status_t aot_encoder_memory(aot_encoder_t *encoder, uint64_t bytes, void **out_memory) {
-  const aot_allocator_t *allocator = &encoder->vocabulary->allocator;
-  *out_memory = encoder->memory;
-  if (bytes <= encoder->memory_bytes) return AOT_OK;
-  aot_release(allocator, encoder->memory, encoder->memory_bytes);
-  encoder->memory = NULL;
-  encoder->memory_bytes = 0;
-  AOT_TRY(aot_allocate(allocator, bytes, "encoding a part of the text", encoder->error,
-                       &encoder->memory));
-  encoder->memory_bytes = (size_t)bytes;
-  *out_memory = encoder->memory;
-  return AOT_OK;
-}
-
-void aot_push_bytes(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
-  const aot_vocabulary_t *vocabulary = encoder->vocabulary;
-  bool has_all = vocabulary->byte_symbol_count > 0;
-  for (size_t i = 0; i < bytes && has_all; ++i)
-    has_all = aot_is_token(vocabulary, vocabulary->byte_symbols[text[i]]);
-  for (size_t i = 0; i < bytes && has_all; ++i)
-    aot_push(encoder, vocabulary->byte_symbols[text[i]]);
-  if (!has_all && vocabulary->unknown >= 0) aot_push(encoder, (uint32_t)vocabulary->unknown);
-}
 
 // ---- special tokens ----
 

@@ -1,9 +1,10 @@
 // Merging the neighbours that come first until none are left: of bytes or characters by a table of
 // pairs, or of characters by the score of what they make.  Short parts by looking at all pairs each
 // time, long ones with a heap: the time is at most in the length times its logarithm.
+#include "merges.h"
+
 #include <string.h>
 
-#include "encode.h"
 #include "module_fbs.h"
 #include "status.h"
 #include "unicode.h"

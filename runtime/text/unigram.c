@@ -1,82 +1,12 @@
 // SentencePiece's unigram: text is normalised, and becomes the pieces of the highest sum of scores.
+#include "unigram.h"
+
 #include <string.h>
 
-#include "encode.h"
 #include "module_fbs.h"
+#include "replacements.h"
 #include "status.h"
 #include "unicode.h"
-
-// ---- characters and what replaces them ----
-
-// SentencePiece's table: the bytes of a double array, whose nodes are 32-bit words, the array, and
-// the replacements, each ended by a zero.  The replacements are UTF-8, which a rule says; where the
-// nodes lead is checked here.
-typedef struct table_t {
-  const uint8_t *nodes;
-  uint32_t node_count;
-  const uint8_t *texts;
-  uint32_t text_bytes;
-} table_t;
-
-static table_t open_table(const aot_vocabulary_t *vocabulary) {
-  table_t table = {NULL, 0, NULL, 0};
-  const uint8_t *data = vocabulary->replacements;
-  if (vocabulary->replacement_bytes <= 4) return table;
-  uint32_t bytes = 0;
-  memcpy(&bytes, data, sizeof bytes);
-  const uint32_t rest = vocabulary->replacement_bytes - 4;
-  if (bytes >= rest || bytes % 4 != 0) return table;
-  return (table_t){data + 4, bytes / 4, data + 4 + bytes, rest - bytes};
-}
-
-bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary) {
-  if (vocabulary->replacement_bytes == 0) return true;
-  const table_t table = open_table(vocabulary);
-  return table.text_bytes > 0 && table.texts[table.text_bytes - 1] == 0 &&
-         aot_utf8_check(table.texts, table.text_bytes) == table.text_bytes;
-}
-
-// Whether a character may begin at a byte of a text, or the text end before it.
-static bool is_boundary(uint8_t byte) {
-  return (byte & 0xC0) != 0x80;
-}
-
-static bool node_at(const table_t *table, uint32_t index, uint32_t *out_node) {
-  if (index >= table->node_count) return false;
-  memcpy(out_node, table->nodes + 4 * (size_t)index, sizeof *out_node);
-  return true;
-}
-
-static uint32_t base_of(uint32_t node) {
-  return (node >> 10) << ((node & (1u << 9)) >> 6);
-}
-
-// The longest start of `text` that is replaced, whole characters by whole characters, and by what:
-// the number of its bytes, 0 of none.
-static size_t replaced(const table_t *table, const uint8_t *text, size_t bytes,
-                       const uint8_t **out_text, size_t *out_bytes) {
-  size_t longest = 0;
-  uint32_t place = 0;
-  uint32_t node = 0;
-  if (!node_at(table, 0, &node)) return 0;
-  uint32_t index = base_of(node);
-  for (size_t i = 0; i < bytes && text[i] != 0; ++i) {
-    index ^= text[i];
-    if (!node_at(table, index, &node) || (node & 0x800000FFu) != text[i]) break;
-    index ^= base_of(node);
-    if ((node >> 8 & 1) == 0) continue;
-    if (i + 1 < bytes && !is_boundary(text[i + 1])) continue;
-    if (!node_at(table, index, &node)) break;
-    longest = i + 1;
-    place = node & 0x7FFFFFFFu;
-  }
-  if (longest == 0 || place >= table->text_bytes || !is_boundary(table->texts[place])) return 0;
-  const uint8_t *end = memchr(table->texts + place, 0, table->text_bytes - place);
-  if (end == NULL) return 0;
-  *out_text = table->texts + place;
-  *out_bytes = (size_t)(end - *out_text);
-  return longest;
-}
 
 // ---- normalising ----
 
@@ -102,7 +32,7 @@ static void write_space(const aot_vocabulary_t *vocabulary, writer_t *writer) {
 
 static void normalise(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
                       bool adds_space, writer_t *writer) {
-  const table_t table = open_table(vocabulary);
+  const aot_replacements_t table = aot_replacements_open(vocabulary);
   const bool is_suffix = vocabulary->space_is_suffix != 0;
   const bool trims = vocabulary->trims_spaces != 0;
   bool is_prefix_due = adds_space && !is_suffix;
@@ -110,7 +40,7 @@ static void normalise(const aot_vocabulary_t *vocabulary, const uint8_t *text, s
   for (size_t at = 0; at < bytes;) {
     const uint8_t *own = text + at;
     size_t own_bytes = aot_utf8_bytes(text[at]);
-    const size_t taken = replaced(&table, text + at, bytes - at, &own, &own_bytes);
+    const size_t taken = aot_replaced(&table, text + at, bytes - at, &own, &own_bytes);
     at += taken == 0 ? own_bytes : taken;
     for (size_t i = 0; i < own_bytes; ++i) {
       if (own[i] == ' ') {

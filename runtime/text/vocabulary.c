@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "flatbuffer.h"
 #include "module_fbs.h"
+#include "replacements.h"
 #include "status.h"
 #include "unicode.h"
 

@@ -94,9 +94,6 @@ uint32_t aot_symbol_find(const aot_vocabulary_t *vocabulary, const uint8_t *text
 uint32_t aot_merge_find(const aot_vocabulary_t *vocabulary, uint32_t left, uint32_t right,
                         uint32_t *out_result);
 
-// unigram.c: whether the replacements are none, or SentencePiece's table with texts of UTF-8.
-bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary);
-
 // The score of a token.
 float aot_token_score(const aot_vocabulary_t *vocabulary, uint32_t token);
 

@@ -231,7 +231,7 @@ def test_sources_of_a_language_model_have_what_text_needs(tmp_path: Path) -> Non
     made = package(path, "source", tmp_path / "made", PackageOptions())
     text = [name for name in made.files if name.startswith("text/")]
     facts = (made.folder / "package.cmake").read_text()
-    assert "text/encode.h" in text
+    assert "text/encoder.h" in text
     assert all(f"  {name}\n" in facts for name in text if name.endswith(".c"))
 
 

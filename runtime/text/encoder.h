@@ -1,6 +1,6 @@
 // What the parts of encoding share: where tokens go, and memory that is used again and again.
-#ifndef AOT_ENCODE_H_
-#define AOT_ENCODE_H_
+#ifndef AOT_ENCODER_H_
+#define AOT_ENCODER_H_
 
 #include "vocabulary.h"
 
@@ -25,16 +25,4 @@ aot_status_t aot_encoder_memory(aot_encoder_t *encoder, uint64_t bytes, void **o
 // Tokens of bytes that no other token is for: those of the bytes, or the unknown token.
 void aot_push_bytes(aot_encoder_t *encoder, const uint8_t *text, size_t bytes);
 
-// cut.c: the bytes of the first part that `text`, which has one, is cut into.
-size_t aot_cut(uint8_t pre_tokeniser, const uint8_t *text, size_t bytes);
-
-// merges.c: a part of text, by merges of bytes; all of it, by merges of characters.
-aot_status_t aot_merge_bytes(aot_encoder_t *encoder, const uint8_t *text, size_t bytes);
-aot_status_t aot_merge_characters(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
-                                  bool adds_space);
-
-// unigram.c: the pieces of the highest sum of scores.
-aot_status_t aot_unigram(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
-                         bool adds_space);
-
-#endif  // AOT_ENCODE_H_
+#endif  // AOT_ENCODER_H_
