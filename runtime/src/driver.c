@@ -6,7 +6,7 @@
 #include "module_fbs.h"
 #include "status.h"
 
-const aot_driver_t *aot_driver_find(uint8_t device) {
+static const aot_driver_t *driver_of(uint8_t device) {
 #if defined(AOT_VULKAN)
   if (device == AOT_FBS_DEVICE_VULKAN) return &aot_vulkan_driver;
 #endif
@@ -17,13 +17,21 @@ static const char *device_name(uint8_t device) {
   return device == AOT_FBS_DEVICE_VULKAN ? "vulkan" : "cpu";
 }
 
-aot_status_t aot_variant_check(const aot_variant_t *variant, aot_error_t *error) {
-  const aot_driver_t *driver = aot_driver_find(variant->device);
+static aot_status_t check(const aot_variant_t *variant, aot_error_t *error) {
+  const aot_driver_t *driver = driver_of(variant->device);
   if (driver == NULL) {
     return aot_fail(error, AOT_ERROR_UNSUPPORTED, "this runtime has no %s driver",
                     device_name(variant->device));
   }
   return driver->check(variant, error);
+}
+
+aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
+                                      aot_error_t *error) {
+  if (module == NULL || index >= module->variant_count) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no variant %zu", index);
+  }
+  return check(&module->variants[index], error);
 }
 
 static bool is_wanted(const aot_variant_t *variant, const aot_program_options_t *options) {
@@ -68,11 +76,11 @@ aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_opti
   for (uint32_t i = 0; i < module->variant_count; ++i) {
     const aot_variant_t *variant = &module->variants[i];
     if (!is_wanted(variant, options)) continue;
-    const aot_driver_t *driver = aot_driver_find(variant->device);
+    const aot_driver_t *driver = driver_of(variant->device);
     aot_error_t reason = {AOT_OK, ""};
     const aot_status_t status = driver != NULL ? driver->open(module, variant, options, allocator,
                                                               &reason, &out_choice->device)
-                                               : aot_variant_check(variant, &reason);
+                                               : check(variant, &reason);
     if (status == AOT_OK) {
       out_choice->variant = variant;
       out_choice->driver = driver;
@@ -83,18 +91,4 @@ aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_opti
   }
   if (why->length == 0) return fail_not_there(module, options, error);
   return aot_fail(error, AOT_ERROR_UNSUPPORTED, "no variant runs on this machine: %s", why->bytes);
-}
-
-aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
-                                    aot_error_t *error, const aot_entry_t **out_entry) {
-  aot_text_t known = {.length = 0};
-  for (uint32_t i = 0; i < variant->entry_count; ++i) {
-    *out_entry = &variant->entries[i];
-    if (name == NULL || strcmp(name, variant->entries[i].name) == 0) return AOT_OK;
-    aot_text_append(&known, "%s\"%s\"", known.length > 0 ? ", " : "", variant->entries[i].name);
-  }
-  *out_entry = NULL;
-  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no entry point \"%s\", variant \"%s\" has %s",
-                  name != NULL ? name : "", variant->target,
-                  known.length > 0 ? known.bytes : "none");
 }

@@ -87,11 +87,6 @@ typedef struct aot_driver_t {
 extern const aot_driver_t aot_cpu_driver;     // drivers/cpu/driver.c
 extern const aot_driver_t aot_vulkan_driver;  // drivers/vulkan/driver.c, in builds with AOT_VULKAN
 
-// The driver of a Device, or NULL where this build has none.
-const aot_driver_t *aot_driver_find(uint8_t device);
-
-aot_status_t aot_variant_check(const aot_variant_t *variant, aot_error_t *error);
-
 // A variant that runs here, opened.
 typedef struct aot_choice_t {
   const aot_variant_t *variant;
@@ -105,9 +100,5 @@ typedef struct aot_choice_t {
 aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_options_t *options,
                               const aot_allocator_t *allocator, aot_error_t *error,
                               aot_choice_t *out_choice);
-
-// driver.c: the entry point of a name; the first one where `name` is NULL.
-aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
-                                    aot_error_t *error, const aot_entry_t **out_entry);
 
 #endif  // AOT_DRIVER_H_

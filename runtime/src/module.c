@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "driver.h"
 #include "status.h"
 #include "xxh64.h"
 
@@ -240,10 +239,16 @@ const void *aot_module_vocabulary(const aot_module_t *module, size_t *out_bytes)
   return *out_bytes == 0 ? NULL : module->data + module->vocabulary.offset;
 }
 
-aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
-                                      aot_error_t *error) {
-  if (module == NULL || index >= module->variant_count) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no variant %zu", index);
+aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
+                                    aot_error_t *error, const aot_entry_t **out_entry) {
+  aot_text_t known = {.length = 0};
+  for (uint32_t i = 0; i < variant->entry_count; ++i) {
+    *out_entry = &variant->entries[i];
+    if (name == NULL || strcmp(name, variant->entries[i].name) == 0) return AOT_OK;
+    aot_text_append(&known, "%s\"%s\"", known.length > 0 ? ", " : "", variant->entries[i].name);
   }
-  return aot_variant_check(&module->variants[index], error);
+  *out_entry = NULL;
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no entry point \"%s\", variant \"%s\" has %s",
+                  name != NULL ? name : "", variant->target,
+                  known.length > 0 ? known.bytes : "none");
 }

@@ -153,4 +153,8 @@ aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *en
 aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,
                                        const char *what, const char *name, aot_error_t *error);
 
+// module.c: the entry point of a name; the first one where `name` is NULL.
+aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,
+                                    aot_error_t *error, const aot_entry_t **out_entry);
+
 #endif  // AOT_MODULE_H_

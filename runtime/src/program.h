@@ -73,12 +73,12 @@ struct aot_program_t {
 #endif
 };
 
-// Runs the prepare part: fills the plan's registers, output dims and buffer sizes (in placements).
-// Takes what it does from *work, unless that is UINT64_MAX.
+// interpreter.c: runs the prepare part, which fills the plan's registers, output dims and buffer
+// sizes (in placements). Takes what it does from *work, unless that is UINT64_MAX.
 aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, uint64_t *work,
                                    aot_error_t *error);
 
-// Runs the execute part of the plan; bindings are set and the driver has begun.
+// interpreter.c: runs the execute part of the plan; bindings are set and the driver has begun.
 aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot_error_t *error);
 
 // program.c: whether two pieces of memory share a byte.
