@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import ArrayLike
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.link.image import ModuleImage

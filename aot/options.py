@@ -14,8 +14,8 @@ from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
-from aot.records import dataclass
 from aot.switches import DISABLEABLE
 
 DEFAULT_ENTRY = "main"  # what the entry point of a model is called that was given no name

@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
-from aot.records import dataclass
 
 # Passes that may be left out, which the runner of passes does, and what becomes of a model then.
 PASSES: Mapping[str, str] = {

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import lru_cache
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -18,7 +19,6 @@ from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.ir.graph import Op
 from aot.ir.record import Call, Compute, call_of
 from aot.ir.types import DType
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

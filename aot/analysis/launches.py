@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType, TensorType
-from aot.records import dataclass
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from aot.analysis.accesses import Read, accesses_of
 from aot.analysis.cost.plan import Plan, lanes_of, plan
 from aot.analysis.memory.views import memory_order
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.assumed_extents import WORK, WORK_ON_GPU
 from aot.ir.contraction import ContractionDims
@@ -22,7 +23,6 @@ from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind, call_of, contraction_of
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import TensorType
-from aot.records import dataclass
 from aot.target.model import Target
 
 ALGORITHM, DIRECT = "algorithm", "direct"  # a convolution's attribute, and its default

@@ -12,11 +12,11 @@ from dataclasses import field, fields
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.stages import ALGORITHM, DIRECT
+from aot.base.records import dataclass
 from aot.ir.clone import clone_function
 from aot.ir.graph import Function
 from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_function
-from aot.records import dataclass
 from aot.target.model import Target
 
 _NO_FACTS = ("summary", "file")

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.link.code_image import CodeImage, ImageParts
 from aot.link.image import ExecutableImage
-from aot.records import dataclass
 from aot.target.model import Target
 
 WhyTooLong = Callable[[str, Dim], str]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
-from aot.records import dataclass
+from aot.base.records import dataclass
 
 
 @dataclass

@@ -25,6 +25,7 @@ from aot.analysis.dispatches import (
 )
 from aot.analysis.memory.alignment import buffer_alignments
 from aot.analysis.stages import planned
+from aot.base.records import dataclass
 from aot.errors import UnsupportedError
 from aot.ir import dims
 from aot.ir.assumed_extents import ALONG_A_LINE, SORTED
@@ -38,7 +39,6 @@ from aot.kernels.lower.lowering import Unrolled, lower, root_of
 from aot.kernels.lower.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
-from aot.records import dataclass
 from aot.target.model import Target
 
 # What a symbol without a bound counts as, by kinds of ops that go along lines. Lanes share the work

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.base.records import dataclass
 from aot.ir.compare import attr_key
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
@@ -20,7 +21,6 @@ from aot.ir.schedule import Schedule
 from aot.ir.text.printer import print_attr, print_op
 from aot.ir.types import DType, TensorType
 from aot.passes.specialise.slots import SMALL, Family, family_of, groups_of, have_common_groups
-from aot.records import dataclass
 from aot.target.model import Target
 
 # Of a module with very many executables, only those with the most code are compared, and only the

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.ir.graph import Module
 from aot.options import DEFAULT_ENTRY, OPTIONS, CompileOptions, check_entry_names, split_name
 from aot.passes.base import PassContext
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

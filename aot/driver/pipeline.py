@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.analysis.alias.database import AliasCounts, count_alias
 from aot.analysis.dispatches import dispatched
+from aot.base.records import dataclass
 from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import VariantPlan
 from aot.driver.ledger import model_ledger
@@ -46,7 +47,6 @@ from aot.passes.quantise.bf16_products import BF16_PRODUCTS
 from aot.passes.quantise.narrow_arithmetic import NARROW_ARITHMETIC
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
-from aot.records import dataclass
 from aot.target import selection as targets
 from aot.target.model import Target
 

@@ -17,6 +17,7 @@ from aot.analysis.dispatches import dims_of_dispatch, dispatches_of, extents_of_
 from aot.analysis.needs import needs_of_function
 from aot.backends import sources
 from aot.backends.cpu.object_cache import ObjectCache, key_of
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError, ProofWarning
 from aot.ir.bounds import add_bound, add_not_negative
 from aot.ir.dims import Dim, Interval, bounds, substitute, symbol, symbols
@@ -29,7 +30,6 @@ from aot.kernels.lower.lowering import root_of
 from aot.kernels.proof.bounds import check_bounds
 from aot.kernels.proof.values import is_long
 from aot.kernels.proof.walk import Unproved, Verdict
-from aot.records import dataclass
 from aot.target.model import Target
 
 FEATURE = "proofs"

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import input_files
 from aot.ir.limits import limited
 from aot.options import OPTIONS, CompileOptions, Progress, no_progress
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.graph import Module

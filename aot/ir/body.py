@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from aot.base.records import dataclass
 from aot.ir.dims import DimExpr
 from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import Call

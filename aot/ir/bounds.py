@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Union
 
+from aot.base.records import dataclass
 from aot.ir.dim_parser import parse
 from aot.ir.dims import (
     Dim,
@@ -25,7 +26,6 @@ from aot.ir.dims import (
     minimum,
 )
 from aot.ir.graph import Assumption
-from aot.records import dataclass
 
 KEEP = "?"
 SYNTAX = "a number, a name, an expression such as 32*h, or '?', with bounds as in H:32..960"

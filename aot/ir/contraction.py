@@ -7,10 +7,10 @@ contractions asks that, never which op it is. Owns no cost and no tile.
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, floor_divide, product
 from aot.ir.schedule import word_terms
 from aot.ir.types import DType, TensorType
-from aot.records import dataclass
 
 # the largest magnitude of weights of which two products with bytes of a dtype fit 16 bits together
 MOST_NARROW = {DType.U8: 64, DType.I8: 127}

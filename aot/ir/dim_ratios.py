@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dim_semantics as ds
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.types import Array
-from aot.records import dataclass
 
 _MOST = 1 << 12  # of a number that floats are multiplied with or divided by
 

@@ -15,6 +15,7 @@ from functools import lru_cache, total_ordering
 from types import MappingProxyType
 from typing import TypeVar, Union
 
+from aot.base.records import dataclass
 from aot.ir.dim_limits import (
     MOST_ARGUMENTS,
     MOST_DEPTH,
@@ -23,7 +24,6 @@ from aot.ir.dim_limits import (
     check_length,
     check_numbers,
 )
-from aot.records import dataclass
 
 Dim = Union[int, "DimExpr"]
 _Factor = TypeVar("_Factor")

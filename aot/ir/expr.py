@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, Union
 
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.types import DType
-from aot.records import dataclass
 
 # float unary: neg abs sqrt exp expm1 log log1p tanh erf erfc sigmoid silu mish gelu gelu_tanh sin
 # cos floor ceil trunc round (half to even)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 import xxhash
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.dims import Dim
 from aot.ir.large_arrays import given, is_same, kept, parts
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType, Layout, TensorType, to_logical, to_physical
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import OpRecord

@@ -12,9 +12,9 @@ from typing import Any, Union
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dims as d
 from aot.ir.dims import Dim, DimExpr
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

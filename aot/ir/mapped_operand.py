@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Union
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr
 from aot.ir.index_map import IndexMap
 from aot.ir.types import TensorType
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.record import Call

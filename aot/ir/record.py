@@ -13,6 +13,7 @@ from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir import dims
 from aot.ir.body import Body
@@ -22,7 +23,6 @@ from aot.ir.expr import Expr, Var
 from aot.ir.graph import Assumption, Attr, ConstantData, FunctionRef, Op
 from aot.ir.index_map import IndexMap
 from aot.ir.types import DType, DTypeKind, Layout, TensorType
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.ir.mapped_operand import LayoutRule

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from aot.base.records import dataclass
 from aot.ir.types import DType
-from aot.records import dataclass
 
 # How many neighbours along what is summed lie in one word of packed weights of 8 bits; the same for
 # all targets, so that the variants of a module share their weights.

@@ -6,11 +6,11 @@ and knows no model: the pass bind-state is what makes states.
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir import dims as extents
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Op
 from aot.ir.types import DType, Layout, TensorType
-from aot.records import dataclass
 
 SLIDE_ROWS = 128  # a window's rows move by a multiple of so many
 

@@ -15,8 +15,8 @@ from typing import Any, overload
 import ml_dtypes  # noqa: F401  numpy learns of bfloat16
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, ceil_divide, multiply, product
-from aot.records import dataclass
 
 Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 ALIGNMENT = 64
 NOTHING: Mapping[int, int] = MappingProxyType({})

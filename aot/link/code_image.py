@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.link import wasm
 from aot.link.elf import ElfObject, Relocation, Section, Symbol, read_object
 from aot.link.relocations import KINDS, Kind
-from aot.records import dataclass
 from aot.target.model import Target
 
 ENTRY_NAME = "kernel"

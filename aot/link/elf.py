@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 _RELOCATABLE = 1
 _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 2, 4, 8, 9

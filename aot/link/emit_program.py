@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of
 from aot.analysis.memory.storage import OUTPUTS, BufferAssignment
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import add_bound, bounds_of
@@ -30,7 +31,6 @@ from aot.link.regions import Region
 from aot.link.rodata import RodataPool
 from aot.link.shape_part import emit_shape_part
 from aot.link.states import at_the_end, states_of
-from aot.records import dataclass
 
 __all__ = ["EmittedProgram", "Entry", "emit_program"]
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Union
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Monomial, Symbol, symbols
 from aot.link.program import TERMINATORS, TOUCHES, encode, encode_constant
-from aot.records import dataclass
 
 LONG_SUM = 16  # terms, beyond which a sum is computed of the one before
 Emit = Callable[..., None]  # an instruction's name and operands

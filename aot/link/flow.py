@@ -26,6 +26,7 @@ from aot.analysis.memory.storage import (
     yielded,
 )
 from aot.analysis.needs import needs_of
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
@@ -41,7 +42,6 @@ from aot.link.overlap import STATES, Overlaps
 from aot.link.reader import DTYPE_CODES
 from aot.link.shape_part import ShapePart
 from aot.link.states import States, is_contiguous
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from dataclasses import field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
 from aot.link.states import is_contiguous
-from aot.records import dataclass
 
 Memory = Union[Buffer, int]  # of the arena's buffers, or the number of an output
 

@@ -11,10 +11,10 @@ from dataclasses import field
 from enum import Enum
 
 from aot.analysis.launches import Launch
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, Interval, bounds
 from aot.ir.types import DType
 from aot.link.rodata import Pieces, RodataSegment
-from aot.records import dataclass
 
 
 class Device(Enum):

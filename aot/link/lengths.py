@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from aot.analysis.control import control_ops
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.data_dims import Largest, extents_of, limit_of, limits_of
 from aot.ir.dims import Dim, DimExpr, Symbol
 from aot.ir.graph import Function
 from aot.link.states import States
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

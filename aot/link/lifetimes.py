@@ -22,12 +22,12 @@ from aot.analysis.memory.storage import (
     root_of,
     yielded,
 )
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.builtin import EXTENT
 from aot.ir.data_dims import Largest
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Op, Value
-from aot.records import dataclass
 
 
 @dataclass(eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError, advice
 from aot.link.addresses import move_constants
 from aot.link.code_image import CodeImage, ImageParts, merge_images
@@ -27,7 +28,6 @@ from aot.link.notes import Notes, decode_notes
 from aot.link.program import Operand, decode
 from aot.link.rodata import RodataBytes, RodataPool
 from aot.options import check_entry_names
-from aot.records import dataclass
 
 _Key = tuple[str, str | None]  # of a variant: its target, and that of its host
 

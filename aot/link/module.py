@@ -14,6 +14,7 @@ from os import PathLike
 
 import flatbuffers
 
+from aot.base.records import dataclass
 from aot.ir.large_arrays import Data
 from aot.link import module_fbs as fbs
 from aot.link.files import write_atomically
@@ -40,7 +41,6 @@ from aot.link.reader import (
     read_module,
 )
 from aot.link.rodata import ALIGNMENT, Pieces, RodataSegment, checksum, pieces_of
-from aot.records import dataclass
 
 __all__ = [
     "Arch",

@@ -14,9 +14,9 @@ from dataclasses import field
 from typing import Any
 
 from aot.analysis.launches import Launch
+from aot.base.records import dataclass
 from aot.ir.dim_parser import parse
 from aot.link.code_image import ImageParts, Part, Reference
-from aot.records import dataclass
 
 FORMAT = 1
 

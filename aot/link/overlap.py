@@ -13,12 +13,12 @@ from dataclasses import field
 from typing import Union
 
 from aot.analysis.memory.storage import ARENA, OUTPUTS, BufferAssignment, BufferSlice
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Op
 from aot.ir.types import TensorType
 from aot.link.lifetimes import Buffer
-from aot.records import dataclass
 
 WORD_BYTES = 4  # what shaders read and write: elements of less share theirs
 MOST_IN_GROUP = 32  # each is compared with all others

@@ -23,6 +23,7 @@ from aot.analysis.dispatches import (
     is_dispatch,
 )
 from aot.analysis.memory.storage import ARENA, CONSTANTS, INPUTS, OUTPUTS, BufferAssignment
+from aot.base.records import dataclass
 from aot.errors import InternalError, ProofWarning
 from aot.ir import dims
 from aot.ir.dims import Dim, Extremum
@@ -35,7 +36,6 @@ from aot.link.program_steps import Steps
 from aot.link.reader import DTYPES
 from aot.link.regions import Alive, Region
 from aot.link.rodata import ADDRESSES, RodataPool
-from aot.records import dataclass
 
 CLASSES = {CONSTANTS: "constants", ARENA: "arena", INPUTS: "input", OUTPUTS: "output"}
 ARENA_ALIGNMENT = 64

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import Enum, IntEnum
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.link import module_fbs as fbs
 from aot.link.module_schema import INSTRUCTIONS, OPERANDS
-from aot.records import dataclass
 
 Opcode = IntEnum(  # type: ignore[misc]  # the members are the schema's
     "Opcode", {n: v for n, v in vars(fbs.Opcode).items() if isinstance(v, int)}

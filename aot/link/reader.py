@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import xxhash
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir import input_files
 from aot.ir.large_arrays import Data
@@ -38,7 +39,6 @@ from aot.link.image_check import check_image
 from aot.link.module_schema import RULES, segment
 from aot.link.rodata import ALIGNMENT, JOINED_BYTES, Pieces, RodataSegment, checksum
 from aot.link.vocabulary import read_vocabulary
-from aot.records import dataclass
 
 IDENTIFIER = b"AOTM"
 FILE_VERSION = 0

@@ -6,8 +6,8 @@ import heapq
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

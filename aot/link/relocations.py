@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.link.wasm import MACHINE, padded
-from aot.records import dataclass
 
 # Patches the bytes at an offset of the image with the distance or page of a target offset.
 Apply = Callable[[bytearray, int, int], None]

@@ -19,9 +19,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.large_arrays import Data, forget, is_same, parts
-from aot.records import dataclass
 
 ALIGNMENT = 64
 # The first address. No dim, size or offset comes near, and a distance added to one stays above.

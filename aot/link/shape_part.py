@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import field
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import dims
 from aot.ir.bounds import bound_of, linear
@@ -21,7 +22,6 @@ from aot.link.emitter import Emit, Emitter, ExecutePart, Header
 from aot.link.lengths import solution
 from aot.link.nonnegative import Assumptions, is_nonnegative
 from aot.link.states import Length, States
-from aot.records import dataclass
 
 MOST_VALUES = 10  # of a message
 

@@ -13,6 +13,7 @@ from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
 from aot.analysis.memory.storage import ARENA, BufferAssignment
 from aot.analysis.memory.views import canonical
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Value
@@ -20,7 +21,6 @@ from aot.ir.states import StateVariable, state_variables
 from aot.ir.types import TensorType
 from aot.link.image import Growth
 from aot.link.rodata import ALIGNMENT
-from aot.records import dataclass
 
 _MOST_STRIDE_BYTES = (1 << 32) - 1
 

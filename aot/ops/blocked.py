@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import expr as e
 from aot.ir.contraction import ContractionDims, Factor, Scales
 from aot.ir.dims import Dim, ceil_divide
@@ -37,7 +38,6 @@ from aot.ir.record import (
 from aot.ir.types import Array, DType, TensorType
 from aot.ops import layout_rules
 from aot.ops.elementwise import result_indices
-from aot.records import dataclass
 
 F16, F32, I8, I32, U32 = DType.F16, DType.F32, DType.I8, DType.I32, DType.U32
 PANEL = 16  # columns side by side, whatever the target

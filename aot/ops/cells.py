@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import expr as e
 from aot.ir.expr import Expr
 from aot.ir.types import Array
 from aot.ir.wide_functions import sigmoid
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

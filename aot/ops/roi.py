@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.record import (
@@ -26,7 +27,6 @@ from aot.ir.types import Array, DType, TensorType
 from aot.ops.elementwise import result_indices
 from aot.ops.indexing import clamp_array, not_empty, zero
 from aot.ops.selection import clamped_position
-from aot.records import dataclass
 
 F32, I64 = DType.F32, DType.I64
 _MODES = ("avg", "max")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir import expr as e
 from aot.ir.dims import Dim
@@ -32,7 +33,6 @@ from aot.ops.contraction import inside, window_extent
 from aot.ops.contraction import may_be_positions as _may_be_positions
 from aot.ops.elementwise import result_indices
 from aot.ops.winograd import FILTER_LINES
-from aot.records import dataclass
 
 Lines = tuple[tuple[float, ...], ...]
 Load = Callable[[e.Expr, e.Expr], e.Expr]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link.files import write_atomically
 from aot.link.image import ModuleImage
@@ -27,7 +28,6 @@ from aot.packaging.names import identifier
 from aot.packaging.source import source_files
 from aot.packaging.static_library import LibraryLimits, library_files
 from aot.packaging.wasm import wasm_files
-from aot.records import dataclass
 
 FORMATS = ("source", "executable", "static-library", "wasm")
 

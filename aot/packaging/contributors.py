@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from aot.base.records import dataclass
 from aot.link.image import Device
 from aot.link.program import constant_value, decode
 from aot.packaging.files import PackageInput
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.packaging.header import HeaderEntry

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from aot import __version__
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage
 from aot.link.module import module_bytes
@@ -18,7 +19,6 @@ from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
 from aot.packaging.source import alignment, has_vulkan
 from aot.packaging.toolchain import Toolchain, find_toolchain
-from aot.records import dataclass
 
 _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.link.image import ModuleImage
 from aot.link.notes import VariantNotes
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.base.records import dataclass
 from aot.ir.record import INTEGERS
 from aot.ir.types import DType
 from aot.link.image import EntryPointImage, TensorInfo
 from aot.packaging.names import identifiers
 from aot.packaging.static_program import ALIGNMENT, StaticProgram, element_count
-from aot.records import dataclass
 
 _C_TYPES = {
     DType.F32: "float",

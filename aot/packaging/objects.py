@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
+from aot.base.records import dataclass
 from aot.link.image import Arch
-from aot.records import dataclass
 
 # machine number, bits
 _MACHINES = {

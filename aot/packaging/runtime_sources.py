@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
-from aot.records import dataclass
 
 INSTALLED = "_runtime_source"  # in the package; in a checkout the folder runtime beside it
 

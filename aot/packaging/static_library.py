@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, VariantImage
 from aot.packaging.apple import apple_archive, macho_object
@@ -18,7 +19,6 @@ from aot.packaging.names import identifiers
 from aot.packaging.objects import Blob, archive, elf_object
 from aot.packaging.runtime_sources import runtime_sources
 from aot.packaging.static_program import static_program
-from aot.records import dataclass
 
 _LOADER = ("packaging/static/aot_static.h", "packaging/static/aot_static.c")
 _WEIGHTS_ALIGNMENT = 64

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.link.image import Arch, EntryPointImage, ProgramImage, TensorInfo, VariantImage
 from aot.link.program import Instruction, decode
-from aot.records import dataclass
 
 VERSION = 1
 ALIGNMENT = 64

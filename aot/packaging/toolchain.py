@@ -13,9 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link.image import Arch
-from aot.records import dataclass
 
 NDK_VARIABLE = "ANDROID_NDK_HOME"
 _ANDROID_API = 24

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from aot import switches
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.lint import lint
+from aot.base.records import dataclass
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.ir.clone import clone_module
 from aot.ir.graph import Block, Function, Module
@@ -24,7 +25,6 @@ from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.fusion.remarks import FusionRemarks
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.analysis.cost.code_size import CodeEstimate

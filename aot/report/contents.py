@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from aot.analysis.launches import Launch
+from aot.base.records import dataclass
 from aot.driver.ledger import LEVELS
 from aot.link.image import Device, DimInfo, EntryPointImage, TensorInfo, VariantImage, code_sizes
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode
 from aot.link.reader import ModuleFile, Source, read_module_file
-from aot.records import dataclass
 from aot.report.numbers import TIMES, Figure, amount, count, extents, ratio, seconds, size
 from aot.report.programs import Row, arena_of, rows_of
 

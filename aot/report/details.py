@@ -14,6 +14,7 @@ from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.launches import Launch
 from aot.analysis.memory.storage import is_loop
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
@@ -21,7 +22,6 @@ from aot.kernels.ir.nodes import Kernel
 from aot.link.emit_program import EmittedProgram
 from aot.passes.base import PassContext, PassRun
 from aot.passes.fusion.region_report import regions_of
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from markupsafe import Markup
 
-from aot.records import dataclass
+from aot.base.records import dataclass
 from aot.report.numbers import readable, short, size
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 64, 14, 14, 36

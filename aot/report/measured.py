@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from aot.records import dataclass
+from aot.base.records import dataclass
 from aot.report import drawings
 from aot.report.contents import MOST_ROWS, Part, Stat, parts_of
 from aot.report.numbers import TIMES, Figure, count, extents, milliseconds, ratio, size

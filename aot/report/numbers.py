@@ -6,7 +6,7 @@ import math
 import unicodedata
 from collections.abc import Iterable
 
-from aot.records import dataclass
+from aot.base.records import dataclass
 
 _BYTES = ("B", "kB", "MB", "GB", "TB")
 _COUNTS = ("", " k", " M", " G", " T", " P")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from aot.analysis.launches import Launch
+from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.link.image import EntryPointImage, VariantImage
 from aot.link.program import Instruction, constant_value, decode
-from aot.records import dataclass
 from aot.report import drawings
 from aot.report.numbers import Figure, amount, extents, ratio, size
 

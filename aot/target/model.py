@@ -10,8 +10,8 @@ import re
 from dataclasses import fields
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.ir.types import DType
-from aot.records import dataclass
 
 # LLVM's names of what has conversions of f16, where an architecture has none at its floor
 # bytes of a cache's line, which come from memory together

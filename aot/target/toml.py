@@ -14,10 +14,10 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import input_files
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.target.implied_features import FEATURES, PROBE
 from aot.target.model import GpuGeometry, MatrixShape, Target, VulkanLimits
 

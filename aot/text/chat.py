@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, TemplateWarning
-from aot.records import dataclass
 from aot.text import template_worker
 from aot.text.vocabulary import ChatForm, Vocabulary
 

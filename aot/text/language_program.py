@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
-from aot.records import dataclass
 from aot.runtime.loader import Program
 from aot.runtime.text import Sampler, Tokeniser
 from aot.text.chat import Message, Part, render

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
-from aot.records import dataclass
 from aot.text.gguf import END_TEXTS
 from aot.text.vocabulary import (
     MOST_SCORE,

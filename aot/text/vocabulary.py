@@ -11,8 +11,8 @@ from dataclasses import field
 from enum import IntEnum, IntFlag
 from functools import cached_property
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
-from aot.records import dataclass
 
 NO_SYMBOL = (1 << 32) - 1  # where a byte has no symbol
 MOST_SYMBOLS = 1 << 21  # fewer than these: a pair of symbols and its rank are 64 bits

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
-from aot.records import dataclass
 
 Arrays = Mapping[str, NDArray[Any]]
 TOLERANCE = 1e-4

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import array_files
 from aot.ir.types import Array
-from aot.records import dataclass
 
 Sample = Mapping[str, Array]
 MOST_SAMPLES = 4096

@@ -15,9 +15,9 @@ from aot.backends.vulkan.requirements import (
     limits_of,
     matrix_features,
 )
+from aot.base.records import dataclass
 from aot.errors import AotError, RuntimeFailure
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.runtime.cores import find as find_cores
 from aot.target import selection as targets
 from aot.target.model import GpuGeometry, MatrixShape, Target

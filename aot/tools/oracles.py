@@ -15,9 +15,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.frontends import registry
 from aot.frontends.registry import Frontend
-from aot.records import dataclass
 from aot.runtime.loader import Program
 from aot.tools.engine_errors import check_format
 from aot.tools.litert_engine import open_litert

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from aot import api
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.types import Array
 from aot.link.files import write_atomically
-from aot.records import dataclass
 from aot.tools.block_quantisation import quantise_weights
 from aot.tools.calibration import InputSpec, Sample, samples_of
 from aot.tools.engine_errors import first_line

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends import registry
 from aot.options import CompileOptions, Tie
-from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.tensors import TensorInfo

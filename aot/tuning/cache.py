@@ -21,9 +21,9 @@ from aot.analysis.cost.candidates import WINOGRAD, Choice
 from aot.analysis.stages import DIRECT
 from aot.backends import sources
 from aot.backends.cpu.object_cache import default_folder, write_whole
+from aot.base.records import dataclass
 from aot.errors import CompileError, TuningWarning
 from aot.ir import input_files
-from aot.records import dataclass
 
 FILE_NAME = "tuning.jsonl"
 # what decides how fast a choice is, beside the executable and the target

@@ -16,6 +16,7 @@ import numpy as np
 from aot.analysis.cost.candidates import Choice, Run, schedule_with
 from aot.analysis.dispatches import dispatched
 from aot.analysis.memory.storage import ARENA, CONSTANTS, OUTPUTS
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.builtin import CONSTANT, RETURN
 from aot.ir.clone import clone_function, clone_op
@@ -25,7 +26,6 @@ from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Layout, TensorType
 from aot.ops.control import STATE
 from aot.ops.structure import DISPATCH
-from aot.records import dataclass
 from aot.target.model import Target
 
 

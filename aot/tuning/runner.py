@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from aot.base.records import dataclass
 from aot.errors import AotError, CompileError
-from aot.records import dataclass
 from aot.runtime.runner import find_runner
 
 # what a run may take beyond the time that tuning has left

@@ -16,13 +16,13 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from aot.analysis.cost.candidates import WINOGRAD, Choice
+from aot.base.records import dataclass
 from aot.errors import TuningWarning
 from aot.ir import dims
 from aot.ir.graph import Function, Module
 from aot.link.image import ModuleImage
 from aot.link.module import write_module
 from aot.options import CompileOptions
-from aot.records import dataclass
 from aot.target.model import Target
 from aot.tuning.module import Sized, comparing_module, copies_of
 from aot.tuning.runner import Runner, RunnerError

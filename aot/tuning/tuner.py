@@ -16,6 +16,7 @@ from typing import Any
 
 from aot.analysis.cost.candidates import Choice, Run, admits, candidates, modelled_cost, runs_of
 from aot.analysis.tuning import Tuning
+from aot.base.records import dataclass
 from aot.errors import TuningWarning
 from aot.ir import dims
 from aot.ir.assumed_extents import MEASURED
@@ -23,7 +24,6 @@ from aot.ir.bounds import bounds_of
 from aot.ir.graph import Function, Module
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
-from aot.records import dataclass
 from aot.target.model import Target
 from aot.tuning.cache import TuningCache, TuningRecord, compiler_id
 from aot.tuning.module import Sized

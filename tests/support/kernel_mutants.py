@@ -14,6 +14,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, DimExpr, Extremum
 from aot.ir.expr import Binary, Const, Expr, Load, Select, Size
@@ -39,7 +40,6 @@ from aot.kernels.ir.nodes import (
     expressions_of,
     walk,
 )
-from aot.records import dataclass
 
 Memory = Buffer | Scratch
 Change = tuple[str, Callable[[], Kernel]]

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from aot.analysis.alias.effects import FRESH, origin, read_operands
 from aot.analysis.alias.facts import AliasFacts
 from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, members, union
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.graph import Block, Function, Listener, Op, Value, walk
 from aot.ir.types import TensorType
-from aot.records import dataclass
 
 
 @dataclass

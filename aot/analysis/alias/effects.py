@@ -9,9 +9,9 @@ reads its operand, and may alias it as well.
 from __future__ import annotations
 
 from aot.analysis.memory.views import is_view
+from aot.base.records import dataclass
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ir.record import Kind
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from aot.analysis.cost.plan import Plan, wide_extents
 from aot.analysis.cost.tile_costs import KernelModel, Tile, cost, is_window, loops_of
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import DIRECT, heaviest, planned, plans_of, schedule_of, stages_of
+from aot.base.records import dataclass
 from aot.ir.clone import clone_function
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op
 from aot.ir.record import call_of, contraction_of
 from aot.ir.schedule import Schedule, StageSchedule
-from aot.records import dataclass
 from aot.target.model import Target
 
 WINOGRAD = "winograd"

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from aot.analysis.cost.code_bytes import FITTED, Fit
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS, Plan, rest_chunks, tail_rows
 from aot.analysis.cost.tile_costs import DynamicLoops, KernelModel, Loops, Tile, extents_of
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, modulo
 from aot.ir.graph import Op
 from aot.ir.record import Call, Kind
-from aot.records import dataclass
 from aot.target.model import Target
 
 # kernels that are one program each

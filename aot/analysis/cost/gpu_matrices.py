@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, modulo
-from aot.records import dataclass
 from aot.target.model import GpuGeometry, MatrixShape
 
 # matrices of a subgroup down and across, largest first: more of them serve what is loaded better,

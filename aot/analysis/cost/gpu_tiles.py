@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isqrt
 
+from aot.base.records import dataclass
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim
 from aot.ir.schedule import QUAD
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.target.model import Target
 
 # How many columns of a contraction a lane of a GPU has, which lie together: fewer where it has few

@@ -29,13 +29,13 @@ from aot.analysis.cost.few_columns import (
 )
 from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_tile
 from aot.analysis.memory.views import memory_order
+from aot.base.records import dataclass
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout
 from aot.ops.winograd_parts import TRANSFORMS
-from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.analysis.accesses import Accesses, accesses_of
+from aot.base.records import dataclass
 from aot.ir.dims import product
 from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Expr, Unary
 from aot.ir.graph import Op
 from aot.ir.record import Kind
-from aot.records import dataclass
 from aot.target.model import Target
 
 # Of storing an element in memory, in loads: a line that is written is read before. Of an op without

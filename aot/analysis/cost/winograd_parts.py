@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aot.analysis.cost.plan import plan
 from aot.analysis.memory.views import memory_order
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
@@ -17,7 +18,6 @@ from aot.ir.schedule import QUAD
 from aot.ir.types import DType, TensorType
 from aot.ops.contraction import MATMUL
 from aot.ops.winograd_parts import KERNEL, MATRICES, tiles_along
-from aot.records import dataclass
 from aot.target.model import GpuGeometry, Target
 
 TAPS = KERNEL * KERNEL

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import is_view, map_of, view_offset
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim, add, multiply
 from aot.ir.graph import Block, Function, Op, Value
 from aot.ops.control import ASSIGN, IF, LOOP, STATE
 from aot.ops.selection import CONCAT_ALIAS
-from aot.records import dataclass
 
 CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 

@@ -13,8 +13,8 @@ from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 
 class Type(NamedTuple):

@@ -23,12 +23,12 @@ from aot.backends.cpu import compile as cpu
 from aot.backends.cpu import llvm
 from aot.backends.cpu.object_cache import ObjectCache, key_of
 from aot.backends.cpu.workers import CrashedError, UnavailableError, Workers
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.link.code_image import is_linkable
 from aot.options import CompileOptions, Progress
-from aot.records import dataclass
 from aot.target.model import Target
 from aot.target.toml import check_names
 
@@ -36,7 +36,7 @@ from aot.target.toml import check_names
 _POOL_BYTES = 320 << 10  # less text than this is not worth a process, where LLVM is loaded here
 _WORKER_BYTES = 120 << 10  # text that is worth one more
 # What turns a kernel into an object, beside the kernel, the target and LLVM.
-_SOURCES = ("backends/cpu", "kernels", "ir", "target", "records.py")
+_SOURCES = ("backends/cpu", "kernels", "ir", "target", "base")
 
 
 @dataclass(frozen=True)

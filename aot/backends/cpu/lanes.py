@@ -11,9 +11,9 @@ from collections.abc import Callable
 from aot.backends.cpu import arithmetic
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, iota
 from aot.backends.cpu.traits import Traits
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, DimExpr, FloorDiv, Symbol
 from aot.ir.types import DType
-from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 
+from aot.base.records import dataclass
 from aot.errors import CacheWarning, CompileError
-from aot.records import dataclass
 
 FOLDER_VARIABLE = "AOT_CACHE_DIR"
 LIMIT_VARIABLE = "AOT_CACHE_MB"

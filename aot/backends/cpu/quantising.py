@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, real
 from aot.backends.cpu.traits import Traits
+from aot.base.records import dataclass
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Unary
 from aot.ir.types import DType
-from aot.records import dataclass
 
 F32, I32 = DType.F32, DType.I32
 _NARROW = (DType.U8, DType.I8, DType.U16, DType.I16)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, Interval
 from aot.ir.expr import Expr
 from aot.kernels.lower.index_math import Terms, add_terms
-from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from dataclasses import field
 
 from aot.backends.cpu.assembler import Value
 from aot.backends.cpu.lanes import Laned
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.dims import Interval
 from aot.ir.expr import TRANSCENDENTAL_OPS, Binary, Const, Expr, Load, Size, Unary, Var, children
 from aot.ir.types import DType
-from aot.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from math import prod
 
 from aot.backends.cpu.traits import Traits
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.expr import Expr, Load, children
 from aot.kernels.ir.nodes import (
@@ -25,7 +26,6 @@ from aot.kernels.ir.nodes import (
     Stmt,
     Store,
 )
-from aot.records import dataclass
 from aot.target.model import Target
 
 ALIGNMENT = 64

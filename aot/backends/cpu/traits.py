@@ -7,9 +7,9 @@ not a number in its file is asked here.
 from __future__ import annotations
 
 from aot.backends.cpu.assembler import Type
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.target.model import Target
 
 _ELEMENTS = {

@@ -14,12 +14,12 @@ from aot.backends.cpu.addresses import from_memory, to_memory
 from aot.backends.cpu.assembler import Assembler, Type, Value, integer, poison
 from aot.backends.cpu.memory import Memory
 from aot.backends.cpu.scratch import loads
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var, coefficient, dim_of, free_vars, transform
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, For, Let, LoopKind, Scratch, Space, Store
-from aot.records import dataclass
 
 # neighbours below which an access for each is as good, but for stores that leave no gap
 LEAST = 4

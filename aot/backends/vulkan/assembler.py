@@ -27,8 +27,8 @@ from aot.backends.vulkan.spirv import (
     Op,
     StorageClass,
 )
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 MAX_INSTRUCTION_WORDS = 0xFFFF
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from aot.backends.vulkan.spirv import Capability, Glsl, Op
 from aot.backends.vulkan.values import Values
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.target.model import GpuGeometry
 
 WIDE = frozenset(d for d in DType if d.bits > 32 and d is not DType.INDEX)

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator
 from math import prod
 
 from aot.backends.vulkan.limits import LimitError
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.dims import modulo
 from aot.ir.expr import Binary, Const, Expr, Fma, Load, Var, children, coefficient, free_vars
@@ -34,7 +35,6 @@ from aot.kernels.ir.nodes import (
     Store,
     walk,
 )
-from aot.records import dataclass
 from aot.target.model import GpuGeometry
 
 # Beyond about 2.6 k words drivers' compile time grows worse than linearly, and an instruction is

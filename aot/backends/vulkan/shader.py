@@ -27,9 +27,9 @@ The dispatch ABI, which the C driver follows, is written down here.
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.kernels.ir.nodes import BufferClass
-from aot.records import dataclass
 
 PARAM_BUFFER_BINDING = 4
 _FIRST_TEXEL_BINDING = 5

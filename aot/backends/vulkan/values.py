@@ -13,8 +13,8 @@ from math import gcd
 
 from aot.backends.vulkan.assembler import Assembler, Chunk, FunctionBody
 from aot.backends.vulkan.spirv import Decoration, Glsl, Op
+from aot.base.records import dataclass
 from aot.errors import InternalError
-from aot.records import dataclass
 
 Interval = tuple[int | None, int | None]
 UNKNOWN: Interval = (None, None)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.reader import GgufFile
-from aot.records import dataclass
 
 MOST_SHOWN = 80  # characters of a text
 ELEMENTS_PER_BYTE = 8  # of a tensor, whatever its block type

@@ -13,9 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir.types import Array
 from aot.ops.blocked import Blocks, Codes
-from aot.records import dataclass
 
 Decode = Callable[[Array], Codes]
 

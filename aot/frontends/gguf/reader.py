@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.block_types import BLOCK_TYPES, BlockType, type_name
 from aot.ir import input_files
 from aot.ir.types import Array
-from aot.records import dataclass
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

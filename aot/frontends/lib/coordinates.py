@@ -16,10 +16,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.types import Array, DType
-from aot.records import dataclass
 
 _MOST = 1 << 62  # numbers below are computed in 64 bits
 # Fractions of denominators up to these have floats of their own, of 24 and of 53 bits.

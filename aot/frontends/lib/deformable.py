@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.graph import Attr, Value
 from aot.ops.cells import ACTIVATIONS, Activation, activations_text
-from aot.records import dataclass
 
 # Places of operands: x, w, r, b, lengths, and the states at the start.
 X, LENGTHS = 0, 4

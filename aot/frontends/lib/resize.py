@@ -15,13 +15,13 @@ from typing import Union
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.frontends.lib.coordinates import Line, Places, line_of, meant, nearest, open_line, rounded
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
-from aot.records import dataclass
 
 F32, I64 = DType.F32, DType.I64
 COORDINATES = (

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from itertools import product
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 # the most arithmetic, as a factor, that is worth a whole convolution in place of sums over taps
 _WORTH_PHASES = 2.0

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder
 from aot.frontends.lib.normalization import powers, root
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ops.contraction import window_extent
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Protocol
 import onnx
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends.onnx.choices import Choices
 from aot.frontends.onnx.scopes import Held, Scope
@@ -22,7 +23,6 @@ from aot.ir.record import OpRecord
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops import lookup
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

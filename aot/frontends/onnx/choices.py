@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import TypeVar
 
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
-from aot.records import dataclass
 
 MAX_ATTEMPTS = 32
 

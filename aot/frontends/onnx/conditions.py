@@ -6,11 +6,11 @@ Owns the reading of a bool value as a comparison of two dims. Takes no branch.
 from __future__ import annotations
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, add, bounds, maximum, minimum
 from aot.ir.equalities import DimEqualities, difference
 from aot.ir.graph import Assumption, Function, Value
 from aot.ir.types import DType
-from aot.records import dataclass
 
 _COMPARISONS = ("equal", "less", "less_equal")
 _SIGNS = {

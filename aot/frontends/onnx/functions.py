@@ -12,9 +12,9 @@ from typing import Any
 import onnx
 from onnx import defs, helper
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.tensors import DTYPES
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 _ELEM_TYPES = {dtype: elem for elem, dtype in DTYPES.items()}
 

@@ -10,6 +10,7 @@ from dataclasses import field, replace
 
 import onnx
 
+from aot.base.records import dataclass
 from aot.frontends.lib.extents import capacity, extent_of
 from aot.frontends.onnx.blocks import GraphImporter, discard, try_block
 from aot.frontends.onnx.scopes import Held, Scope
@@ -20,7 +21,6 @@ from aot.ir.graph import Block, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType
 from aot.ops.control import INDEX_TYPE
-from aot.records import dataclass
 
 HOW_TO_KEEP_SIZE = (
     "carry a buffer of a fixed capacity and write into it (ScatterND, ScatterElements, Where), or "

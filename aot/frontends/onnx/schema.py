@@ -10,12 +10,12 @@ import functools
 
 from onnx import AttributeProto, defs
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.microsoft import IN_ONNX_DOMAIN, MICROSOFT, SCHEMAS
 from aot.frontends.onnx.stored import name_of
 from aot.frontends.onnx.table import Node
 from aot.ir.graph import Value
 from aot.ir.types import DType
-from aot.records import dataclass
 
 _TYPE_NAMES = {
     DType.F32: "float",

@@ -11,10 +11,10 @@ from typing import Union
 
 import onnx
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.graphs import captured
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.lib.extents import (
     check_is,
@@ -26,7 +27,6 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.types import DType
-from aot.records import dataclass
 
 I64 = DType.I64
 AnyList = TensorList | StackedList

@@ -13,10 +13,10 @@ import math
 import numpy as np
 from onnx import TensorProto, helper
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.ir.graph import Value
 from aot.ir.types import DType
-from aot.records import dataclass
 
 F32, I32, U32, U8 = DType.F32, DType.I32, DType.U32, DType.U8
 

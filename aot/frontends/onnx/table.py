@@ -15,6 +15,7 @@ from typing import Any, Union
 from onnx import AttributeProto
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
@@ -28,7 +29,6 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array
-from aot.records import dataclass
 
 Results = Union[Value, Sequence["Value | None"]]
 _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeProto.STRING: "s"}

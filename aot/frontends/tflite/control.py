@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from aot.base.records import dataclass
 from aot.frontends.tflite.table import CUSTOM, TABLE, Node, UnsupportedNodeError, with_blocks
 from aot.ir.builtin import YIELD
 from aot.ir.graph import Block, ConstantData, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
-from aot.records import dataclass
 
 
 class NotImportedError(Exception):

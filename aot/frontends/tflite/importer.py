@@ -14,6 +14,7 @@ from dataclasses import field
 import numpy as np
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.tflite.control import CONTROL, NotImportedError, Variable
 from aot.frontends.tflite.flatbuffer import DamagedError
@@ -24,7 +25,6 @@ from aot.ir.graph import Block, ConstantData, Function, Module, Value
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import DType, TensorType
 from aot.ops import lookup
-from aot.records import dataclass
 
 Item = Value | Variable | None
 SET = ".is_set"  # whether a state that starts with other values than zeros has been assigned yet

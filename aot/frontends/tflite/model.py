@@ -16,6 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.tflite.flatbuffer import DamagedError, Flatbuffer, Table
@@ -23,7 +24,6 @@ from aot.frontends.tflite.schema import ENUMS
 from aot.frontends.tflite.sparse import dense
 from aot.ir import input_files
 from aot.ir.types import Array, DType
-from aot.records import dataclass
 
 _NUMPY: Mapping[str, Any] = {
     "FLOAT32": np.float32,

@@ -15,6 +15,7 @@ import numpy as np
 from flatbuffers import flexbuffers
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
@@ -32,7 +33,6 @@ from aot.ir.types import Array, DType, TensorType
 from aot.ops import lookup
 from aot.ops.elementwise import CAST
 from aot.ops.quantization import DEQUANTIZE
-from aot.records import dataclass
 
 F32, I32, I64 = DType.F32, DType.I32, DType.I64
 Results = Value | Sequence[Value | None]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
 from aot.frontends.torch.importer import NEXT
 from aot.frontends.torch.program import (
@@ -22,7 +23,6 @@ from aot.frontends.torch.program import (
     user_inputs,
     user_outputs,
 )
-from aot.records import dataclass
 
 Arrays = Mapping[str, Any]
 

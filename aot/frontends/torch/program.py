@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.lib.builder import UnsupportedNodeError
 from aot.frontends.torch.dims import Sizes
 from aot.ir.bounds import WantedDim, assumptions_of
 from aot.ir.dims import is_symbol_name, symbol
 from aot.ir.graph import Assumption
 from aot.ir.types import DType, TensorType
-from aot.records import dataclass
 
 DTYPES = {
     "torch.float32": DType.F32,

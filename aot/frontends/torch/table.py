@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Union
 import numpy as np
 
 from aot.analysis.dim_values import DimValues
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
@@ -22,7 +23,6 @@ from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import DType, TensorType
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

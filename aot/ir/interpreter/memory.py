@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.graph import Function
 from aot.ir.types import Array, Layout, TensorType, to_logical
-from aot.records import dataclass
 
 
 class Buffer:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Expr, Load, Param, Size, Var, children
@@ -40,7 +41,6 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.races import LoopLog, RaceChecker
 from aot.kernels.ir.scalar import Operation, apply_binary, operation, schedule, word_of
-from aot.records import dataclass
 
 _IN_ORDER = (LoopKind.SERIAL, LoopKind.UNROLLED)
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.dims import Dim, evaluate
 from aot.ir.expr import Var
 from aot.ir.types import Array, DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch, Space
-from aot.records import dataclass
 
 if TYPE_CHECKING:
     from aot.kernels.ir.races import RaceChecker

@@ -11,12 +11,12 @@ from dataclasses import field, replace
 from enum import Enum
 from typing import Union
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import LEAST
 from aot.ir.dims import Dim
 from aot.ir.expr import Dot, Expr, Load, Param, Var
 from aot.ir.types import DType
-from aot.records import dataclass
 from aot.target.model import MatrixShape
 
 

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.expr import Var
 from aot.ir.types import Array
 from aot.kernels.ir.memory import GROUP_VAR, Batch, lane_of
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
-from aot.records import dataclass
 
 
 class _Access:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.lower.nest import identity
-from aot.records import dataclass
 
 Values = Mapping[Var, Expr]
 Corners = Mapping[Var, tuple[Expr, Expr]]

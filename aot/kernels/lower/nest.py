@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import GRAIN_WORK
 from aot.ir.dims import Dim
@@ -27,7 +28,6 @@ from aot.kernels.ir.nodes import (
     Store,
 )
 from aot.kernels.lower.index_math import simplifier
-from aot.records import dataclass
 from aot.target.model import Target
 
 # elements that a CPU workgroup should have at least, so that calling it costs nothing beside them

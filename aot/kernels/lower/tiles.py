@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Reduce, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt
 from aot.kernels.lower.nest import Axis, Nest, Output
-from aot.records import dataclass
 
 LONG = 24  # parts of an epilogue that is written once and not for each of a tile's vectors
 

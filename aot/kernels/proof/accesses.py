@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.dims import Interval
 from aot.ir.expr import Expr, Load, Select, Var
@@ -35,7 +36,6 @@ from aot.kernels.ir.nodes import (
 from aot.kernels.proof.inequalities import FEW_STEPS, MOST_STEPS, Inequalities
 from aot.kernels.proof.polynomials import Monomial, Polynomial, combined, constant, known_value
 from aot.kernels.proof.values import Memory, Values
-from aot.records import dataclass
 
 MOST_ALTERNATIVES = 4  # ways in which the selects of an access may be decided
 OF_QUESTION = 8000  # steps of the proofs of one question

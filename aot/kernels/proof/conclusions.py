@@ -13,6 +13,7 @@ from dataclasses import field
 from enum import Enum
 from itertools import product
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.dims import Interval
 from aot.ir.expr import Binary, Cast, Const, Expr, Unary
@@ -21,7 +22,6 @@ from aot.kernels.ir.nodes import Kernel
 from aot.kernels.proof.accesses import Access, Condition, Copy, Scene, accesses_of
 from aot.kernels.proof.conditions import NEGATED
 from aot.kernels.proof.polynomials import Polynomial, combined, constant, known_value, scaled
-from aot.records import dataclass
 
 MOST_WAYS = 4  # in which conditions may hold together
 MOST_NODES = 200  # of a search for a cover

@@ -5,10 +5,10 @@ Owns facts that hold together, and of which one of several holds. Knows nothing 
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir.dims import Interval
 from aot.ir.types import DType
 from aot.kernels.proof.polynomials import Polynomial, combined, constant, scaled
-from aot.records import dataclass
 
 Facts = tuple[Polynomial, ...]
 NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}

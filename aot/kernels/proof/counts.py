@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
+from aot.base.records import dataclass
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Select, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, Kernel, Scratch, Stmt, Store, walk
 from aot.kernels.proof.conditions import range_of
-from aot.records import dataclass
 
 Range = tuple[int, int]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from math import gcd
 
+from aot.base.records import dataclass
 from aot.ir.dims import Interval, interval_product
 from aot.kernels.proof.polynomials import (
     Monomial,
@@ -24,7 +25,6 @@ from aot.kernels.proof.polynomials import (
     substituted,
     variables_of,
 )
-from aot.records import dataclass
 
 Terms = frozenset[tuple[Monomial, int]]
 """A polynomial as a key."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from aot.base.records import dataclass
 from aot.ir.dims import Interval
 from aot.kernels.ir.nodes import Barrier, Buffer, For, If, Kernel, LoopKind, Scratch, Space, Stmt
 from aot.kernels.proof.accesses import (
@@ -34,7 +35,6 @@ from aot.kernels.proof.polynomials import (
 )
 from aot.kernels.proof.values import Memory
 from aot.kernels.proof.witnesses import Unknowns, chain_of, plain
-from aot.records import dataclass
 
 INDEPENDENT = (LoopKind.WORKGROUP, LoopKind.PARALLEL, LoopKind.VECTOR)
 ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED, LoopKind.WORKGROUP)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import gcd
 
+from aot.base.records import dataclass
 from aot.kernels.proof.polynomials import (
     ONE,
     Monomial,
@@ -23,7 +24,6 @@ from aot.kernels.proof.polynomials import (
     product,
     variables_of,
 )
-from aot.records import dataclass
 
 UNFOLDED = 4  # quotients that an address is written with
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Interval, Symbol
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Param, Select, Size, Unary, Var
@@ -31,7 +32,6 @@ from aot.kernels.proof.polynomials import (
     product,
     scaled,
 )
-from aot.records import dataclass
 
 Memory = Buffer | Scratch
 

@@ -13,6 +13,7 @@ from dataclasses import field
 from enum import Enum
 from math import prod
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim, Extremum, Interval, symbol
 from aot.ir.expr import Cast, Expr, Load, Var
@@ -42,7 +43,6 @@ from aot.kernels.proof.inequalities import MOST_STEPS, Inequalities
 from aot.kernels.proof.polynomials import Polynomial, combined, constant, scaled, variables_of
 from aot.kernels.proof.switches import chosen_by
 from aot.kernels.proof.values import Memory, Values
-from aot.records import dataclass
 
 FOR_BOUNDS = 5  # times the steps of a kernel that bounds of stored values may take
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import field
 
+from aot.base.records import dataclass
 from aot.kernels.proof.accesses import Comparisons
 from aot.kernels.proof.facts import Choice
 from aot.kernels.proof.polynomials import (
@@ -27,7 +28,6 @@ from aot.kernels.proof.polynomials import (
     variables_of,
 )
 from aot.kernels.proof.strides import Division
-from aot.records import dataclass
 
 MOST_TAKEN_APART = 12  # variables of one system
 

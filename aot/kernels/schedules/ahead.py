@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
@@ -17,7 +18,6 @@ from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.lower.nest import Axis, Nest
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, loaded
 from aot.kernels.schedules.products import Placed, Terms, Tile
-from aot.records import dataclass
 from aot.target.model import CACHE_LINE
 
 # words of terms after which a tile asks for some lines, those of floats, and how many it asks for

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var
@@ -27,7 +28,6 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_s
 from aot.kernels.schedules.dots import DotAxes, StagedRows
 from aot.kernels.schedules.products import Placed, Tile
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
-from aot.records import dataclass
 from aot.target.model import Target
 
 F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Fma, Load
@@ -29,7 +30,6 @@ from aot.ops.blocked import (
     stored_word,
     word_behind,
 )
-from aot.records import dataclass
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
 TOGETHER, WIDE = 64, 2048  # columns of a workgroup; twice as many where there are so many in all

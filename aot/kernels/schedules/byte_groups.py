@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.expr import Binary, Dot, Expr, Load, Reduce, Var
 from aot.ir.schedule import DOT_GROUP
@@ -30,7 +31,6 @@ from aot.kernels.schedules.byte_windows import (
     number,
 )
 from aot.kernels.schedules.contraction_axes import at_splits
-from aot.records import dataclass
 
 # rows of the result that share what is brought into scratch
 ROWS = 4

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Dot, Expr, Load
 from aot.ir.schedule import DOT_GROUP
@@ -23,7 +24,6 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_s
 from aot.kernels.schedules.dots import DotAxes, DotTile, StagedRows
 from aot.kernels.schedules.products import Tile
 from aot.kernels.schedules.tile_ends import sum_with_bias
-from aot.records import dataclass
 
 # places whose words are in scratch, whose bytes fill a vector; a workgroup has several times these
 PLACES, LEAST_PLACES = 64, 512

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
@@ -20,7 +21,6 @@ from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.tile_ends import sum_with_bias
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

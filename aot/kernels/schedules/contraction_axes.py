@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Buffer
 from aot.kernels.lower.nest import Axis
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

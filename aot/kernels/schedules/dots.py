@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.contraction import has_narrow_products
 from aot.ir.dims import Dim
@@ -29,7 +30,6 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_s
 from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors
 from aot.kernels.schedules.sum_order import by_weight_step
-from aot.records import dataclass
 
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Reduce
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
@@ -21,7 +22,6 @@ from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.contraction import sum_of_products, without_groups
 from aot.kernels.schedules.padded import Slide, Taps, Values, slide_along
 from aot.kernels.schedules.windows import combined
-from aot.records import dataclass
 from aot.target.model import CACHE_LINE, Target
 
 Fact = TypeVar("Fact")

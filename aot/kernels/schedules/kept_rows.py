@@ -12,12 +12,12 @@ from dataclasses import field
 from math import prod
 
 from aot.analysis.cost.recompute import is_kept, operation_cost
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Const, Expr, Load, Param, Reduce, Size, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space
 from aot.kernels.lower.nest import Axis, Kept, Nest, Output
-from aot.records import dataclass
 
 APART = 4  # what loading elements that are no neighbours costs, in loads of neighbours
 ELEMENT_BYTES = 4

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Cast, Expr, Load, Select
@@ -20,7 +21,6 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values, at_splits, loaded
 from aot.kernels.schedules.dots import is_grouped
 from aot.kernels.schedules.sum_order import by_weight_step
-from aot.records import dataclass
 from aot.target.model import MatrixShape
 
 # bytes behind a line in shared memory, so that lines begin at different banks of it; a matrix's

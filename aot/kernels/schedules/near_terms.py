@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Select, Var
@@ -19,7 +20,6 @@ from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.lane_reductions import halved
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.schedules.windows import combined
-from aot.records import dataclass
 
 REGISTER = 64  # its bytes
 # numbers of lanes of a pair, by bytes of an element

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
@@ -22,7 +23,6 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.row_vectors import are_in_line, by_rows
 from aot.kernels.schedules.sum_order import by_weight_step, has_far_terms
-from aot.records import dataclass
 
 LANES = 4
 # rows and columns of a tile: registers hold its sums and the operands of some steps

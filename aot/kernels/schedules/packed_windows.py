@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
@@ -22,7 +23,6 @@ from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.tiles import Shape
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.windows import Values, Window, WindowTiles, pieces_of
-from aot.records import dataclass
 
 # rows of a tile at most
 MOST_ROWS = 8

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
@@ -18,7 +19,6 @@ from aot.kernels.lower import segments
 from aot.kernels.lower.nest import Axis, Nest, Output, combine, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors
 from aot.kernels.schedules.windows import combined
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
 from aot.ir.expr import Expr, Load, Reduce, Var
@@ -21,7 +22,6 @@ from aot.kernels.lower.tiles import is_long
 from aot.kernels.schedules.packed_windows import slides_of
 from aot.kernels.schedules.padded import Slide
 from aot.kernels.schedules.windows import Window
-from aot.records import dataclass
 from aot.target.model import CACHE_LINE
 
 Values = dict[Var, Expr]

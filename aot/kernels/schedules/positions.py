@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Select, Unary, Var
@@ -19,7 +20,6 @@ from aot.kernels.lower.lane_reductions import halved, over_lanes, reduce_lanes
 from aot.kernels.lower.nest import Axis, Nest, Output, collapse, identity
 from aot.kernels.lower.rows import SUMS, row_of_vectors, vectors_of
 from aot.kernels.schedules.row_blocks import RowBlocks, Rows
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

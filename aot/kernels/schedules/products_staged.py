@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.gpu_tiles import row_stride, staged_bytes
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import QUAD, StageSchedule
@@ -23,7 +24,6 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.products_gpu import GpuTile, PlacedOnGpu
 from aot.kernels.schedules.sum_order import by_weight_step
-from aot.records import dataclass
 
 # how much of the terms that are brought may be none, as a share of those that are there
 MOST_IDLE = 0.25

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.graph import Value
 from aot.kernels.ir.nodes import Scratch, Stmt
-from aot.records import dataclass
 
 Add = Callable[[Expr, Expr, Expr, "At"], Stmt]
 """What is done of a row of sums, a panel, and a lane, of a sequence at a step."""

@@ -5,6 +5,7 @@ Owns which such expressions are resizes, and what becomes of others; chooses no 
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
@@ -12,7 +13,6 @@ from aot.kernels.ir.nodes import Buffer
 from aot.kernels.lower.inline import reduces_of
 from aot.kernels.lower.nest import Output
 from aot.kernels.schedules.windows import combined
-from aot.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
@@ -21,7 +22,6 @@ from aot.kernels.lower.nest import GRAIN, Axis, Kept, Nest, Output, collapse, co
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.kept_rows import KeptRows
 from aot.kernels.schedules.row_lines import RowLines
-from aot.records import dataclass
 
 # rows of a block where as many as a vector has lanes are too large for a cache; fewer are no block,
 # and rows of fewer elements have less to share than blocks cost

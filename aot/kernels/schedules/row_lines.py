@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from math import gcd
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
@@ -19,7 +20,6 @@ from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.lower.lane_reductions import over_lanes
 from aot.kernels.lower.nest import Nest
 from aot.kernels.lower.rows import row_of_vectors
-from aot.records import dataclass
 
 # rows that fill vectors together, and how many of these, at most: each one has code of its own
 ROWS, VECTORS = 4, 8

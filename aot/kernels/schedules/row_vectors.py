@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.plan import UNROLLED_TAPS
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Stmt, Store
 from aot.kernels.lower.index_math import simplify
 from aot.kernels.lower.nest import Axis, Nest
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Var
@@ -21,7 +22,6 @@ from aot.kernels.lower.nest import Axis
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.lines import Lines, let, when
 from aot.ops.contraction import inside
-from aot.records import dataclass
 
 _COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 # Elements of a piece. Every lane reads all positions of its line: short pieces copy more of the

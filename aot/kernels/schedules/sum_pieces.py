@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.plan import are_far
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
@@ -22,7 +23,6 @@ from aot.kernels.lower.tiles import ReusedScratch, Shape
 from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.products import Placed, Tile
 from aot.kernels.schedules.sum_order import by_weight_step, has_far_terms
-from aot.records import dataclass
 
 # bytes of sums that wait, and tiles of rows that they may belong to: each more reads weights for
 # less, and needs more rows' terms in the cache beside them

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.few_columns import lines_of_band
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
@@ -24,7 +25,6 @@ from aot.kernels.schedules.contraction_axes import ContractionAxes, Values
 from aot.kernels.schedules.padded import Slide, slide_along
 from aot.kernels.schedules.planes import TURNED, TurnedTile
 from aot.kernels.schedules.products import Placed, Terms, Tile
-from aot.records import dataclass
 from aot.target.model import CACHE_LINE
 
 AHEAD = 4  # tiles from the one whose places are multiplied to those that are asked for

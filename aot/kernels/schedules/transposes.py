@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.lower.nest import Axis, Nest, Output
 from aot.kernels.lower.rows import row_of_vectors
 from aot.kernels.schedules.general import Values
-from aot.records import dataclass
 
 # rows and columns of blocks that follow each other, in blocks: a line of a cache each
 BLOCK = 2

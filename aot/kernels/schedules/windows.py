@@ -13,6 +13,7 @@ from itertools import product
 from math import gcd
 
 from aot.analysis.cost.plan import FEW_VECTORS, UNROLLED_TAPS
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
 from aot.ir.dims import Dim
@@ -31,7 +32,6 @@ from aot.kernels.lower.nest import (
     split_axis,
 )
 from aot.kernels.lower.tiles import ReusedScratch, Shape, is_long, over_rows
-from aot.records import dataclass
 
 Values = dict[Var, Expr]
 

@@ -25,6 +25,7 @@ from aot.analysis.cost.winograd import (
     stored_block_of,
     together,
 )
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -38,7 +39,6 @@ from aot.kernels.schedules.contraction import find_axes
 from aot.kernels.schedules.contraction_axes import ContractionAxes
 from aot.kernels.schedules.row_vectors import by_lanes, holds_row_vectors, row_vectors_at_a_time
 from aot.kernels.schedules.winograd_lines import filter_line, input_line, output_line
-from aot.records import dataclass
 
 _Total = Callable[[Expr, Expr], Expr]
 """A sum of products, by point and lane."""

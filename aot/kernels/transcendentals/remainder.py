@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir.expr import Bitcast, Const, Expr, cast, unary
 from aot.ir.types import DType
 from aot.kernels.transcendentals.values import V
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ Owns no function of its own; `float32` and its neighbours are written in these.
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir.expr import Bitcast, Const, Expr, Fma, binary, select, unary
 from aot.ir.types import DType
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

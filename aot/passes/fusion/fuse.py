@@ -31,6 +31,7 @@ from aot.analysis.cpu_fallback import why_on_cpu
 from aot.analysis.memory.views import is_view
 from aot.analysis.renaming import permutation_of
 from aot.analysis.resized import is_resized_twice
+from aot.base.records import dataclass
 from aot.errors import advice
 from aot.ir.builtin import CONSTANT, YIELD
 from aot.ir.clone import clone_op
@@ -46,7 +47,6 @@ from aot.ops.spatial import RESAMPLE
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
-from aot.records import dataclass
 from aot.target.model import Target
 
 MAX_OPS = 48

@@ -36,6 +36,7 @@ from aot.analysis.stages import (
     unknown_work,
     work_of,
 )
+from aot.base.records import dataclass
 from aot.ir.builtin import YIELD
 from aot.ir.clone import clone_op
 from aot.ir.dims import Dim, product
@@ -46,7 +47,6 @@ from aot.ir.types import TensorType
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.remarks import FusionRemarks
-from aot.records import dataclass
 from aot.target.model import Target
 
 # elements that a lane may go through where a workgroup is alone: a few microseconds

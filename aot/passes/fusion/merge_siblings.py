@@ -23,6 +23,7 @@ import numpy as np
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks, control_ops
+from aot.base.records import dataclass
 from aot.ir.compare import attrs_key
 from aot.ir.dims import Dim
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
@@ -32,7 +33,6 @@ from aot.ir.types import Array
 from aot.ops import movement
 from aot.passes.base import Pass, PassContext
 from aot.passes.simplify.rewriting import constant_of
-from aot.records import dataclass
 
 MAX_OPS = 16  # of an elementwise end
 

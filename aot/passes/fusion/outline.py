@@ -15,6 +15,7 @@ from dataclasses import field
 from aot.analysis.control import control_ops
 from aot.analysis.memory.storage import BufferAssignment
 from aot.analysis.stages import ALGORITHM, DIRECT, planned
+from aot.base.records import dataclass
 from aot.ir.builtin import RETURN
 from aot.ir.clone import clone_op
 from aot.ir.compare import body_key
@@ -24,7 +25,6 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import TensorType
 from aot.ops.structure import DISPATCH, REGION
 from aot.passes.base import Pass, PassContext
-from aot.records import dataclass
 from aot.target.model import Target
 
 

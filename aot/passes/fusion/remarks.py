@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
+from aot.base.records import dataclass
 from aot.ir.graph import Op
-from aot.records import dataclass
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.tile_costs import call_cost
+from aot.base.records import dataclass
 from aot.ir.graph import Attr, ConstantData, Function, Module, Op, Value
 from aot.ir.record import Call, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
@@ -24,7 +25,6 @@ from aot.ops.winograd import CONV_WINOGRAD, POINTS, transformed
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.split_convolutions import split
 from aot.passes.simplify.rewriting import constant_of
-from aot.records import dataclass
 from aot.target.model import Target
 
 # the direct convolution must cost this much more: it needs no scratch and rounds less

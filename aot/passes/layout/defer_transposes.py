@@ -13,6 +13,7 @@ Never: adds to the bytes that are moved, or touches a transpose that gains nothi
 from __future__ import annotations
 
 from aot.analysis.memory.views import map_of
+from aot.base.records import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.index_map import IndexMap
@@ -22,7 +23,6 @@ from aot.ir.rewriter import Rewriter
 from aot.ops.layout_rules import cost, moves
 from aot.passes.base import Pass, PassContext
 from aot.passes.layout.shape_sweep import Sweep
-from aot.records import dataclass
 
 NAME = "defer-transposes"
 

@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import block_of
 from aot.analysis.memory.views import canonical, map_of, memory_order, view_type
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.builtin import CONSTANT, PENDING, pending_map
 from aot.ir.graph import Assumption, Attr, Function, Op, Value, casts_as_one
@@ -21,7 +22,6 @@ from aot.ir.record import Call, Kind, call_of, contraction_of
 from aot.ir.types import Layout, TensorType
 from aot.ops.layout_rules import cost, permutation
 from aot.ops.movement import COPY
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aot.analysis.cost.winograd_parts import Parts, direct_ns, fits, ways
+from aot.base.records import dataclass
 from aot.ir.graph import ConstantData, Function, Op, Value
 from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ops.contraction import MATMUL
 from aot.ops.winograd_parts import WINOGRAD_INPUTS, WINOGRAD_OUTPUTS, filters_at_points
 from aot.passes.simplify.rewriting import constant_of
-from aot.records import dataclass
 from aot.target.model import Target
 
 # what a way must take of the next one that takes more bytes: the figures of target files are rough,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.dims import Dim, DimExpr, add, bounds, minimum, multiply, symbols
 from aot.ir.equalities import DimEqualities, difference
@@ -23,7 +24,6 @@ from aot.ir.types import Layout
 from aot.ops import lookup
 from aot.options import Tie
 from aot.passes.base import Pass, PassContext
-from aot.records import dataclass
 
 CONCAT: OpRecord = lookup("concat")
 KEEP = "?"

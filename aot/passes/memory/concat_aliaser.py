@@ -10,6 +10,7 @@ from dataclasses import field
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.memory.views import is_view, map_of, view_type
+from aot.base.records import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.data_dims import extents_of
 from aot.ir.dims import Dim, add, symbols
@@ -19,7 +20,6 @@ from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout, TensorType
 from aot.ops import movement, selection
-from aot.records import dataclass
 from aot.target.model import Target
 
 Types = dict[Value, TensorType]

@@ -11,11 +11,11 @@ from dataclasses import field
 
 from aot.analysis.control import ancestor_in, block_of
 from aot.analysis.memory.views import map_of
+from aot.base.records import dataclass
 from aot.ir.graph import Block, Function, Op, Value, walk
 from aot.ir.index_map import Reshape
 from aot.ir.types import TensorType
 from aot.ops.control import ASSIGN, STATE, WRITE_SLICE
-from aot.records import dataclass
 
 Root = Value | str  # the value that brings memory into being, or the name of a state variable
 Places = dict[Op, int]

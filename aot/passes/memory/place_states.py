@@ -11,13 +11,13 @@ from __future__ import annotations
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_ops
 from aot.analysis.memory.views import canonical
+from aot.base.records import dataclass
 from aot.errors import UnsupportedError
 from aot.ir.graph import Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Layout
 from aot.ops import movement, selection
 from aot.passes.memory.concat_aliaser import ConcatAliaser, places_of
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir.graph import ConstantData, Op, Value
 from aot.ir.record import Kind, call_of
 from aot.ir.rewriter import Rewriter, insert_constant
@@ -15,7 +16,6 @@ from aot.ir.types import Array, DType
 from aot.ops.elementwise import ADD, CAST, SUB
 from aot.ops.quantization import DEQUANTIZE
 from aot.passes.simplify.rewriting import constant_of, definer
-from aot.records import dataclass
 
 F32, I8, I16, I32, U8 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U8
 LIMIT = 1 << 31  # of sums in i32

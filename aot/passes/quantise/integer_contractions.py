@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir.graph import Attr, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
@@ -35,7 +36,6 @@ from aot.passes.quantise.factors import (
     known,
     stored_of,
 )
-from aot.records import dataclass
 
 _TOO_WIDE = "an operand less its zero point has more than 16 bits"
 # two quantised scales are one where they differ by the roundings of their factors

@@ -38,6 +38,7 @@ from aot.analysis.alias.database import AliasDb
 from aot.analysis.control import control_blocks, control_ops
 from aot.analysis.discontinuities import Discontinuities
 from aot.analysis.integer_ranges import WideOps, clamps, handed_on
+from aot.base.records import dataclass
 from aot.errors import InternalError, UnsupportedError
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT, EXTENT
@@ -50,7 +51,6 @@ from aot.ops.shape import DIM_VALUES
 from aot.ops.tables import TABLE_LOOKUP
 from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.wide_integers import as_dtype, cast_to, split_dims, split_sums
-from aot.records import dataclass
 from aot.target.model import Target
 
 DTypes = Mapping[DType, DType]

@@ -28,6 +28,7 @@ from aot.analysis.control import control_blocks, control_ops
 from aot.analysis.half import f16_range_issue, squares
 from aot.analysis.memory.storage import root_of
 from aot.analysis.memory.views import is_view
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT, PENDING, YIELD
 from aot.ir.clone import clone_op
@@ -39,7 +40,6 @@ from aot.ops.elementwise import CAST
 from aot.ops.selection import CONCAT_ALIAS
 from aot.ops.structure import REGION
 from aot.passes.base import Pass, PassContext
-from aot.records import dataclass
 from aot.target.model import Target
 
 NAME = "narrow-storage"

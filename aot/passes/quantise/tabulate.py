@@ -18,6 +18,7 @@ import numpy as np
 
 from aot.analysis.control import control_ops
 from aot.analysis.cost.recompute import POLYNOMIAL, operation_cost
+from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Function, Module, Op, Value
@@ -30,7 +31,6 @@ from aot.passes.base import Pass, PassContext
 from aot.passes.quantise.factors import constant
 from aot.passes.simplify.dce import remove_dead
 from aot.passes.simplify.rewriting import constant_of
-from aot.records import dataclass
 from aot.target.model import Target
 
 NAME = "tabulate"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.ir.graph import Op, Value, is_kept
 from aot.ir.rewriter import Rewriter
@@ -25,7 +26,6 @@ from aot.passes.simplify.algebra_terms import (
 )
 from aot.passes.simplify.bounds import REORDERS, replaces
 from aot.passes.simplify.rewriting import Rule, definer, make
-from aot.records import dataclass
 
 # Beyond that many numbers a head, tiles of keys and values leave the nearest cache, and matrix
 # products of their own are as good.

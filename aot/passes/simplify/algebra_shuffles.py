@@ -6,13 +6,13 @@ weights of one that sums over all channels. A grouped convolution loads through 
 
 from __future__ import annotations
 
+from aot.base.records import dataclass
 from aot.ir.graph import Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import contraction, elementwise, movement
 from aot.passes.simplify.algebra_terms import emit, is_along, sole, will_fold
 from aot.passes.simplify.bounds import REORDERS
 from aot.passes.simplify.rewriting import Rule, make
-from aot.records import dataclass
 
 
 @dataclass(frozen=True)

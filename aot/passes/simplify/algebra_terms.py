@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value
@@ -17,7 +18,6 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
 from aot.ops import OpRecord, elementwise, movement
 from aot.passes.simplify.rewriting import constant_of, definer
-from aot.records import dataclass
 
 MAX_FACTORS = 6
 MOST_LOST = 4  # bits of a weight that is scaled below the normal numbers, as those of dead filters

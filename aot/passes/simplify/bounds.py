@@ -9,8 +9,8 @@ from __future__ import annotations
 from enum import Enum
 
 from aot.analysis.discontinuities import Discontinuities
+from aot.base.records import dataclass
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 
 class Change(Enum):

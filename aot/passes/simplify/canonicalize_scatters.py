@@ -12,6 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.ir.builtin import CONSTANT
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Op, Value
@@ -19,7 +20,6 @@ from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord, elementwise, lines, movement, put, selection
 from aot.passes.simplify.algebra_terms import emit, reshaped
 from aot.passes.simplify.rewriting import Rule, constant_of, definer
-from aot.records import dataclass
 
 Positions = NDArray[np.int64]
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.stages import work_of
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir.bounds import bounds_of
 from aot.ir.builtin import CONSTANT
@@ -39,7 +40,6 @@ from aot.ops.quantization import DEQUANTIZE
 from aot.ops.shape import DIM_VALUES, FILL
 from aot.passes.base import Pass, PassContext
 from aot.passes.bind import settle_assumptions
-from aot.records import dataclass
 
 # A result that is no longer than its sources, or than this, is stored rather than computed anew in
 # every run.

@@ -12,13 +12,13 @@ import numpy as np
 
 from aot.analysis.alias.database import AliasDb
 from aot.analysis.discontinuities import Discontinuities
+from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, ConstantData, Function, Op, Value
 from aot.ir.rewriter import Rewriter
 from aot.ops import OpRecord
 from aot.passes.simplify.bounds import EXACT, Bound, Change
-from aot.records import dataclass
 
 MAX_STEPS = 64  # for one op; a chain of rules is short, so that more means that two undo each other
 

@@ -46,6 +46,7 @@ from aot.analysis.cost.tile_costs import (
 )
 from aot.analysis.dispatches import dispatches_of
 from aot.analysis.stages import heaviest, plans_of, stages_of
+from aot.base.records import dataclass
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of
@@ -63,7 +64,6 @@ from aot.passes.specialise.slots import (
     rebuilt,
     shared_bindings,
 )
-from aot.records import dataclass
 from aot.target.model import Target
 
 __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]

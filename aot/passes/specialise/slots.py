@@ -17,6 +17,7 @@ from aot.analysis.cost.tile_costs import is_window
 from aot.analysis.memory.storage import CONSTANTS
 from aot.analysis.memory.views import memory_order
 from aot.analysis.resized import resizes_planes
+from aot.base.records import dataclass
 from aot.ir.clone import clone_op
 from aot.ir.compare import attr_key
 from aot.ir.dims import (
@@ -35,7 +36,6 @@ from aot.ir.record import Kind, contraction_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.schedule import Schedule
 from aot.ir.types import Layout, TensorType
-from aot.records import dataclass
 
 # numbers below it in attributes and in a convolution's kernel are kernels, strides, pads
 SMALL = 8

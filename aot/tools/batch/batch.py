@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from aot.backends import sources
+from aot.base.records import dataclass
 from aot.errors import AotError, CompileError, InternalError, UnsupportedError
 from aot.frontends import registry
 from aot.ir import input_files
 from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
-from aot.records import dataclass
 from aot.target.selection import load
 from aot.tools.batch.file import Batch, Cell, read_batch
 

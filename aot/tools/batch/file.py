@@ -13,11 +13,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import array_files, input_files
 from aot.ir.bounds import parse_shape, parse_wanted
 from aot.options import OPTIONS, CompileOptions
-from aot.records import dataclass
 from aot.target.toml import table_of
 
 KEYS = tuple(option.name for option in OPTIONS.values() if option.in_batch)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.analysis.launches import Launch
+from aot.base.records import dataclass
 from aot.errors import CompileError, RuntimeFailure
 from aot.ir import dims
 from aot.ir.bounds import linear
@@ -30,7 +31,6 @@ from aot.link.image import EntryPointImage, VariantImage
 from aot.link.notes import decode_notes
 from aot.link.program import decode
 from aot.link.reader import read_module_file
-from aot.records import dataclass
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner

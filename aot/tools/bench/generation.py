@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
-from aot.records import dataclass
 from aot.runtime.loader import Program, load
 from aot.text.language_program import language_program
 

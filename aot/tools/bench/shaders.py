@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
 from aot.link.image import Device, EntryPointImage, ExecutableImage, ModuleImage, VariantImage
 from aot.link.module import module_bytes
 from aot.link.program import decode
 from aot.link.reader import read_module
-from aot.records import dataclass
 from aot.runtime import loader, tensors, vulkan_facts
 from aot.runtime.inputs import make_inputs
 

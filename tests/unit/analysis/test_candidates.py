@@ -23,6 +23,7 @@ from aot.analysis.cost.candidates import (
     schedule_with,
 )
 from aot.analysis.tuning import Tuning
+from aot.base.records import dataclass
 from aot.builder import Builder
 from aot.driver import pipeline
 from aot.ir.clone import clone_function
@@ -33,7 +34,6 @@ from aot.kernels.lower.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-from aot.records import dataclass
 from aot.runtime import loader
 from aot.target.model import Target
 from aot.target.selection import load

@@ -13,6 +13,7 @@ import pytest
 
 from aot.analysis.cost.candidates import Choice, Run
 from aot.analysis.tuning import Tuning
+from aot.base.records import dataclass
 from aot.builder import Builder
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.text import import_text
@@ -23,7 +24,6 @@ from aot.ir.verifier import verify
 from aot.options import CompileOptions
 from aot.passes.base import Pass, PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-from aot.records import dataclass
 from aot.switches import Switches
 from aot.target import selection as target
 from aot.target.model import Target

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from aot.base.records import dataclass
 from aot.frontends.lib import rotary
 from aot.frontends.lib.attention import (
     attention,
@@ -26,7 +27,6 @@ from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import DType
-from aot.records import dataclass
 
 I64 = DType.I64
 

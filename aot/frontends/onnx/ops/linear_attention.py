@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 MAX_STEPS = 64  # a dozen ops for each token; decoding has one
 _RULES = ("linear", "gated", "delta", "gated_delta")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.microsoft import MICROSOFT
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir import dims
@@ -17,7 +18,6 @@ from aot.ir.builtin import CONSTANT
 from aot.ir.graph import ConstantData, Value
 from aot.ir.types import Array, DType
 from aot.ops.blocked import BITS, Blocks, Codes
-from aot.records import dataclass
 
 F32 = DType.F32
 INT8_ACTIVATIONS = 4  # accuracy_level from which activations may be rounded to 8 bits a block

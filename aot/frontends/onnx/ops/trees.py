@@ -12,6 +12,7 @@ from dataclasses import field
 
 import numpy as np
 
+from aot.base.records import dataclass
 from aot.frontends.onnx.ops.scores import (
     ML,
     Scores,
@@ -23,7 +24,6 @@ from aot.frontends.onnx.ops.scores import (
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
-from aot.records import dataclass
 
 F32, I32 = DType.F32, DType.I32
 MAX_DEPTH = 256  # a few ops for each

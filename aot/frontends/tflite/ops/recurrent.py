@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aot.base.records import dataclass
 from aot.frontends.lib.normalization import standardised
 from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
 from aot.frontends.tflite.ops.movement import sliced
 from aot.frontends.tflite.table import ACTIVATIONS, Node, UnsupportedNodeError, tflite_op
 from aot.ir.dims import add
 from aot.ir.graph import Value
-from aot.records import dataclass
 
 INPUT, FORGET, CELL, OUTPUT = range(4)  # gates, in the order of operands
 

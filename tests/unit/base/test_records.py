@@ -1,4 +1,4 @@
-"""`aot.records.dataclass` beside `dataclasses.dataclass`: classes that behave the same."""
+"""`aot.base.records.dataclass` beside `dataclasses.dataclass`: classes that behave the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from aot import records
+from aot.base import records
 
 
 def _classes(dataclass: Any) -> dict[str, Any]:
