@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import AotError, CompileError, InternalError, RuntimeFailure, UnsupportedError
+from aot.version import __version__
 
 if TYPE_CHECKING:
     from aot import builder
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from aot.tools.inspection import inspect
     from aot.tools.merging import merge
     from aot.tools.verification import Verification, verify
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AotError",

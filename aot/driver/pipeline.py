@@ -49,6 +49,7 @@ from aot.passes.quantise.narrow_storage import NARROW_STORAGE
 from aot.passes.quantise.quantise_contractions import multiply_adds_of
 from aot.target import selection as targets
 from aot.target.model import Target
+from aot.version import __version__
 
 if TYPE_CHECKING:
     from aot.tuning.tuner import Tuner
@@ -151,7 +152,7 @@ def _compiled(
         rules = {"import": import_calls, "build": build_rules.calls}
         tuned = {} if tuner is None else {"tuning": tuner.tuned.section()}
         sections.append({**_head(made, rules, alias), **tuned, **section})
-    producer = f"aotc {_version()}"
+    producer = f"aotc {__version__}"
 
     def ledger(rodata: RodataBytes) -> dict[str, Any]:
         with advice("the ledger of deduplication"):
@@ -321,9 +322,3 @@ def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:
     if options.dump_ir is None or len(options.targets) == 1:
         return options
     return replace(options, dump_ir=options.dump_ir / target.name)
-
-
-def _version() -> str:
-    from aot import __version__
-
-    return __version__

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from aot import __version__
 from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage
@@ -19,6 +18,7 @@ from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
 from aot.packaging.source import alignment, has_vulkan
 from aot.packaging.toolchain import Toolchain, find_toolchain
+from aot.version import __version__
 
 _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
 

@@ -6,12 +6,12 @@ runtime/packaging/source; which sources there are stands in package.cmake, which
 
 from __future__ import annotations
 
-from aot import __version__
 from aot.errors import CompileError
 from aot.link.image import Arch, Device, ModuleImage, TensorInfo
 from aot.link.module import module_bytes
 from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
+from aot.version import __version__
 
 _TEMPLATES = "packaging/source"
 _LEAST_ALIGNMENT = 64  # of rodata

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from aot import __version__
 from aot.errors import CompileError
 from aot.link.image import Arch, EntryPointImage, TensorInfo
 from aot.link.module import module_bytes
@@ -21,6 +20,7 @@ from aot.packaging.compiling import run_compiler
 from aot.packaging.files import File, PackageInput
 from aot.packaging.runtime_sources import RuntimeSources, runtime_sources
 from aot.packaging.toolchain import Toolchain, find_wasm_toolchain
+from aot.version import __version__
 
 _FOLDER = "packaging/wasm"
 _RUNTIME = "aot_runtime.wasm"

@@ -12,18 +12,20 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+import aot
 from tests.support.paths import ROOT as CHECKOUT
 
 ROOT = CHECKOUT / "aot"
 GENERATED = "module_fbs.py"
 
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("base", "errors"),
+    ("base", "errors", "version"),
     ("switches", "runtime"),  # for debugging; the device's side, which knows no compiler
     ("options", "text"),
     ("ir",),
@@ -50,7 +52,6 @@ FORBIDDEN = {
     "kernels": {"passes", "frontends"},
     "passes": {"frontends"},
 }
-VERSION = "aot.__version__"  # a fact of the whole, which parts may read
 # Neighbours in one folder that do not know each other.
 STRANGERS = [("backends/cpu", "backends/vulkan"), ("kernels/ir", "kernels/schedules")]
 
@@ -81,7 +82,7 @@ def _imported(source: str) -> set[str]:
     found = set()
     for name in _names(source):
         first, _, rest = name.partition(".")
-        if first == "aot" and name != VERSION:
+        if first == "aot":
             part = rest.split(".")[0]
             found.add(part if part in RANK else "__init__")
     return found
@@ -157,6 +158,18 @@ def test_the_top_level_is_fixed() -> None:
     assert set(found.split("\0")) - {""} == folders | pages | settings
 
 
+def test_the_build_has_the_version_of_the_package() -> None:
+    """That of the wheel is read from the source; that of a runtime built alone agrees."""
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["dynamic"] == ["version"]
+    source = settings["tool"]["scikit-build"]["metadata"]["version"]["input"]
+    assert source == "aot/version.py"
+    found = re.findall(r'^__version__ = "(.+)"$', (CHECKOUT / source).read_text(), re.M)
+    assert found == [aot.__version__]
+    cmake = (CHECKOUT / "runtime" / "CMakeLists.txt").read_text()
+    assert re.findall(r'set\(AOT_VERSION "(.+?)" CACHE', cmake) == found
+
+
 def test_classes_compile_no_methods_as_they_are_imported() -> None:
     """They are `aot.base.records`'; the runtime's binding has nothing of the compiler's."""
     for path in _files():
@@ -186,7 +199,8 @@ def test_strangers_stay_strangers(one: str, other: str) -> None:
         ("analysis", "def f():\n    import aot.kernels.ir.nodes", ["kernels"]),
         ("passes", "from aot.driver import pipeline", ["driver"]),
         ("link", "import aot", ["__init__"]),
-        ("link", "from aot import __version__", []),
+        ("link", "from aot import __version__", ["__init__"]),
+        ("link", "from aot.version import __version__", []),
         ("link", "from aot.ops import movement", ["ops"]),
         ("runtime", "from aot.ir.types import DType", ["ir"]),
         ("ir", "from aot.ops import lookup", ["ops"]),

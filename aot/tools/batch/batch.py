@@ -32,6 +32,7 @@ from aot.link.files import write_atomically
 from aot.options import Progress, no_progress
 from aot.target.selection import load
 from aot.tools.batch.file import Batch, Cell, read_batch
+from aot.version import __version__
 
 RECORD = ".aotc-build.json"
 BUILT, CURRENT, FAILED = "built", "up to date", "failed"
@@ -436,8 +437,6 @@ def _check_workers(client: Any, address: str) -> None:
                 f"the worker {worker} cannot load aotc: {' '.join(str(answer).split())}"
             )
         if answer != sources.digest("."):
-            from aot import __version__
-
             raise CompileError(
                 f"the worker {worker} has another aotc than this one, version {__version__}: "
                 "install the same there, and start it again"

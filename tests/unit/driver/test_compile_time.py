@@ -274,7 +274,7 @@ def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
     )
     loader = ["aot.runtime", "aot.runtime.loader", "aot.runtime.tensors"]
     base = ["aot.base", "aot.base.records"]
-    assert result.stdout.split() == ["aot.api", *base, "aot.errors", *loader]
+    assert result.stdout.split() == ["aot.api", *base, "aot.errors", *loader, "aot.version"]
 
 
 def test_a_compile_loads_no_other_command(model: Path) -> None:

@@ -1,0 +1,6 @@
+"""The version of this package, which its parts and the build (`pyproject.toml`) read here.
+
+Imports nothing, so that any part may import it.
+"""
+
+__version__ = "0.1.0"
