@@ -24,6 +24,7 @@ from aot.ir.dims import (
     bounds,
     maximum,
     minimum,
+    modulo,
 )
 from aot.ir.graph import Assumption
 
@@ -214,6 +215,24 @@ def most_of(dim: Dim, depth: int = 4) -> int | None:
             known = [max(known)] if len(known) == len(found) else []
         best = min([*known, *([] if best is None else [best])], default=None)
     return best
+
+
+def not_one(dim: Dim, reason: str) -> Assumption:
+    """The assumption that a dim, which is not negative, is any number but 1."""
+    return Assumption(modulo(minimum(dim, 2), 2), 0, reason)
+
+
+def never_one(left: Dim, right: Dim) -> Dim | None:
+    """The dim of which `left == right` says that it is not 1, as `not_one` writes it."""
+    if not isinstance(left, DimExpr) or right != 0:
+        return None
+    for monomial, coefficient in left.terms:
+        atom = monomial[0]
+        if coefficient == 1 and len(monomial) == 1 and isinstance(atom, Extremum):
+            found = next((arg for arg in atom.args if arg != 2), None)
+            if found is not None and not_one(found, "").left == left:
+                return found
+    return None
 
 
 def _single_extremum(dim: Dim) -> Extremum | None:

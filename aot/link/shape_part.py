@@ -12,7 +12,7 @@ from dataclasses import field
 from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.bounds import bound_of, linear
+from aot.ir.bounds import bound_of, linear, never_one
 from aot.ir.data_dims import extents_of, limit_of
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
 from aot.ir.graph import Assumption, Block, Function, Op, Value
@@ -309,6 +309,8 @@ class ShapePart:
         elif most is not None:
             message.add(f"{most[0]} is ").value(out.dim(most[0]))
             message.add(f", expected at most {most[1]} = ").value(out.dim(most[1]))
+        elif (other := never_one(left, right)) is not None:
+            message.add(f"{other} is ").value(out.dim(other)).add(", expected another number")
         elif isinstance(left, int) or isinstance(right, int):
             number, dim = (left, right) if isinstance(left, int) else (right, left)
             message.add(f"{dim} is ").value(out.dim(dim)).add(f", expected {number}")

@@ -382,6 +382,7 @@ class _Importer:
             self.kinds,
             self.random_seed,
             self.strings,
+            scope.ranks,
         )
         check_node(node, schema)
         refused = _refused_kind(node)

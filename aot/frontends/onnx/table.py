@@ -7,7 +7,7 @@ are checked against ONNX's own schemas before it is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Union
@@ -82,6 +82,7 @@ class Node(Place):
         kinds: ONNX's element types of those values of the model that are only stored (`stored.py`).
         seed: what decides random tensors, with the node's own.
         strings: those that the model names.
+        ranks: ranks that the model declares, by name.
     """
 
     op_type: str
@@ -97,6 +98,7 @@ class Node(Place):
     kinds: dict[Value, int] = field(default_factory=dict)
     seed: int = 0
     strings: StringTable = field(default_factory=StringTable)
+    ranks: Mapping[str, int] = field(default_factory=dict)
     _used: set[str] = field(default_factory=set)
 
     # operands

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 import aot
 from aot.errors import AotError, UnsupportedError
 from aot.frontends.onnx import import_onnx
-from tests.support.onnx_models import graph_model, ort_run, tensor_info
+from tests.support.onnx_models import graph_model, ort_run, our_run, tensor_info
 
 CONSTANTS = {
     "axis": np.array([0]),
@@ -199,3 +199,78 @@ def test_what_is_divided_is_taken_to_be_positive() -> None:
         with pytest.raises(aot.RuntimeFailure) as error:
             program({"x": np.zeros((7, 5), np.float32)})
     assert "axis 0, H, must be at least 8" in str(error.value)
+
+
+def _squeezing(shape: list[int | str | None], rank: int | None) -> onnx.ModelProto:
+    """Squeeze without axes of x, whose result is declared to have a rank, or not."""
+    node = helper.make_node("Squeeze", ["x"], ["y"], name="squeeze")
+    model = graph_model([node], [tensor_info("x", shape)], ["y"], opset=18)
+    if rank is not None:
+        del model.graph.output[:]
+        model.graph.output.append(tensor_info("y", [None] * rank))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank", "fitting", "others"),
+    [
+        (["N", 1, 2], 1, [(1, 1, 2)], [(3, 1, 2), (0, 1, 2)]),
+        (["N", 1, 2], 2, [(3, 1, 2), (0, 1, 2)], [(1, 1, 2)]),
+        (["N", 1, 2], None, [(3, 1, 2), (0, 1, 2)], [(1, 1, 2)]),
+        (["N", "M", 2], 1, [(1, 1, 2)], [(3, 1, 2), (1, 3, 2)]),
+        (["N", "M", 2], 3, [(2, 3, 2)], [(3, 1, 2), (1, 3, 2), (1, 1, 2)]),
+        (["N", 4, "N"], 1, [(1, 4, 1)], [(3, 4, 3)]),
+        (["N", 4], 0, [(3, 4)], [(1, 4)]),  # a rank that it never has says nothing
+    ],
+)
+def test_the_declared_rank_says_which_open_dims_squeeze_drops(
+    shape: list[int | str | None],
+    rank: int | None,
+    fitting: list[tuple[int, ...]],
+    others: list[tuple[int, ...]],
+) -> None:
+    model = _squeezing(shape, rank)
+    function = import_onnx(model).main
+    with aot.load(aot.compile(model).to_bytes()) as program:
+        for extents in fitting:
+            x = np.random.default_rng(1).random(extents, np.float32)
+            (expected,) = ort_run(_squeezing(shape, None), {"x": x})
+            for found in (*our_run(function, {"x": x}), *program({"x": x}).values()):
+                assert found.shape == expected.shape
+                np.testing.assert_array_equal(found, expected)
+        for extents in others:
+            with pytest.raises(aot.RuntimeFailure, match="Squeeze without axes"):
+                program({"x": np.ones(extents, np.float32)})
+
+
+def test_what_squeeze_keeps_or_drops_is_said_by_name() -> None:
+    with aot.load(aot.compile(_squeezing(["N", 1, 2], 1)).to_bytes()) as program:
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.ones((3, 1, 2), np.float32)})
+        assert str(error.value) == (
+            "squeeze: axis 0 of x is dropped by Squeeze without axes, as the model says that the "
+            'result has rank 1: N is 3, expected 1; N is 3, axis 0 of input "x"'
+        )
+    with aot.load(aot.compile(_squeezing(["N", 1, 2], None)).to_bytes()) as program:
+        with pytest.raises(aot.RuntimeFailure) as error:
+            program({"x": np.ones((1, 1, 2), np.float32)})
+        assert str(error.value) == (
+            "squeeze: Squeeze without axes drops axis 0 of x where it is 1; give the node axes, or "
+            "compile for that extent (--input-shape): N is 1, expected another number; N is 1, "
+            'axis 0 of input "x"'
+        )
+
+
+def test_a_rank_that_leaves_open_which_dim_squeeze_drops() -> None:
+    model = _squeezing(["N", "M", 2], 2)
+    with pytest.raises(UnsupportedError) as error:
+        import_onnx(model)
+    assert str(error.value).splitlines()[1] == (
+        "  Squeeze (node 'squeeze'): without axes it would drop 1 of the open dims N, M, as the "
+        "model says that the result has rank 2, and only a run says which; give the node axes, or "
+        "give these dims or bounds of them (--input-shape)"
+    )
+    bounded = import_onnx(model, input_shapes={"x": ("N:2..", None, None)}).main
+    x = np.ones((3, 1, 2), np.float32)
+    (found,) = our_run(bounded, {"x": x})
+    assert found.shape == ort_run(model, {"x": x})[0].shape

@@ -1,4 +1,5 @@
-"""ONNX's Reshape: where 0 keeps a dim and -1 is what is left, as constants, dims, or computed."""
+"""ONNX's Reshape, where 0 keeps a dim and -1 is what is left, as constants, dims, or computed; and
+Squeeze and Unsqueeze."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from aot.frontends.lib.extents import (
     is_given,
     known_elements,
 )
+from aot.frontends.lib.single import single
 from aot.frontends.onnx.table import Node, onnx_op
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
@@ -119,3 +121,44 @@ def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
 def text_of(shape: Sequence[Dim]) -> str:
     """Dims as messages show them."""
     return f"[{', '.join(map(str, shape))}]"
+
+
+def _squeezed(node: Node, axes: Sequence[int] | None) -> Value:
+    x = node.input(0)
+    if axes is None:
+        axes = single(node, x.type.dims, node.ranks.get(node.outputs[0]))
+    gone = node.axes(axes, x.type.rank)
+    for d in gone:
+        extent = x.type.dims[d]
+        if isinstance(extent, int) and extent != 1:
+            raise node.error(f"axis {d} has extent {extent}, expected 1")
+    return node.reshape(x, [e for d, e in enumerate(x.type.dims) if d not in gone])
+
+
+@onnx_op("Squeeze")
+def squeeze_by_attribute(node: Node) -> Value:
+    return _squeezed(node, node.ints_attr("axes") if node.has("axes") else None)
+
+
+@onnx_op("Squeeze", since=13)
+def squeeze(node: Node) -> Value:
+    return _squeezed(node, None if node.optional(1) is None else node.ints(1, "axes"))
+
+
+def _unsqueezed(node: Node, axes: Sequence[int]) -> Value:
+    x = node.input(0)
+    fresh = node.axes(axes, x.type.rank + len(axes))
+    old = iter(x.type.dims)
+    return node.reshape(
+        x, [1 if d in fresh else next(old) for d in range(x.type.rank + len(fresh))]
+    )
+
+
+@onnx_op("Unsqueeze")
+def unsqueeze_by_attribute(node: Node) -> Value:
+    return _unsqueezed(node, node.ints_attr("axes"))
+
+
+@onnx_op("Unsqueeze", since=13)
+def unsqueeze(node: Node) -> Value:
+    return _unsqueezed(node, node.ints(1, "axes"))

@@ -193,47 +193,6 @@ def flatten(node: Node) -> Value:
     return node.reshape(x, (dims.product(x.type.dims[:axis]), dims.product(x.type.dims[axis:])))
 
 
-def _squeezed(node: Node, axes: Sequence[int] | None) -> Value:
-    x = node.input(0)
-    if axes is None:
-        axes = [d for d, extent in enumerate(x.type.dims) if extent == 1]
-    gone = node.axes(axes, x.type.rank)
-    for d in gone:
-        extent = x.type.dims[d]
-        if isinstance(extent, int) and extent != 1:
-            raise node.error(f"axis {d} has extent {extent}, expected 1")
-    return node.reshape(x, [e for d, e in enumerate(x.type.dims) if d not in gone])
-
-
-@onnx_op("Squeeze")
-def squeeze_by_attribute(node: Node) -> Value:
-    return _squeezed(node, node.ints_attr("axes") if node.has("axes") else None)
-
-
-@onnx_op("Squeeze", since=13)
-def squeeze(node: Node) -> Value:
-    return _squeezed(node, None if node.optional(1) is None else node.ints(1, "axes"))
-
-
-def _unsqueezed(node: Node, axes: Sequence[int]) -> Value:
-    x = node.input(0)
-    fresh = node.axes(axes, x.type.rank + len(axes))
-    old = iter(x.type.dims)
-    return node.reshape(
-        x, [1 if d in fresh else next(old) for d in range(x.type.rank + len(fresh))]
-    )
-
-
-@onnx_op("Unsqueeze")
-def unsqueeze_by_attribute(node: Node) -> Value:
-    return _unsqueezed(node, node.ints_attr("axes"))
-
-
-@onnx_op("Unsqueeze", since=13)
-def unsqueeze(node: Node) -> Value:
-    return _unsqueezed(node, node.ints(1, "axes"))
-
-
 @onnx_op("Transpose")
 def transpose(node: Node) -> Value:
     x = node.input(0)

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from aot.frontends.lib.single import single
 from aot.frontends.lib.slices import position
 from aot.frontends.tflite.table import Node, UnsupportedNodeError, tflite_op
 from aot.ir import dims
@@ -72,7 +73,7 @@ def squeeze(n: Node) -> Value:
     given = n.option("squeeze_dims")
     rank = x.type.rank
     if given is None or not len(given):
-        axes = [d for d, extent in enumerate(x.type.dims) if extent == 1]
+        axes = single(n, x.type.dims, len(n.output().dims))
     else:
         axes = [n.axis(int(a), rank) for a in given]
     return n.reshape(x, [e for d, e in enumerate(x.type.dims) if d not in axes])

@@ -198,6 +198,20 @@ def test_open_dims_are_symbols() -> None:
         assert program(x=np.ones((rows, 4), np.float32))["y"].tolist() == [[5.0] * 3] * rows
 
 
+def test_the_declared_rank_says_which_open_dims_squeeze_drops() -> None:
+    x1 = np.arange(4, dtype=np.float32).reshape(1, 1, 4)
+    for dims, fitting, other in (((-1, 4), 2, 1), ((4,), 1, 2)):
+        b = Builder()
+        x = b.tensor((1, 1, 4), signature=(-1, 1, 4), name="x")
+        y = b.tensor([abs(d) for d in dims], signature=dims, name="y")
+        b.op("SQUEEZE", [x], [y], "SqueezeOptions")
+        program = aot.load(aot.compile(b.model([x], [y]), targets=["host"]))
+        given = np.repeat(x1, fitting, axis=0)
+        np.testing.assert_array_equal(program(x=given)["y"], np.squeeze(given))
+        with pytest.raises(aot.RuntimeFailure, match="Squeeze without axes"):
+            program(x=np.repeat(x1, other, axis=0))
+
+
 def test_all_that_is_not_supported_is_listed_at_once() -> None:
     b = Builder()
     x, y, z, w = (b.tensor((2,), name=name) for name in ("x", "y", "z", "w"))
