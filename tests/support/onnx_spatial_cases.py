@@ -30,7 +30,7 @@ def _resize(
     opset: int = 13,
     name: str = "",
     roi: Array | None = None,
-    is_symbolic: bool = False,
+    is_symbolic: bool = True,
     **attrs: Any,
 ) -> Case:
     inputs = [x, roi, scales, sizes] if sizes is not None else [x, roi, scales]
@@ -65,7 +65,7 @@ RESIZES = [
             coordinate_transformation_mode=coordinates,
             name=f"{what} {rounding} {coordinates}",
         )
-        for what, scales in (("odd", _ODD), ("down", _DOWN))
+        for what, scales in (("odd", _ODD), ("down", _DOWN), ("decimal", _scales(1, 1, 0.7, 1.3)))
         for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
         for coordinates in ("half_pixel", "asymmetric", "pytorch_half_pixel")
     ),

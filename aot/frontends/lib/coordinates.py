@@ -37,6 +37,12 @@ def meant(scale: float, dtype: DType) -> Fraction:
     return found
 
 
+def is_power_of_two(number: Fraction) -> bool:
+    """Whether a positive number is 2^n, of any sign of n."""
+    parts = number.numerator, number.denominator
+    return all(n & (n - 1) == 0 for n in parts)
+
+
 @dataclass(frozen=True)
 class Line:
     """`(slope * i + start) / divisor`, the coordinate of element i; the divisor is positive."""
@@ -163,7 +169,16 @@ def open_line(coordinates: str, extent: Dim, size: Dim, scale: Fraction | None) 
     above, below = (size, extent) if scale is None else (scale.numerator, scale.denominator)
     if coordinates == "asymmetric":
         return Line(below, 0, above)
-    if coordinates not in ("half_pixel", "pytorch_half_pixel"):
+    if coordinates == "align_corners":
+        steps = dims.add(dims.multiply(extent, above), dims.multiply(below, -1))
+        # of an exact width of 1 there is the element 0 only
+        slope = dims.multiply(dims.add(extent, -1), below)
+        return Line(slope, 0, dims.maximum(steps, 1))
+    if coordinates == "half_pixel_symmetric" and scale is not None:
+        before = dims.multiply(dims.add(1, dims.multiply(size, -1)), below)
+        start = dims.add(before, dims.multiply(dims.add(extent, -1), above))
+        return Line(dims.multiply(below, 2), start, dims.multiply(above, 2))
+    if coordinates not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
         return None
     start = dims.add(below, dims.multiply(above, -1))
     return Line(dims.multiply(below, 2), start, dims.multiply(above, 2))

@@ -17,8 +17,20 @@ import numpy as np
 
 from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
-from aot.frontends.lib.coordinates import Line, Places, line_of, meant, nearest, open_line, rounded
+from aot.frontends.lib.coordinates import (
+    Line,
+    Places,
+    is_power_of_two,
+    line_of,
+    meant,
+    nearest,
+    open_line,
+    rounded,
+)
+from aot.frontends.lib.place import Place
+from aot.frontends.lib.scaled_extents import scaled_extent
 from aot.ir import dims
+from aot.ir.bounds import bounds_of
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import Array, DType
@@ -35,6 +47,7 @@ COORDINATES = (
 # those that a run computes with extents of its own
 RUN_COORDINATES = (
     "half_pixel",
+    "half_pixel_symmetric",
     "asymmetric",
     "align_corners",
     "pytorch_half_pixel",
@@ -43,8 +56,6 @@ RUN_COORDINATES = (
 Region = tuple[Union[float, Value], Union[float, Value]]  # values, f32[], where a run computes it
 POLICIES = ("stretch", "not_larger", "not_smaller")
 ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-# a denominator of which a scale is taken for the fraction meant
-_MAX_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
@@ -278,14 +289,14 @@ class _Program:
 
     def taps(self) -> tuple[Value, Value]:
         """Positions and weights [taps, size], as `_taps` computes them."""
-        x = self.b.reshape(self.coordinates(), (1, self.axis.size))
+        place = self.place()
         if self.options.antialias:
-            at, weights = self.widened(x)
+            at, weights = self.widened(place)
         else:
             offsets = (0, 1) if self.options.mode == "linear" else (-1, 0, 1, 2)
             table = self.b.constant(np.array(offsets, np.float32).reshape(-1, 1))
-            at = self.op("add", self.op("floor", x), table)
-            weights = self.weights(self.op("abs", self.op("sub", at, x)))
+            at = self.op("add", place.floor(), table)
+            weights = self.weights(place.distance(at))
         if self.options.exclude_outside:
             outside = self.op("less", at, 0.0)
             behind = self.op("less_equal", self.number(self.axis.extent), at)
@@ -293,7 +304,32 @@ class _Program:
             weights = self.normalised(weights)
         return self.positions(at), weights
 
-    def widened(self, x: Value) -> tuple[Value, Value]:
+    def place(self) -> _Place:
+        """The coordinates [1, size]. Those of a scale by which floats don't divide exactly, and
+        those that follow from the exact width of the result, are quotients of integers."""
+        axis, row = self.axis, (1, self.axis.size)
+        line = None
+        if axis.ratio is None and axis.scale is not None:
+            follows = self.options.coordinates in ("align_corners", "half_pixel_symmetric")
+            if follows or not is_power_of_two(axis.scale):
+                line = open_line(self.options.coordinates, axis.extent, axis.size, axis.scale)
+        if line is None:
+            return _Place(self, self.b.reshape(self.coordinates(), row))
+        # no coordinate is below -1, and quotients of what is not negative are floors
+        divisor = self.whole(dims.maximum(line.divisor, 1))
+        y = self.b.emit("range", size=axis.size)
+        above = self.b.emit("mul", y, self.whole(line.slope))
+        above = self.b.emit("add", above, self.whole(dims.add(line.start, line.divisor)))
+        if self.options.coordinates == "pytorch_half_pixel":
+            is_one = self.b.emit("equal", self.whole(axis.size), self.whole(1))
+            above = self.b.emit("where", is_one, divisor, above)
+        found = self.b.emit("div", above, divisor)
+        rest = self.b.emit("sub", above, self.b.emit("mul", found, divisor))
+        beyond = self.op("div", self.b.cast(rest, F32), self.b.cast(divisor, F32))
+        floor = self.b.cast(self.b.emit("sub", found, self.whole(1)), F32)
+        return _Place(self, self.b.reshape(floor, row), self.b.reshape(beyond, row))
+
+    def widened(self, place: _Place) -> tuple[Value, Value]:
         """Taps at both sides of x, as many as the kernel is wide where x shrinks."""
         axis, radius = self.axis, 1 if self.options.mode == "linear" else 2
         # ceil(radius / scale): a ratio whose size is rounded is above that of half an element less
@@ -304,8 +340,8 @@ class _Program:
         count = dims.multiply(half, 2)
         offsets = self.b.cast(self.b.emit("range", size=count), F32)
         offsets = self.op("sub", offsets, self.number(half))
-        at = self.op("add", self.op("ceil", x), self.b.reshape(offsets, (count, 1)))
-        distance = self.op("abs", self.op("sub", at, x))
+        at = self.op("add", place.ceil(), self.b.reshape(offsets, (count, 1)))
+        distance = place.distance(at)
         weights = self.weights(self.op("mul", distance, self.op("minimum", self.scale(), 1.0)))
         return at, self.normalised(weights)
 
@@ -332,6 +368,31 @@ class _Program:
             far = self.op("where", self.op("less", d, 2.0), far, 0.0)
         near = horner(a + 2, -(a + 3), 0.0, 1.0)
         return self.op("where", self.op("less_equal", d, 1.0), near, far)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Coordinates that a run computes: floats, or whole ones and what they are beyond these."""
+
+    program: _Program
+    x: Value
+    beyond: Value | None = None
+
+    def floor(self) -> Value:
+        return self.program.op("floor", self.x) if self.beyond is None else self.x
+
+    def ceil(self) -> Value:
+        if self.beyond is None:
+            return self.program.op("ceil", self.x)
+        is_beyond = self.program.op("less", 0.0, self.beyond)
+        return self.program.op("add", self.x, self.program.b.cast(is_beyond, F32))
+
+    def distance(self, at: Value) -> Value:
+        """How far positions are from the coordinates."""
+        apart = self.program.op("sub", at, self.x)
+        if self.beyond is not None:
+            apart = self.program.op("sub", apart, self.beyond)
+        return self.program.op("abs", apart)
 
 
 def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
@@ -416,20 +477,8 @@ def _order(axis: Axis) -> tuple[float, int]:
     return (scale, axis.number) if scale < 1.0 else (1.0, -axis.number)
 
 
-def _scaled_extent(extent: Dim, scale: float) -> Dim:
-    """`floor(extent * scale)`."""
-    if isinstance(extent, int):
-        return math.floor(float(np.float32(extent) * np.float32(scale)))
-    exact = Fraction(scale)
-    if exact.denominator > _MAX_DENOMINATOR:
-        raise UnsupportedNodeError(
-            f"scale {scale} of an extent that depends on the input's shape is not supported"
-        )
-    return dims.floor_divide(dims.multiply(extent, exact.numerator), exact.denominator)
-
-
 def by_scales(
-    b: GraphBuilder,
+    b: Place,
     x: Value,
     scales: Sequence[float],
     numbers: Sequence[int],
@@ -444,12 +493,17 @@ def by_scales(
         Axis(
             d,
             x.type.dims[d],
-            _scaled_extent(x.type.dims[d], scale),
+            scaled_extent(x.type.dims[d], scale, F32, _most(b, x.type.dims[d])),
             meant(scale, F32),
             *roi[i : i + 1],
         )
         for i, (d, scale) in enumerate(zip(numbers, scales, strict=True))
     ]
+
+
+def _most(b: Place, extent: Dim) -> int | None:
+    """The most that an extent can be, if bounds of the model's inputs say it."""
+    return dims.bounds(extent, bounds_of(b.rewriter.function.assumptions))[1]
 
 
 def by_sizes(
