@@ -10,10 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.frontends.lib.scaled_extents import scaled_extent
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
+from aot.ir.types import DType
 
 _Ratio = tuple[Dim, int]  # a numerator, and a denominator that is positive
+_MOST_DENOMINATOR = 1 << 12  # of a float whose product is not rounded
 
 
 class Sizes:
@@ -56,13 +59,31 @@ class Sizes:
             return int(e.p), int(e.q)
         if e.is_Float:
             exact = Fraction(float(e))
+            if exact.denominator > _MOST_DENOMINATOR:
+                raise UnsupportedNodeError(f"size {e} is not supported")
             return exact.numerator, exact.denominator
         if e.is_Symbol:
             return self._symbol(str(e)), 1
+        if kind in ("floor", "FloorToInt", "TruncToInt"):
+            scaled = self._scaled(e.args[0])
+            if scaled is not None:
+                return scaled, 1
         build = _FUNCTIONS.get(kind)
         if build is None:
             raise UnsupportedNodeError(f"size {e} is not supported")
         return build([self._ratio(a) for a in e.args], e)
+
+    def _scaled(self, e: Any) -> Dim | None:
+        """The floor of a product of one float and whole numbers, as floats have it; None of any
+        other expression."""
+        floats = [a for a in e.args if a.is_Float] if type(e).__name__ == "Mul" else []
+        if len(floats) != 1 or float(floats[0]) <= 0:
+            return None
+        others = [self._ratio(a) for a in e.args if a is not floats[0]]
+        if any(denominator != 1 for _, denominator in others):
+            return None
+        whole = dims.product([numerator for numerator, _ in others])
+        return scaled_extent(whole, float(floats[0]), DType.F64)
 
     def give(self, size: Any, dim: Dim) -> str | None:
         """Takes `dim` for a size that is a symbol which nothing gave before, as data decide it;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
@@ -38,6 +39,14 @@ def terms(t: Any) -> Iterator[dict[str, tuple[Any, Callable[[int, int], int]]]]:
         "floor of a true share": (f.FloorToInt(f.IntTrueDiv(a + 1, 2)), lambda a, b: (a + 1) // 2),
         "ceiling of a true share": (f.CeilToInt(f.IntTrueDiv(a + 1, 2)), lambda a, b: (a + 2) // 2),
         "rounded towards 0": (f.TruncToInt(f.FloatTrueDiv(f.ToFloat(a), 2)), lambda a, b: a // 2),
+        "a third in floats": (
+            f.TruncToInt(sympy.Float(1 / 3) * f.ToFloat(a)),
+            lambda a, b: math.trunc(1 / 3 * float(a)),
+        ),
+        "a decimal in floats": (
+            f.FloorToInt(sympy.Float(0.7) * f.ToFloat(a * b)),
+            lambda a, b: math.trunc(0.7 * float(a * b)),
+        ),
         "floor of sympy": (sympy.floor(a / 3 + half), lambda a, b: (2 * a + 3) // 6),
         "ceiling of sympy": (sympy.ceiling(a * half), lambda a, b: (a + 1) // 2),
         "divided by a part": (f.IntTrueDiv(6 * a, sympy.Rational(3, 2)), lambda a, b: 4 * a),
@@ -62,7 +71,9 @@ def sizes() -> Sizes:
 def test_every_function_of_sizes(
     terms: dict[str, tuple[Any, Callable[[int, int], int]]],
 ) -> None:
-    for (name, (term, wanted)), (a, b) in product(terms.items(), [(1, 1), (3, 2), (4, 5), (12, 7)]):
+    for (name, (term, wanted)), (a, b) in product(
+        terms.items(), [(1, 1), (3, 2), (4, 5), (12, 7), (900, 1)]
+    ):
         found = evaluate(sizes().of(term), {"A": a, "B": b})
         assert found == wanted(a, b), f"{name}, {term}, of {a} and {b}"
 
@@ -79,6 +90,7 @@ def test_what_is_no_size_is_refused(t: Any) -> None:
         sympy.Integer(2) ** a: "size 2**a is not supported",
         sympy.Pow(a, -1): "size 1/a is not supported",
         f.IntTrueDiv(a, b): f"size {f.IntTrueDiv(a, b)} is not supported",
+        sympy.Float(1 / 3) * a: f"size {sympy.Float(1 / 3)} is not supported",
         sympy.sin(a): "size sin(a) is not supported",
         u + 1: "size u0 depends on the elements of a tensor in a way that is not supported",
     }

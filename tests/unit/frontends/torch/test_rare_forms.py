@@ -84,3 +84,16 @@ def test_recurrent_layers_of_one_sequence(t: Any) -> None:
             return layer(x, h if len(h) == 2 else h[0])[0]
 
         check({"layer": run}, [t.randn(5, 3), *first])
+
+
+def test_open_extents_are_scaled_as_floats_are(t: Any) -> None:
+    """Products with decimals are rounded before their floor is taken."""
+    grown = t.nn.functional.interpolate
+    functions: Functions = {
+        f"{scale} {mode}": lambda x, scale=scale, mode=mode: grown(x, None, scale, mode)
+        for scale in (1 / 300, 1 / 3, 0.7, 1.3, 2.6)
+        for mode in ("nearest", "linear")
+    }
+    length = t.export.Dim("length", min=900, max=4000)
+    others = [[t.arange(float(n)).sin().reshape(1, 1, n)] for n in (900, 901, 910, 1000, 1110)]
+    check(functions, [t.ones(1, 1, 1200)], {"x0": {2: length}}, others, tolerance=2e-4)
