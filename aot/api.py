@@ -207,14 +207,16 @@ def compile(
     from aot.options import OPTIONS, CompileOptions, no_progress
 
     options = CompileOptions(**{name: given[name] for name in OPTIONS})
-    model, calling = registry.opened(model, args, kwargs, dynamic_shapes, options.limit_memory)
+    opened = registry.opened(model, args, kwargs, dynamic_shapes, options.limit_memory)
     known = None
     if details:
         from aot.report.details import Details
 
         known = Details()
-    compilation = compile_module(model, options, progress or no_progress, known)
-    return CompiledModule(compilation.image, compilation.stats, known, calling)
+    compilation = compile_module(
+        opened.source, options, progress or no_progress, known, opened.frontend
+    )
+    return CompiledModule(compilation.image, compilation.stats, known, opened.calling)
 
 
 def load(

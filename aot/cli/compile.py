@@ -19,10 +19,9 @@ import aot
 from aot.cli import text as cli_text
 from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, to_mapping
 from aot.errors import CompileError
-from aot.frontends.registry import head_of
 from aot.ir.input_files import STANDARD_INPUT, standard_input
 from aot.ir.limits import limit_of
-from aot.options import OPTIONS, Option, Progress, split_name
+from aot.options import OPTIONS, Option, Progress
 
 if TYPE_CHECKING:
     from aot import CompiledModule
@@ -94,9 +93,6 @@ def compile_model(*models: str, **options: Any) -> CompiledModule:
         if len(models) > 1:
             raise click.UsageError("'-' is one model, which is compiled alone")
         given = _standard_input(options)
-    for model in () if isinstance(given, bytes) else models:
-        path = model if len(models) == 1 else split_name(model)[0]
-        head_of(path)  # a missing file is one line before anything is shown
     with shown_progress() as progress:
         return aot.compile(given, progress=progress, **compile_keywords(options))
 

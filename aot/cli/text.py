@@ -283,7 +283,8 @@ def shape_text(shape: Sequence[object]) -> str:
 
 
 class TerminalProgress:
-    """Shows the running stage on one line of a terminal; a context manager and a `Progress`."""
+    """Shows the running stage on one line of a terminal, from the first call on; a context manager
+    and a `Progress`. So nothing is shown of a model that is refused before it is read."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console
@@ -300,13 +301,14 @@ class TerminalProgress:
         self._task = self._bars.add_task("starting", total=None, count="")
 
     def __enter__(self) -> TerminalProgress:
-        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if self._bars.live.is_started:
+            self._bars.stop()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
+        self._bars.start()  # which does nothing where it was
         self._bars.update(
             self._task,
             description=stage,

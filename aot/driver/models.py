@@ -14,6 +14,7 @@ from typing import Any
 
 from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends import registry
 from aot.ir.graph import Module
 from aot.options import DEFAULT_ENTRY, OPTIONS, CompileOptions, check_entry_names, split_name
 from aot.passes.base import PassContext
@@ -27,15 +28,20 @@ class GivenModel:
         label: what messages call it, where there are several.
         source: as `aot.compile` takes it.
         name: of its entry point; None of the only model of a compile, which has its own name.
+        frontend: which reads it; None until it is recognised.
     """
 
     label: str
     source: Any
     name: str | None
+    frontend: registry.Frontend | None = None
 
 
-def given_models(model: Any) -> list[GivenModel]:
+def given_models(model: Any, frontend: registry.Frontend | None = None) -> list[GivenModel]:
     """The models that were given: one, a sequence of them, or a mapping from names.
+
+    Args:
+        frontend: which reads the only one, where that is known.
 
     Raises:
         CompileError: there is none, one has no name, or two have the same.
@@ -45,7 +51,7 @@ def given_models(model: Any) -> list[GivenModel]:
     elif isinstance(model, (list, tuple)):
         found = [_named(number, *split_name(source)) for number, source in enumerate(model)]
     else:
-        return [GivenModel("", model, None)]
+        return [GivenModel("", model, None, frontend)]
     if not found:
         raise CompileError("there is no model to compile")
     check_entry_names((m.label, m.name) for m in found if m.name is not None)
@@ -83,6 +89,18 @@ def check_options(models: Sequence[GivenModel], options: CompileOptions) -> None
                     f"{option.name}: {key!r} does not say which model it is for, expected "
                     f"{expected}"
                 )
+
+
+def recognised(model: GivenModel) -> GivenModel:
+    """The model with the frontend that reads it.
+
+    Raises:
+        CompileError: its file cannot be read, or no frontend reads what it is.
+    """
+    if model.frontend is not None:
+        return model
+    with naming(model):
+        return replace(model, frontend=registry.find(model.source))
 
 
 def options_of(model: GivenModel, options: CompileOptions) -> CompileOptions:

@@ -22,6 +22,7 @@ from aot.driver.models import (
     given_models,
     naming,
     options_of,
+    recognised,
     together,
 )
 from aot.driver.observer import Observer, VariantObserver
@@ -67,7 +68,11 @@ class Compilation:
 
 
 def compile_module(
-    source: Any, options: CompileOptions, progress: Progress, observer: Observer | None = None
+    source: Any,
+    options: CompileOptions,
+    progress: Progress,
+    observer: Observer | None = None,
+    frontend: registry.Frontend | None = None,
 ) -> Compilation:
     """Compiles a model for the targets of `options`.
 
@@ -75,14 +80,16 @@ def compile_module(
         source: a path, the bytes of an ONNX file or of text IR, an onnx.ModelProto, or a Module;
             a sequence of these, or a mapping from names of entry points.
         observer: receives the decisions of the stages that the module does not keep.
+        frontend: which reads the only model; found if None.
 
     Raises:
         CompileError, UnsupportedError: the model or the options are at fault.
     """
     wanted = targets.load_together(options.targets)
     _check_arithmetic(wanted, options)
-    models = given_models(source)
+    models = given_models(source, frontend)
     check_options(models, options)
+    models = [recognised(model) for model in models]
     with VariantBuilder(options, progress) as builder:
         for model in models:
             builder.expect(model.source, wanted)
@@ -198,7 +205,9 @@ def _read(
         with naming(model):
             with count_shape_rules() as rules, clock.stage("import"):
                 reported = progress if len(models) == 1 else no_progress
-                module, own = prepared(model.source, options_of(model, options), reported)
+                module, own = prepared(
+                    model.source, options_of(model, options), reported, model.frontend
+                )
             calls += rules.calls
             context = PassContext(own)
             progress("passes", 0, 0)
@@ -298,10 +307,14 @@ def _rules_by_pass(context: PassContext) -> dict[str, int]:
 
 
 def prepared(
-    source: Any, options: CompileOptions, progress: Progress = no_progress
+    source: Any,
+    options: CompileOptions,
+    progress: Progress = no_progress,
+    frontend: registry.Frontend | None = None,
 ) -> tuple[Module, CompileOptions]:
-    """The model as a fresh module, and the options that are left for the passes."""
-    frontend = registry.find(source)
+    """The model as a fresh module, and the options that are left for the passes. `frontend` reads
+    it; found if None."""
+    frontend = frontend or registry.find(source)
     module = registry.read(frontend, source, options, progress)
     if not options.is_enabled("lazy-shapes"):
         follow_eagerly(module)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aot.base.records import dataclass
 from aot.errors import CompileError
@@ -427,15 +427,29 @@ def is_torch(source: Any) -> bool:
     return is_torch_module(source) or _is_exported(source)
 
 
+class Opened(NamedTuple):
+    """A model that was given to a compile.
+
+    Attributes:
+        source: what its frontend reads.
+        frontend: None where several models were given.
+        calling: how its program is called, where it says so.
+    """
+
+    source: Any
+    frontend: Frontend | None
+    calling: Any = None
+
+
 def opened(
     source: Any,
     args: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     limit_memory: int = 0,
-) -> tuple[Any, Any]:
-    """A source that frontends take, and how its program is called where it says so: modules of
-    torch are exported with example arguments, and programs of torch are read.
+) -> Opened:
+    """A source with the frontend that reads it: modules of torch are exported with example
+    arguments, and programs of torch are read.
 
     Args:
         limit_memory: MiB that reading a program may take; 0 for the default.
@@ -452,22 +466,23 @@ def opened(
         from aot.frontends.torch import calling_of, exported_module
 
         exported = exported_module(source, () if args is None else args, kwargs, dynamic_shapes)
-        return exported, calling_of(exported)
+        return Opened(exported, TORCH, calling_of(exported))
     if args is not None or kwargs is not None or dynamic_shapes is not None:
         raise CompileError(
             "example inputs and dynamic_shapes go with a torch.nn.Module; the model is "
             f"{_described(source)}"
         )
     if isinstance(source, (Mapping, list, tuple)):
-        return source, None  # several models
-    if find(source) is not TORCH:
-        return source, None
+        return Opened(source, None)
+    frontend = find(source)
+    if frontend is not TORCH:
+        return Opened(source, frontend)
     from aot.frontends.torch import calling_of
     from aot.frontends.torch import opened as opened_program
 
     with _limited(TORCH, source, limit_memory):
         exported = opened_program(source)
-    return exported, calling_of(exported)
+    return Opened(exported, TORCH, calling_of(exported))
 
 
 def _described(source: Any) -> str:

@@ -24,7 +24,7 @@ def open_torch(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
     Raises:
         CompileError: torch is not installed, or can't read the program; or later can't run it.
     """
-    exported, calling = registry.opened(model)
+    exported, _, calling = registry.opened(model)
     import torch
     from torch.utils import _pytree as pytree
 

@@ -629,6 +629,13 @@ def test_progress_is_a_line_that_is_gone_at_the_end() -> None:
     assert "\n\n" not in stream.getvalue()
 
 
+def test_progress_shows_nothing_before_its_first_call() -> None:
+    stream = io.StringIO()
+    with cli_text.TerminalProgress(stream):
+        assert stream.getvalue() == ""
+    assert stream.getvalue() == ""
+
+
 @pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect", "targets"])
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "--help"]) == 0

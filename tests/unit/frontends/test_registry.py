@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 import aot
 from aot.builder import Builder
+from aot.cli import main as cli
 from aot.driver.pipeline import prepared, read_model
 from aot.errors import CompileError
 from aot.frontends import registry
@@ -288,3 +289,24 @@ def test_text_of_outlined_ir_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(CompileError, match=r"outlined\.ir: it has executables, as @e0"):
         aot.compile(path)
+
+
+def test_a_compile_reads_the_head_of_each_model_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recognising a zip archive or a file on another machine takes time."""
+    read: list[str] = []
+    head_of = registry.head_of
+
+    def counted(path: Any) -> bytes:
+        read.append(Path(path).name)
+        return head_of(path)
+
+    monkeypatch.setattr(registry, "head_of", counted)
+    monkeypatch.chdir(tmp_path)
+    Path("a.onnx").write_bytes(model().SerializeToString())
+    Path("b.ir").write_text(print_module(module()))
+    for models in (["a.onnx"], ["b.ir"], ["a.onnx", "b.ir:second"]):
+        read.clear()
+        assert cli.main(["compile", *models, "-o", "m.aotm", "--target", "wasm32"]) == 0
+        assert read == [name.partition(":")[0] for name in models]
