@@ -9,7 +9,6 @@ returns the one that a function has. Never changes a function.
     answers (`PointsTo`)             a change marks nodes, and the next question settles them
     what an op writes (`WriteDb`)    an answer of a written operand changes; settled with it
     effects of ops with blocks       the next change: they carry the epoch in which they were made
-    what escapes                     the next change, likewise
 
 A *location* is memory that a value brings into being. Inputs of one dtype are one location,
 *outside*: the caller may give the same memory twice. A state variable is one each. An op of unknown
@@ -24,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from aot.analysis.alias.effects import FRESH, origin, read_operands
 from aot.analysis.alias.facts import AliasFacts
-from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, members, union
+from aot.analysis.alias.location_sets import EMPTY, Locations, intersect, union
 from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir.graph import Block, Function, Listener, Op, Value, walk
@@ -95,7 +94,6 @@ class AliasDb(Listener):
         self._note_writing(facts.function.block)
         self.epoch = 0
         self._summaries: dict[Op, tuple[int, MemoryEffects]] = {}
-        self._escaping: tuple[int, Locations] = (-1, EMPTY)
 
     @staticmethod
     def of(function: Function) -> AliasDb:
@@ -128,7 +126,7 @@ class AliasDb(Listener):
 
     @property
     def facts(self) -> AliasFacts:
-        """What the answers are from, settled; for `alias_lint.py`."""
+        """What the answers are from, settled; for checks of them."""
         if not self._is_solved:
             self._facts.solve()
             self._is_solved = True
@@ -152,24 +150,6 @@ class AliasDb(Listener):
         for op in walk(block):
             if op.record.writes or op.record.has_unknown_effects:
                 self._writing[op] = None
-
-    # what values may be
-
-    def may_alias(self, a: Value | None, b: Value | None) -> bool:
-        """Whether `a` and `b` may be the same memory, in part or whole. Absent ones never are."""
-        if a is None or b is None:
-            return False
-        return a is b or intersect(self._is(a), self._is(b))
-
-    def may_contain_alias(self, a: Value | None, b: Value | None) -> bool:
-        """As `may_alias`, for what either is or keeps."""
-        if a is None or b is None:
-            return False
-        return a is b or intersect(self.reached(a), self.reached(b))
-
-    def locations(self, value: Value) -> tuple[int, ...]:
-        """What `value` may be, by numbers that only this database knows."""
-        return tuple(members(self._is(value)))
 
     # who writes
 
@@ -199,8 +179,8 @@ class AliasDb(Listener):
 
     def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
         """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
-        written = self.effects(op).writes
-        return any(intersect(written, self.reached(v)) for v in values)
+        written = self.written(op)
+        return written != EMPTY and any(intersect(written, self.reached(v)) for v in values)
 
     def effects(self, op: Op) -> MemoryEffects:
         """What `op` and the ops in it read and write."""
@@ -235,30 +215,6 @@ class AliasDb(Listener):
             outside = self._facts.outside_locations()
             reads, writes = union([reads, outside]), union([writes, outside])
         return MemoryEffects(reads, writes, op.record.has_side_effects)
-
-    # who sees
-
-    def escapes(self, value: Value) -> bool:
-        """Whether others may see what `value` is or keeps: the caller, a later call of the
-        function, or a function of unknown effect."""
-        if self._escaping[0] != self.epoch:
-            seen = [*self.function.block.terminator.operands]
-            for op in self._facts.unknown_ops:
-                seen += [*op.operands, *op.results]
-            found = [self.reached(v) for v in seen if v is not None]
-            self._escaping = self.epoch, union([self._facts.outside_locations(), *found])
-        return intersect(self.reached(value), self._escaping[1])
-
-    def safe_to_change_aliasing(self, a: Value, b: Value) -> bool:
-        """Whether `a` and `b` may come to share memory, or stop sharing it, and nobody can tell:
-        nothing writes either, and not both are seen by others."""
-        if self.has_writers(a) or self.has_writers(b):
-            return False
-        return not (self.escapes(a) and self.escapes(b))
-
-    def _is(self, value: Value) -> Locations:
-        facts = self.facts
-        return facts.graph.answers[2 * facts.number_of(value)]
 
     def reached(self, value: Value) -> Locations:
         """All that `value` is or keeps."""

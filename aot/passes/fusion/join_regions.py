@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from aot.analysis.alias.database import AliasDb
-from aot.analysis.alias.location_sets import intersect
 from aot.analysis.control import control_blocks, nested_operands
 from aot.analysis.cost.plan import lanes_of
 from aot.analysis.cpu_fallback import why_on_cpu
@@ -231,11 +230,10 @@ class _Joiner:
         """Whether what `first` reads is the same where `second` stands."""
         if self.db is None:
             return True
-        if not any(self.db.has_writers(v) for v in first.operands):
-            return True
-        reads, op = self.db.effects(first).reads, first.next
+        written = [v for v in first.operands if v is not None and self.db.has_writers(v)]
+        op = first.next if written else None
         while op is not None and op is not second:
-            if intersect(reads, self.db.written(op)):
+            if self.db.writes_to_alias(op, written):
                 return False
             op = op.next
         return True

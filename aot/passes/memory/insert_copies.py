@@ -15,7 +15,6 @@ Never: copies where nothing is written in between, or loses a write to a copy: t
 from __future__ import annotations
 
 from aot.analysis.alias.database import AliasDb
-from aot.analysis.alias.location_sets import intersect
 from aot.analysis.alias.write_order import WriteOrder
 from aot.analysis.control import control_blocks
 from aot.analysis.memory.views import is_view
@@ -108,7 +107,7 @@ def _written_copies(op: Op) -> list[str]:
 
 def _handed_on(db: AliasDb, op: Op, order: WriteOrder) -> list[str]:
     """What goes through an op's blocks and is written where it would have to be the same memory."""
-    body, written = op.record.body, db.written(op)
+    body = op.record.body
     assert body is not None
     problems = [
         f"{op.name}{_where(op)}: result {value.index} is memory that is written later"
@@ -117,7 +116,7 @@ def _handed_on(db: AliasDb, op: Op, order: WriteOrder) -> list[str]:
     ]
     for block in op.blocks:
         for number, value in enumerate(block.args):
-            if intersect(db.reached(value), written):
+            if db.writes_to_alias(op, [value]):
                 carried = number - len(body.given)
                 problems.append(
                     f"{op.name}{_where(op)}: carried value {carried} is memory that is written in "
