@@ -1,5 +1,4 @@
-"""The switches for debugging, all of them: those of the environment, which nothing else reads, and
-what `--disable` takes.
+"""The switches for debugging passes: those of the environment, and what `--disable` takes.
 
 AOT_PRINT=after:NAME      print the IR after pass NAME (several: after:cse,after:dce)
 AOT_PRINT=changed         print the IR after each pass that changed it
@@ -7,7 +6,8 @@ AOT_VERIFY=each           check every invariant of the IR after each pass
 AOT_STOP_AFTER=NAME       end the pipeline after pass NAME
 aotc compile --disable NAME   do without a pass or a feature, to compare (DISABLEABLE)
 
-Imports no pass, so that the options of a compile can name them cheaply.
+`docs/use/environment.md` has all variables of the environment, of other parts and of the runtime
+too. Imports no pass, so that the options of a compile can name them cheaply.
 """
 
 from __future__ import annotations
