@@ -39,7 +39,7 @@ from aot.backends.cpu.backend import CpuBackend
 from aot.backends.cpu.object_cache import ObjectCache
 from aot.ir.graph import Function, Module
 from aot.ir.record import call_of
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions, no_progress
 from aot.passes.fusion.outline import record_schedule
 from aot.passes.specialise.despecialise import BOUNDS, despecialise

@@ -28,7 +28,7 @@ from aot.analysis.cost.plan import plan, weight_layouts
 from aot.backends.cpu.compile import emit_assembly
 from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, Layout, TensorType
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
 from benchmarks import llvm_mca

@@ -33,7 +33,7 @@ import model_zoo
 import aot.ops  # noqa: F401 (registers the ops)
 from aot.errors import AotError
 from aot.ir.record import REGISTRY
-from aot.kernels.lower import lowering
+from aot.kernels import lowering
 from aot.target import selection as targets
 from aot.target.model import Target
 from benchmarks.kernels import synthetic

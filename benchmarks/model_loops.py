@@ -26,7 +26,7 @@ from aot.analysis.stages import heaviest
 from aot.backends.cpu.compile import emit_assembly
 from aot.driver.pipeline import prepared
 from aot.ir.graph import Function
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

@@ -35,8 +35,8 @@ from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import Unrolled, lower, root_of
-from aot.kernels.lower.steps import lane_iterations
+from aot.kernels.lowering import Unrolled, lower, root_of
+from aot.kernels.nest.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
 from aot.target.model import Target

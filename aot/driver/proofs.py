@@ -26,7 +26,7 @@ from aot.ir.graph import Function, Module
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import root_of
+from aot.kernels.lowering import root_of
 from aot.kernels.proof.bounds import check_bounds
 from aot.kernels.proof.values import is_long
 from aot.kernels.proof.walk import Unproved, Verdict

@@ -23,7 +23,7 @@ from aot.driver.observer import VariantObserver
 from aot.driver.proofs import FEATURE, Proofs
 from aot.errors import advice
 from aot.ir.graph import Module
-from aot.kernels.lower.lowering import root_of
+from aot.kernels.lowering import root_of
 from aot.link.code_image import ImageParts
 from aot.link.emit_program import EmittedProgram, Entry, emit_program
 from aot.link.finish import finish_module

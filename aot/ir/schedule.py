@@ -1,6 +1,6 @@
 """How a stage of an executable runs: what a plan decided, written down with the executable.
 
-Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/lower` obeys them.
+Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/nest` obeys them.
 """
 
 from __future__ import annotations

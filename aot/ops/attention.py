@@ -1,7 +1,7 @@
 """Scaled dot-product attention as one op: scores, their softmax and the mix of values.
 
 The kernel keeps running maxima and sums instead of scores, so that nothing of queries times keys
-is ever stored; it is written by hand in aot/kernels/schedules/attention.py.
+is ever stored; it is written by hand in aot/kernels/rules/attention/attention.py.
 """
 
 from __future__ import annotations

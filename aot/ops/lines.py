@@ -1,6 +1,6 @@
 """Ops that go along lines of an axis in order: running sums, scatters, the k best.
 
-Their kernels are in aot/kernels/schedules/lines.py, scatter.py and sort.py.
+Their kernels are in aot/kernels/rules/lines/lines.py, scatter.py and sort.py.
 """
 
 from __future__ import annotations

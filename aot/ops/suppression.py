@@ -1,6 +1,6 @@
 """Non-maximum suppression: of boxes that overlap, those with the best scores.
 
-Its kernel is in aot/kernels/schedules/suppression.py.
+Its kernel is in aot/kernels/rules/lines/suppression.py.
 """
 
 from __future__ import annotations

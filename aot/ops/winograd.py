@@ -1,8 +1,8 @@
 """Convolution by filters that are transformed already, as Winograd's F(4x4, 3x3) has them.
 
 Owns their transform and what a convolution by them means; how a kernel uses them is
-aot/kernels/schedules/winograd.py's, whose points these are. Of filters that no transform gives, the
-two differ.
+aot/kernels/rules/products/winograd.py's, whose points these are. Of filters that no transform
+gives, the two differ.
 """
 
 from __future__ import annotations

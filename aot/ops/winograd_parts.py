@@ -63,7 +63,8 @@ class Matrices:
 
 
 # by outputs along a side of a tile. The points of the first are 0, +-1 and infinity, those of the
-# second 0, +-sqrt(2), +-1/sqrt(2) and infinity (aot/kernels/schedules/winograd_lines.py says why)
+# second 0, +-sqrt(2), +-1/sqrt(2) and infinity
+# (aot/kernels/rules/products/winograd_lines.py says why)
 MATRICES = {
     2: Matrices(
         ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, -1, 0, 1)),

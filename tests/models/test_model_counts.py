@@ -12,7 +12,7 @@ from aot.analysis.alias.database import count_alias
 from aot.backends.cpu.scratch import scratch_bytes
 from aot.driver.pipeline import read_model
 from aot.ir.graph import Module
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.emit_program import Entry, emit_program
 from aot.link.rodata import RodataPool
 from aot.options import CompileOptions

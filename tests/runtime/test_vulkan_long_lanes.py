@@ -26,8 +26,8 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Kind, OpRecord
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, For, If, Kernel, KernelBuilder, LoopKind, Store
-from aot.kernels.lower.steps import body_iterations, lane_iterations
-from aot.kernels.lower.two_ways import two_ways
+from aot.kernels.nest.steps import body_iterations, lane_iterations
+from aot.kernels.nest.two_ways import two_ways
 from tests.support.grown_samples import Array, arrays_of, function_of, grown, opened
 from tests.support.samples_module import CASES
 from tests.support.vulkan_device import DRIVERS

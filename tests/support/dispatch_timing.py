@@ -22,7 +22,7 @@ from aot.backends.cpu.scratch import scratch_bytes
 from aot.ir.dims import Dim, evaluate
 from aot.ir.graph import Function
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.code_image import link_image
 from aot.target.model import Target
 from tests.support.cpu_running import CLASSES

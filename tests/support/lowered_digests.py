@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from aot.kernels import lowering
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower import lowering
 
 FILE = "AOT_KERNEL_DIGESTS"
 

@@ -103,7 +103,7 @@ def run_executable(
     of its number of `alignments`.
     """
     from aot.kernels.ir.verifier import verify
-    from aot.kernels.lower.lowering import lower
+    from aot.kernels.lowering import lower
 
     kernel = lower(function, target, alignments)
     verify(kernel)

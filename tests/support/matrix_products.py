@@ -17,7 +17,7 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir.nodes import Kernel, holds_matrices
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support import vulkan_running, vulkan_server

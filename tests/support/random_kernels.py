@@ -18,7 +18,7 @@ from aot.ir.graph import Module
 from aot.ir.record import REGISTRY, OpRecord, Sample
 from aot.ir.types import TensorType
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands

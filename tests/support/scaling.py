@@ -20,7 +20,7 @@ from aot.ir.graph import Module, Value
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module
 from aot.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.emit_program import Entry, emit_program
 from aot.link.rodata import RodataPool
 from aot.passes.base import PassContext

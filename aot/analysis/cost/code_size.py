@@ -2,7 +2,7 @@
 
 Counts what a schedule writes out: a body for each shape of tile, with its rows and vectors, its
 guards, masks and epilogue, and what extents that are parameters add. Decides nothing. It follows
-`aot/kernels/schedules`, contraction.py and windows.py above all.
+`aot/kernels/rules`, products/contraction.py and windows/windows.py above all.
 
 The bytes of each part were fitted to the code of the reference models' executables, with kernels of
 their own and with those they share, for each architecture and width of vectors: `code_bytes.py`.

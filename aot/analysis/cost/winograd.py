@@ -1,7 +1,7 @@
 """When Winograd's F(4x4, 3x3) does a convolution, with which tiles, and what it costs.
 
 A pure function of call, target and tile, like the plan that it is a part of. Sizes here are what
-aot/kernels/schedules/winograd.py works with.
+aot/kernels/rules/products/winograd.py works with.
 
 Costs are in vector operations, as those of other tiles are (tile_costs.py).
 """

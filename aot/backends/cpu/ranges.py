@@ -11,7 +11,7 @@ from aot.base.records import dataclass
 from aot.ir import dims
 from aot.ir.dims import Dim, Interval
 from aot.ir.expr import Expr
-from aot.kernels.lower.index_math import Terms, add_terms
+from aot.kernels.nest.index_math import Terms, add_terms
 
 
 @dataclass(frozen=True, slots=True)

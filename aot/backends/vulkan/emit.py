@@ -54,7 +54,7 @@ from aot.kernels.ir.nodes import (
     holds_matrices,
     walk,
 )
-from aot.kernels.lower.steps import lane_iterations
+from aot.kernels.nest.steps import lane_iterations
 from aot.target.model import GpuGeometry, Target
 
 Register = tuple[Scratch, int]

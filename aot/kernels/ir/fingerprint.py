@@ -2,7 +2,8 @@
 
 Two kernels have the same bytes exactly where they are built alike and share the same nodes, because
 a backend computes a shared node once. Goes over the records' fields whatever they are, so a new one
-cannot be forgotten. Unlike the text form it is not for people, and leaves out the kernel's name.
+cannot be forgotten. Unlike the text form it is not for people, and leaves out the kernel's name and
+rules.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from aot.errors import InternalError
 from aot.ir.dims import DimExpr
 from aot.kernels.ir.nodes import Kernel
 
+_FOR_PEOPLE = ("name", "rules")
 _PLAIN = frozenset({int, str, bool, float, type(None)})
 
 
 def fingerprint(kernel: Kernel) -> bytes:
-    """Canonical bytes of all of `kernel` but its name.
+    """Canonical bytes of all of `kernel` but its name and who built it.
 
     Raises:
         InternalError: the kernel holds something that has no canonical form.
@@ -31,7 +33,8 @@ def fingerprint(kernel: Kernel) -> bytes:
     numbers: dict[int, int] = {}
     own = _record(Kernel)
     assert own is not None
-    stack: list[Any] = [getattr(kernel, f) for f in reversed(own.fields) if f != "name"]
+    seen = [f for f in reversed(own.fields) if f not in _FOR_PEOPLE]
+    stack: list[Any] = [getattr(kernel, f) for f in seen]
     while stack:
         item = stack.pop()
         kind = type(item)

@@ -6,7 +6,7 @@ which loops, never with which instructions: a backend decides how a VECTOR or LA
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from enum import Enum
 from typing import Union
@@ -361,6 +361,7 @@ class Kernel:
         buffers: at most one per operand and result; several may share a class.
         scratch: with REGISTER and WORKGROUP space.
         body: WORKGROUP loops outermost (perfectly nested, none is legal: a grid of one).
+        rules: who built its loop nests, for people.
     """
 
     name: str
@@ -368,6 +369,7 @@ class Kernel:
     buffers: tuple[Buffer, ...]
     scratch: tuple[Scratch, ...]
     body: tuple[Stmt, ...]
+    rules: tuple[str, ...] = ()
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim]:
@@ -484,6 +486,7 @@ class KernelBuilder:
         self.scalar_params.append(made)
         return made
 
-    def build(self, body: tuple[Stmt, ...]) -> Kernel:
+    def build(self, body: tuple[Stmt, ...], rules: Sequence[str] = ()) -> Kernel:
         params = (*(b.offset for b in self.buffers), *self.dim_params.values(), *self.scalar_params)
-        return Kernel(self.name, params, tuple(self.buffers), tuple(self.scratches), body)
+        memory = tuple(self.buffers), tuple(self.scratches)
+        return Kernel(self.name, params, *memory, body, tuple(rules))

@@ -3,7 +3,7 @@
 Owns which convolutions those are, and the ops that take their place. Inputs are transformed, the
 products of them and of filters that are stored transformed are summed at each point, and the sums
 are transformed to outputs: on a GPU a workgroup's memory holds too little for all of that in one
-kernel (aot/kernels/schedules/winograd.py has it on a CPU).
+kernel (aot/kernels/rules/products/winograd.py has it on a CPU).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from aot.ir.clone import clone_function
 from aot.ir.graph import Function, Module
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

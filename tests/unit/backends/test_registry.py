@@ -78,7 +78,7 @@ def test_what_breaks_a_limit_is_refused_by_name() -> None:
 
 
 def _kernels(target: Target) -> list[Kernel]:
-    from aot.kernels.lower.lowering import lower
+    from aot.kernels.lowering import lower
     from aot.passes.base import PassContext, run_passes
     from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 

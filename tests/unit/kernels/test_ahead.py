@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.kernels.ir.nodes import Kernel, Prefetch, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.asked_lines import asked_lines
 from tests.support.conv_executables import LAST, Conv

@@ -22,7 +22,7 @@ from aot.ir.record import call_of
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import Space
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.ops.attention import ATTENTION
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE

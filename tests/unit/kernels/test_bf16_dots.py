@@ -20,7 +20,7 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir.nodes import Kernel, MatrixDot, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target.model import Target
 from tests.support import cpu_running
 from tests.support.half_contractions import device

@@ -17,7 +17,7 @@ from aot.ir.graph import Function
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Barrier, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
 from aot.target.model import Target
 from tests.support import cpu_running, kernel_backends

@@ -22,9 +22,9 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, Stmt, Store
-from aot.kernels.lower.borders import Borders, may_miss_taps
-from aot.kernels.lower.lowering import lower
-from aot.kernels.lower.tiles import Shape
+from aot.kernels.lowering import lower
+from aot.kernels.nest.borders import Borders, may_miss_taps
+from aot.kernels.nest.tiles import Shape
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.ir.record import Sample
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from tests.support import cpu_running
 from tests.support.byte_convolutions import LAST, check, conv, made, on_cpu
 from tests.support.half_contractions import device

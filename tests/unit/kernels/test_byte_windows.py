@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from aot.ir.record import Sample
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from tests.support import cpu_running
 from tests.support.byte_convolutions import Size, check, conv, made, on_cpu
 from tests.support.half_contractions import device

@@ -9,7 +9,7 @@ from aot.builder import Builder
 from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets

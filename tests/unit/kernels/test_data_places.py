@@ -12,7 +12,7 @@ from aot.ir import expr
 from aot.ir.expr import Binary, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets

@@ -13,7 +13,7 @@ from aot.ir import expr
 from aot.ir.graph import Module
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import Buffer, For, If, Kernel, LoopKind, Stmt, Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets

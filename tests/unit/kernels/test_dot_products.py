@@ -25,7 +25,7 @@ from aot.ir.types import DType, TensorType, to_physical
 from aot.kernels.ir import scalar
 from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target.model import Target
 from tests.support import cpu_running
 from tests.support.asked_lines import asked_lines

@@ -14,7 +14,7 @@ from aot.ir.schedule import Schedule
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, LoopKind, Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support import dot_products
 from tests.support.conv_executables import LAST, PACKED, PLANES, Conv

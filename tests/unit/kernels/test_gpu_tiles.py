@@ -9,7 +9,7 @@ from aot.ir.expr import Fma
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import For, Kernel, LoopKind, Stmt, Store
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.kernel_backends import INTERPRETED
 from tests.support.lowering import run_executable

@@ -12,7 +12,7 @@ from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import Buffer, For, If, Let, LoopKind, Stmt, Store
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu

@@ -22,7 +22,7 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Sample
 from aot.ir.schedule import Schedule
 from aot.ir.types import DType, TensorType
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support import cpu_running, vulkan_device
 from tests.support.half_contractions import (

@@ -21,7 +21,7 @@ from aot.ir.record import REGISTRY, Sample, call_of
 from aot.ir.schedule import Schedule
 from aot.ir.types import DType, Layout, TensorType, to_physical
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.code_image import link_image
 from aot.target.model import Target
 from tests.support import cpu_running

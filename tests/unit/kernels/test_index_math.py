@@ -12,7 +12,7 @@ from aot.ir import expr
 from aot.ir.dims import Dim, symbol
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.types import DType
-from aot.kernels.lower.index_math import simplify
+from aot.kernels.nest.index_math import simplify
 from aot.ops.contraction import inside
 
 ROW, COLUMN, DEPTH = Var("i"), Var("j"), Var("k")

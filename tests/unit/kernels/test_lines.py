@@ -17,7 +17,7 @@ from aot.ir.dims import symbol
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir import interpreter
-from aot.kernels.schedules import scatter
+from aot.kernels.rules.lines import scatter
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands

@@ -17,7 +17,7 @@ from aot.ir.builder import Builder
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import For, If, Stmt
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.lowering_checks import (
     TARGETS,

@@ -30,7 +30,7 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support import dot_products, golden
 from tests.support.kernel_terms import add, ix, load, mul, store, vector

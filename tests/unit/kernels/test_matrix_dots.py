@@ -30,7 +30,7 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from tests.support.dot_products import CASES, CHANNELS_LAST, check, conv, made, matmul, numbers
 from tests.support.half_contractions import device
 from tests.support.half_regions import half_function

@@ -19,8 +19,8 @@ from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, walk
-from aot.kernels.lower import segments
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
+from aot.kernels.nest import segments
 from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets

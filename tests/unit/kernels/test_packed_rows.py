@@ -9,8 +9,8 @@ import pytest
 
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
-from aot.kernels.schedules.packed_rows import LEAST_COLUMNS, MOST_BYTES, ROWS
+from aot.kernels.lowering import lower
+from aot.kernels.rules.products.packed_rows import LEAST_COLUMNS, MOST_BYTES, ROWS
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, Conv
 from tests.support.lowering import run_executable, to_memory

@@ -8,7 +8,7 @@ import pytest
 
 from aot.backends.cpu.compile import emit_assembly
 from aot.kernels.ir.nodes import Prefetch, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import PLANES, Conv
 from tests.support.cpu_running import native_targets

@@ -12,7 +12,7 @@ from aot.analysis.stages import schedule_of
 from aot.backends.cpu.compile import emit_assembly
 from aot.ir.schedule import Schedule
 from aot.kernels.ir.nodes import For, LoopKind, Prefetch, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PLANES, Conv
 from tests.support.cpu_running import native_targets

@@ -28,7 +28,7 @@ from aot.ir.types import Array, DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import Buffer, Kernel
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.kernels.proof.bounds import check_bounds
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline

@@ -8,7 +8,7 @@ import pytest
 from aot.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets

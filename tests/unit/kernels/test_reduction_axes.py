@@ -15,7 +15,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Unary
 from aot.ir.graph import Function, Module
 from aot.kernels.ir.nodes import For, If, Kernel, Let, Stmt, Store
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.passes.fusion.tie_operands import tie_operands

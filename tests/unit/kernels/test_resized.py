@@ -12,7 +12,7 @@ from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import For, LoopKind, Space, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse
@@ -230,7 +230,7 @@ def test_rows_that_go_past_the_caches(
     target: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin anywhere in a line of a cache."""
-    monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+    monkeypatch.setattr("aot.kernels.lowering.STREAMED_BYTES", 0)
     cases = [*CASES, ((2, 9, 40), (20, 51), (2, 2), (COLUMNS, ROWS))]
     for shape, size, taps, order in cases:
         for after in ("", "add"):
@@ -240,7 +240,7 @@ def test_rows_that_go_past_the_caches(
 
 
 def test_rows_past_the_caches_are_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+    monkeypatch.setattr("aot.kernels.lowering.STREAMED_BYTES", 0)
     for shape, size, taps, order in (CASES[1], CASES[2], ((5, 40), (9, 51), (2, 2), (1, 0))):
         function, inputs = resized(shape, size, taps, order, "resize", "add")
         fused(function, "x86-64-v4")
@@ -289,7 +289,7 @@ def test_rows_and_columns_are_picked(
     target: str, is_large: bool, kind: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_large:
-        monkeypatch.setattr("aot.kernels.lower.lowering.STREAMED_BYTES", 0)
+        monkeypatch.setattr("aot.kernels.lowering.STREAMED_BYTES", 0)
     for shape, size in PICKED:
         function, inputs = picked(shape, size, kind, after)
         fused(function, target)

@@ -8,7 +8,7 @@ import pytest
 
 from aot.backends.cpu.compile import emit_assembly
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from benchmarks.llvm_mca import inner_loop
 from tests.support.conv_executables import LAST, PLANES, Conv

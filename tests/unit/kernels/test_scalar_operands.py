@@ -19,7 +19,7 @@ from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY, Kind, Sample
 from aot.ir.types import DType, TensorType
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

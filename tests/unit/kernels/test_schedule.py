@@ -15,7 +15,7 @@ from aot.ir.schedule import Schedule, StageSchedule
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_function
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.outline import record_schedule
 from aot.target import selection as targets
 

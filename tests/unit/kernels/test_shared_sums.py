@@ -13,7 +13,7 @@ from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import Barrier, Space, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support.kernel_backends import DRIVEN, INTERPRETED, KernelBackend

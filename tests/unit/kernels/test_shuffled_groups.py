@@ -12,7 +12,7 @@ from aot.backends.cpu.compile import emit_assembly
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import on_interpreter

@@ -12,7 +12,7 @@ from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import STREAMED_BYTES, lower
+from aot.kernels.lowering import STREAMED_BYTES, lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
@@ -20,7 +20,7 @@ from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check
 
-LIMIT = "aot.kernels.lower.lowering.STREAMED_BYTES"
+LIMIT = "aot.kernels.lowering.STREAMED_BYTES"
 
 
 def function_of(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support.conv_executables import LAST, PLANES, Conv

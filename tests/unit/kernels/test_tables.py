@@ -12,7 +12,7 @@ from aot.ir.builder import Builder
 from aot.ir.graph import Function, Module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import For, If, Let, LoopKind, Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.join_regions import join_regions
 from aot.passes.fusion.outline import outline

@@ -10,7 +10,7 @@ from aot.analysis.cost.few_columns import lines_of_band
 from aot.analysis.stages import schedule_of
 from aot.ir.schedule import Schedule
 from aot.kernels.ir.nodes import Buffer, Prefetch, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, Conv
 from tests.support.cpu_running import native_targets

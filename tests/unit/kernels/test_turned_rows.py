@@ -14,7 +14,7 @@ from aot.backends.cpu.compile import emit_assembly
 from aot.builder import Builder
 from aot.ir.schedule import Schedule
 from aot.kernels.ir.nodes import Prefetch, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.conv_executables import LAST, PLANES, Conv
 from tests.support.cpu_running import native_targets

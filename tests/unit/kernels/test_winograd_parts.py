@@ -18,7 +18,7 @@ from aot.ir.schedule import Schedule
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, Layout, TensorType
 from aot.kernels.ir.nodes import For, LoopKind, Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.ops.winograd_parts import MATRICES, WINOGRAD_INPUTS, tiles_along
 from aot.target import selection as targets
 from tests.support.kernel_backends import DRIVEN, INTERPRETED, KernelBackend

@@ -17,8 +17,8 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass
-from aot.kernels.lower.lowering import lower
-from aot.kernels.lower.narrow import in_kept_bits
+from aot.kernels.lowering import lower
+from aot.kernels.nest.narrow import in_kept_bits
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
 from tests.support.kernel_backends import on_cpu

@@ -20,7 +20,7 @@ from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function, print_module
 from aot.ir.verifier import verify
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

@@ -16,7 +16,7 @@ from aot.backends.vulkan.emit import compile_kernel
 from aot.ir.clone import clone_module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.printer import print_module
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

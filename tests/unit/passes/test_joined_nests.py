@@ -18,7 +18,7 @@ from aot.ir.graph import Function, Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir.nodes import Buffer, For, If, Kernel, LoopKind, Stmt, Store, walk
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.join_regions import join_regions

@@ -18,7 +18,7 @@ from aot.ir.dims import Dim, symbol
 from aot.ir.graph import Function, Module, Value
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Store, walk
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.code_image import link_image
 from aot.passes.base import PassContext
 from aot.passes.fusion.fuse import fuse

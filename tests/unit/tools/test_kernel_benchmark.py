@@ -17,7 +17,7 @@ from aot.backends.cpu.object_cache import ObjectCache
 from aot.builder import Builder
 from aot.ir.graph import Function, Value
 from aot.ir.types import DType
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target import selection
 from benchmarks.kernels import __main__ as main
 from benchmarks.kernels import synthetic

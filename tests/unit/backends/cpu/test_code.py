@@ -16,7 +16,7 @@ from aot.ir.dims import symbol
 from aot.ir.expr import Binary, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.code_image import link_image
 from aot.target import selection as targets
 from tests.support.conv_executables import Conv

@@ -29,7 +29,7 @@ from aot.ir.record import REGISTRY
 from aot.ir.text.printer import print_module
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.options import no_progress
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline

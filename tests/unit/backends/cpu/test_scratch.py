@@ -11,7 +11,7 @@ from aot.backends.cpu.scratch import plan_scratch
 from aot.backends.cpu.traits import Traits
 from aot.frontends.text import import_text
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Scratch, Space, Stmt
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE

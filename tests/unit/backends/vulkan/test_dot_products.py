@@ -15,8 +15,8 @@ from aot.ir.expr import Const, Dot, Expr, Load, add, binary, const, index, mul
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, KernelBuilder, Stmt, Store
 from aot.kernels.ir.text import to_text
-from aot.kernels.lower.lowering import lower
-from aot.kernels.schedules.dots import WORDS
+from aot.kernels.lowering import lower
+from aot.kernels.rules.products.dots import WORDS
 from aot.target.model import Target
 from aot.target.selection import load
 from tests.support import vulkan_device, vulkan_running

@@ -31,7 +31,7 @@ from aot.ir.text.printer import print_module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Stmt, Store
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running

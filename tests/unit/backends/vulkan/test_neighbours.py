@@ -19,7 +19,7 @@ from aot.ir.expr import add, index, mul
 from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.kernels.ir.nodes import BufferClass, For, Kernel, KernelBuilder, LoopKind, Store
-from aot.kernels.schedules import neighbours_gpu
+from aot.kernels.rules.elementwise import neighbours_gpu
 from tests.support import vulkan_running
 from tests.support.spirv_reader import opcodes
 from tests.support.vulkan_case import F32, load

@@ -6,7 +6,7 @@ import pytest
 
 from aot.backends.vulkan.placement import place
 from aot.ir.builder import Builder
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.outline import OUTLINE

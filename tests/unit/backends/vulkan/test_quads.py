@@ -20,7 +20,7 @@ from aot.ir.graph import Module, Value
 from aot.ir.interpreter.interpreter import run
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.nodes import BufferClass, For, Kernel, KernelBuilder, LoopKind, Store
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.target.selection import load as load_target
 from tests.support import vulkan_device, vulkan_running
 from tests.support.spirv_reader import opcodes

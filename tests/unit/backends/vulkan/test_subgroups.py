@@ -21,7 +21,7 @@ from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import Combine, walk
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.options import CompileOptions

@@ -15,7 +15,7 @@ from aot.builder import Builder
 from aot.driver import proofs
 from aot.errors import CompileError
 from aot.ir.graph import Module
-from aot.kernels.lower.lowering import lower
+from aot.kernels.lowering import lower
 from aot.kernels.proof.bounds import check_bounds
 from aot.passes.base import PassContext
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES

@@ -1,0 +1,301 @@
+"""From an executable to its kernel: buffers and parameters, then the schedule that the plan chose.
+
+Requires an executable of ops with `compute` (or one recurrence) whose function says which buffer
+class each operand and result has. Never looks at the rest of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+
+from aot.analysis.cost.candidates import WINOGRAD
+from aot.analysis.memory.views import memory_order
+from aot.analysis.stages import DIRECT, Stage, heaviest, loops_of, planned, schedule_of, stages_of
+from aot.errors import CompileError, InternalError
+from aot.ir import expr
+from aot.ir.expr import Expr, Var
+from aot.ir.graph import Function, Op, Value
+from aot.ir.record import STORED_ONLY, Kind
+from aot.ir.schedule import Schedule, StageSchedule
+from aot.kernels.ir.nodes import (
+    Buffer,
+    BufferClass,
+    For,
+    Kernel,
+    KernelBuilder,
+    Stmt,
+    holds_matrices,
+)
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.index_math import simplifier
+from aot.kernels.nest.inline import Inliner, flat_index
+from aot.kernels.nest.nest import Axis, Nest, Output
+from aot.kernels.nest.stages import schedule_stages
+from aot.kernels.nest.stored_bits import as_bits
+from aot.kernels.nest.two_ways import two_ways
+from aot.kernels.rules.reductions.lanes import SHARED, schedule_shared_reduction
+from aot.kernels.rules.rule import OpWork
+from aot.kernels.rules.table import OP_RULES, RULES
+from aot.ops.pooling import AVERAGE_POOL, MAX_POOL
+from aot.ops.spatial import RESAMPLE
+from aot.target.model import CACHE_LINE, Target
+
+Unrolled = Callable[[Kernel], Container[For]]
+"""The loops that a backend writes out."""
+
+# bytes of a result that no cache holds until it is read
+STREAMED_BYTES = 32 << 20
+_STORED_ONCE = {Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.SHAPE, Kind.STRUCTURE}
+_POOLS = (MAX_POOL, AVERAGE_POOL)
+# ways to tile a contraction
+_TILES = (Schedule.CONTRACTION, Schedule.PLANES, Schedule.INNER)
+# classes of executables around one op
+_OF_AN_OP = (Schedule.RECURRENCE, Schedule.LINES)
+
+
+def root_of(function: Function) -> Op:
+    """The op that decides the schedule: the heaviest kind, the first of it."""
+    ops = [op for op in function.block if not op.record.is_terminator]
+    if not ops:
+        raise InternalError(f"executable {function.name} computes nothing")
+    return heaviest(ops)
+
+
+def lower(
+    function: Function,
+    target: Target,
+    alignments: Sequence[int] = (),
+    *,
+    unrolled: Unrolled | None = None,
+) -> Kernel:
+    """The kernel of an executable for a target.
+
+    The parameter block is: a byte offset for each operand, then each result, then the values of
+    `function.dim_names`. `alignments` are what the offsets of operands, and then results, are
+    multiples of, where that is known (aot/analysis/memory/alignment.py).
+
+    With `unrolled` extents that only the device knows may be more than a GPU's lane goes through:
+    of a sum that lanes can share there are two ways then, and the extents choose.
+    """
+    kernel = _lower(function, target, alignments, unrolled)
+    values = (v for op in function.walk() for v in (*op.operands, *op.results) if v is not None)
+    return as_bits(kernel) if any(v.type.dtype in STORED_ONLY for v in values) else kernel
+
+
+def _lower(
+    function: Function,
+    target: Target,
+    alignments: Sequence[int] = (),
+    unrolled: Unrolled | None = None,
+) -> Kernel:
+    builder = KernelBuilder(function.name)
+    for name in function.dim_names:
+        builder.dim_param(name)
+    buffers, results = _buffers(builder, function, target, alignments)
+    root = root_of(function)
+    stages = stages_of(function.block, function.results)
+    schedule = _checked(function, stages, schedule_of(function, target), target)
+    by_stage = zip(schedule, stages, strict=True)
+    made = next((s for s, stage in by_stage if root in stage.ops), schedule[0])
+    nest = Nest(builder, target, made.lanes)
+    rules: list[str] = []
+
+    def build(work: Work) -> Loops:
+        return _built(work, rules)
+
+    is_alone = len(results) == 1
+    if made.schedule in _OF_AN_OP or (made.schedule is Schedule.ATTENTION and is_alone):
+        return _of_op(OpWork(nest, function, root, buffers, results, made))
+    if not is_alone:
+        body = _stages(nest, function, buffers, results, schedule, build)
+        return builder.build(body, rules)
+    output = _output([(function.results[0], results[0])], function, buffers)
+    work = Work(nest, output, made, stages[0].ops, is_alone=True, build=build)
+    body = build(work)
+    kernel = builder.build(body, rules)
+    if unrolled is None or target.gpu is None or work.blocks is not None or holds_matrices(kernel):
+        return kernel
+    most, shared = target.gpu.max_lane_iterations, schedule_shared_reduction(nest, output)
+    both = two_ways(builder, body, shared, most, unrolled(kernel))
+    if both is None:
+        return _lower(function, target, alignments)
+    return builder.build(both, [*rules, SHARED])
+
+
+def _buffers(
+    builder: KernelBuilder, function: Function, target: Target, alignments: Sequence[int]
+) -> tuple[dict[Value, Buffer], list[Buffer]]:
+    """The buffers of operands, by value, and those of results."""
+    classes, count = function.bindings, len(function.inputs)
+    known = (*alignments, *(1,) * (len(classes) - len(alignments)))
+    placed = list(zip(classes, known, strict=True))
+    buffers = {
+        value: _buffer(builder, "in", value, binding, alignment=alignment)
+        for value, (binding, alignment) in zip(function.inputs, placed[:count], strict=True)
+    }
+    results = [
+        _buffer(
+            *(builder, "out", value, binding),
+            is_written=True,
+            alignment=alignment,
+            is_streamed=_is_streamed(function, value, target),
+        )
+        for value, (binding, alignment) in zip(function.results, placed[count:], strict=True)
+    ]
+    return buffers, results
+
+
+def _is_streamed(function: Function, value: Value, target: Target) -> bool:
+    """Whether a result is more than caches hold until it is read, and its kernel only stores it:
+    one that moves, resizes or pools. What is pooled is stored by lines where these follow each
+    other, or else they are asked for. One that only computes element by element often stores where
+    it has just loaded."""
+    records = [op.record for op in function.block]
+    has_pools = any(record is pool for record in records for pool in _POOLS)
+    windows = (*_POOLS, RESAMPLE)
+    kinds = {r.kind for r in records if not any(r is window for window in windows)}
+    has_windows = any(record is window for record in records for window in windows)
+    if len(function.results) != 1 or not kinds <= _STORED_ONCE or not target.streams_lines:
+        return False
+    if not has_windows and Kind.MOVEMENT not in kinds:
+        return False
+    size, span = value.type.dtype.bytes, value.type.span
+    line = value.type.dims[memory_order(value.type)[-1]] if has_pools else CACHE_LINE
+    is_in_lines = isinstance(line, int) and line * size % CACHE_LINE == 0
+    return isinstance(span, int) and span * size >= STREAMED_BYTES and is_in_lines
+
+
+def _checked(
+    function: Function,
+    stages: Sequence[Stage],
+    schedule: Sequence[StageSchedule],
+    target: Target,
+) -> Sequence[StageSchedule]:
+    """The schedule, which a person may have written or a plan for another target made.
+
+    Raises:
+        CompileError: a stage can't run by its class, or with so many lanes.
+    """
+    for number, (stage, made) in enumerate(zip(stages, schedule, strict=True)):
+        ways: list[str] = []
+        for algorithm in ("", DIRECT, WINOGRAD):
+            own = planned(function, target, algorithm)[number]
+            ways.append(str(replace(own, rows=1, columns=1)))
+            if _is_alike(own.schedule, made.schedule) and own.lanes == made.lanes:
+                break
+        else:
+            raise CompileError(
+                f"executable {function.name}: {heaviest(stage.ops).name} can't run by the schedule "
+                f"[{made}] on {target.name}, expected {' or '.join(dict.fromkeys(ways))}"
+            )
+    return schedule
+
+
+def _is_alike(a: Schedule, b: Schedule) -> bool:
+    """Whether what runs by one class may run by the other: a contraction may go any of these ways,
+    and where extents became parameters the plan no longer knows which is best."""
+    ways = (*_TILES, Schedule.REDUCTION)
+    return a is b or (a in ways and b in ways)
+
+
+def _stages(
+    nest: Nest,
+    function: Function,
+    buffers: dict[Value, Buffer],
+    results: list[Buffer],
+    schedule: Sequence[StageSchedule],
+    build: Callable[[Work], Loops],
+) -> Loops:
+    """A stage for each result; those of other loop nests are loaded."""
+    own = dict(zip(function.results, results, strict=True))
+    stages = stages_of(function.block, function.results)
+    by_result = dict(zip((s.result for s in stages), schedule, strict=True))
+
+    def body(group: Sequence[Stage], shared: Sequence[Expr]) -> tuple[Stmt, ...]:
+        made = by_result[group[0].result]
+        output = _output([(s.result, own[s.result]) for s in group], function, buffers, shared)
+        buffers.update((s.result, own[s.result]) for s in group)
+        ops = tuple(op for stage in group for op in stage.ops)
+        nest_of_stage = replace(nest, lanes=made.lanes)
+        return build(Work(nest_of_stage, output, made, ops, is_alone=False, build=build))
+
+    return schedule_stages(nest, loops_of(stages), body)
+
+
+def _built(work: Work, names: list[str]) -> Loops:
+    """The loops of a nest by the first rule that can build it, whose name joins `names`.
+
+    Raises:
+        InternalError: no rule can, not even the last.
+    """
+    for rule in RULES:
+        body = rule.build(work) if work.plan.schedule in rule.classes else None
+        if body is not None:
+            names.append(rule.name)
+            return body
+    raise InternalError(f"no rule builds a nest of [{work.plan}]")
+
+
+def _buffer(
+    builder: KernelBuilder,
+    name: str,
+    value: Value,
+    place: int | str,
+    *,
+    is_written: bool = False,
+    alignment: int = 1,
+    is_streamed: bool = False,
+) -> Buffer:
+    """A flat buffer: lowerings compute element numbers themselves. Its `place` is its class, or
+    the dim parameter that says which."""
+    return builder.buffer(
+        *(name, value.type.dtype),
+        BufferClass.ARENA if isinstance(place, str) else BufferClass(place),
+        *((value.type.span,), (1,)),
+        is_written=is_written,
+        alignment=alignment,
+        class_param=builder.dim_param(place) if isinstance(place, str) else None,
+        is_streamed=is_streamed,
+    )
+
+
+def _output(
+    results: Sequence[tuple[Value, Buffer]],
+    function: Function,
+    buffers: dict[Value, Buffer],
+    shared: Sequence[Expr] = (),
+) -> Output:
+    """What one loop nest stores: results of the same dims and layout.
+
+    Axes stand in the order of their memory, so that lanes run along what is contiguous there; the
+    leading ones in `shared` have their indices already.
+    """
+    inliner = Inliner(function, buffers)
+    value, buffer = results[0]
+    axes: list[Axis] = []
+    indices: list[Expr] = [expr.index(0)] * value.type.rank
+    indices[: len(shared)] = shared
+    for number in memory_order(value.type):
+        if number < len(shared):
+            continue
+        extent = value.type.dims[number]
+        if extent == 1:
+            continue
+        var = Var(f"i{number}")
+        axes.append(Axis(var, extent))
+        indices[number] = var
+    elements = [inliner.result(v, indices) for v, _ in results]
+    simple = simplifier(elements, {axis.var: axis.extent for axis in axes})
+    others = [(b, simple(e)) for (_, b), e in zip(results[1:], elements[1:], strict=True)]
+    address = flat_index(value.type, indices)
+    return Output(buffer, address, simple(elements[0]), tuple(axes), tuple(others))
+
+
+def _of_op(work: OpWork) -> Kernel:
+    """The kernel of an executable around one op, by the rule of the op or of its kind."""
+    record = work.op.record
+    for rule in OP_RULES:
+        if rule.kind is record.kind and rule.record in (None, record):
+            return work.nest.builder.build(rule.build(work), [rule.name])
+    raise InternalError(f"no rule builds {work.op}")

@@ -1,0 +1,86 @@
+"""The elements of a nest that reduces nothing, by as few axes as they have.
+
+Owns how a packed result is seen as axes of its own. Owns no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from aot.ir import expr
+from aot.ir.expr import Binary
+from aot.ir.types import DType
+from aot.kernels.nest.narrow import in_kept_bits
+from aot.kernels.nest.nest import Nest, Output, collapse, split_axis, without_division
+
+
+class Elements:
+    """A result of which each element is computed by itself."""
+
+    def __init__(self, nest: Nest, output: Output) -> None:
+        self._nest = nest
+        self.output = _collapsed(without_division(output))
+        """By as few axes as its memory has."""
+        self.has_vectors = not nest.is_gpu and nest.lanes > 1 and bool(self.output.axes)
+
+    @cached_property
+    def in_vectors(self) -> Output:
+        """For a CPU's vectors: by the axes of a packed result, and in the bits that it keeps."""
+        packed = in_order(self.output)
+        output = self.output if packed is None else _collapsed(packed)
+        return output.rewritten(in_kept_bits)
+
+    @cached_property
+    def wide(self) -> Nest:
+        """With as many lanes as a vector has of the widest elements, where all are narrower than
+        those that lanes are counted for."""
+        nest, output = self._nest, self.in_vectors
+        places = [i for value in output.values for x in expr.loads(value) for i in x.indices]
+        if any(map(expr.loads, places)) and not nest.target.looks_up_bytes:
+            return nest  # each lane loads for itself
+        stored = [output.buffer.dtype, *(buffer.dtype for buffer, _ in output.others)]
+        nodes = {node for value in output.values for node in expr.nodes(value)}
+        # what is the same in all lanes is a scalar
+        varied = (node for node in nodes if node.dtype is not DType.INDEX and expr.free_vars(node))
+        used = [node.dtype for node in varied]
+        widest = max(dtype.bytes for dtype in (*stored, *used))
+        return replace(nest, lanes=max(nest.lanes, nest.target.vector_bytes // widest))
+
+
+def _collapsed(output: Output) -> Output:
+    axes, gone = collapse(output.axes, output.address, output.values)
+    return output.rewritten(lambda e: expr.substitute(e, gone), axes)
+
+
+def in_order(output: Output) -> Output | None:
+    """A result whose address takes axes apart, as packed ones do, by axes in the order in which it
+    lies; None where it does not, or is not all of its axes."""
+    found = output
+    while (group := _grouped(found)) is not None:
+        found = split_axis(found, *group)
+    if found is output:
+        return None
+    steps = [expr.coefficient(found.address, axis.var) for axis in found.axes]
+    if not all(isinstance(step, int) and step > 0 for step in steps):
+        return None
+    order = sorted(range(len(steps)), key=lambda k: -steps[k])  # type: ignore[operator]
+    return found.rewritten(lambda e: e, [found.axes[k] for k in order])
+
+
+def _grouped(output: Output) -> tuple[int, int] | None:
+    """An axis that the address takes apart into groups of some size that divides it, and these."""
+    return next(((n, size) for n, size, left in groups_of(output) if not left), None)
+
+
+def groups_of(output: Output) -> Iterator[tuple[int, int, int]]:
+    """Axes that the address takes apart, the size of their groups, and that of the last if it is
+    not whole."""
+    for e in expr.nodes(output.address):
+        if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
+            continue
+        size = expr.dim_of(e.b)
+        for number, axis in enumerate(output.axes):
+            if e.a is axis.var and isinstance(size, int) and isinstance(axis.extent, int):
+                yield number, size, axis.extent % size

@@ -1,0 +1,76 @@
+"""Windows in what a nest computes: a reduction over taps beside axes that it slides along.
+
+Owns how one is recognised whose lanes go along the result's last axis. Owns no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Reduce
+from aot.kernels.nest.nest import Axis, Nest, Output, split_axis
+
+
+@dataclass(frozen=True)
+class Window:
+    """A result that reduces over taps.
+
+    Attributes:
+        axes: what the reduction runs over, outermost first.
+        outer: loops around the tile.
+        rows: neighbours that a tile takes together, or None.
+        lane: the axis that lanes run along, contiguous in the result; no guard depends on it.
+    """
+
+    reduce: Reduce
+    axes: tuple[Axis, ...]
+    outer: tuple[Axis, ...]
+    rows: Axis | None
+    lane: Axis
+
+
+def find_window(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], *, step: int = 1
+) -> Window | None:
+    """The window that `output` is, or None where lanes along its last axis would gather.
+
+    Args:
+        step: how far apart results of neighbouring lanes are.
+    """
+    if nest.is_gpu or len(reduces) != 1 or not output.axes:
+        return None
+    (reduce,) = reduces
+    lane = output.axes[-1]
+    loads = expr.loads(reduce.body)
+    steps = [expr.coefficient(load.indices[0], lane.var) for load in loads]
+    if expr.coefficient(output.address, lane.var) != step or 1 not in steps:
+        return None
+    if not all(step in (0, 1) for step in steps):
+        return None
+    guards = [x.guard for x in loads if x.guard is not None]
+    if any(lane.var in expr.free_vars(guard) for guard in guards):
+        return None
+    axes = tuple(Axis(v, n) for v, n in reduce.axes)
+    rows = output.axes[-2] if len(output.axes) > 1 else None
+    return Window(reduce, axes, output.axes[:-2], rows, lane)
+
+
+def members_apart(output: Output) -> tuple[Output, int] | None:
+    """The output of groups, each of several members that read one channel, with lanes along groups
+    and a loop over members around the rows; and how many members there are. None where its last
+    axis has no such groups."""
+    if len(output.axes) < 2:
+        return None
+    last = output.axes[-1]
+    for e in (node for value in output.values for node in expr.nodes(value)):
+        if not isinstance(e, Binary) or e.op != "floordiv" or e.a is not last.var:
+            continue
+        size = expr.dim_of(e.b)
+        if isinstance(size, int) and size > 0 and dims.modulo(last.extent, size) == 0:
+            parted = split_axis(output, len(output.axes) - 1, size)
+            *outer, row, group, member = parted.axes
+            return replace(parted, axes=(*outer, member, row, group)), size
+    return None

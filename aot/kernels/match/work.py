@@ -1,0 +1,123 @@
+"""What one loop nest of a kernel computes, as rules ask for it.
+
+Owns the facts that several rules share: each is found when the first of them asks. Chooses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+from aot.base.records import dataclass
+from aot.ir.graph import Op, Value
+from aot.ir.record import call_of, contraction_of
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import Stmt
+from aot.kernels.match.elements import Elements
+from aot.kernels.match.products import ContractionAxes, merged_axes
+from aot.kernels.match.reduced import Reduced, as_memory_lies
+from aot.kernels.match.resized import nested, written_out
+from aot.kernels.match.windows import Window, find_window
+from aot.kernels.nest.inline import reduces_of
+from aot.kernels.nest.nest import Nest, Output
+from aot.ops.blocked import MATMUL_BLOCKED, PANEL, STORED, Blocks, blocks_of
+from aot.ops.integer_contraction import MAX_WEIGHT
+
+Loops = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A loop nest to be built.
+
+    Attributes:
+        nest: what it is built from, for a target.
+        output: what it stores, an expression an element.
+        plan: the class and the tiles that are recorded of it.
+        ops: what it is of, in the graph's words.
+        is_alone: whether it has a kernel to itself, and so lanes of its own.
+        build: builds a part of it by whichever rule can.
+    """
+
+    nest: Nest
+    output: Output
+    plan: StageSchedule
+    ops: tuple[Op, ...]
+    is_alone: bool
+    build: Callable[[Work], Loops]
+
+    def part(self, output: Output) -> Loops:
+        """The loops of a part of the result, as a rule of its own builds them."""
+        return self.build(replace(self, output=output))
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """How the weights of its product are stored, where they are operands in blocks."""
+        found = next((op for op in self.ops if op.record is MATMUL_BLOCKED), None)
+        if found is None:
+            return None
+        stored = [v for n, v in enumerate(found.operands) if n in STORED]
+        return None if any(map(_is_changed, stored)) else blocks_of(call_of(found))
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel of its weights."""
+        return self.nest.target.panel if self.blocks is None else PANEL
+
+    @cached_property
+    def max_weight(self) -> int:
+        """How far from 0 the weights of its integer products are at most."""
+        found = (contraction_of(op) for op in self.ops)
+        known = (dims.max_weight for dims in found if dims is not None)
+        return max((n for n in known if n is not None), default=MAX_WEIGHT.default)
+
+    @cached_property
+    def has_windows(self) -> bool:
+        """Whether it is a convolution, be it one at single points."""
+        found = map(contraction_of, self.ops)
+        return any(dims is not None and dims.windows for dims in found)
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Whether the reductions of an element are more than a GPU's lane may go through."""
+        return is_long_for_a_lane(self.nest, self.output)
+
+    @cached_property
+    def product(self) -> tuple[Output, ContractionAxes] | None:
+        """Its contraction, and the output with neighbouring axes merged; None where it has none."""
+        return merged_axes(self.output)
+
+    @cached_property
+    def elements(self) -> Elements:
+        """Its elements by as few axes as they have, where nothing is reduced."""
+        return Elements(self.nest, self.output)
+
+    @cached_property
+    def reduced(self) -> Reduced:
+        """Its reductions, those inside of others written out; where one value of each serves many
+        elements of a CPU, their axes are in the order of memory, so that lanes and the lines of a
+        cache are one."""
+        output = self.output
+        while (pair := nested(output)) is not None:
+            output = written_out(output, pair[0])
+        found = Reduced.of(output)
+        if not found.free or self.nest.is_gpu:
+            return found
+        return Reduced.of(as_memory_lies(output, found.reduces))
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The window that it is, of which all elements have reductions of their own."""
+        found = self.reduced
+        return None if found.free else find_window(self.nest, found.output, found.reduces)
+
+
+def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
+    """Whether the reductions of an element are more than a GPU's lane may go through."""
+    return nest.is_too_long(*([n for _, n in r.axes] for r in reduces_of(output.value)))
+
+
+def _is_changed(value: Value | None) -> bool:
+    """Whether a stored operand is not what the program was given."""
+    return value is not None and (value.op is not None or value.type.layout is not None)

@@ -1,0 +1,268 @@
+"""Borders: where the guards of a tile's loads need not be asked.
+
+A tile that is inside needs no guard, which a few comparisons decide once for all of its taps; taps
+that are outside for all of a tile are omitted. Owns how guards are decomposed; makes no loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import If, Stmt
+from aot.kernels.nest.nest import identity
+
+Values = Mapping[Var, Expr]
+Corners = Mapping[Var, tuple[Expr, Expr]]
+"""The least and the greatest value of a variable within a tile."""
+Span = tuple[Dim, Dim | None]
+"""The least and the greatest value of a variable, None where that isn't known."""
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The conditions of a reduction's guards.
+
+    Attributes:
+        skipped: those that are alike for all of a tile at a tap, and without which the tap adds
+            nothing.
+        asked: the others, which an element needs at a tap.
+        is_neutral: whether what is read where a condition fails adds nothing to the reduction.
+    """
+
+    skipped: tuple[Expr, ...]
+    asked: tuple[Expr, ...]
+    is_neutral: bool = False
+
+    @staticmethod
+    def of(reduce: Reduce, varying: Sequence[Var]) -> Borders:
+        """The borders of a reduction over tiles in whose innermost loops `varying` change."""
+        guards = dict.fromkeys(x.guard for x in expr.loads(reduce.body) if x.guard is not None)
+        conditions = list(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
+        if skipped_guard(reduce) is None:
+            return Borders((), tuple(conditions))
+        alike = tuple(c for c in conditions if not expr.free_vars(c) & set(varying))
+        return Borders(alike, tuple(c for c in conditions if c not in alike), True)
+
+    def inside(self, corners: Corners, place: Values) -> Expr | None:
+        """Whether all that is asked holds for the whole tile; None where nothing is.
+
+        What compares linear positions holds between two points where it holds at both, so that the
+        corners speak for all.
+        """
+        held: dict[Expr, None] = {}
+        for condition in self.asked:
+            for at in _hardest(condition, corners):
+                held[expr.substitute(condition, {**place, **at})] = None
+        return expr.all_of(held)
+
+    def anywhere(self, corners: Corners, place: Values) -> Expr | None:
+        """What holds unless a tap adds nothing to all of a tile, as where some condition fails at
+        the corner at which it is the easiest to meet; None where that isn't known."""
+        if not self.is_neutral:
+            return None
+        opposite = {var: (high, low) for var, (low, high) in corners.items()}
+        held: dict[Expr, None] = {}
+        for condition in self.asked:
+            easiest = _hardest(condition, opposite)
+            if len(easiest) == 1:
+                held[expr.substitute(condition, {**place, **easiest[0]})] = None
+        return expr.all_of(held)
+
+    def asking(self, e: Expr) -> Expr:
+        """`e`, whose guards need not ask again what is skipped."""
+        if not self.skipped:
+            return e
+        guard = expr.all_of(self.asked)
+        assert guard is not None
+        return expr.transform(e, with_guard(guard))  # of the one load that is guarded
+
+    def steps(self, row: Var, tap: Var) -> tuple[int, int] | None:
+        """How far what is asked moves from a row to the next, and from a tap to the next, so that
+        all that is the same distance from the first row and tap has one answer."""
+        found: set[tuple[Dim, Dim]] = set()
+        for condition in self.asked:
+            by_row, by_tap = _difference(condition, row), _difference(condition, tap)
+            if by_row is None or by_tap is None:
+                return None
+            sign = -1 if isinstance(by_row, int) and by_row < 0 else 1
+            found.add((dims.multiply(by_row, sign), dims.multiply(by_tap, sign)))
+        if len(found) != 1:
+            return None
+        ((by_row, by_tap),) = found
+        if isinstance(by_row, int) and isinstance(by_tap, int) and by_row > 0 and by_tap > 0:
+            return by_row, by_tap
+        return None
+
+    def choose(
+        self,
+        corners: Corners,
+        place: Values,
+        inside: Sequence[Stmt],
+        asking: Sequence[Stmt],
+        *,
+        may_miss: bool,
+    ) -> list[Stmt]:
+        """`inside` where all that is asked holds for all of the tile, else `asking`; but nothing
+        where a tap adds nothing, if tiles `may_miss` one."""
+        is_inside, is_anywhere = self.inside(corners, place), self.anywhere(corners, place)
+        assert is_inside is not None
+        if is_anywhere == is_inside:
+            return [If(is_inside, tuple(inside))]
+        if is_anywhere is not None and may_miss:
+            asking = [If(is_anywhere, tuple(asking))]
+        return [If(is_inside, tuple(inside), tuple(asking))]
+
+    def unsure(self, row: Var, span: Span, place: Values) -> Expr | None:
+        """What is asked of rows of `span`, which may fail there; None where all surely holds.
+
+        `place` gives the other variables that what is asked depends on.
+        """
+        return expr.all_of(c for c in self.asked if not _is_sure(c, row, span, place))
+
+    def keep(self, body: Expr, row: Var) -> bool:
+        """Whether its own guard lets no load of `body` go beyond the last row's, so that rows past
+        it read nothing that isn't there."""
+        reading = (x for x in expr.loads(body) if row in expr.free_vars(x.indices[0]))
+        return all(
+            x.guard is not None and any(_ends(c, row) for c in expr.conditions_of(x.guard))
+            for x in reading
+        )
+
+    def are_linear_in(self, corners: Corners) -> bool:
+        """Whether what is asked is linear in all that changes within a tile."""
+        return all(_is_linear(c, var) for c in self.asked for var in corners)
+
+
+def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
+    """Whether a tap may be outside for so many neighbouring rows, which have others inside."""
+    borders = Borders.of(reduce, [row])
+    steps = (borders.steps(row, tap) for tap, extent in reduce.axes if extent != 1)
+    return any(s is not None and s[1] > s[0] * (height - 1) for s in steps)
+
+
+def skipped_guard(reduce: Reduce) -> Expr | None:
+    """The guard without which a tap adds nothing to the reduction, if there is one."""
+    guarded = [load for load in expr.loads(reduce.body) if load.guard is not None]
+    if len(guarded) != 1:
+        return None
+    (load,) = guarded
+    nothing = identity(reduce.op, load.dtype)
+    if not isinstance(load.other, Const) or load.other.value != nothing.value:
+        return None
+    return load.guard if _is_neutral(reduce, load) else None
+
+
+def with_guard(guard: Expr) -> Callable[[Expr], Expr | None]:
+    """Rewrites the guard of guarded loads; for `expr.transform`."""
+
+    def rewrite(e: Expr) -> Expr | None:
+        return replace(e, guard=guard) if isinstance(e, Load) and e.guard is not None else None
+
+    return rewrite
+
+
+def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
+    """`e`, whose loads (only those that vary along a variable, where one is given) read nothing, or
+    what they read outside of their guards, where `condition` does not hold."""
+
+    def mask(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        if along is not None and along not in expr.free_vars(x.indices[0]):
+            return None
+        guard = condition if x.guard is None else expr.binary("and", x.guard, condition)
+        other = x.other if x.other is not None else expr.const(0, x.dtype)
+        return replace(x, guard=guard, other=other)
+
+    return expr.transform(e, mask)
+
+
+def without_guard(e: Expr) -> Expr | None:
+    """Rewrites a guarded load to one that is there; for `expr.transform`."""
+    if isinstance(e, Load) and e.guard is not None:
+        return replace(e, guard=None, other=None)
+    return None
+
+
+def _is_neutral(reduce: Reduce, load: Load) -> bool:
+    """Whether a term is what `load` is, or zero where that is zero and terms are added."""
+    body = reduce.body
+    while isinstance(body, Cast):
+        body = body.a
+    if body is load:
+        return True
+    is_product = isinstance(body, Dot) or (isinstance(body, Binary) and body.op == "mul")
+    if reduce.op != "sum" or not is_product:
+        return False
+    assert isinstance(body, (Binary, Dot))
+    return any(_is_neutral(replace(reduce, body=side), load) for side in (body.a, body.b))
+
+
+def _is_linear(condition: Expr, var: Var) -> bool:
+    """Whether a condition is an inequality of positions linear in `var`, or has nothing of it."""
+    if var not in expr.free_vars(condition):
+        return True
+    return (
+        isinstance(condition, Binary)
+        and condition.op in ("lt", "le", "gt", "ge")
+        and all(expr.coefficient(x, var) is not None for x in (condition.a, condition.b))
+    )
+
+
+def _is_sure(condition: Expr, row: Var, span: Span, place: Values) -> bool:
+    """Whether a linear condition holds wherever `row` is within `span`."""
+    by = _difference(condition, row)
+    if not isinstance(condition, Binary) or by is None:
+        return False
+    at = {**place, row: expr.index(0)}
+    a, b = (expr.dim_of(expr.substitute(x, at)) for x in (condition.a, condition.b))
+    if a is None or b is None:
+        return False
+    slope = _slope(condition, row)
+    end = span[1] if slope > 0 else span[0] if slope < 0 else None
+    if end is None:
+        return False
+    apart = dims.add(dims.add(a, dims.multiply(b, -1)), dims.multiply(by, end))
+    return dims.decided(condition.op, dims.bounds(apart, {})) is True
+
+
+def _hardest(condition: Expr, corners: Corners) -> list[dict[Var, Expr]]:
+    """The corners of a tile at which a linear condition fails if it fails anywhere."""
+    found: list[dict[Var, Expr]] = [{}]
+    used = expr.free_vars(condition)
+    for var, (low, high) in corners.items():
+        if var not in used:
+            continue
+        slope = _slope(condition, var)
+        ends = [high] if slope > 0 else [low] if slope < 0 else [low, high]
+        found = [{**at, var: end} for at in found for end in dict.fromkeys(ends)]
+    return found
+
+
+def _slope(condition: Expr, var: Var) -> int:
+    """1 where a condition is the harder to meet the greater `var` is, -1 the smaller; 0 where that
+    isn't known."""
+    by = _difference(condition, var)
+    if by is None or not isinstance(condition, Binary):
+        return 0
+    low, high = dims.bounds(by, {})
+    sign = 1 if low is not None and low >= 0 else -1 if high is not None and high <= 0 else 0
+    return sign if condition.op in ("lt", "le") else -sign
+
+
+def _ends(condition: Expr, var: Var) -> bool:
+    """Whether a condition is an upper bound of `var`."""
+    return var in expr.free_vars(condition) and _slope(condition, var) > 0
+
+
+def _difference(condition: Expr, var: Var) -> Dim | None:
+    """How much more the left side of a comparison grows with `var` than the right one."""
+    if not isinstance(condition, Binary):
+        return None
+    a, b = expr.coefficient(condition.a, var), expr.coefficient(condition.b, var)
+    return None if a is None or b is None else dims.add(a, dims.multiply(b, -1))

@@ -1,0 +1,150 @@
+"""Elements under conditions on their indices, as of padding and concatenation, on a CPU.
+
+What a condition on an index alone decides is decided once for each segment of its axis. Owns where
+segments end, and results whose innermost axis is shorter than a vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from aot.ir import expr
+from aot.ir.expr import Expr
+from aot.kernels.ir.nodes import If, Stmt
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest import segments
+from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, Values
+from aot.kernels.nest.rows import row_of_vectors
+
+# copies of a kernel's loops that segments may make
+MOST_SEGMENTS = 48
+# extents of an innermost axis whose elements vectors of the axis before it store side by side, and
+# the narrowest of these vectors
+REPEATS, LEAST_VECTOR = (2, 3, 4, 5, 6, 7, 8, 10, 12), 4
+
+
+def schedule_segments(work: Work) -> Loops | None:
+    """Loops for each segment of the axes whose indices conditions are about; None where there are
+    none, or too many."""
+    if not work.elements.has_vectors:
+        return None
+    nest, output = work.elements.wide, work.elements.in_vectors
+    is_repeated = _is_repeated(nest, output)
+    *outer, inner = output.axes[:-1] if is_repeated else output.axes
+    if not isinstance(inner.extent, int) or (inner.extent > 2 * GRAIN and not is_repeated):
+        return None
+    found = {
+        axis: segments.ends(output.values, axis.var, axis.extent, MOST_SEGMENTS)
+        for axis in (*outer, inner)
+        if isinstance(axis.extent, int)
+    }
+    found = {axis: ends for axis, ends in found.items() if len(ends) > 1 or axis is inner}
+    copies = math.prod(len(ends) for ends in found.values())
+    if not 1 < copies + is_repeated <= MOST_SEGMENTS:
+        return None
+
+    def row(values: Values, output: Output) -> list[Stmt]:
+        stmts: list[Stmt] = []
+        first = 0
+        for end in found[inner]:
+            part = segments.output_within(output, inner.var, first, end)
+            if is_repeated:
+                stmts += _side_by_side(nest, part, values, first, end)
+                first = end
+                continue
+            stmts += row_of_vectors(
+                nest,
+                expr.index(first),
+                end - first,
+                _width(nest, end - first),
+                lambda at, width, lane, part=part: part.stores(nest, {**values, inner.var: at}),  # type: ignore[misc]
+                may_mask=True,
+            )
+            first = end
+        return stmts
+
+    def rows(values: Values, output: Output, waiting: Sequence[Axis]) -> list[Stmt]:
+        if not waiting:
+            return row(values, output)
+        axis, *others = waiting
+        ends = found[axis]
+
+        def between(first: int, last: int) -> list[Stmt]:
+            if first == last:
+                begin = ends[first - 1] if first else 0
+                return rows(
+                    values, segments.output_within(output, axis.var, begin, ends[first]), others
+                )
+            middle = (first + last) // 2
+            is_before = expr.binary("lt", values[axis.var], expr.index(ends[middle]))
+            return [If(is_before, tuple(between(first, middle)), tuple(between(middle + 1, last)))]
+
+        return between(0, len(ends) - 1)
+
+    asked = [axis for axis in outer if axis in found]
+    return nest.grid(outer, lambda values: rows(values, output, asked), inner.extent)
+
+
+def _width(nest: Nest, count: int) -> int:
+    width = nest.lanes
+    while width > 1 and width > count:
+        width //= 2
+    return width
+
+
+def _is_repeated(nest: Nest, output: Output) -> bool:
+    """Whether the innermost axis is shorter than a vector, and the one before it goes on where it
+    ends: vectors along that one, of whose elements each index stores its own, side by side.
+    Upsampling to the nearest element is such, and so are planes that become pixels."""
+    if len(output.axes) < 2:
+        return False
+    rows, inner = output.axes[-2:]
+    if inner.extent not in REPEATS or not isinstance(rows.extent, int):
+        return False
+    steps = [expr.coefficient(output.address, axis.var) for axis in (rows, inner)]
+    if steps != [inner.extent, 1] or _width(nest, rows.extent) < LEAST_VECTOR:
+        return False
+    for load in (load for value in output.values for load in expr.loads(value)):
+        # what is asked of the row is known in a segment, and of the innermost index in the code
+        conditions = () if load.guard is None else expr.conditions_of(load.guard)
+        if any(expr.loads(c) or len(expr.free_vars(c)) != 1 for c in conditions):
+            return False
+        if expr.coefficient(load.indices[0], rows.var) not in (0, 1):
+            return False
+    return True
+
+
+def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: int) -> list[Stmt]:
+    """Some of the rows of such a result: vectors of them, then narrower ones for what is left."""
+    rows, inner = output.axes[-2:]
+    assert isinstance(inner.extent, int)
+    times = inner.extent
+
+    def vector(first: Expr, width: int) -> list[Stmt]:
+        def store(r: Expr, at: Expr) -> list[Stmt]:
+            return output.stores(nest, {**values, rows.var: at, inner.var: r})
+
+        if width == 1:
+            return nest.unrolled(times, lambda r: store(r, first), "r")
+        return nest.unrolled(
+            times,
+            lambda r: [nest.spread(width, lambda lane: store(r, expr.add(first, lane)))],
+            "r",
+        )
+
+    stmts: list[Stmt] = []
+    done, width = begin, _width(nest, end - begin)
+    while done < end:
+        count = (end - done) // width
+        size, start = expr.index(width), expr.index(done)
+        stmts += nest.serial(
+            count,
+            lambda n, size=size, start=start, width=width: vector(  # type: ignore[misc]
+                expr.add(start, expr.mul(n, size)), width
+            ),
+            "n",
+        )
+        done += count * width
+        width = width // 2 if width > LEAST_VECTOR else 1
+    return stmts

@@ -1,0 +1,463 @@
+"""Matrix products of activations in 8 bits with weights in few bits, both by blocks of the sum.
+
+The products of a block are summed as integers, by dot products of packed words, and join the result
+once, times both scales; what zero points add is taken off by the sum of the row's block. Rows are
+brought into scratch first, as bytes where the target multiplies them, else as pairs of 16 bits, and
+weights are decoded in registers. All sums of a block are exact. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var
+from aot.ir.schedule import DOT_GROUP, StageSchedule
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, at_splits
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.blocked_weights import (
+    BlockedTiles,
+    HeldWord,
+    StoredWeights,
+)
+from aot.kernels.rules.products.dots import DotAxes, StagedRows
+from aot.kernels.rules.products.products import Placed, Tile
+from aot.ops.blocked import LOW_BITS, PANEL, Blocks
+from aot.target.model import Target
+
+F32, I8, I16, I32, U32 = DType.F32, DType.I8, DType.I16, DType.I32, DType.U32
+I8X4, U7X4, U8X4, I16X2 = DType.I8X4, DType.U7X4, DType.U8X4, DType.I16X2
+MANY_ROWS, STRIPS = 32, 4  # of so many rows, a workgroup does the columns of so many
+UNROLLED_WORDS = 4  # words of a block whose products are written out; of one instruction, 8
+_ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each part of a word
+
+
+@dataclass(frozen=True)
+class WordForm:
+    """How words of weights and of rows are multiplied.
+
+    Attributes:
+        staged: the dtype of rows in scratch.
+        word: of four codes.
+        offset: what is taken off each code, so that it fits the word's parts.
+    """
+
+    staged: DType
+    word: DType
+    offset: int = 0
+
+    @staticmethod
+    def of(bits: int, target: Target) -> WordForm:
+        """The form for codes of so many bits."""
+        if bits < 8 and target.sums_codes:
+            return WordForm(I8, U7X4)
+        if bits == 8 and target.sums_bytes(I8, DType.U8):
+            return WordForm(I8, U8X4)
+        if bits == 8 and target.sums_bytes(I8, I8):
+            return WordForm(I8, I8X4, 128)
+        return WordForm(I16, U8X4)
+
+    def codes(self, held: HeldWord, part: int, blocks: Blocks) -> Expr:
+        """Four codes, of part `part` of the stored word."""
+        word = _four(held.low, part, blocks.low_bits)
+        if held.high is not None:
+            high = _four(held.high, part, blocks.high_bits)
+            word = expr.binary("or", word, expr.binary("shl", high, expr.const(LOW_BITS, U32)))
+        if self.offset:
+            word = expr.binary("xor", word, expr.const(0x80808080, U32))
+        return Bitcast(word, self.word)
+
+
+def _four(word: Expr, part: int, bits: int) -> Expr:
+    """Numbers of so many bits in the bytes of a word, of those that lie above each other there."""
+    if bits == 8:
+        return word
+    if part:
+        word = expr.binary("shr", word, expr.const(bits * part, U32))
+    return expr.binary("and", word, expr.const(((1 << bits) - 1) * 0x01010101, U32))
+
+
+@dataclass(frozen=True)
+class QuantisedRows:
+    """A left side of numbers of 8 bits with a scale for each block.
+
+    Attributes:
+        numbers, scales: loads of them, as the op's `compute` has them.
+        term: the variable of the sum.
+    """
+
+    numbers: Load
+    scales: Load
+    term: Var
+
+    @staticmethod
+    def of(roles: ContractionAxes) -> QuantisedRows | None:
+        """What the left side is made of; None where it isn't of that form."""
+        left, ((term, _),) = roles.left, roles.reduce.axes
+        if not isinstance(left, Binary) or left.op != "mul" or not isinstance(left.a, Cast):
+            return None
+        numbers, scales = left.a.a, left.b
+        if not isinstance(numbers, Load) or not isinstance(scales, Load):
+            return None
+        fits = numbers.dtype is I8 and scales.dtype is F32
+        return QuantisedRows(numbers, scales, term) if fits else None
+
+    def scale(self, at: Values, block: Expr, blocks: Blocks) -> Expr:
+        """The scale of a block of the row at indices."""
+        splits = {(self.term, blocks.block): (block, expr.index(0))}
+        return at_splits(self.scales, splits, {**at, self.term: expr.index(0)})
+
+
+class DotBlockTiles(BlockedTiles):
+    """The loops of such a product on a CPU."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        weights: StoredWeights,
+        left: QuantisedRows,
+    ) -> None:
+        super().__init__(nest, output, roles, plan, weights)
+        self.left = left
+        self.form = WordForm.of(weights.blocks.bits, nest.target)
+        most = nest.target.scratch_bytes // max(1, _row_bytes(weights.blocks, self.form))
+        self.rows = max(1, min(self.rows, most))
+        self.group = self.rows
+        blocks = weights.blocks
+        staged = Axis(left.term, blocks.k)
+        self.axes = DotAxes((), staged, left.numbers, self.form.staged, 0, blocks.per_word)
+
+    @staticmethod
+    def fits(nest: Nest, blocks: Blocks) -> bool:
+        """Whether words hold terms of one block each, and scratch a row."""
+        is_whole = blocks.count == 1 or blocks.block % blocks.per_word == 0
+        form = WordForm.of(blocks.bits, nest.target)
+        return (
+            is_whole and nest.lanes > 1 and (_row_bytes(blocks, form) <= nest.target.scratch_bytes)
+        )
+
+    def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+        """The rows of a tile; where some of them aren't there, one by one."""
+        extent = self.extent
+        if self.rows == 1:
+            return self._tile(values, first, strip, self.rows)
+        if isinstance(extent, int):
+            return self._whole(values, first, strip)
+        left = dims.modulo(extent, self.rows)
+        singles = self.nest.serial(
+            left, lambda r: self._tile(values, expr.add(first, r), strip, 1), "mr"
+        )
+        end = expr.add(first, expr.index(self.rows))
+        is_whole = expr.binary("le", end, expr.index(extent))
+        return [If(is_whole, tuple(self._whole(values, first, strip)), tuple(singles))]
+
+    def _whole(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+        """A tile of all its rows. Where there are many, some workgroups do the columns of those
+        behind them as well, so that rows are brought into scratch less often."""
+        is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
+        strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
+        tile = self._tile(values, first, strip, self.rows, strips)
+        if strips == 1:
+            return tile
+        place = expr.binary("floormod", strip, expr.index(strips))
+        return [If(expr.binary("lt", place, expr.index(1)), tuple(tile))]
+
+    def _tile(
+        self, values: Values, first: Expr, strip: Expr, rows: int, strips: Dim = 1
+    ) -> list[Stmt]:
+        nest, shared = self.nest, self.scratch
+        staged = StagedRows(nest, self.roles, self.axes, rows)
+        stmts = staged.fill(values, first)
+        chunks = self.chunks
+        if rows == 1:
+            chunks = PANEL // self.width
+        sums = None
+        if self.weights.zeros != self.form.offset or self.weights.minimums is not None:
+            shape = (rows, self.weights.blocks.count)
+            sums = nest.builder.scratch("block_sums", F32, shape, Space.WORKGROUP)
+            stmts += self._block_sums(values, first, staged, sums)
+
+        def build(shape: Shape, start: Expr) -> list[Stmt]:
+            tile = Tile(nest, self.output, self.roles, PANEL, shape, shared)
+            return DotBlocks(self, tile, staged, sums, values, first, start).build()
+
+        return stmts + self._strip(strip, chunks, build, rows=rows, strips=strips)
+
+    @property
+    def sum_factor(self) -> int:
+        """What sums of blocks are multiplied by once: the zero point of all, negated, where only it
+        asks for them."""
+        zeros = self.weights.zeros
+        if self.weights.minimums is not None:
+            return 1
+        return self.form.offset - zeros if isinstance(zeros, int) else -1
+
+    def _block_sums(
+        self, values: Values, first: Expr, staged: StagedRows, sums: Scratch
+    ) -> list[Stmt]:
+        """The sum of each block of each row in scratch, as a float with the row's scale."""
+        nest, blocks = self.nest, self.weights.blocks
+        factor = expr.const(float(self.sum_factor), F32)
+        tile = Shape(staged.rows, 1, 1, False, True)
+        ones, dtype = _ONES[self.form.staged]
+        parts = dtype.parts
+        word_of_ones = Bitcast(expr.const(ones, U32), dtype)
+        word = I8X4 if self.form.staged is I8 else I16X2
+
+        def total(r: Expr, begin: Expr, terms: int) -> tuple[list[Stmt], Expr]:
+            words = -(-terms // parts)
+            lanes = nest.lanes
+            while words % lanes:
+                lanes //= 2
+            held = nest.builder.scratch("part", I32, (lanes,))
+            stmts: list[Stmt] = [
+                nest.spread(lanes, lambda lane: [Store(held, (lane,), expr.const(0, I32))])
+            ]
+
+            def some(n: Expr) -> list[Stmt]:
+                def lane(lane: Expr) -> list[Stmt]:
+                    number = expr.add(expr.mul(n, expr.index(lanes)), lane)
+                    at = expr.add(begin, expr.mul(number, expr.index(parts)))
+                    left = Load(staged.scratch, (r, at), word)
+                    old = Load(held, (lane,), I32)
+                    return [Store(held, (lane,), Dot(word_of_ones, left, old))]
+
+                return [nest.spread(lanes, lane)]
+
+            stmts += nest.serial(words // lanes, some, "o")
+            found: list[Expr] = [Load(held, (expr.index(n),), I32) for n in range(lanes)]
+            while len(found) > 1:
+                half = len(found) // 2
+                found = [expr.add(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
+            return stmts, found[0]
+
+        def block(r: Expr, b: Expr, terms: int) -> list[Stmt]:
+            stmts, found = total(r, expr.mul(b, expr.index(blocks.block)), terms)
+            at = tile.row_values(self.roles.rows, first, r, is_clamped=True)
+            scale = self.left.scale({**values, **at}, b, blocks)
+            made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
+            return [*stmts, Store(sums, (r, b), made)]
+
+        whole, rest = divmod(blocks.k, blocks.block)
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts = nest.serial(whole, lambda b: block(r, b, blocks.block), "b")
+            return stmts + (block(r, expr.index(whole), rest) if rest else [])
+
+        return nest.serial(staged.rows, row, "r")
+
+
+def _words_in_pairs(blocks: Blocks) -> int:
+    """Of how many words the sums of pairs of products fit 16 bits, at least 1."""
+    largest = 2 * 128 * ((1 << blocks.bits) - 1) * (blocks.per_word // DOT_GROUP)
+    return max(1, ((1 << 15) - 1) // largest)
+
+
+def _row_bytes(blocks: Blocks, form: WordForm) -> int:
+    """Bytes of a row in scratch, and of the sums of its blocks."""
+    return -(-blocks.k // blocks.per_word) * blocks.per_word * form.staged.bytes + 4 * blocks.count
+
+
+class DotBlocks(Placed):
+    """A register tile of such a product at its place."""
+
+    def __init__(
+        self,
+        tiles: DotBlockTiles,
+        tile: Tile,
+        staged: StagedRows,
+        sums: Scratch | None,
+        values: Values,
+        first: Expr,
+        start: Expr,
+    ) -> None:
+        super().__init__(tile, values, first, start)
+        builder = self.nest.builder
+        self.weights = tiles.weights
+        self.left = tiles.left
+        self.form = tiles.form
+        self.staged = staged
+        self.block_sums = sums
+        vectors = self.acc.shape[1:]
+        self.sums = builder.scratch("dots", I32, self.acc.shape)
+        self.codes = builder.scratch("codes", self.form.word, vectors)
+        self.pairs = None
+        if self.form.word is U7X4 and self.nest.target.sums_pairs_of_codes:
+            self.pairs = builder.scratch("pairs", I16X2, self.acc.shape)
+        self.scales = builder.scratch("scales", F32, vectors)
+        self.zeros = builder.scratch("zeros", F32, vectors)
+        self.minimums = builder.scratch("minimums", F32, vectors)
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
+
+    def _sum(self) -> list[Stmt]:
+        blocks = self.weights.blocks
+        whole, rest = divmod(blocks.k, blocks.block)
+        stmts = self.nest.serial(whole, lambda b: self._block(b, blocks.block), "b")
+        return stmts + (self._block(expr.index(whole), rest) if rest else [])
+
+    def _block(self, block: Expr, terms: int) -> list[Stmt]:
+        """The products of a block, of which `terms` are there."""
+        nest, blocks = self.nest, self.weights.blocks
+        zero = expr.const(0, I32)
+        stmts: list[Stmt] = []
+        if self.shape.rows == 1:
+            panel, _ = self._panel(expr.index(0), expr.index(0))
+            stmts = self.weights.ahead(panel, block)
+        stmts += self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
+        words = -(-terms // blocks.per_word)
+        word = expr.mul(block, expr.index(blocks.words_per_block))
+        if self.pairs is None:
+            is_short = self.form.staged is I8 and blocks.per_word == DOT_GROUP
+            most = UNROLLED_WORDS * (2 if is_short else 1)
+            loop = nest.unrolled if words <= most else nest.serial
+            stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
+            return stmts + self._join(block)
+        together = min(UNROLLED_WORDS, _words_in_pairs(blocks))
+        whole, rest = divmod(words, together)
+
+        def some(n: Expr, count: int) -> list[Stmt]:
+            return self._in_pairs(expr.add(word, expr.mul(n, expr.index(together))), count)
+
+        stmts += nest.serial(whole, lambda n: some(n, together), "w")
+        stmts += some(expr.index(whole), rest) if rest else []
+        return stmts + self._join(block)
+
+    def _in_pairs(self, word: Expr, count: int) -> list[Stmt]:
+        """The products of some words from `word` on, summed in 16 bits first."""
+        pairs, sums = self.pairs, self.sums
+        assert pairs is not None
+        none = Bitcast(expr.const(0, U32), I16X2)
+        ones = Bitcast(expr.const(_ONES[I16][0], U32), I16X2)
+
+        def joined(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            found = Load(pairs, (r, u, lane), I16X2)
+            return Store(sums, (r, u, lane), Dot(ones, found, Load(sums, (r, u, lane), I32)))
+
+        stmts = self._each_row(lambda r, u, lane: Store(pairs, (r, u, lane), none))
+        stmts += self.nest.serial(count, lambda w: self._word(expr.add(word, w)), "w")
+        return stmts + self._each_row(joined)
+
+    def _word(self, word: Expr) -> list[Stmt]:
+        """The products of a word of each column: `word` counts those of all blocks before, too."""
+        weights, codes = self.weights, self.codes
+        per = weights.blocks.per_word
+        begin = expr.mul(word, expr.index(per))
+        stmts: list[Stmt] = []
+        for part in range(per // DOT_GROUP):
+
+            def decoded(u: Expr, lane: Expr, part: int = part) -> Stmt:
+                panel, within = self._panel(u, lane)
+                held = weights.held(panel, word, within)
+                return Store(codes, (u, lane), self.form.codes(held, part, weights.blocks))
+
+            stmts += self._each_chunk(decoded)
+            at = expr.add(begin, expr.index(DOT_GROUP * part))
+            if self.form.staged is I8:
+                stmts += self._products(at, I8X4, lambda held: held)
+            else:
+                stmts += self._products(at, I16X2, lambda held: Unpack(held, (0, 1)))
+                after = expr.add(at, expr.index(2))
+                stmts += self._products(after, I16X2, lambda held: Unpack(held, (2, 3)))
+        return stmts
+
+    def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:
+        """The products of each row's word at a place with a part of the columns' codes."""
+        nest, codes = self.nest, self.codes
+        sums = self.sums if self.pairs is None else self.pairs
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            left = nest.let(Load(self.staged.scratch, (r, at), dtype), stmts, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(sums, (r, u, lane), sums.dtype)
+                held = Load(codes, (u, lane), codes.dtype)
+                return Store(sums, (r, u, lane), Dot(left, part(held), old, sums.dtype))
+
+            return stmts + self._each_chunk(one)
+
+        return nest.unrolled(self.shape.rows, row, "r")
+
+    def _join(self, block: Expr) -> list[Stmt]:
+        """Adds the sums of a block to the result, times their scales."""
+        nest, weights = self.nest, self.weights
+
+        def parameters(u: Expr) -> list[Stmt]:
+            def lanes(lane: Expr) -> list[Stmt]:
+                panel, within = self._panel(u, lane)
+                scale = weights.scale_at(panel, block, within)
+                stmts: list[Stmt] = [Store(self.scales, (u, lane), scale)]
+                if self._has_zeros:
+                    zero = weights.zero_at(panel, block, within)
+                    zero = expr.sub(zero, expr.const(self.form.offset, I32))
+                    stmts.append(Store(self.zeros, (u, lane), expr.cast(zero, F32)))
+                minimum = weights.minimum_at(panel, block, within)
+                if minimum is not None:
+                    stmts.append(Store(self.minimums, (u, lane), minimum))
+                return stmts
+
+            return self._each_lane(lanes)
+
+        def row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            scale = nest.let(self._row_scale(r, block), stmts, "scale")
+            total = self._block_total(r, block, stmts)
+            less = self._less(total, stmts)
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                place = r, u, lane
+                value = expr.cast(Load(self.sums, place, I32), F32)
+                own = Load(self.scales, (u, lane), F32)
+                if less is None:
+                    made: Expr = expr.mul(value, scale)
+                elif self._has_zeros:
+                    zero = Load(self.zeros, (u, lane), F32)
+                    made = Fma(zero, less, expr.mul(value, scale), F32)
+                else:
+                    made = Fma(value, scale, less, F32)
+                old: Expr = Load(self.acc, place, F32)
+                if weights.minimums is not None and total is not None:
+                    old = Fma(Load(self.minimums, (u, lane), F32), total, old, F32)
+                return Store(self.acc, place, Fma(made, own, old, F32))
+
+            return stmts + self._each_chunk(one)
+
+        before = nest.unrolled(self.shape.chunks, parameters)
+        return before + nest.unrolled(self.shape.rows, row, "r")
+
+    @property
+    def _has_zeros(self) -> bool:
+        """Whether each block has a zero point of its own."""
+        return not isinstance(self.weights.zeros, int)
+
+    def _block_total(self, r: Expr, block: Expr, into: list[Stmt]) -> Expr | None:
+        """The sum of a block of row r, if it is asked for."""
+        if self.block_sums is None:
+            return None
+        return self.nest.let(Load(self.block_sums, (r, block), F32), into, "total")
+
+    def _less(self, total: Expr | None, into: list[Stmt]) -> Expr | None:
+        """What the zero point adds to a block's sum, negated; where each block has one, without
+        it."""
+        zeros = self.weights.zeros
+        if total is None or self.weights.minimums is None:
+            return total
+        by = self.form.offset - zeros if isinstance(zeros, int) else -1
+        if by == 0:
+            return None
+        return self.nest.let(expr.mul(total, expr.const(float(by), F32)), into, "less")
+
+    def _row_scale(self, r: Expr, block: Expr) -> Expr:
+        """The scale of a block of row r of the left side."""
+        return self.left.scale(self._at(r), block, self.weights.blocks)

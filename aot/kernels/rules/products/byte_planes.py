@@ -1,0 +1,320 @@
+"""Pointwise convolutions of a few planes of bytes, whose neighbours lie along rows of the image.
+
+What four planes have at a place becomes a word in scratch, for many places at a time. A result of
+channels last has tiles of dot products that read rows there; one of few planes has lanes along
+places, each of which multiplies its own words by a column's. For CPUs with an instruction that sums
+the products of words of bytes in long vectors. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import partial
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.expr import Dot, Expr, Load
+from aot.ir.schedule import DOT_GROUP
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, at_splits
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.tile_ends import sum_with_bias
+
+# places whose words are in scratch, whose bytes fill a vector; a workgroup has several times these
+PLACES, LEAST_PLACES = 64, 512
+VECTOR_BYTES = 64
+# planes that are few enough to be brought together, and columns whose lanes may go along places
+MOST_PLANES, MOST_COLUMNS = 32, 16
+# sums of a tile in registers
+SUMS = 16
+
+
+def schedule_byte_planes(work: Work) -> Loops | None:
+    """The loops of such a convolution; None where it is none, or its target has no instruction."""
+    if work.is_long or work.product is None:
+        return None
+    (output, roles), nest, panel = work.product, work.nest, work.panel
+    target = nest.target
+    has_words = target.arch == "x86_64" and target.vector_bytes == VECTOR_BYTES
+    if nest.is_gpu or not has_words or not target.sums_bytes(DType.U8, DType.I8):
+        return None
+    axes, rows = DotAxes.of(nest, roles, panel, work.max_weight), roles.rows
+    if axes is None or rows is None or not isinstance(rows.extent, int):
+        return None
+    load, size = axes.narrow, axes.grouped.extent
+    if not isinstance(load, Load) or load.dtype is not DType.U8 or load.guard is not None:
+        return None
+    if axes.staged is not DType.U8 or any(tap.extent != 1 for tap in axes.taps):
+        return None
+    if not isinstance(size, int) or size % DOT_GROUP or size > MOST_PLANES:
+        return None
+    if expr.coefficient(load.indices[0], rows.var) != 1 or rows.extent < PLACES:
+        return None
+    columns = roles.columns.extent
+    in_weight = expr.free_vars(roles.weight)
+    if not isinstance(columns, int) or any(a.var in in_weight for a in roles.outer):
+        return None
+    if expr.coefficient(output.address, rows.var) == 1 and columns <= MOST_COLUMNS:
+        return _AlongPlaces(nest, output, roles, panel, axes).build()
+    if expr.coefficient(output.address, roles.columns.var) == 1 and columns % nest.lanes == 0:
+        return _AlongColumns(nest, output, roles, panel, axes).build()
+    return None
+
+
+class _Planes(StagedRows):
+    """Words of some places in scratch, as rows: `[place][plane]`."""
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        """Brings the places from `first` on into scratch, all of which are there."""
+        nest = self.nest
+
+        def group(g: Expr) -> list[Stmt]:
+            def plane(t: Expr) -> list[Stmt]:
+                def byte(lane: Expr) -> list[Stmt]:
+                    return [self._byte(values, expr.add(first, lane), (lane, g, t))]
+
+                return [nest.spread(PLACES, byte)]
+
+            return nest.unrolled(DOT_GROUP, plane, "t")
+
+        return nest.serial(self.axes.width // DOT_GROUP, group, "g")
+
+    def fill_some(self, values: Values, first: Expr, count: int) -> list[Stmt]:
+        """So many of them, one by one, where those past the last one are that again."""
+        nest, rows = self.nest, self.roles.rows
+        assert rows is not None
+        last = expr.index(dims.add(rows.extent, -1))
+
+        def place(r: Expr) -> list[Stmt]:
+            at = expr.binary("min", expr.add(first, r), last)
+
+            def group(g: Expr) -> list[Stmt]:
+                return nest.serial(DOT_GROUP, lambda t: [self._byte(values, at, (r, g, t))], "t")
+
+            return nest.serial(self.axes.width // DOT_GROUP, group, "g")
+
+        return nest.serial(count, place, "r")
+
+    def _byte(self, values: Values, row: Expr, at: tuple[Expr, Expr, Expr]) -> Stmt:
+        """Brings what a plane of a group has at a row to its place in scratch."""
+        rows, load = self.roles.rows, self._narrow_load()
+        assert rows is not None
+        _, g, t = at
+        plane = expr.add(expr.mul(g, expr.index(DOT_GROUP)), t)
+        place: Values = {v: expr.index(0) for v, _ in self.roles.reduce.axes}
+        place |= {**values, rows.var: row, self.axes.grouped.var: plane}
+        return Store(self.scratch, self._place(*at), expr.substitute(load, place))
+
+    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
+        return r, expr.add(expr.mul(g, expr.index(DOT_GROUP)), t)
+
+
+class _Words(_Planes):
+    """Words of some places in scratch, side by side: `[group of planes][place]`."""
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        self.nest, self.roles, self.axes, self.rows = nest, roles, axes, rows
+        self.bytes = None
+        shape = axes.width // DOT_GROUP, rows * DOT_GROUP
+        self.scratch = nest.builder.scratch("words", DType.U8, shape, Space.WORKGROUP)
+
+    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
+        return g, expr.add(expr.mul(r, expr.index(DOT_GROUP)), t)
+
+
+@dataclass
+class _Loops(ABC):
+    """The loops over places; what is done with those in scratch is others' affair."""
+
+    nest: Nest
+    output: Output
+    roles: ContractionAxes
+    panel: int
+    axes: DotAxes
+    planes: type[_Planes] = _Planes
+
+    def __post_init__(self) -> None:
+        self.scratch = ReusedScratch(self.nest)
+        self.staged = self.planes(self.nest, self.roles, self.axes, PLACES)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, rows = self.nest, self.roles.rows
+        assert rows is not None
+        extent = rows.extent
+        assert isinstance(extent, int)
+        several = LEAST_PLACES // PLACES
+        blocks = -(-extent // PLACES)
+        several = -(-blocks // -(-blocks // several))
+        groups = Axis(nest.builder.var("mt"), -(-blocks // several))
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[groups.var], expr.index(several * PLACES))
+
+            def block(n: Expr) -> list[Stmt]:
+                at = expr.add(first, expr.mul(n, expr.index(PLACES)))
+                whole = self.staged.fill(values, at) + self.results(values, at)
+                if extent % (several * PLACES) == 0:
+                    return whole
+                last: list[Stmt] = []
+                if extent % PLACES:
+                    is_there = expr.binary("lt", at, expr.index(extent))
+                    last = [If(is_there, tuple(self.rest(values, at, extent % PLACES)))]
+                end = expr.add(at, expr.index(PLACES))
+                return [If(expr.binary("le", end, expr.index(extent)), tuple(whole), tuple(last))]
+
+            return nest.serial(several, block, "b")
+
+        return nest.grid([*self.roles.outer, groups], body, LEAST_PLACES * PLACES)
+
+    @abstractmethod
+    def results(self, values: Values, first: Expr) -> list[Stmt]:
+        """The results of all places from `first` on that are in scratch."""
+
+    @abstractmethod
+    def rest(self, values: Values, first: Expr, count: int) -> list[Stmt]:
+        """The last places, from `first` on, which are not as many: both parts."""
+
+
+class _AlongColumns(_Loops):
+    """Results whose columns lie side by side: tiles of dot products."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        width, columns = min(self.nest.lanes, self.panel), self.roles.columns.extent
+        assert isinstance(columns, int)
+        self.chunks = next(n for n in (4, 2, 1) if columns % (n * width) == 0)
+        self.shape = Shape(SUMS // self.chunks, self.chunks, width, True, True)
+
+    def results(self, values: Values, first: Expr) -> list[Stmt]:
+        return self._tiles(values, first, self.shape, PLACES)
+
+    def rest(self, values: Values, first: Expr, count: int) -> list[Stmt]:
+        rows = -(-count // self.shape.rows) * self.shape.rows
+        shape = replace(self.shape, has_all_rows=rows == count)
+        filled = self.staged.fill_some(values, first, rows)
+        return filled + self._tiles(values, first, shape, rows)
+
+    def _tiles(self, values: Values, first: Expr, shape: Shape, rows: int) -> list[Stmt]:
+        """The tiles of so many rows."""
+        nest, height = self.nest, expr.index(shape.rows)
+        columns = self.roles.columns.extent
+        assert isinstance(columns, int)
+
+        def tile(row: Expr, start: Expr) -> list[Stmt]:
+            made = Tile(nest, self.output, self.roles, self.panel, shape, self.scratch)
+            at = expr.add(first, row)
+            return DotTile(made, self.staged, row, values, at, start).build()
+
+        def several(n: Expr) -> list[Stmt]:
+            start = expr.mul(n, expr.index(shape.chunks))
+            return nest.serial(rows // shape.rows, lambda t: tile(expr.mul(t, height), start), "t")
+
+        return nest.serial(columns // shape.columns, several, "nt")
+
+
+class _AlongPlaces(_Loops):
+    """Results that lie in planes: lanes go along their places."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, panel: int, axes: DotAxes
+    ) -> None:
+        super().__init__(nest, output, roles, panel, axes, _Words)
+        bias = sum_with_bias(output, roles.reduce)
+        is_own = bias is not None and expr.free_vars(bias[1]) == {roles.columns.var}
+        self.bias = bias if is_own else None
+        self.sums: Scratch = nest.builder.scratch("sums", DType.I32, (PLACES,), Space.WORKGROUP)
+
+    def results(self, values: Values, first: Expr) -> list[Stmt]:
+        return self._columns(values, first, None)
+
+    def rest(self, values: Values, first: Expr, count: int) -> list[Stmt]:
+        rows = self.roles.rows
+        assert rows is not None
+        # some of the places before them again, which are not stored
+        begin = expr.index(dims.add(rows.extent, -PLACES))
+        return self.staged.fill(values, begin) + self._columns(values, begin, first)
+
+    def _columns(self, values: Values, first: Expr, stored: Expr | None) -> list[Stmt]:
+        """All columns of the places from `first` on, of which those from `stored` on are stored."""
+        stmts: list[Stmt] = []
+        named: dict[Expr, Expr] = {}
+        inside = set(expr.nodes(self.roles.reduce))
+        for value in self.output.values:
+            for load in expr.loads(value):
+                if load not in inside and not expr.free_vars(load) and load not in named:
+                    named[load] = self.nest.let(load, stmts, "c")
+        column = partial(self._column, values, first, named, stored)
+        return stmts + self.nest.serial(self.roles.columns.extent, column, "c")
+
+    def _column(
+        self,
+        values: Values,
+        first: Expr,
+        named: dict[Expr, Expr],
+        stored: Expr | None,
+        c: Expr,
+    ) -> list[Stmt]:
+        nest, roles, lanes = self.nest, self.roles, self.nest.lanes
+        rows = roles.rows
+        assert rows is not None
+        acc = nest.builder.scratch("acc", DType.I32, (PLACES // lanes, lanes))
+        begin: Expr = expr.const(0, DType.I32)
+        if self.bias is not None:
+            begin = expr.substitute(self.bias[1], {roles.columns.var: c})
+
+        def each(body: object) -> list[Stmt]:
+            return nest.unrolled(
+                PLACES // lanes,
+                lambda u: [nest.spread(lanes, lambda lane: [body(u, lane)])],  # type: ignore[operator]
+            )
+
+        def at(u: Expr, lane: Expr) -> Expr:
+            return expr.add(expr.mul(u, expr.index(lanes)), lane)
+
+        def group(g: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            weight = nest.let(self._weight(c, g), stmts, "w")
+
+            def product(u: Expr, lane: Expr) -> Stmt:
+                place = expr.mul(at(u, lane), expr.index(DOT_GROUP))
+                left = Load(self.staged.scratch, (g, place), DType.U8X4)
+                old = Load(acc, (u, lane), DType.I32)
+                return Store(acc, (u, lane), Dot(left, weight, old))
+
+            return stmts + each(product)
+
+        def result(lane: Expr) -> list[Stmt]:
+            x = expr.add(first, lane)
+            place = {**values, rows.var: x, roles.columns.var: c}
+            total = Load(self.sums, (lane,), DType.I32)
+            summed = roles.reduce if self.bias is None else self.bias[0]
+            done: dict[Expr, Expr] = {**named, summed: total}
+            stores = self.output.stores(nest, place, done.get)
+            if stored is None:
+                return stores
+            return [If(expr.binary("ge", x, stored), tuple(stores))]
+
+        stmts: list[Stmt] = []
+        start = nest.let(begin, stmts, "s")
+        stmts += each(lambda u, lane: Store(acc, (u, lane), start))
+        stmts += nest.serial(self.axes.width // DOT_GROUP, group, "g")
+        stmts += each(
+            lambda u, lane: Store(self.sums, (at(u, lane),), Load(acc, (u, lane), DType.I32))
+        )
+        return [*stmts, nest.spread(PLACES, result)]
+
+    def _weight(self, column: Expr, g: Expr) -> Expr:
+        """The word of a group of planes, of a column."""
+        weight, axes, zero = self.roles.weight, self.axes, expr.index(0)
+        splits = {(axes.grouped.var, DOT_GROUP): (g, zero)}
+        place: Values = {v: zero for v, _ in self.roles.reduce.axes}
+        place |= {self.roles.columns.var: column}
+        found = at_splits(weight, splits, place)
+        assert isinstance(found, Load)
+        return Load(found.source, found.indices, DType.I8X4)

@@ -1,0 +1,472 @@
+"""Contractions: register tiles of outer products, lanes along the weights' outputs.
+
+Obeys the plan's rows and columns. The same nest serves matmul and convolution, packed and plain
+weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are, and in which order a
+CPU comes to them, so that weights are read from its caches; products.py has one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_bytes
+from aot.analysis.cost.plan import rest_chunks, tail_rows
+from aot.ir import dims, expr
+from aot.ir.assumed_extents import LAYER
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load
+from aot.ir.schedule import StageSchedule
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Stmt
+from aot.kernels.match.products import ContractionAxes, find_axes
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.borders import without_guard
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.nest.two_ways import up_to
+from aot.kernels.rules.products.ahead import Ahead, AskingTile
+from aot.kernels.rules.products.blocked_dots import DotBlockTiles, QuantisedRows
+from aot.kernels.rules.products.blocked_weights import BlockedTiles, StoredWeights
+from aot.kernels.rules.products.dots import (
+    COLUMNS_TOGETHER,
+    TILES_TOGETHER,
+    DotAxes,
+    DotTile,
+    StagedRows,
+)
+from aot.kernels.rules.products.dots_gpu import sum_words
+from aot.kernels.rules.products.dots_in_parts import (
+    HELD,
+    DotTileInParts,
+    PartsTile,
+    parts_of,
+    rows_in_parts,
+)
+from aot.kernels.rules.products.dots_in_place import RowsInPlace, TileInPlace, are_in_place
+from aot.kernels.rules.products.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
+from aot.kernels.rules.products.packed_rows import Packed, PackedTiles
+from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.products_gpu import GpuTile
+from aot.kernels.rules.products.products_staged import StagedTiles, rows_as_one
+from aot.kernels.rules.products.row_vectors import are_neighbours, slide_of
+from aot.kernels.rules.products.sum_pieces import Pieces, TilesInPieces
+
+# the rows up to which a product has a tile of fewer, and how many that has: one of many first
+FEW_ROWS = (63, 8), (1, 1)
+# bytes of weights, and passes over them, below which no others are asked for meanwhile
+LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
+
+
+def schedule_blocked_dots(work: Work) -> Loops | None:
+    """Tiles of quantised rows by weights that are stored in blocks, both integers, on a CPU; None
+    of others."""
+    weights = _blocked(work)
+    if weights is None or work.blocks is None or work.product is None:
+        return None
+    output, roles = work.product
+    left = QuantisedRows.of(roles)
+    if left is None or not DotBlockTiles.fits(work.nest, work.blocks):
+        return None
+    return DotBlockTiles(work.nest, output, roles, work.plan, weights, left).build()
+
+
+def schedule_blocked(work: Work) -> Loops | None:
+    """Tiles of a product whose weights are stored in blocks, on a CPU; None of others."""
+    weights = _blocked(work)
+    if weights is None or work.product is None:
+        return None
+    return BlockedTiles(work.nest, *work.product, work.plan, weights).build()
+
+
+def _blocked(work: Work) -> StoredWeights | None:
+    """The weights of a CPU's product, where they are stored in blocks."""
+    if work.is_long or work.blocks is None or work.product is None or work.nest.is_gpu:
+        return None
+    return StoredWeights.of(work.product[1].right, work.blocks)
+
+
+def schedule_staged(work: Work) -> Loops | None:
+    """Tiles of what is brought into shared memory, where the plan has such and lanes share it."""
+    found = None if work.is_long or not work.plan.staged else _summed(work)
+    if found is None:
+        return None
+    output = rows_as_one(work.nest, *found)
+    roles = find_axes(output)
+    if roles is None:
+        return None
+    tiles = StagedTiles.of(work.nest, output, roles, work.plan, work.panel)
+    return None if tiles is None else _or_few_rows(work, found, tiles.build())
+
+
+def schedule_tiles(work: Work) -> Loops | None:
+    """Tiles of the plan's rows and columns; None where the output isn't a contraction."""
+    found = None if work.is_long else _summed(work)
+    if found is None:
+        return None
+    tiles = ContractionTiles(work.nest, *found, work.plan, work.panel, work.max_weight)
+    return _or_few_rows(work, found, tiles.build())
+
+
+def _summed(work: Work) -> tuple[Output, ContractionAxes] | None:
+    """The contraction, on a GPU by words where it sums up such."""
+    if work.product is None or not work.nest.is_gpu:
+        return work.product
+    return sum_words(work.nest, *work.product) or work.product
+
+
+def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], usual: Loops) -> Loops:
+    """The loops `usual`, and tiles of few rows where only the device knows that there are no more;
+    not for windows, as an image is seldom a point."""
+    nest, (output, roles) = work.nest, found
+    if work.has_windows or roles.rows is None:
+        return usual
+    scratch = ReusedScratch(nest)
+    for most, height in FEW_ROWS:
+        least = work.panel if work.blocks is not None else 1
+        tile = _tile_of_few(nest, roles, work.plan, (height, most), least)
+        if tile is None:
+            continue
+        rows, columns, shares = tile
+        made = replace(work.plan, rows=rows, columns=columns, shares=shares, staged=0)
+        few = ContractionTiles(nest, output, roles, made, work.panel, work.max_weight, scratch)
+        usual = up_to(nest.builder, roles.rows.extent, most, few.build(), usual)
+    return usual
+
+
+def _tile_of_few(
+    nest: Nest, roles: ContractionAxes, plan: StageSchedule, few: tuple[int, int], least: int
+) -> tuple[int, int, int] | None:
+    """The tile of a GPU of a few rows, and at most how many rows have such tiles, where that may be
+    all there are, as of a language model's next tokens: tiles of many rows have lanes for all of
+    them. None elsewhere, and where windows slide over rows."""
+    height, most = few
+    rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
+        return None
+    low, _ = dims.bounds(rows.extent, dims.NO_BOUNDS)
+    if (low is not None and low > most) or any(load.guard for load in expr.loads(roles.left)):
+        return None
+    others = dims.product([axis.extent for axis in roles.outer])
+    columns, terms = (
+        n if isinstance(n, int) else LAYER for n in (roles.columns.extent, axes[0].extent)
+    )
+    is_in_pieces = roles.reduce.dtype is DType.F16
+    extents = Extents(height, columns, others, terms, terms, is_in_pieces)
+    made = gpu_tile(extents, nest.target, nest.lanes, least)
+    # beside what the tile of many rows has in shared memory
+    staged = staged_bytes(plan.rows, plan.columns, 1, plan.staged) if plan.staged else 0
+    gpu = nest.target.gpu
+    if gpu is not None and 4 * math.prod(made) + staged > gpu.max_shared_bytes:
+        whole = replace(extents, is_in_pieces=True)
+        made = gpu_tile(whole, nest.target, nest.lanes, least)
+    return made
+
+
+def may_repeat_rows(output: Output, roles: ContractionAxes) -> bool:
+    """Whether rows may be computed and stored twice, so that all tiles have all their rows: to the
+    same values, since results take the place of nothing that tiles read."""
+    of_sums = set(expr.nodes(roles.reduce))
+    found = {e for value in output.values for e in expr.nodes(value)} - of_sums
+    loads = [e for e in found if isinstance(e, Load)]
+    return all(expr.free_vars(load) <= {roles.columns.var} for load in loads)
+
+
+class ContractionTiles:
+    """The tiles of a contraction and the loops around them.
+
+    Where only the device knows an extent, tiles of the plan's size have all that they cover; what
+    is left of the rows is done by lower ones, and of the columns by narrower ones.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        panel: int,
+        max_weight: int,
+        scratch: ReusedScratch | None = None,
+    ) -> None:
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        self.scratch = scratch or ReusedScratch(nest)
+        extent = None if roles.rows is None else roles.rows.extent
+        self.rows = 1 if extent is None else plan.rows
+        if isinstance(extent, int) and not nest.is_gpu:
+            self.rows = min(self.rows, extent)
+        dotted = DotAxes.of(nest, roles, panel, max_weight)
+        self.width = plan.columns if nest.is_gpu else min(plan.columns, panel)
+        self.chunks = plan.columns // self.width
+        across = roles.columns.extent
+        if isinstance(across, int) and not nest.is_gpu:
+            # vectors are no wider than the columns need
+            narrow = 1 << max(across - 1, 1).bit_length()
+            if narrow < self.width:
+                self.width, self.chunks = narrow, 1
+        self.columns = self.chunks * self.width
+        self.shares = plan.shares
+        self.staged: StagedRows | None = None
+        self.parts = 1  # lanes of a column
+        if dotted is not None and has_matrices(nest, roles, dotted, self.rows, self.width):
+            self.rows = even(self.rows)
+            self.staged = StagedPairs(nest, roles, dotted, self.rows)
+        elif dotted is not None:
+            is_in_place = are_in_place(nest, dotted)
+            if self.chunks == 1:
+                self.parts = parts_of(nest, roles, dotted, self.width, is_in_place=is_in_place)
+            if self.parts > 1:
+                self.rows = rows_in_parts(roles, dotted, self.rows)
+            make = RowsInPlace if is_in_place else StagedRows
+            self.staged = make(nest, roles, dotted, self.rows)
+        self.ahead: Ahead | None = None
+
+    def build(self) -> tuple[Stmt, ...]:
+        roles, nest = self.roles, self.nest
+        if (pieces := self._pieces()) is not None:
+            shape = Shape(self.rows, self.chunks, self.width, True, True)
+            return TilesInPieces(
+                nest, self.output, roles, self.panel, pieces, shape, self.scratch
+            ).build()
+        packed = Packed.of(nest, roles) if self.staged is None else None
+        if packed is None:
+            return self._usual()
+        given = nest, self.output, roles, self.panel, packed
+        may_repeat = may_repeat_rows(self.output, roles)
+        stmts = PackedTiles(*given, may_repeat=may_repeat).build()
+        if packed.misfits == 0:
+            return stmts
+        return up_to(nest.builder, packed.misfits, 0, stmts, self._usual())
+
+    def _usual(self) -> tuple[Stmt, ...]:
+        """Tiles that multiply by rows where they are."""
+        roles, nest = self.roles, self.nest
+        axes = list(roles.outer)
+        row_tile = Axis(nest.builder.var("mt"), 1)
+        if roles.rows is not None:
+            row_tile = Axis(row_tile.var, dims.ceil_divide(roles.rows.extent, self.rows))
+            axes.append(row_tile)
+        work = dims.multiply(
+            dims.product([n for _, n in roles.reduce.axes]), self.rows * self.columns // 16 + 1
+        )
+
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
+        in_weight = expr.free_vars(roles.weight)
+        passes = dims.product([a.extent for a in axes if a.var not in in_weight])
+        near = self._near(tiles, passes)
+        self._ask_ahead(near, passes, tuple(a for a in axes if a.extent != 1))
+        along, block = nest.builder.var("nt"), nest.builder.var("nb")
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.index(0)
+            if roles.rows is not None:
+                first = expr.mul(values[row_tile.var], expr.index(self.rows))
+            if near == tiles:
+                return self._some_columns(values, first, along)
+            stmts: list[Stmt] = []
+            number = expr.add(expr.mul(block, expr.index(near)), along)
+            number = nest.let(number, stmts, "nt")
+            found = self._some_columns(values, first, number)
+            if dims.modulo(tiles, near) != 0:
+                found = [If(expr.binary("lt", number, expr.index(tiles)), tuple(found))]
+            return stmts + found
+
+        # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
+        # fastest, and neighbours there share the rows
+        along_columns, along_rows = (1, 0) if nest.is_gpu else (0, 1)
+        stmts = nest.grid(axes, body, work, first=along_rows)
+        stmts = (For(along, near, LoopKind.WORKGROUP, stmts, axis=along_columns),)
+        if near != tiles:
+            blocks = dims.ceil_divide(tiles, near)
+            stmts = (For(block, blocks, LoopKind.WORKGROUP, stmts, axis=2),)
+        return stmts
+
+    def _pieces(self) -> Pieces | None:
+        """The pieces of the sums, where rows of several tiles share what is read of them."""
+        roles = self.roles
+        if self.staged is not None or self._has_rows_together or roles.rows is None:
+            return None
+        in_weight = expr.free_vars(roles.weight)
+        if any(a.var in in_weight for a in roles.outer):
+            return None  # not all rows read the same weights
+        extents = [roles.columns.extent, roles.rows.extent, *(a.extent for a in roles.outer)]
+        rows = dims.product(extents[1:])
+        if not all(isinstance(n, int) for n in extents) or not isinstance(rows, int):
+            return None
+        return Pieces.of(self.nest, roles, self.columns) if rows > self.rows else None
+
+    def _near(self, tiles: Dim, passes: Dim) -> Dim:
+        """How many tiles of columns all rows, which are `passes`, come to before the next ones: as
+        many as half of the second-level cache holds weights of, so that these come from memory
+        once."""
+        # beside the next ones, where tiles ask for these
+        cache = self.nest.target.l2_bytes // (4 if self._asks else 2)
+        sums = dims.product([n for _, n in self.roles.reduce.axes])
+        if self.nest.is_gpu or passes == 1:
+            return tiles
+        each = self.columns * self.together * self.roles.weight.dtype.bytes
+        # a sum over nothing has no weights, and nothing at all no tiles
+        taken = dims.maximum(1, dims.multiply(sums, each))
+        fitting = dims.maximum(1, dims.floor_divide(cache, taken))
+        if not isinstance(tiles, int) or not isinstance(fitting, int):
+            return dims.maximum(1, dims.minimum(tiles, fitting))
+        if tiles == 0:
+            return 1
+        blocks = -(-tiles // fitting)
+        return -(-tiles // blocks)
+
+    def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
+        """Has tiles ask for the weights behind those of the tiles that all rows come to: the next
+        of them, and at the end what the next kernel reads, which is stored there."""
+        roles, staged = self.roles, self.staged
+        in_weight = expr.free_vars(roles.weight)
+        if not self._asks or any(a.var in in_weight for a in axes):
+            return
+        if isinstance(passes, int) and passes < LEAST_PASSES:
+            return
+        if staged is not None and not (isinstance(passes, int) and isinstance(near, int)):
+            return
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        if staged is not None:
+            terms = staged.axes.size
+        distance = dims.product([near, self.together * self.columns, terms])
+        size = roles.weight.dtype.bytes
+        if not isinstance(distance, int) or distance * size >= LEAST_AHEAD:
+            self.ahead = Ahead(distance, passes, axes)
+
+    @property
+    def _asks(self) -> bool:
+        """Whether tiles may ask for weights while they multiply by others."""
+        staged, nest, roles = self.staged, self.nest, self.roles
+        if nest.is_gpu or nest.lanes == 1 or not roles.is_packed:
+            return False
+        if staged is None:
+            is_plain = roles.weight.dtype is DType.F32 and not nest.target.multiplies_by_lane
+            return is_plain and AskingTile.fits(roles)
+        is_plain = not isinstance(staged, StagedPairs)
+        return is_plain and not staged.has_row_vectors(self.rows, self.columns)
+
+    def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """The columns of what one workgroup does."""
+        if self.staged is None:
+            return self._columns(values, first, number)
+        return self._several_columns(self.staged, values, first, number)
+
+    @property
+    def together(self) -> int:
+        """Tiles of columns that one workgroup does."""
+        if self.staged is None:
+            return 1
+        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        columns = COLUMNS_TOGETHER * (2 if isinstance(self.staged, StagedPairs) else 1)
+        together = max(TILES_TOGETHER, columns // self.columns)
+        if not isinstance(tiles, int) or not tiles:
+            return together
+        return -(-tiles // -(-tiles // together))  # as many in each workgroup
+
+    def _several_columns(
+        self, staged: StagedRows, values: Values, first: Expr, number: Expr
+    ) -> list[Stmt]:
+        """The columns of some tiles, for which the rows are brought into scratch once."""
+        together = expr.index(self.together)
+        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        begin = expr.mul(number, together)
+
+        def tile(n: Expr) -> list[Stmt]:
+            return self._columns(values, first, expr.add(begin, n))
+
+        if dims.modulo(tiles, self.together) == 0:
+            return staged.fill(values, first) + self.nest.serial(self.together, tile, "nt")
+
+        def existing(n: Expr) -> list[Stmt]:
+            is_there = expr.binary("lt", expr.add(begin, n), expr.index(tiles))
+            return [If(is_there, tuple(tile(n)))]
+
+        return staged.fill(values, first) + self.nest.serial(self.together, existing, "nt")
+
+    def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
+        """All columns of tile `number`."""
+        extent = self.roles.columns.extent
+        start = expr.mul(number, expr.index(self.chunks))
+        is_divided = dims.modulo(extent, self.columns) == 0
+        if is_divided or isinstance(extent, int) or self.nest.is_gpu or self.chunks == 1:
+            return self._rows(values, first, start, self.chunks, has_all=is_divided)
+        end = expr.mul(expr.add(number, expr.index(1)), expr.index(self.columns))
+        is_there = expr.binary("le", end, expr.index(extent))
+        whole = self._rows(values, first, start, self.chunks, has_all=True)
+        left = dims.ceil_divide(dims.modulo(extent, self.columns), self.width)
+        has_all = dims.modulo(extent, self.width) == 0
+        rest: list[Stmt] = []
+        done: Dim = 0
+        for chunks in rest_chunks(self.chunks):
+            count = dims.floor_divide(dims.add(left, dims.multiply(done, -1)), chunks)
+            begin = expr.add(start, expr.index(done))
+
+            def tiles(n: Expr, chunks: int = chunks, begin: Expr = begin) -> list[Stmt]:
+                at = expr.add(begin, expr.mul(n, expr.index(chunks)))
+                return self._rows(values, first, at, chunks, has_all=has_all)
+
+            rest += self.nest.serial(count, tiles, "nr")
+            done = dims.add(done, dims.multiply(count, chunks))
+        return [If(is_there, tuple(whole), tuple(rest))]
+
+    def _rows(
+        self, values: Values, first: Expr, start: Expr, chunks: int, *, has_all: bool
+    ) -> list[Stmt]:
+        """Tiles of all rows from `first` on that one tile of the plan's height has."""
+
+        before: list[Stmt] = []
+        words: Scratch | None = None
+
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            nonlocal words
+            given = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+            if self.staged is not None and self.parts > 1:
+                row = expr.index(0) if first is base else expr.sub(first, base)
+                parted = PartsTile(self.parts, *given)
+                made = DotTileInParts(parted, self.staged, row, values, first, start, words)
+                if words is None and made.steps <= HELD:
+                    before.extend(made.hold_words())
+                    words = made.words
+                return made.build()
+            tile = GpuTile(*given, self.shares) if self.nest.is_gpu else Tile(*given)
+            if self.staged is None:
+                if self.ahead is not None:
+                    return AskingTile(tile, values, first, start, self.ahead).build()
+                return tile.build(values, first, start)
+            row = expr.index(0) if first is base else expr.sub(first, base)
+            if isinstance(self.staged, StagedPairs):
+                return MatrixTile(tile, self.staged, row, values, first, start).build()
+            placed = TileInPlace if isinstance(self.staged, RowsInPlace) else DotTile
+            return placed(tile, self.staged, row, values, first, start, self.ahead).build()
+
+        base = first
+        extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
+        shape = Shape(self.rows, chunks, self.width, True, has_all)
+        height = tail_rows(self.rows, shape.columns, self.nest.lanes)
+        is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
+        is_known = isinstance(extent, int) and extent >= self.rows and not self.nest.is_gpu
+        if is_split and self.parts == 1 and is_known and may_repeat_rows(self.output, self.roles):
+            if dims.modulo(extent, self.rows) == 0:
+                return before + build(shape, first)
+            last = expr.index(dims.add(extent, -self.rows))
+            return before + build(shape, expr.binary("min", first, last))
+        stmts = over_rows(self.nest, extent, first, shape, height, build, is_split=is_split)
+        return before + stmts
+
+    @property
+    def _has_rows_together(self) -> bool:
+        """Whether the scalars of neighbouring rows, or what lies under their windows, are loaded a
+        vector at a time."""
+        roles, nest = self.roles, self.nest
+        if roles.rows is None:
+            return False
+        free, dtype = expr.transform(roles.left, without_guard), roles.reduce.dtype
+        axes = [Axis(v, n) for v, n in roles.reduce.axes]
+        if slide_of(nest, free, roles.rows.var, axes, dtype) is not None:
+            return True
+        is_whole = self.rows % nest.lanes == 0
+        return is_whole and are_neighbours(nest, free, roles.rows.var, dtype)

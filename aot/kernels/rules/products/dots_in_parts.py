@@ -1,0 +1,216 @@
+"""Tiles of dot products with so few columns that these fill no vector: lanes share a column.
+
+Each lane of a column sums every so manyth word of its rows, and their sums are added at the end.
+Results of several rows are finished as one vector. Owns such tiles; which rows and columns they
+have is contraction.py's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot.ir import expr
+from aot.ir.expr import Dot, Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Nest, Values
+from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.dots_in_place import RowsInPlace
+from aot.kernels.rules.products.products import Tile
+
+# rows whose sums are in registers at once, and results that are finished together
+ROWS, TOGETHER = 16, 64
+VECTOR_BYTES = 64
+# steps of a sum that are written out, so that registers hold their weights for all tiles
+HELD = 8
+# bytes of a row below which half as many rows are summed at once
+SHORT = 64
+
+
+def parts_of(
+    nest: Nest, roles: ContractionAxes, axes: DotAxes, width: int, *, is_in_place: bool
+) -> int:
+    """How many lanes a column of a tile of `width` columns has; 1 where that is as usual."""
+    target = nest.target
+    has_words = target.arch == "x86_64" and target.vector_bytes == VECTOR_BYTES
+    is_whole = axes.staged is DType.U8 and target.sums_bytes(DType.U8, DType.I8)
+    has_all = roles.is_packed or roles.columns.extent == width
+    if not has_words or not is_whole or not has_all or axes.is_split:
+        return 1
+    if is_in_place and RowsInPlace(nest, roles, axes, 1).outer:
+        return 1
+    parts = max(1, nest.lanes // width)
+    while axes.size // axes.terms % parts:
+        parts //= 2
+    return parts
+
+
+def rows_in_parts(roles: ContractionAxes, axes: DotAxes, rows: int) -> int:
+    """How many rows such a tile has, where others have so many."""
+    extent = 1 if roles.rows is None else roles.rows.extent
+    if not isinstance(extent, int):
+        return rows
+    # the shorter the sums are, the more a core has to do of other tiles while one is finished
+    return min(ROWS if axes.size > SHORT else ROWS // 2, extent)
+
+
+class PartsTile(Tile):
+    """A tile whose columns have `parts` lanes each."""
+
+    def __init__(self, parts: int, *given: Any) -> None:
+        self.parts = parts
+        super().__init__(*given)
+
+    @property
+    def lanes(self) -> int:
+        return self.shape.width * self.parts
+
+
+class DotTileInParts(DotTile):
+    """A register tile of such columns, at its place."""
+
+    def __init__(
+        self,
+        tile: PartsTile,
+        staged: StagedRows,
+        row: Expr,
+        values: Values,
+        first: Expr,
+        start: Expr,
+        words: Scratch | None = None,
+    ) -> None:
+        """`words` has the weights, if they are in registers."""
+        super().__init__(tile, staged, row, values, first, start)
+        self.words = words
+        self.parts = tile.parts
+        self.lanes = tile.lanes
+        self.sums: Scratch = self.scratch.get(
+            "sums", self.acc.dtype, (self.shape.rows * self.lanes,)
+        )
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
+
+    def _each_place(self, body: Any) -> list[Stmt]:
+        """`body(row, lane)` for all sums in registers."""
+        nest = self.nest
+        return nest.unrolled(
+            self.shape.rows,
+            lambda r: [nest.spread(self.lanes, lambda lane: [body(r, lane)])],
+            "r",
+        )
+
+    def _zeros(self) -> list[Stmt]:
+        zero, none = expr.const(0, self.acc.dtype), expr.index(0)
+        return self._each_place(lambda r, lane: Store(self.acc, (r, none, lane), zero))
+
+    @property
+    def steps(self) -> int:
+        """Of a sum."""
+        axes = self.staged.axes
+        return axes.size // axes.terms // self.parts
+
+    def hold_words(self) -> list[Stmt]:
+        """Brings the weights into registers, whichever rows there are."""
+        dtype, steps = WORDS[self.roles.weight.dtype], self.steps
+        words = self.nest.builder.scratch("words", dtype, (steps, self.lanes))
+        self.words = words
+
+        def one(g: Expr, lane: Expr) -> list[Stmt]:
+            return [Store(words, (g, lane), self._word_of_lane(g, lane))]
+
+        return self.nest.unrolled(
+            steps, lambda g: [self.nest.spread(self.lanes, lambda lane: one(g, lane))], "g"
+        )
+
+    def _word_of_lane(self, g: Expr, lane: Expr) -> Expr:
+        """The weights of step `g`."""
+        column = expr.binary("floordiv", lane, expr.index(self.parts))
+        return self._word(self._number(g, lane), expr.index(0), column)
+
+    def _number(self, g: Expr, lane: Expr) -> Expr:
+        """Which of a row's words a lane multiplies in step `g`."""
+        parts = expr.index(self.parts)
+        return expr.add(expr.mul(g, parts), expr.binary("floormod", lane, parts))
+
+    def _sum(self) -> list[Stmt]:
+        acc, none, words = self.acc, expr.index(0), self.words
+
+        def step(g: Expr) -> list[Stmt]:
+            def product(r: Expr, lane: Expr) -> Stmt:
+                weight = self._word_of_lane(g, lane)
+                if words is not None:
+                    weight = Load(words, (g, lane), words.dtype)
+                old = Load(acc, (r, none, lane), acc.dtype)
+                made = Dot(self._left(r, self._number(g, lane)), weight, old)
+                return Store(acc, (r, none, lane), made)
+
+            return self._each_place(product)
+
+        if words is not None:
+            return self.nest.unrolled(self.steps, step, "g")
+        return self.nest.serial(self.steps, step, "g")
+
+    def _left(self, r: Expr, word: Expr) -> Expr:
+        if isinstance(self.staged, RowsInPlace):
+            return self.staged.word_at(self._at(r), [], word)
+        at = expr.mul(word, expr.index(self.staged.axes.terms))
+        return Load(self.staged.scratch, (self._staged_row(r), at), WORDS[DType.U8])
+
+    def _finish(self) -> list[Stmt]:
+        nest, shape, sums, none = self.nest, self.shape, self.sums, expr.index(0)
+        size = expr.index(self.lanes)
+
+        def place(r: Expr, lane: Expr) -> Expr:
+            return expr.add(expr.mul(r, size), lane)
+
+        stmts = self._named() + self._each_place(
+            lambda r, lane: Store(
+                sums, (place(r, lane),), Load(self.acc, (r, none, lane), self.acc.dtype)
+            )
+        )
+        by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, sums, nest.unrolled), "r")
+        several = TOGETHER // shape.width
+        rows = self.roles.rows
+        if self.roles.columns.extent != shape.width or shape.rows % several or rows is None:
+            return stmts + by_row
+        blocks = nest.serial(shape.rows // several, lambda n: self._block(n, several), "b")
+        if shape.has_all_rows:
+            return stmts + blocks
+        end = expr.add(self.first, expr.index(shape.rows))
+        are_there = expr.binary("le", end, expr.index(rows.extent))
+        return [*stmts, If(are_there, tuple(blocks), tuple(by_row))]
+
+    def _block(self, n: Expr, several: int) -> list[Stmt]:
+        """The results of `several` rows, all of which are there."""
+        width = expr.index(self.shape.width)
+        first = expr.mul(n, expr.index(several))
+
+        def result(lane: Expr) -> list[Stmt]:
+            row = expr.add(first, expr.binary("floordiv", lane, width))
+            here = self._at(row, is_clamped=False)
+            place = {**here, self.roles.columns.var: expr.binary("floormod", lane, width)}
+            begin = expr.mul(first, expr.index(self.lanes))
+            done = self._done(self._total(begin, lane))
+            return self.output.stores(self.nest, place, done.get)
+
+        return [self.nest.spread(TOGETHER, result)]
+
+    def _total(self, begin: Expr, column: Expr) -> Expr:
+        """The sum of a column, the lanes of the first of which are from `begin` on."""
+        at = expr.add(begin, expr.mul(column, expr.index(self.parts)))
+        parts = (
+            Load(self.sums, (expr.add(at, expr.index(n)),), self.sums.dtype)
+            for n in range(self.parts)
+        )
+        total: Expr = next(parts)
+        for part in parts:
+            total = expr.add(total, part)
+        return total
+
+    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+        place = {**here, self.roles.columns.var: self._column(u, lane)}
+        done = self._done(self._total(expr.mul(r, expr.index(self.lanes)), lane))
+        return self.output.stores(self.nest, place, done.get)

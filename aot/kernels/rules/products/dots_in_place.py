@@ -1,0 +1,121 @@
+"""Register tiles of dot products whose rows are read where they lie, without scratch.
+
+For rows that are whole words of the dtype that the target multiplies, which nothing guards: those
+of pointwise convolutions, of matrix products and of windows that stay inside. Chooses no sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Buffer, Stmt
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+
+BYTES = (DType.U8, DType.I8)
+# bytes of a row beyond which it is nearer in scratch: what is read in a stride is in no near cache
+LONGEST = 512
+
+
+def are_in_place(nest: Nest, axes: DotAxes) -> bool:
+    """Whether dot products can read the rows' words where they lie, each by itself."""
+    narrow, grouped, target = axes.narrow, axes.grouped, nest.target
+    if axes.size > LONGEST or nest.lanes == 1:
+        return False
+    if target.multiplies_by_lane or target.multiplies_parts:
+        return False
+    if not isinstance(narrow, Load):
+        return False
+    if narrow.guard is not None or narrow.dtype is not axes.staged or narrow.dtype not in BYTES:
+        return False
+    if not isinstance(narrow.source, Buffer) or _streams(nest, axes, narrow.source):
+        return False
+    (address,) = narrow.indices
+    steps = [expr.coefficient(address, tap.var) for tap in axes.taps]
+    return (
+        not axes.is_split
+        and grouped.extent == axes.width
+        and expr.coefficient(address, grouped.var) == 1
+        and None not in steps
+    )
+
+
+def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
+    """Whether rows, each of which is read by one place, come from beyond the second-level cache:
+    what brings them into scratch reads them a line after the other, as cores expect it."""
+    size = dims.product(source.shape)
+    is_large = isinstance(size, int) and size > nest.target.l2_bytes
+    return is_large and all(tap.extent == 1 for tap in axes.taps)
+
+
+class RowsInPlace(StagedRows):
+    """Rows that are not brought anywhere.
+
+    Attributes:
+        outer: the taps whose words don't lie behind those of the tap before, outermost first.
+        run: how many words lie behind each other for the others.
+    """
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        self.nest, self.roles, self.axes, self.rows = nest, roles, axes, rows
+        self.bytes = None
+        load = self._narrow_load()
+        outer, size = [tap for tap in axes.taps if tap.extent != 1], axes.width
+        while outer and expr.coefficient(load.indices[0], outer[-1].var) == size:
+            extent = outer.pop().extent
+            assert isinstance(extent, int)
+            size *= extent
+        self.outer: tuple[Axis, ...] = tuple(outer)
+        self.run = size // axes.terms
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        return []
+
+    def word_at(self, values: Values, taps: Sequence[Expr], group: Expr) -> Expr:
+        """Word `group` of those that follow each other for some taps, of a row at `values`."""
+        load, zero = self._narrow_load(), expr.index(0)
+        start: Values = {a.var: zero for a in (*self.axes.taps, self.axes.grouped)}
+        start |= {axis.var: tap for axis, tap in zip(self.outer, taps, strict=True)}
+        address = expr.substitute(load.indices[0], {**values, **start})
+        at = expr.add(address, expr.mul(group, expr.index(self.axes.terms)))
+        return Load(load.source, (at,), WORDS[load.dtype])
+
+
+class TileInPlace(DotTile):
+    """A register tile of dot products that reads its rows where they lie."""
+
+    staged: RowsInPlace
+
+    def _sum(self) -> list[Stmt]:
+        staged = self.staged
+        if not staged.outer:
+            return super()._sum()
+        return self._taps([], expr.index(0))
+
+    def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
+        return self._of_taps([], g)
+
+    def _of_taps(self, taps: Sequence[Expr], group: Expr) -> Callable[[Expr], Expr]:
+        """The word of a row."""
+        return lambda r: self.staged.word_at(self._at(r), taps, group)
+
+    def _taps(self, taps: list[Expr], number: Expr) -> list[Stmt]:
+        """The products of all taps within the outer ones `taps`, which are number `number`."""
+        nest, staged = self.nest, self.staged
+        if len(taps) == len(staged.outer):
+            begin = expr.mul(number, expr.index(staged.run))
+            return nest.serial(staged.run, lambda g: self._word_of_run(taps, begin, g), "g")
+        axis = staged.outer[len(taps)]
+
+        def tap(k: Expr) -> list[Stmt]:
+            return self._taps([*taps, k], expr.add(expr.mul(number, expr.index(axis.extent)), k))
+
+        return nest.serial(axis.extent, tap, "k")
+
+    def _word_of_run(self, taps: list[Expr], begin: Expr, g: Expr) -> list[Stmt]:
+        stmts, word = self._words(expr.add(begin, g))
+        return stmts + self._step(self._of_taps(taps, g), word)

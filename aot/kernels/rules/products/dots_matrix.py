@@ -1,0 +1,268 @@
+"""Register tiles of dot products by products of matrices: two rows by two columns at once.
+
+Rows are brought into scratch in pairs, 8 bytes of one beside 8 of the other: as many numbers of 8
+bits, or 4 of bf16. Weights lie as they do for other dot products, and two columns of them are
+brought side by side in registers. Sums are in blocks of two by two until all products are added.
+All sums of integers are exact. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aot.ir import expr
+from aot.ir.expr import Const, Expr, Load
+from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Nest, Values
+from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.products import Tile
+
+PAIR = 2  # rows of a matrix, and words of each of them
+TOGETHER = 4  # parts of matrices that are brought into scratch at a time, and written out
+COLUMNS = 4  # of a line of sums, and of a vector of words
+LINE = PAIR * COLUMNS
+
+
+def has_matrices(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int, width: int) -> bool:
+    """Whether a tile of so many rows, and vectors of so many columns, is made of such products."""
+    is_whole = rows >= PAIR and width % COLUMNS == 0
+    step = expr.coefficient(roles.weight.indices[0], roles.columns.var)
+    is_there = nest.target.multiplies_matrices(axes.staged, roles.weight.dtype)
+    has_words = roles.is_packed or step == axes.terms
+    # once as it is read and once in order
+    row_bytes = 2 * _padded(axes.size, axes) * axes.staged.bytes
+    fits = PAIR * row_bytes <= nest.target.scratch_bytes
+    return is_there and is_whole and has_words and fits
+
+
+def even(rows: int) -> int:
+    """As many rows, in pairs."""
+    return -(-rows // PAIR) * PAIR
+
+
+def _terms(axes: DotAxes) -> int:
+    """Terms of a matrix."""
+    return PAIR * axes.terms
+
+
+def _padded(terms: int, axes: DotAxes) -> int:
+    """As many terms, in matrices."""
+    return -(-terms // _terms(axes)) * _terms(axes)
+
+
+class StagedPairs(StagedRows):
+    """Pairs of rows in scratch: 8 bytes of the first one and 8 of the second, as a matrix; then
+    those of the next pair, so that two are loaded at once; then the next ones of all pairs.
+
+    Where a tap ends within 8 bytes, rows are brought into scratch one by one first.
+    """
+
+    may_overlap = False
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        self.nest = nest
+        self.roles = roles
+        self.axes = axes
+        self.rows = rows
+        self.terms = _terms(axes)
+        self.count = _padded(axes.size, axes) // self.terms
+        scratch = nest.builder.scratch
+        self.bytes: Scratch | None = None
+        if axes.taps and axes.width % self.terms:
+            whole = rows, self.count * self.terms
+            self.bytes = scratch("bytes", axes.staged, whole, Space.WORKGROUP)
+        shape = self.count, rows // PAIR, PAIR * self.terms
+        self.scratch: Scratch = scratch("staged", axes.staged, shape, Space.WORKGROUP)
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        if self.bytes is None:
+            return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
+        zeros = range(self.axes.size, self.count * self.terms)
+
+        def row(r: Expr) -> list[Stmt]:
+            behind = [self._stored(r, expr.index(k), None) for k in zeros]
+            return self._row(values, first, r) + behind
+
+        rows = self.nest.serial(self.rows, row, "r")
+        return rows + self.nest.serial(self.rows // PAIR, self._in_pairs, "p")
+
+    def _in_pairs(self, p: Expr) -> list[Stmt]:
+        """The bytes of two rows beside each other."""
+        nest, held = self.nest, self.bytes
+        assert held is not None
+
+        def eight(k: Expr, i: Expr, lane: Expr) -> Stmt:
+            r = expr.add(expr.mul(p, expr.index(PAIR)), i)
+            term = expr.add(expr.mul(k, expr.index(self.terms)), lane)
+            return Store(self.scratch, self._place(r, k, lane), Load(held, (r, term), held.dtype))
+
+        def both(k: Expr) -> list[Stmt]:
+            return nest.unrolled(
+                PAIR, lambda i: [nest.spread(self.terms, lambda lane: [eight(k, i, lane)])], "i"
+            )
+
+        def together(o: Expr) -> list[Stmt]:
+            first = expr.mul(o, expr.index(TOGETHER))
+            return nest.unrolled(TOGETHER, lambda n: both(expr.add(first, n)), "n")
+
+        whole = self.count // TOGETHER
+        stmts = nest.serial(whole, together, "o")
+        for n in range(whole * TOGETHER, self.count):
+            stmts += both(expr.index(n))
+        return stmts
+
+    def _place(self, r: Expr, matrix: Expr, term: Expr) -> tuple[Expr, Expr, Expr]:
+        """The indices of a term of a row's part of a matrix."""
+        pair, i = _divided(r, PAIR)
+        return matrix, pair, expr.add(expr.mul(i, expr.index(self.terms)), term)
+
+    def matrix(self, pair: Expr, number: Expr) -> Load:
+        """The first word of a matrix of a pair of rows."""
+        return Load(self.scratch, (number, pair, expr.index(0)), WORDS[self.scratch.dtype])
+
+    # A row in matrices: places are counted in these.
+
+    def _start(self, tap: Expr) -> Expr:
+        if self.bytes is not None:
+            return super()._start(tap)
+        return expr.mul(tap, expr.index(_padded(self.axes.width, self.axes) // self.terms))
+
+    def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
+        if self.bytes is not None:
+            return super()._channels(here, r, start)
+        extent = self.axes.grouped.extent
+        assert isinstance(extent, int)
+        stmts = self._copies(self.axes.narrow, extent, here, r, start)
+        zero = Const(self.scratch.dtype, 0)
+        for k in range(extent, _padded(self.axes.width, self.axes)):
+            whole, term = divmod(k, self.terms)
+            matrix = expr.add(start, expr.index(whole))
+            stmts.append(Store(self.scratch, self._place(r, matrix, expr.index(term)), zero))
+        return stmts
+
+    def _copies(self, e: Expr, count: int, here: Values, r: Expr, start: Expr) -> list[Stmt]:
+        if self.bytes is not None:
+            return super()._copies(e, count, here, r, start)
+        nest, grouped = self.nest, self.axes.grouped.var
+
+        def some(n: Expr, done: int, width: int) -> list[Stmt]:
+            """So many terms of matrix `n` from here on."""
+
+            def one(lane: Expr) -> list[Stmt]:
+                term = expr.add(expr.index(done), lane)
+                at = expr.add(expr.mul(n, expr.index(self.terms)), term)
+                value = expr.cast(expr.substitute(e, {**here, grouped: at}), self.scratch.dtype)
+                return [Store(self.scratch, self._place(r, expr.add(start, n), term), value)]
+
+            return [nest.spread(width, one)] if width > 1 else one(expr.index(0))
+
+        def together(o: Expr) -> list[Stmt]:
+            first = expr.mul(o, expr.index(TOGETHER))
+            return nest.unrolled(TOGETHER, lambda n: some(expr.add(first, n), 0, self.terms), "n")
+
+        whole, rest = divmod(count, self.terms)
+        stmts = nest.serial(whole // TOGETHER, together, "o")
+        for n in range(whole // TOGETHER * TOGETHER, whole):
+            stmts += some(expr.index(n), 0, self.terms)
+        word = self.axes.terms
+        done = word if rest >= word else 0
+        if done:
+            stmts += some(expr.index(whole), 0, word)
+        for k in range(done, rest):
+            stmts += some(expr.index(whole), k, 1)
+        return stmts
+
+
+class MatrixTile(DotTile):
+    """A register tile of such products at its place."""
+
+    def __init__(
+        self, tile: Tile, staged: StagedPairs, row: Expr, values: Values, first: Expr, start: Expr
+    ) -> None:
+        super().__init__(tile, staged, row, values, first, start)
+        self.pairs = staged
+        shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
+        self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False
+
+    def _zeros(self) -> list[Stmt]:
+        return self._each_line(self._zero_line)
+
+    def _each_line(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(pair, vector)` for all pairs of rows and vectors of columns."""
+        pairs, vectors, _ = self.sums.shape
+        return self.nest.unrolled(
+            pairs, lambda p: self.nest.unrolled(vectors, lambda v: body(p, v), "v"), "p"
+        )
+
+    def _zero_line(self, p: Expr, v: Expr) -> list[Stmt]:
+        zero = expr.const(0, self.sums.dtype)
+        return [self.nest.spread(LINE, lambda lane: [Store(self.sums, (p, v, lane), zero)])]
+
+    def _sum(self) -> list[Stmt]:
+        """A loop over the matrices of all taps, and what is left of the sums, row by row."""
+        groups = self.staged.axes.size // self.staged.axes.terms
+        whole, is_uneven = divmod(groups, 2)
+
+        def step(n: Expr, second: int = 1) -> list[Stmt]:
+            low = expr.mul(n, expr.index(2))
+            return self._matrices(n, (low, expr.add(low, expr.index(second))))
+
+        stmts = self.nest.serial(whole, step, "g")
+        if is_uneven:
+            # zeros are multiplied by what is there
+            stmts += step(expr.index(whole), 0)
+        return stmts + self.nest.unrolled(self.shape.rows, self._row_of_sums, "r")
+
+    def _matrices(self, number: Expr, groups: tuple[Expr, Expr]) -> list[Stmt]:
+        """The products of a matrix of each pair of rows with the words of two groups."""
+        first = expr.binary("floordiv", self.row, expr.index(PAIR))
+        stmts: list[Stmt] = []
+        words: list[Callable[[Expr, Expr], Expr]] = []
+        for group in groups:
+            before, word = self._words(group)
+            stmts += before
+            words.append(word)
+
+        def line(p: Expr, v: Expr) -> list[Stmt]:
+            at = expr.mul(v, expr.index(COLUMNS))
+            u, lane = _divided(at, self.shape.width)
+            low, high = (word(u, lane) for word in words)
+            assert isinstance(low, Load) and isinstance(high, Load)
+            pair = self._in_scratch(expr.add(first, p), self.pairs.rows // PAIR)
+            rows = self.pairs.matrix(pair, number)
+            return [MatrixDot(self.sums, (p, v), rows, (low, high))]
+
+        return stmts + self._each_line(line)
+
+    def _row_of_sums(self, r: Expr) -> list[Stmt]:
+        """Brings the sums of a row in order."""
+        nest, acc, vectors = self.nest, self.acc, self.shape.width // COLUMNS
+        pair, i = _divided(r, PAIR)
+
+        def four(u: Expr, v: Expr, lane: Expr) -> list[Stmt]:
+            p, j = _divided(lane, PAIR)
+            places = (p, COLUMNS), (i, PAIR), (j, 1)
+            number = expr.index(0)
+            for place, size in places:
+                number = expr.add(number, expr.mul(place, expr.index(size)))
+            line = pair, expr.add(expr.mul(u, expr.index(vectors)), v), number
+            column = expr.add(expr.mul(v, expr.index(COLUMNS)), lane)
+            return [Store(acc, (r, u, column), Load(self.sums, line, acc.dtype))]
+
+        return nest.unrolled(
+            self.shape.chunks,
+            lambda u: nest.unrolled(
+                vectors, lambda v: [nest.spread(COLUMNS, lambda lane: four(u, v, lane))], "v"
+            ),
+        )
+
+
+def _divided(e: Expr, size: int) -> tuple[Expr, Expr]:
+    """The quotient and what is left."""
+    by = expr.index(size)
+    return expr.binary("floordiv", e, by), expr.binary("floormod", e, by)

@@ -1,0 +1,216 @@
+"""Contractions of few columns: lanes along the sum, because columns don't fill a vector.
+
+A tile has some rows and all columns, and a vector of partial sums for each of their products; these
+are added up at the end. CPU only. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Fma, Load, Var
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, loaded, sum_of_products
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.borders import masked
+from aot.kernels.nest.nest import Axis, Output, Values, collapse
+from aot.kernels.nest.rows import masked_lanes, row_of_vectors
+from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.sum_order import by_weight_step
+
+_Body = Callable[[Expr], Sequence[Stmt]]
+
+
+def schedule_inner(work: Work) -> Loops | None:
+    """Tiles of `plan.rows` rows by all columns; None where neighbours along the sum are no
+    neighbours in the memory of both sides."""
+    found = work.product or _one_column(work.output)
+    if found is None:
+        return None
+    nest, plan = work.nest, work.plan
+    output, roles = found
+    columns = roles.columns.extent
+    if roles.rows is None:  # there is one
+        roles = replace(roles, rows=Axis(nest.builder.var("row"), 1))
+    if not isinstance(columns, int) or columns > plan.columns:
+        return None
+    axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    if not axes or not _is_contiguous(roles, by_weight_step(roles.right, axes)[-1]):
+        return None
+    rows = roles.rows
+    assert rows is not None
+    count = min(plan.rows, rows.extent) if isinstance(rows.extent, int) else plan.rows
+    shape = Shape(count, columns, nest.lanes, True, True)
+    scratch = ReusedScratch(nest)
+    tiles = Axis(nest.builder.var("mt"), dims.ceil_divide(rows.extent, count))
+    terms = dims.product([n for _, n in roles.reduce.axes])
+
+    def body(values: Values) -> list[Stmt]:
+        def build(shape: Shape, first: Expr) -> list[Stmt]:
+            tile = Tile(nest, output, roles, nest.lanes, shape, scratch)
+            return _Placed(tile, values, first, expr.index(0)).build()
+
+        first = expr.mul(values[tiles.var], expr.index(count))
+        return over_rows(nest, rows.extent, first, shape, 0, build)
+
+    cost = dims.multiply(terms, -(-count * columns // nest.lanes) * 4)
+    return nest.grid([*roles.outer, tiles], body, cost)
+
+
+def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
+    """The output with neighbouring axes merged, and its contraction, whose one column has no axis;
+    None where it has none."""
+    axes, gone = collapse(output.axes, output.address, output.values)
+    output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
+    found = sum_of_products(output)
+    if found is None:
+        return None
+    reduce, left, right = found
+    weight = loaded(right)
+    own = [axis for axis in axes if axis.var in expr.free_vars(left)]
+    if weight is None or not own or any(a.var in expr.free_vars(right) for a in axes):
+        return None
+    outer = tuple(axis for axis in axes if axis is not own[-1])
+    column = Axis(Var("column"), 1)
+    return output, ContractionAxes(reduce, left, right, weight, own[-1], column, outer)
+
+
+def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
+    """Whether both sides have neighbours along an axis side by side, under one guard."""
+    sides = expr.loads(roles.left), expr.loads(roles.right)
+    for loads in sides:
+        steps = [expr.coefficient(load.indices[0], inner.var) for load in loads]
+        if 1 not in steps or any(step not in (0, 1) for step in steps):
+            return False
+    guards = [load.guard for loads in sides for load in loads if load.guard is not None]
+    return not any(inner.var in expr.free_vars(guard) for guard in guards)
+
+
+def _only(e: Expr, there: Expr | None) -> Expr:
+    """`e` where it is `there`, and 0 elsewhere, where nothing is loaded."""
+    if there is None:
+        return e
+    found = masked(e, there)
+    return found if isinstance(e, Load) else expr.select(there, found, expr.const(0, e.dtype))
+
+
+class _Placed(Placed):
+    """A tile at its place: the columns are the chunks of its sums."""
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        return False  # each lane has a part of the sum
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
+        super().__init__(tile, values, first, start)
+        self.pieces = None  # each lane adds up a part of the sum
+
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
+        assert inner is not None
+        nest, lanes = self.nest, self.nest.lanes
+        whole = dims.floor_divide(inner.extent, lanes)
+
+        def product(r: Expr, k: Expr, lane: Expr, there: Expr | None = None) -> list[Stmt]:
+            """The products of a row with all columns; of the terms that are `there`."""
+            here: Values = {**indices, inner.var: expr.add(start, k)}
+            stmts: list[Stmt] = []
+            row = expr.substitute(left, {**here, **self._at(r)})
+            a = nest.let(_only(row, there), stmts, "a")
+            for number in range(self.shape.chunks):
+                u = expr.index(number)
+                column = {**here, **self.values, self.roles.columns.var: u}
+                b = _only(expr.substitute(self.roles.right, column), there)
+                total = Load(self.acc, (r, u, lane), self.acc.dtype)
+                stmts.append(Store(self.acc, (r, u, lane), Fma(a, b, total, total.dtype)))
+            return stmts
+
+        def vectors(n: Expr) -> list[Stmt]:
+            begin = expr.mul(n, expr.index(lanes))
+            return nest.unrolled(
+                self.shape.rows,
+                lambda r: [
+                    nest.spread(lanes, lambda lane: product(r, expr.add(begin, lane), lane))
+                ],
+                "r",
+            )
+
+        done = expr.index(dims.multiply(whole, lanes))
+
+        left_over = dims.modulo(inner.extent, lanes)
+
+        def some(r: Expr) -> list[Stmt]:
+            """What fills no vector, in the first lanes of the sums."""
+            if masked_lanes(nest, left_over):
+
+                def lanes_on(t: Expr) -> list[Stmt]:
+                    there = expr.binary("lt", t, expr.index(left_over))
+                    return product(r, expr.add(done, t), t, there)
+
+                return [nest.spread(lanes, lanes_on)]
+            return row_of_vectors(
+                *(nest, expr.index(0), left_over, lanes),
+                lambda t, width, lane: product(r, expr.add(done, t), lane or expr.index(0)),
+            )
+
+        rest = nest.unrolled(self.shape.rows, some, "r")
+        return nest.serial(whole, vectors, "k") + rest
+
+    def _finish(self) -> list[Stmt]:
+        """Adds the lanes of each sum up, all rows of a column side by side."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        partial = self.scratch.get("partial", acc.dtype, acc.shape)
+        stmts = self._each_row(
+            lambda r, u, lane: Store(partial, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+        )
+        wide = acc.dtype.accumulator
+        zero = expr.const(0, wide)
+        for number in range(shape.chunks):
+            u = expr.index(number)
+            total = nest.builder.scratch("total", wide, (shape.rows,))
+            stmts.append(self._rows(lambda r, total=total: [Store(total, (r,), zero)]))  # type: ignore[misc]
+
+            def add(lane: Expr, u: Expr = u, total: Scratch = total) -> list[Stmt]:
+                def one(r: Expr) -> list[Stmt]:
+                    now = Load(total, (r,), total.dtype)
+                    more = expr.cast(Load(partial, (r, u, lane), partial.dtype), wide)
+                    return [Store(total, (r,), expr.add(now, more))]
+
+                return [self._rows(one)]
+
+            stmts += nest.unrolled(nest.lanes, add, "l")
+            stmts += self._stored(u, total)
+        return stmts
+
+    def _rows(self, body: _Body) -> Stmt:
+        return self.nest.spread(self.shape.rows, body)
+
+    def _stored(self, u: Expr, total: Scratch) -> list[Stmt]:
+        """Epilogue and stores of column `u`, where its rows are there."""
+        rows, shape = self.roles.rows, self.shape
+        assert rows is not None
+
+        def store(r: Expr) -> list[Stmt]:
+            place = {**self._at(r, is_clamped=False), self.roles.columns.var: u}
+            reduce = self.roles.reduce
+            sums = expr.cast(Load(total, (r,), total.dtype), reduce.dtype)
+            done: dict[Expr, Expr] = {reduce: sums}
+            return self.output.stores(self.nest, place, done.get)
+
+        whole = [self._rows(store)]
+        if shape.has_all_rows:
+            return whole
+        end = expr.add(self.first, expr.index(shape.rows))
+        are_there = expr.binary("le", end, expr.index(rows.extent))
+        some: list[Stmt] = []
+        for number in range(shape.rows - 1):
+            r = expr.index(number)
+            is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+            some.append(If(is_there, tuple(store(r))))
+        return [If(are_there, tuple(whole), tuple(some))]

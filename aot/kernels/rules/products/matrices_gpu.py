@@ -1,0 +1,289 @@
+"""A contraction on a GPU whose subgroups multiply matrices.
+
+A workgroup has a tile of rows, all axes of them as one, and of columns. Block by block of the sum
+its lanes bring the elements of both sides into shared memory, whatever these are computed from, and
+its subgroups multiply them; meanwhile the next block's elements are on their way to registers. The
+sums go through shared memory to the lanes, which have the epilogue. Owns a tile's statements;
+which of the operands' elements they are is matrix_sides.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from aot.analysis.cost.gpu_matrices import MatrixExtents, MatrixTile, matrix_tile
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.ir.schedule import QUAD
+from aot.kernels.ir.nodes import (
+    Barrier,
+    For,
+    If,
+    LoopKind,
+    Matrix,
+    MatrixProduct,
+    MatrixStore,
+    MatrixZero,
+    Space,
+    Stmt,
+)
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import is_long
+from aot.kernels.rules.products.matrix_sides import (
+    Lanes,
+    MatrixOperands,
+    Side,
+    left_side,
+    right_side,
+)
+
+# matrices of terms of a block, most first, and quads of elements that a lane brings for it at most:
+# it has them in registers meanwhile
+STEPS, MOST_QUADS = (4, 2, 1), 16
+
+
+def schedule_matrices(work: Work) -> Loops | None:
+    """The kernel; None where the target has no such matrices, or the contraction is not one of
+    them. Rows that only the device knows may be a single one, but for those of windows."""
+    nest, gpu = work.nest, work.nest.target.gpu
+    if work.is_long or work.blocks is not None or not work.is_alone or work.product is None:
+        return None
+    output, roles = work.product
+    product = MatrixOperands.of(nest, output, roles, work.panel)
+    if product is None or gpu is None:
+        return None
+    if not work.has_windows and not isinstance(product.row_count, int):
+        return None
+    channels = product.inner.extent
+    sizes = product.row_count, roles.columns.extent, product.others, channels
+    # where lanes would share sums there are few, whatever kernels of others are merged
+    extents = MatrixExtents(*sizes, are_few=work.plan.shares > 1)
+    tile = matrix_tile(product.shape, gpu, nest.lanes, extents)
+    return None if tile is None else _Tiles(nest, output, product, tile).build()
+
+
+class _Tiles:
+    """The workgroups of such a product."""
+
+    def __init__(
+        self, nest: Nest, output: Output, product: MatrixOperands, tile: MatrixTile
+    ) -> None:
+        self.nest, self.output, self.product, self.tile = nest, output, product, tile
+        self.roles = product.roles
+        shape, builder = product.shape, nest.builder
+        self.lanes = Lanes(nest, tile.subgroups)
+        each = tile.shares * shape.terms  # of a step
+        quads = (tile.rows + tile.columns) * each // (QUAD * nest.lanes)
+        self.steps = next(
+            n
+            for n in STEPS
+            if n == 1
+            or (dims.modulo(product.inner.extent, n * each) == 0 and n * quads <= MOST_QUADS)
+        )
+        self.terms = self.steps * each
+        size = tile.matrices_down, tile.matrices_across, shape.rows, shape.columns
+        self.sums = builder.scratch("sums", shape.sums, size, Space.MATRIX)
+        self.left: Side = left_side(self.lanes, product, tile.rows, self.terms)
+        self.right: Side = right_side(self.lanes, product, self.terms, tile.columns)
+        # one row of each subgroup's matrices at a time
+        self.down = tile.along * shape.rows
+        stored = tile.shares, self.down, tile.columns + QUAD  # rows begin at different banks
+        self.stored = builder.scratch("stored", shape.sums, stored, Space.WORKGROUP)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, product, tile = self.nest, self.product, self.tile
+        row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(product.row_count, tile.rows))
+        along = nest.builder.var("nt")
+        columns = expr.mul(along, expr.index(tile.columns))
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[row_tile.var], expr.index(tile.rows))
+            return self._tile(values, first, columns)
+
+        stmts = nest.grid((*product.outer, row_tile), body, tile.rows * tile.columns)
+        count = dims.ceil_divide(self.roles.columns.extent, tile.columns)
+        return (For(along, count, LoopKind.WORKGROUP, stmts, axis=1),)
+
+    def _tile(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
+        zero = self.lanes.groups(
+            lambda _: self._each_matrix(lambda i, j: [MatrixZero(self.sums, (i, j))])
+        )
+        return [
+            zero,
+            *self._sum(values, first, columns),
+            *self._finish(values, first, columns),
+        ]
+
+    def _each_matrix(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body` for the matrices of a subgroup."""
+        nest, tile = self.nest, self.tile
+        return nest.unrolled(
+            tile.matrices_down,
+            lambda i: nest.unrolled(tile.matrices_across, lambda j: body(i, j), "j"),
+            "i",
+        )
+
+    def _place(self, group: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr, Expr]:
+        """A subgroup's share, and its place down and across."""
+        tile, let = self.tile, self.nest.let
+        across = expr.index(tile.across)
+        places = expr.index(tile.along * tile.across)
+        share, place = expr.index(0), group
+        if tile.shares > 1:
+            share = let(expr.binary("floordiv", group, places), stmts, "share")
+            place = let(expr.binary("floormod", group, places), stmts, "place")
+        down = let(expr.binary("floordiv", place, across), stmts, "down")
+        return share, down, let(expr.binary("floormod", place, across), stmts, "across")
+
+    # The sum
+
+    def _sum(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
+        """All blocks of terms: of each tap those that lie side by side."""
+        nest, product = self.nest, self.product
+        blocks = Axis(nest.builder.var("kb"), dims.floor_divide(product.inner.extent, self.terms))
+        axes = tuple(a for a in (*product.taps, blocks) if a.extent != 1)
+        count = dims.product([a.extent for a in axes])
+
+        def at(number: Expr, stmts: list[Stmt]) -> Values:
+            """Where a block's terms are."""
+            found: Values = {a.var: expr.index(0) for a in (*product.points, blocks)}
+            if axes:
+                nest.decode(number, axes, found, stmts)
+            start = expr.mul(found.pop(blocks.var), expr.index(self.terms))
+            return {**values, **found, product.inner.var: start}
+
+        def take(number: Expr) -> Stmt:
+            def own(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                here = at(number, stmts)
+                stmts += self.left.take(here, first, lane)
+                return stmts + self.right.take(here, columns, lane)
+
+            return self.lanes.each(own)
+
+        def block(number: Expr) -> list[Stmt]:
+            put = self.lanes.each(lambda lane: [*self.left.put(lane), *self.right.put(lane)])
+            following: list[Stmt] = []
+            if count != 1:
+                last = expr.index(dims.add(count, -1))
+                after = expr.add(number, expr.index(1))
+                following = [take(expr.binary("min", after, last))]
+            # others may still multiply by what was brought before
+            return [Barrier(), put, Barrier(), *following, self.lanes.groups(self._multiply)]
+
+        return [take(expr.index(0)), *nest.serial(count, block, "k")]
+
+    def _multiply(self, group: Expr) -> list[Stmt]:
+        """The products of a subgroup with the terms that are in shared memory."""
+        nest, shape, tile = self.nest, self.product.shape, self.tile
+        stmts: list[Stmt] = []
+        share, down, across = self._place(group, stmts)
+        row = nest.let(expr.mul(down, expr.index(tile.matrices_down * shape.rows)), stmts, "row")
+        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
+        column = nest.let(column, stmts, "column")
+        begin = nest.let(expr.mul(share, expr.index(self.steps * shape.terms)), stmts, "term")
+
+        def step(s: Expr) -> list[Stmt]:
+            term = expr.add(begin, expr.mul(s, expr.index(shape.terms)))
+
+            def product(i: Expr, j: Expr) -> list[Stmt]:
+                left = self.left.matrix(expr.add(row, expr.mul(i, expr.index(shape.rows))), term)
+                at = expr.add(column, expr.mul(j, expr.index(shape.columns)))
+                right = self.right.matrix(term, at)
+                return [MatrixProduct(self.sums, (i, j), shape.terms, left, right)]
+
+            return self._each_matrix(product)
+
+        return stmts + nest.unrolled(self.steps, step, "s")
+
+    # What becomes of the sums
+
+    def _finish(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
+        """Epilogue and stores, of a row of each subgroup's matrices at a time."""
+
+        def part(i: Expr) -> list[Stmt]:
+            return [
+                Barrier(),  # others may still read what was there before
+                self.lanes.groups(lambda group: self._keep(i, group)),
+                Barrier(),
+                self.lanes.each(lambda lane: self._epilogue(values, first, columns, i, lane)),
+            ]
+
+        return self.nest.unrolled(self.tile.matrices_down, part, "i")
+
+    def _keep(self, i: Expr, group: Expr) -> list[Stmt]:
+        """Stores row `i` of a subgroup's matrices."""
+        nest, shape, tile = self.nest, self.product.shape, self.tile
+        stmts: list[Stmt] = []
+        share, down, across = self._place(group, stmts)
+        row = expr.mul(down, expr.index(shape.rows))
+        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
+
+        def one(j: Expr) -> list[Stmt]:
+            at = share, row, expr.add(column, expr.mul(j, expr.index(shape.columns)))
+            return [MatrixStore(self.sums, (i, j), Matrix(self.stored, at, self.stored.shape[-1]))]
+
+        return stmts + nest.unrolled(tile.matrices_across, one, "j")
+
+    def _epilogue(
+        self, values: Values, first: Expr, columns: Expr, i: Expr, lane: Expr
+    ) -> list[Stmt]:
+        """A lane's share of the results: neighbours of a row where these are neighbours in memory,
+        else of a column."""
+        nest, roles, tile = self.nest, self.roles, self.tile
+        extent, height = roles.columns.extent, expr.index(self.product.shape.rows)
+        has_lines = expr.coefficient(self.output.address, roles.columns.var) == 1
+        together = QUAD if has_lines and dims.modulo(extent, QUAD) == 0 else 1
+        across = tile.columns // together
+        size = across if has_lines else self.down
+
+        def some(number: Expr) -> list[Stmt]:
+            outer = expr.binary("floordiv", number, expr.index(size))
+            inner = expr.binary("floormod", number, expr.index(size))
+            at, part = (outer, inner) if has_lines else (inner, outer)
+            stmts: list[Stmt] = []
+            at = nest.let(at, stmts, "at")
+            part = nest.let(expr.mul(part, expr.index(together)), stmts, "part")
+            column = nest.let(expr.add(columns, part), stmts, "column")
+            # rows of matrices of one subgroup lie below each other
+            down = expr.mul(expr.binary("floordiv", at, height), expr.index(tile.matrices_down))
+            row = expr.mul(expr.add(down, i), height)
+            row = nest.let(expr.add(row, expr.binary("floormod", at, height)), stmts, "row")
+            inside: list[Stmt] = []
+            here = {**values, **self.product.row_at(nest, expr.add(first, row), inside)}
+
+            def one(u: Expr) -> list[Stmt]:
+                total = self._total(at, expr.add(part, u))
+                done: dict[Expr, Expr] = {roles.reduce: total}
+                place = {**here, roles.columns.var: expr.add(column, u)}
+                return self.output.stores(nest, place, done.get)
+
+            # a copy of a long epilogue for each would be most of the shader
+            is_long_one = is_long(self.output.values, roles.reduce)
+            inside += (nest.serial if is_long_one else nest.unrolled)(together, one)
+            are_there = expr.all_of(self._conditions(first, row, column))
+            return stmts + (inside if are_there is None else [If(are_there, tuple(inside))])
+
+        return self.lanes.shared(self.down * across, lane, some, nest.serial)
+
+    def _total(self, row: Expr, column: Expr) -> Expr:
+        """The sum of an element, whose shares are stored."""
+        stored = self.stored
+        shares = (
+            Load(stored, (expr.index(n), row, column), stored.dtype) for n in range(stored.shape[0])
+        )
+        total: Expr = next(shares)
+        for share in shares:
+            total = expr.add(total, share)
+        return total
+
+    def _conditions(self, first: Expr, row: Expr, column: Expr) -> Iterator[Expr]:
+        """Whether a row and a column of the tile are there, where that is not sure."""
+        pairs = (
+            (self.product.row_count, self.tile.rows, expr.add(first, row)),
+            (self.roles.columns.extent, self.tile.columns, column),
+        )
+        for extent, size, at in pairs:
+            if dims.modulo(extent, size) != 0:
+                yield expr.binary("lt", at, expr.index(extent))

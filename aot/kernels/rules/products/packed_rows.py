@@ -1,0 +1,266 @@
+"""Contractions by lanes of vectors whose rows are packed first: rows of a tile side by side.
+
+For targets that multiply by a lane. A workgroup copies some tiles of rows into scratch, all terms
+of them, transposed in registers; tiles of many columns then load the scalars of all of a tile's
+rows by one instruction, and registers need not hold a vector of each row. Owns when that pays, the
+copy and the loops; products.py has what else happens in a tile. Sums are added up in the order that
+they are without, to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.row_vectors import are_in_line, by_rows
+from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
+
+LANES = 4
+# rows and columns of a tile: registers hold its sums and the operands of some steps
+ROWS, COLUMNS = 8, 8
+# steps that a loop has written out, if they divide the terms
+STEPS = (8, 4)
+# columns that share what is copied at least: it costs an instruction an element
+LEAST_COLUMNS = 192
+# rows of all tiles over those that there are
+MOST_ROWS = 1.03
+# bytes of packed rows, which the second level of cache holds beside weights
+MOST_BYTES = 131072
+# tiles of rows that a workgroup has at least, where there are as many: each weight comes from
+# outside of the nearest caches once for all of them; and workgroups that there should be
+LEAST_TILES, WORKGROUPS = 2, 8
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Attributes:
+    terms: the axes of the sums, the one along which scalars lie side by side last.
+    tiles: of rows.
+    together: how many of them a workgroup has.
+    across: tiles of columns that a workgroup has.
+    misfits: 0 where scratch holds the terms of a tile.
+    """
+
+    terms: tuple[Axis, ...]
+    tiles: int
+    together: Dim
+    across: Dim
+    misfits: Dim
+
+    @staticmethod
+    def of(nest: Nest, roles: ContractionAxes) -> Packed | None:
+        """How rows are packed; None where they aren't: where they are few, or not known to be
+        enough, or have borders."""
+        dtype = DType.F32
+        is_float = roles.weight.dtype is roles.reduce.dtype is dtype
+        if not nest.target.multiplies_by_lane or nest.lanes != LANES or not is_float:
+            return None
+        rows = None if roles.rows is None else roles.rows.extent
+        columns = roles.columns.extent
+        axes = by_weight_step(roles.right, [Axis(v, n) for v, n in roles.reduce.axes if n != 1])
+        if not isinstance(rows, int) or not isinstance(columns, int) or not axes:
+            return None
+        tiles, wide = -(-rows // ROWS), -(-columns // COLUMNS)
+        if (
+            columns < LEAST_COLUMNS
+            or ROWS * tiles > MOST_ROWS * rows
+            or has_far_terms(roles.left, axes)
+        ):
+            return None
+        if dims.modulo(axes[-1].extent, STEPS[-1]) != 0:
+            return None
+        if not are_in_line(nest, roles.left, axes[-1], dtype):
+            return None
+        (load,) = expr.loads(roles.left)
+        if load.guard is not None:
+            return None
+        terms = dims.product([axis.extent for axis in axes])
+        most = MOST_BYTES // (ROWS * dtype.bytes)
+        misfits = dims.floor_divide(terms, most + 1)
+        if isinstance(misfits, int) and misfits:
+            return None
+        share = min(tiles, max(LEAST_TILES, -(-tiles // WORKGROUPS)))
+        fitting = dims.floor_divide(most, dims.maximum(terms, 1))
+        together = dims.minimum(dims.maximum(1, fitting), share)
+        blocks = dims.ceil_divide(tiles, together)
+        parts = dims.minimum(dims.ceil_divide(WORKGROUPS, blocks), columns // LEAST_COLUMNS)
+        across = dims.ceil_divide(wide, parts)
+        return Packed(tuple(axes), tiles, together, across, misfits)
+
+
+class _PackedTile(Placed):
+    """A tile whose rows' scalars are side by side in scratch, where `scalar` of row and term is."""
+
+    def __init__(
+        self,
+        tile: Tile,
+        place: tuple[Values, Expr, Expr],
+        terms: tuple[Axis, ...],
+        scalar: Callable[[Expr, Expr], Expr],
+    ) -> None:
+        super().__init__(tile, *place)
+        self.terms, self.scalar = terms, scalar
+
+    def _sum(self) -> list[Stmt]:
+        values = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
+        return self._along(self.terms, {**values, **self.values}, expr.index(0))
+
+    def _along(self, axes: Sequence[Axis], values: Values, number: Expr) -> list[Stmt]:
+        """The products along `axes`, of which `number` are before these along others."""
+        axis, *others = axes
+        before = expr.mul(number, expr.index(axis.extent))
+
+        def step(k: Expr) -> list[Stmt]:
+            here, term = {**values, axis.var: k}, expr.add(before, k)
+            if others:
+                return self._along(others, here, term)
+            return by_rows(
+                *(self.nest, self.shape.rows, self.acc.dtype),
+                lambda r: self.scalar(r, term),
+                lambda of_row: self._product(of_row, lambda u, lane: self._right(here, u, lane)),
+            )
+
+        if others:
+            return self.nest.serial(axis.extent, step, "k")
+        steps = next(n for n in STEPS if dims.modulo(axis.extent, n) == 0)
+        return self._in_order(axis.extent, steps, step)
+
+
+class PackedTiles:
+    """The tiles of a contraction whose rows are packed, and the loops around them.
+
+    Args:
+        may_repeat: whether a row may be stored twice.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        panel: int,
+        packed: Packed,
+        *,
+        may_repeat: bool,
+    ) -> None:
+        self.nest, self.output, self.roles, self.packed = nest, output, roles, packed
+        assert roles.rows is not None
+        self.rows = roles.rows
+        self.count = dims.product([axis.extent for axis in packed.terms])
+        self.is_repeated = may_repeat and dims.modulo(self.rows.extent, ROWS) != 0
+        has_rows = self.is_repeated or dims.modulo(self.rows.extent, ROWS) == 0
+        has_columns = dims.modulo(roles.columns.extent, COLUMNS) == 0
+        shape = Shape(ROWS, 1, COLUMNS, has_rows, has_columns)
+        self.tile = Tile(nest, output, roles, panel, shape, ReusedScratch(nest))
+        size = dims.product([packed.together, self.count, ROWS])
+        if not isinstance(size, int):
+            size = MOST_BYTES // DType.F32.bytes
+        self.scratch: Scratch = nest.builder.scratch("rows", DType.F32, (size,), Space.WORKGROUP)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, packed = self.nest, self.packed
+        blocks = Axis(nest.builder.var("mb"), dims.ceil_divide(packed.tiles, packed.together))
+        wide = dims.ceil_divide(self.roles.columns.extent, COLUMNS)
+        along = nest.builder.var("nb")
+
+        def body(values: Values) -> list[Stmt]:
+            block = expr.mul(values[blocks.var], expr.index(packed.together))
+            begin = expr.mul(along, expr.index(packed.across))
+
+            def columns(n: Expr) -> list[Stmt]:
+                number = expr.add(begin, n)
+                stmts = self._each(block, lambda i, first: self._tile(values, i, first, number))
+                if dims.modulo(wide, packed.across) == 0:
+                    return stmts
+                return [If(expr.binary("lt", number, expr.index(wide)), tuple(stmts))]
+
+            stmts = self._each(block, lambda i, first: self._pack(values, i, first))
+            return stmts + nest.serial(packed.across, columns, "nt")
+
+        work = dims.product([packed.together, packed.across, self.count])
+        stmts = nest.grid([*self.roles.outer, blocks], body, work, first=1)
+        count = dims.ceil_divide(wide, packed.across)
+        return (For(along, count, LoopKind.WORKGROUP, stmts, axis=0),)
+
+    def _each(self, block: Expr, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(its number in the block, its first row)` for the tiles of rows of a block."""
+        nest, packed = self.nest, self.packed
+
+        def one(i: Expr) -> list[Stmt]:
+            number = expr.add(block, i)
+            stmts: list[Stmt] = []
+            first = expr.mul(number, expr.index(ROWS))
+            if self.is_repeated:
+                last = expr.index(dims.add(self.rows.extent, -ROWS))
+                first = nest.let(expr.binary("min", first, last), stmts, "first")
+            stmts += body(i, first)
+            if dims.modulo(packed.tiles, packed.together) == 0:
+                return stmts
+            return [If(expr.binary("lt", number, expr.index(packed.tiles)), tuple(stmts))]
+
+        return nest.serial(packed.together, one, "mt")
+
+    def _pack(self, values: Values, i: Expr, first: Expr) -> list[Stmt]:
+        """Copies all terms of a tile's rows; those of the last one for rows that aren't there."""
+        zeros = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
+        last = expr.index(dims.add(self.rows.extent, -1))
+
+        def store(values: Values, term: Expr) -> list[Stmt]:
+            def row(r: Expr) -> list[Stmt]:
+                at = expr.add(first, r)
+                if not self.tile.shape.has_all_rows:
+                    at = expr.binary("min", at, last)
+                value = expr.substitute(self.roles.left, {**values, self.rows.var: at})
+                return [Store(self.scratch, (self._place(i, term, r),), value)]
+
+            return [self.nest.spread(ROWS, row)]
+
+        return self._copied(self.packed.terms, {**values, **zeros}, expr.index(0), store)
+
+    def _copied(
+        self,
+        axes: Sequence[Axis],
+        values: Values,
+        number: Expr,
+        store: Callable[[Values, Expr], list[Stmt]],
+    ) -> list[Stmt]:
+        """`store(values, term)` for all terms along `axes`, of which `number` are before."""
+        nest = self.nest
+        axis, *others = axes
+        before = expr.mul(number, expr.index(axis.extent))
+
+        def one(k: Expr) -> list[Stmt]:
+            here, term = {**values, axis.var: k}, expr.add(before, k)
+            return self._copied(others, here, term, store) if others else store(here, term)
+
+        if others:
+            return nest.serial(axis.extent, one, "k")
+        return nest.serial(
+            dims.floor_divide(axis.extent, LANES),
+            lambda n: nest.unrolled(
+                LANES, lambda j: one(expr.add(expr.mul(n, expr.index(LANES)), j)), "j"
+            ),
+            "k",
+        )
+
+    def _place(self, i: Expr, k: Expr, r: Expr) -> Expr:
+        """Where a term of a row of tile `i` of a block is."""
+        column = expr.add(expr.mul(i, expr.index(self.count)), k)
+        return expr.add(expr.mul(column, expr.index(ROWS)), r)
+
+    def _tile(self, values: Values, i: Expr, first: Expr, start: Expr) -> list[Stmt]:
+        scratch = self.scratch
+
+        def scalar(r: Expr, k: Expr) -> Expr:
+            return Load(scratch, (self._place(i, k, r),), scratch.dtype)
+
+        return _PackedTile(self.tile, (values, first, start), self.packed.terms, scalar).build()

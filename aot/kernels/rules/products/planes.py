@@ -1,0 +1,377 @@
+"""Contractions whose lanes go along the rows.
+
+Register tiles as contraction.py has them, with the roles of both sides changed: the weights are the
+scalars. Rows are neighbours in memory, as those of planes are: what some of them have for all of
+the sum is first brought into scratch, where it serves the tiles of several columns, as in its own
+memory neighbours along the sum may lie so far apart that a cache holds few of them. Or rows lie
+apart, the terms of each side by side, for so few columns that a vector of these would have idle
+lanes: then they are turned in registers, some terms at a time. CPU only. Chooses no tile sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from aot.ir import dims, expr
+from aot.ir.assumed_extents import IMAGE
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, loaded
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.target.model import CACHE_LINE
+
+# columns that rows brought into scratch serve at least, so that this costs little beside them
+SERVED = 128
+# terms of the squares that are turned in registers
+SQUARES = 16, 8, 4
+# terms that are turned before they are multiplied
+TURNED = 128
+# tiles until that whose columns are asked for; and planes that machines foresee themselves
+TILES_AHEAD, FOLLOWED = 2, 8
+
+
+def schedule_planes(work: Work) -> Loops | None:
+    """Tiles of `plan.columns` neighbours by `plan.rows` of what the contraction calls columns; None
+    where its rows are no neighbours, once the ops around it are inlined."""
+    if work.product is None:
+        return None
+    nest, plan, panel = work.nest, work.plan, work.nest.target.panel
+    output, roles = work.product
+    swapped = _swapped(output, roles)
+    if swapped is None:
+        return None
+    if expr.coefficient(swapped.weight.indices[0], swapped.columns.var) == 1:
+        return _Tiles(nest, output, swapped, plan, panel).build()
+    return _TurnedTiles(nest, output, swapped, plan, panel).build()
+
+
+def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
+    """The contraction with its sides exchanged, where lanes may go along its rows."""
+    lane = roles.rows
+    if lane is None or expr.coefficient(output.address, lane.var) is None:
+        return None
+    found: Load | None = None
+    loads = list(expr.loads(roles.left))
+    for load in loads:
+        step = expr.coefficient(load.indices[0], lane.var)
+        if load.guard is not None or step not in (0, 1):
+            found = _apart(roles) if len(loads) == 1 else None
+            break
+        found = load if step == 1 else found
+    if found is None:
+        return None
+    rows = roles.columns
+    return ContractionAxes(roles.reduce, roles.right, roles.left, found, rows, lane, roles.outer)
+
+
+def _apart(roles: ContractionAxes) -> Load | None:
+    """The left side, where its rows lie apart and the terms of each side by side."""
+    (load,) = expr.loads(roles.left)
+    assert roles.rows is not None
+    rows, steps = roles.rows, [expr.coefficient(load.indices[0], v) for v, _ in roles.reduce.axes]
+    apart = expr.coefficient(load.indices[0], rows.var)
+    if load.guard is not None or 1 not in steps or not isinstance(apart, int) or apart < 2:
+        return None
+    return load
+
+
+class _Tiles:
+    """The tiles of such a contraction and the loops around them."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+    ) -> None:
+        assert roles.rows is not None
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        self.scratch = ReusedScratch(nest)
+        self.extent = roles.rows.extent
+        self.rows = min(plan.rows, self.extent) if isinstance(self.extent, int) else plan.rows
+        self.chunks = max(1, plan.columns // nest.lanes)
+        self.tiles = dims.ceil_divide(self.extent, self.rows)
+        several = -(-SERVED // self.rows)
+        self.together = min(several, self.tiles) if isinstance(self.tiles, int) else several
+        self.staged = _Staged.of(nest, roles, self.chunks) if self.together > 1 else None
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        is_followed = isinstance(terms, int) and terms <= FOLLOWED
+        count = dims.estimate(dims.multiply(terms, roles.columns.extent), IMAGE)
+        size = None if count is None else count * roles.weight.dtype.bytes
+        l2_bytes = nest.target.l2_bytes
+        self.is_far = not is_followed and l2_bytes > 0 and (size is None or size > l2_bytes)
+
+    def build(self) -> tuple[Stmt, ...]:
+        roles, nest = self.roles, self.nest
+        size = self.chunks * nest.lanes
+        columns = Axis(nest.builder.var("nt"), dims.ceil_divide(roles.columns.extent, size))
+        group = nest.builder.var("mg")
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        work = dims.multiply(terms, self.together * (self.rows * size // 16 + 1))
+
+        def body(values: Values) -> list[Stmt]:
+            start = expr.mul(values[columns.var], expr.index(self.chunks))
+            return self._columns(values, start, expr.mul(group, expr.index(self.together)))
+
+        inside = nest.grid([*roles.outer, columns], body, work, first=0)
+        groups = dims.ceil_divide(self.tiles, self.together)
+        return (For(group, groups, LoopKind.WORKGROUP, inside, axis=1),)
+
+    def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
+        """The columns from `start` on, counted in vectors, in the rows of the tiles from `tile` on
+        that one workgroup has."""
+        staged, full = self.staged, self._tile(has_all=True)
+        if staged is None:
+
+            def placed_tile(has_all: bool, first: Expr) -> Placed:
+                kind = _AskingTile if self.is_far else Placed
+                return kind(self._tile(has_all), values, first, start)
+
+            def plain(first: Expr) -> list[Stmt]:
+                return self._either(start, lambda has_all: placed_tile(has_all, first).build())
+
+            return self._rows(tile, plain)
+
+        def placed(has_all: bool, first: Expr) -> _StagedTile:
+            return _StagedTile(full, staged, has_all, values, first, start)
+
+        def one(first: Expr) -> list[Stmt]:
+            stored = self._either(start, lambda has_all: placed(has_all, first).finish())
+            return placed(True, first).sums() + stored
+
+        filled = self._either(start, lambda has_all: placed(has_all, expr.index(0)).fill())
+        return filled + self._rows(tile, one)
+
+    def _tile(self, has_all: bool) -> Tile:
+        """A tile of all or some columns."""
+        has_all_rows = dims.modulo(self.extent, self.rows) == 0
+        shape = Shape(self.rows, self.chunks, self.nest.lanes, has_all_rows, has_all)
+        return Tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+
+    def _either(self, start: Expr, build: Callable[[bool], list[Stmt]]) -> list[Stmt]:
+        """What `build` makes of whether all columns from `start` on are there."""
+        extent, lanes = self.roles.columns.extent, self.nest.lanes
+        if dims.modulo(extent, self.chunks * lanes) == 0:
+            return build(True)
+        end = expr.mul(expr.add(start, expr.index(self.chunks)), expr.index(lanes))
+        are_there = expr.binary("le", end, expr.index(extent))
+        return [If(are_there, tuple(build(True)), tuple(build(False)))]
+
+    def _rows(self, tile: Expr, build: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """The tiles of rows from number `tile` on that one workgroup has."""
+
+        def one(n: Expr) -> list[Stmt]:
+            number = expr.add(tile, n)
+            stmts = build(expr.mul(number, expr.index(self.rows)))
+            if dims.modulo(self.tiles, self.together) == 0:
+                return stmts
+            return [If(expr.binary("lt", number, expr.index(self.tiles)), tuple(stmts))]
+
+        return self.nest.serial(self.together, one, "mt")
+
+
+class _AskingTile(Placed):
+    """A tile that asks for the columns of one that follows it, while it multiplies: planes are so
+    many that no machine foresees what is loaded of each."""
+
+    def _product(
+        self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
+    ) -> list[Stmt]:
+        return self._asked(right) + super()._product(left, right)
+
+    def _asked(self, right: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
+        first, width = loaded(right(expr.index(0), expr.index(0))), self.shape.columns
+        if first is None:
+            return []
+        line, ahead = CACHE_LINE // first.source.dtype.bytes, TILES_AHEAD * width
+        return [
+            Prefetch(first.source, expr.add(first.indices[0], expr.index(n)))
+            for n in range(ahead, ahead + width, line)
+        ]
+
+
+class _Staged:
+    """What a tile's columns have for all of the sum, in scratch."""
+
+    def __init__(self, scratch: Scratch, axes: Sequence[Axis]) -> None:
+        self.scratch = scratch
+        self.axes = axes
+
+    @staticmethod
+    def of(nest: Nest, roles: ContractionAxes, chunks: int) -> _Staged | None:
+        """The scratch of a contraction; None where it may not have as much."""
+        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+        count = dims.product([a.extent for a in axes])
+        dtype = roles.reduce.dtype
+        most = nest.target.scratch_bytes // (chunks * nest.lanes * dtype.bytes)
+        if not isinstance(count, int) or count > most:
+            return None
+        shape = count, chunks, nest.lanes
+        made = nest.builder.scratch("staged", dtype, shape, Space.WORKGROUP)
+        return _Staged(made, by_weight_step(roles.left, axes))
+
+    def place(self, values: Mapping[Var, Expr]) -> Expr:
+        """Where in scratch the vectors of a term are."""
+        at = expr.index(0)
+        for axis in self.axes:
+            at = expr.add(expr.mul(at, expr.index(axis.extent)), values[axis.var])
+        return at
+
+
+class _StagedTile(Placed):
+    """A tile whose columns are in scratch."""
+
+    def __init__(
+        self, tile: Tile, staged: _Staged, has_all: bool, values: Values, first: Expr, start: Expr
+    ) -> None:
+        super().__init__(tile, values, first, start)
+        self.shape = replace(tile.shape, has_all_columns=has_all)
+        self.staged = staged
+
+    def fill(self) -> list[Stmt]:
+        """Brings the columns into scratch."""
+        scratch = self.staged.scratch
+
+        def terms(axes: Sequence[Axis], indices: Values) -> list[Stmt]:
+            if not axes:
+                here = {**indices, **self.values}
+                place, loaded = self.staged.place(indices), super(_StagedTile, self)._right
+                return self._each_chunk(
+                    lambda u, lane: Store(scratch, (place, u, lane), loaded(here, u, lane))
+                )
+            axis, *others = axes
+            return self.nest.serial(
+                axis.extent, lambda k: terms(others, {**indices, axis.var: k}), "k"
+            )
+
+        known = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
+        return terms(self.staged.axes, known)
+
+    def sums(self) -> list[Stmt]:
+        """All of the sum, in registers."""
+        return self._zeros() + self._sum()
+
+    def finish(self) -> list[Stmt]:
+        """What becomes of it."""
+        return self._finish()
+
+    def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
+        scratch = self.staged.scratch
+        return Load(scratch, (self.staged.place(values), u, lane), scratch.dtype)
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+
+class _TurnedTiles(_Tiles):
+    """Tiles whose columns are turned in registers, a square of them and their terms at a time."""
+
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+    ) -> None:
+        extent = roles.columns.extent
+        if isinstance(extent, int):
+            most = max(1, extent // nest.lanes) * nest.lanes
+            plan = replace(plan, columns=min(plan.columns, most))
+        super().__init__(nest, output, roles, plan, panel)
+        self.staged = None
+        terms = dims.product([n for _, n in roles.reduce.axes])
+        held = min(TURNED, terms) if isinstance(terms, int) else TURNED
+        self.turned = nest.builder.scratch(
+            "turned", roles.reduce.dtype, (held, self.chunks, nest.lanes), Space.WORKGROUP
+        )
+
+    def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
+        def build(has_all: bool, first: Expr) -> list[Stmt]:
+            return TurnedTile(self._tile(has_all), self.turned, values, first, start).build()
+
+        return self._rows(
+            tile, lambda first: self._either(start, lambda has_all: build(has_all, first))
+        )
+
+
+class TurnedTile(Placed):
+    """A tile whose columns lie apart, and are turned."""
+
+    def __init__(
+        self, tile: Tile, turned: Scratch, values: Values, first: Expr, start: Expr
+    ) -> None:
+        super().__init__(tile, values, first, start)
+        self.turned = turned
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
+        assert inner is not None
+
+        def piece(begin: Expr, count: dims.Dim) -> list[Stmt]:
+            begin = expr.add(start, begin)
+            return self._turn(inner.var, indices, begin, count) + self._products(
+                inner, indices, left, begin, count
+            )
+
+        return self._pieces(inner.extent, TURNED, piece)
+
+    def _turn(self, inner: Var, indices: Values, begin: Expr, count: dims.Dim) -> list[Stmt]:
+        """Brings `count` terms of all columns into scratch: in squares that the backend turns in
+        registers, and what is left term by term."""
+        nest, turned = self.nest, self.turned
+
+        def squares(u: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            done: dims.Dim = 0
+            for side in (*(n for n in SQUARES if n <= nest.lanes), 1):
+                number = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), side)
+
+                def square(c: Expr, side: int = side, done: dims.Dim = done) -> list[Stmt]:
+                    first = expr.add(expr.index(done), expr.mul(c, expr.index(side)))
+                    return nest.unrolled(side, lambda d: term(expr.add(first, d), u), "d")
+
+                stmts += nest.serial(number, square, "c")
+                done = dims.add(done, dims.multiply(number, side))
+            return stmts
+
+        def term(k: Expr, u: Expr) -> list[Stmt]:
+            here = {**indices, **self.values, inner: expr.add(begin, k)}
+            return self._each_lane(
+                lambda lane: [Store(turned, (k, u, lane), self._right(here, u, lane))]
+            )
+
+        return nest.serial(self.shape.chunks, squares, "u")
+
+    def _products(
+        self, inner: Axis, indices: Values, left: Expr, begin: Expr, count: dims.Dim
+    ) -> list[Stmt]:
+        """The products of terms in scratch, while the next tile's columns are asked for."""
+        turned, right = self.turned, self.roles.weight
+        width = self.shape.columns
+        is_dense = expr.coefficient(right.indices[0], self.roles.columns.var) == inner.extent
+        line = CACHE_LINE // turned.dtype.bytes
+
+        def step(k: Expr) -> list[Stmt]:
+            term = expr.add(begin, k)
+            here = {**indices, inner.var: term}
+            stmts: list[Stmt] = []
+            zero = expr.index(0)
+            first = loaded(self._right({**here, inner.var: zero, **self.values}, zero, zero))
+            if is_dense and first is not None:
+                ahead = expr.mul(expr.add(term, expr.index(inner.extent)), expr.index(width))
+                at = expr.add(first.indices[0], ahead)
+                stmts += [
+                    Prefetch(first.source, expr.add(at, expr.index(n)))
+                    for n in range(0, width, line)
+                ]
+            return stmts + self._product(
+                lambda r: expr.substitute(left, {**here, **self._at(r)}),
+                lambda u, lane: Load(turned, (k, u, lane), turned.dtype),
+            )
+
+        return self.nest.serial(count, step, "k")

@@ -1,0 +1,461 @@
+"""One register tile of a contraction: its sums, the loops over what is summed, and its epilogue.
+
+Owns what happens inside a tile, given where it starts; which tiles there are is contraction.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, loaded
+from aot.kernels.nest.borders import Borders, masked, may_miss_taps, without_guard
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.row_vectors import (
+    Runs,
+    Slide,
+    are_in_line,
+    are_neighbours,
+    by_lanes,
+    by_rows,
+    by_runs,
+    by_slide,
+    holds_row_vectors,
+    row_vectors_at_a_time,
+    runs_of,
+    slide_of,
+)
+from aot.kernels.rules.products.sum_order import (
+    HALF_TERMS,
+    asks_by_tap,
+    axes_of_a_piece,
+    by_weight_step,
+    has_far_terms,
+    is_piece,
+    plus_product,
+)
+from aot.kernels.rules.products.tile_ends import Body, TileEnds, store_zero
+
+# how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
+STAGED = 256
+# vectors of it from which on rows at borders are brought into scratch
+LEAST_ASKING = 4
+
+
+class Terms(NamedTuple):
+    """Neighbouring terms of a sum.
+
+    Attributes:
+        inner: the axis along which they are, with how many; None of a single one.
+        indices: of all other axes of the sum.
+        left: what a row has of them.
+        start: the first.
+    """
+
+    inner: Axis | None
+    indices: Values
+    left: Expr
+    start: Expr = expr.index(0)
+
+
+class Tile:
+    """The statements of one register tile."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        panel: int,
+        shape: Shape,
+        scratch: ReusedScratch,
+    ) -> None:
+        self.nest = nest
+        self.output = output
+        self.roles = roles
+        self.panel = panel
+        self.shape = shape
+        self.scratch = scratch
+        self.acc: Scratch = nest.builder.scratch(
+            "acc", roles.reduce.dtype, (shape.rows, shape.chunks, self.lanes)
+        )
+        # the sums of pieces, where `acc` has no more than a piece's
+        self.pieces: Scratch | None = None
+        if roles.reduce.dtype is DType.F16 and not is_piece([n for _, n in roles.reduce.axes]):
+            self.pieces = scratch.get("pieces", DType.F32, self.acc.shape)
+
+    @property
+    def lanes(self) -> int:
+        """What runs side by side."""
+        return self.shape.width
+
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        """The tile whose first row is `first` and whose first column `start` times the width."""
+        return Placed(self, values, first, start).build()
+
+
+class Placed(TileEnds):
+    """A tile at its place."""
+
+    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
+        self.nest, self.output, self.roles = tile.nest, tile.output, tile.roles
+        self.panel, self.shape, self.scratch = tile.panel, tile.shape, tile.scratch
+        self.acc, self.pieces = tile.acc, tile.pieces
+        self.values = values
+        self.first = first
+        self.start = start
+        self.is_clamped = True
+        self.sum_with_bias = None
+        # how many of the innermost axes are summed before a piece's sums join others
+        self.piece_axes = 0
+        # the contraction that the tile's is a piece of, or is
+        self.whole = tile.roles
+
+    def build(self) -> list[Stmt]:
+        if self._may_begin_with_bias:
+            self.sum_with_bias = self._find_bias()
+        return self._zeros() + self._sum() + self._finish()
+
+    def _add_piece(self) -> list[Stmt]:
+        """Adds the sums of a piece to those of others, and begins the next one."""
+        acc, sums = self.acc, self.pieces
+        if sums is None:
+            return []
+
+        def add(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            more = expr.cast(Load(acc, (r, u, lane), acc.dtype), sums.dtype)
+            old = Load(sums, (r, u, lane), sums.dtype)
+            return Store(sums, (r, u, lane), expr.add(old, more))
+
+        return self._each_row(add, "u") + self._each_row(partial(store_zero, acc), "u")
+
+    # The reduction
+
+    def _sum(self) -> list[Stmt]:
+        """The reduction: taps outside, the axis that packed weights run along inside.
+
+        Inside the borders no guard is asked; taps that are outside for all rows are left out.
+        """
+        roles = self.roles
+        axes = [Axis(v, n) for v, n in roles.reduce.axes]
+        indices: Values = {a.var: expr.index(0) for a in axes if a.extent == 1}
+        axes = [a for a in axes if a.extent != 1]
+        axes = by_weight_step(roles.right, axes)
+        if not self.nest.is_gpu and has_far_terms(roles.left, axes):
+            # each cache line is read for all taps before others want its place
+            axes = [axes[-1], *axes[:-1]]
+        self.piece_axes = axes_of_a_piece(axes)
+        inner = axes[-1:]
+        rows = [roles.rows] if roles.rows is not None else []
+        borders = Borders.of(roles.reduce, [a.var for a in (*inner, *rows)])
+        self.is_clamped = roles.rows is None or not borders.keep(roles.left, roles.rows.var)
+        free = expr.transform(roles.left, without_guard)
+        corners = {a.var: (expr.index(0), expr.index(dims.add(a.extent, -1))) for a in axes}
+        if roles.rows is not None:
+            ends = (self._at(expr.index(r))[roles.rows.var] for r in (0, self.shape.rows - 1))
+            corners[roles.rows.var] = (next(ends), next(ends))
+        skipped = list(borders.skipped)
+        slide = None
+        if rows and self.pieces is None:
+            slide = slide_of(self.nest, free, rows[0].var, axes, self.acc.dtype)
+        others = axes
+        body: Callable[[Values], list[Stmt]] | None = None
+        if slide is not None:
+            # in the same order whether all rows are there and inside, or not
+            others = [a for a in axes if a.var != slide.tap]
+            axes = [*others, *(a for a in axes if a.var == slide.tap)]
+            if self.shape.has_all_rows:
+                body = partial(self._slid, slide, free)
+            else:
+                others = axes
+        fast = self._loops(others, indices, free, skipped, body)
+        if not borders.asked:
+            return fast
+        # on a GPU neighbouring lanes would go both ways, and the shader would be twice as long
+        if self.nest.is_gpu or not borders.are_linear_in(corners):
+            return self._loops(axes, indices, borders.asking(roles.left), skipped)
+        may_miss = bool(rows) and may_miss_taps(self.whole.reduce, rows[0].var, self.shape.rows)
+        choose = partial(borders.choose, may_miss=may_miss)
+        asking = borders.asking(roles.left)
+        if asks_by_tap(borders, axes):
+            # a tap is outside for some rows only at a tile's ends
+            ends_of_rows = {a.var: corners[a.var] for a in rows}
+
+            def either(at: Values) -> list[Stmt]:
+                fast, slow = (self._inner(axes[-1:], at, e) for e in (free, asking))
+                return choose(ends_of_rows, {**self.values, **at}, fast, slow)
+
+            return self._loops(axes[:-1], indices, free, skipped, either)
+        slow = self._loops(axes, indices, asking, skipped)
+        return choose(corners, {**self.values, **indices}, fast, slow)
+
+    def _slid(self, slide: Slide, left: Expr, here: Values) -> list[Stmt]:
+        """The products of all taps along which rows slide."""
+        here = {**here, **self._at(expr.index(0))}
+        return by_slide(
+            *(self.nest, self.shape.rows, slide),
+            lambda tap: expr.substitute(left, {**here, slide.tap: tap}),
+            lambda tap, of_row: self._product(
+                of_row, partial(self._right, {**here, slide.tap: tap, **self.values})
+            ),
+        )
+
+    def _loops(
+        self,
+        axes: Sequence[Axis],
+        indices: Values,
+        left: Expr,
+        skipped: Sequence[Expr],
+        body: Callable[[Values], list[Stmt]] | None = None,
+    ) -> list[Stmt]:
+        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known.
+        With a `body` that is inside of all of them, else products along the last one are."""
+        waiting = {a.var for a in axes}
+        known = [c for c in skipped if not expr.free_vars(c) & waiting]
+        if known:
+            left_out = [c for c in skipped if c not in known]
+            held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(self._loops(axes, indices, left, left_out, body)))]
+        inside = 0 if body is None else 1
+        is_whole = self.pieces is not None and len(axes) + inside == self.piece_axes
+        ends = self._add_piece() if is_whole else []
+        if len(axes) > 1 - inside:
+            axis = axes[0]
+            loop = self.nest.serial(
+                axis.extent,
+                lambda k: self._loops(axes[1:], {**indices, axis.var: k}, left, skipped, body),
+                "k",
+            )
+            return loop + ends
+        return (self._inner(axes, indices, left) if body is None else body(indices)) + ends
+
+    def _inner(self, axes: Sequence[Axis], indices: Values, left: Expr) -> list[Stmt]:
+        """The products along the only one of `axes`, or of one step where there is none."""
+        is_long = self.pieces is not None and self.piece_axes == 0
+        ends = self._add_piece() if is_long else []
+        if axes and any(sides := self._staged_sides(axes[0], left)):
+            return self._staged(axes[0], sides, indices, left, ends)
+        if not axes or not is_long:
+            return self._steps(Terms(axes[0] if axes else None, indices, left))
+        return self._pieces(
+            axes[0].extent,
+            HALF_TERMS,
+            lambda start, count: (
+                self._steps(Terms(Axis(axes[0].var, count), indices, left, start)) + ends
+            ),
+        )
+
+    def _pieces(
+        self, extent: dims.Dim, size: int, piece: Callable[[Expr, dims.Dim], list[Stmt]]
+    ) -> list[Stmt]:
+        """`piece(start, count)` for pieces of `size` and for what is left of an extent."""
+        whole, rest = dims.floor_divide(extent, size), dims.modulo(extent, size)
+        stmts = self.nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
+        if rest != 0:
+            stmts += piece(expr.index(dims.multiply(whole, size)), rest)
+        return stmts
+
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        """The products of some terms."""
+        inner, indices, left, start = terms
+
+        def scalar(r: Expr, here: Values) -> Expr:
+            return expr.substitute(left, {**here, **self._at(r)})
+
+        def step(here: Values, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
+            return self._product(
+                of_row or (lambda r: scalar(r, here)),
+                lambda u, lane: self._right({**here, **self.values}, u, lane),
+            )
+
+        def together(here: Values) -> list[Stmt]:
+            if not self._has_rows_together(left):
+                return step(here)
+            rows, dtype = self.shape.rows, self.acc.dtype
+            return by_rows(
+                self.nest, rows, dtype, lambda r: scalar(r, here), lambda of_row: step(here, of_row)
+            )
+
+        if inner is None:
+            return together(indices)
+
+        def at(k: Expr) -> Values:
+            return {**indices, inner.var: expr.add(start, k)}
+
+        if self._has_row_vectors(inner, left):
+            shape = self.shape
+            return by_lanes(
+                self.nest,
+                (shape.rows, inner.extent),
+                self.acc.dtype,
+                lambda r, k: scalar(r, at(k)),
+                lambda k, of_row: step(at(k), of_row),
+                row_vectors_at_a_time(self.nest, shape.rows, shape.columns, inner.extent),
+            )
+        if (runs := self._runs(inner, left)) is not None:
+            return by_runs(
+                *(self.nest, runs, (self.shape.rows, inner.extent), self.acc.dtype),
+                lambda r, place: expr.substitute(runs.left, {**indices, **place, **self._at(r)}),
+                lambda k, of_row: step(at(k), of_row),
+            )
+        steps = self._steps_together(inner)
+        if self._has_rows_together(left) and dims.modulo(inner.extent, 2) == 0:
+            steps = 2  # what a loop costs beside its products is a sixth
+        return self._in_order(inner.extent, steps, lambda k: together(at(k)))
+
+    def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
+        """`body(k)` for each step, as many written out in a loop as `steps` says."""
+        number = dims.floor_divide(extent, steps)
+        return self.nest.serial(number, lambda k: self._together(k, steps, body), "k")
+
+    def _together(self, number: Expr, steps: int, body: Body) -> list[Stmt]:
+        """Some steps, as the loop's iteration `number`."""
+        first = expr.mul(number, expr.index(steps))
+        return self.nest.unrolled(steps, lambda j: body(expr.add(first, j)), "j")
+
+    def _has_rows_together(self, left: Expr) -> bool:
+        """Whether the scalars of neighbouring rows are loaded a vector at a time: all are there."""
+        rows, shape = self.roles.rows, self.shape
+        if rows is None or not shape.has_all_rows or shape.rows % self.nest.lanes != 0:
+            return False
+        return are_neighbours(self.nest, left, rows.var, self.acc.dtype)
+
+    def _has_row_vectors(self, inner: Axis, left: Expr) -> bool:
+        """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
+        of each row beside the sums."""
+        if not are_in_line(self.nest, left, inner, self.acc.dtype):
+            return False
+        return holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
+
+    def _runs(self, inner: Axis, left: Expr) -> Runs | None:
+        """The runs in which a row's scalars lie along `inner`, where registers hold them."""
+        if self.nest.is_gpu or self.pieces is not None:
+            return None
+        if not holds_row_vectors(self.nest, self.shape.rows, self.shape.columns):
+            return None
+        return runs_of(self.nest, left, inner, self.acc.dtype)
+
+    def _steps_together(self, inner: Axis) -> int:
+        """Steps of the innermost loop that are written out: a divisor of its extent."""
+        return 1
+
+    def _product(
+        self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
+    ) -> list[Stmt]:
+        """One outer product: each row's scalar `left(row)` times the columns' vectors, of
+        `right(chunk, lane)`."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        before: list[Stmt] = []
+        columns = right
+        if self._is_masked and not nest.is_gpu and shape.rows != 1:
+            # under a mask, which is dear where it takes branches: once for all rows
+            held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
+
+            def columns(u: Expr, lane: Expr) -> Expr:
+                return Load(held, (u, lane), held.dtype)
+
+            before = self._each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
+
+        def one_row(r: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            scalar = nest.let(left(r), stmts, "a")
+
+            def one(u: Expr, lane: Expr) -> Stmt:
+                old = Load(acc, (r, u, lane), acc.dtype)
+                return Store(acc, (r, u, lane), plus_product(old, scalar, columns(u, lane)))
+
+            return stmts + self._each_chunk(one)
+
+        return before + nest.unrolled(shape.rows, one_row, "r")
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        """Which sides to bring into scratch before they are multiplied: a left one that is in order
+        and converted, or asks for borders, because a scalar at a time is slow; a right one where
+        conversions are no instructions and would leave the tile no registers."""
+        lanes, right = self.nest.lanes, self.roles.weight
+        vectors = inner.extent // lanes if isinstance(inner.extent, int) else LEAST_ASKING
+        if self.nest.is_gpu or lanes == 1 or vectors == 0:
+            return False, False
+        read = loaded(left)
+        asks = read is not None and read.guard is not None and vectors >= LEAST_ASKING
+        # rows whose scalars are lanes are asked for once in a vector of steps
+        asks = asks and not self._has_row_vectors(inner, left)
+        return (
+            read is not None
+            and (read.dtype is not self.acc.dtype or asks)
+            and expr.coefficient(read.indices[0], inner.var) == 1,
+            right.dtype is DType.F16 and not self.nest.target.converts_half,
+        )
+
+    def _staged(
+        self,
+        inner: Axis,
+        sides: tuple[bool, bool],
+        indices: Values,
+        left: Expr,
+        ends: Sequence[Stmt],
+    ) -> list[Stmt]:
+        """The reduction in pieces, each converted into scratch before its outer products; `ends`
+        follow each."""
+        nest, shape = self.nest, self.shape
+        size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
+        shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}
+        lefts, rights = (
+            self.scratch.get(name, self.acc.dtype, shapes[name]) if is_wanted else None
+            for name, is_wanted in zip(shapes, sides, strict=True)
+        )
+
+        def piece(start: Expr, count: dims.Dim) -> list[Stmt]:
+            def at(k: Expr) -> Values:
+                return {**indices, inner.var: expr.add(start, k)}
+
+            def left_of(r: Expr, k: Expr) -> Expr:
+                return expr.substitute(left, {**at(k), **self._at(r)})
+
+            def right_of(k: Expr) -> Callable[[Expr, Expr], Expr]:
+                return lambda u, lane: self._right({**at(k), **self.values}, u, lane)
+
+            stmts: list[Stmt] = []
+            if lefts is not None:
+                stmts += nest.serial(
+                    shape.rows,
+                    lambda r: nest.vectors(count, lambda k: [Store(lefts, (r, k), left_of(r, k))]),
+                    "r",
+                )
+            if rights is not None:
+                stmts += nest.serial(
+                    count,
+                    lambda k: self._each_chunk(
+                        lambda u, lane: Store(rights, (k, u, lane), right_of(k)(u, lane))
+                    ),
+                    "k",
+                )
+
+            def step(k: Expr) -> list[Stmt]:
+                return self._product(
+                    lambda r: left_of(r, k) if lefts is None else Load(lefts, (r, k), lefts.dtype),
+                    right_of(k)
+                    if rights is None
+                    else lambda u, lane: Load(rights, (k, u, lane), rights.dtype),
+                )
+
+            return [*stmts, *nest.serial(count, step, "k"), *ends]
+
+        return self._pieces(inner.extent, size, piece)
+
+    def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
+        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
+        columns = self.roles.columns
+        number, within = self._panel(u, lane)
+        at = self._column(u, lane)
+        right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
+        if not self._is_masked:
+            return right
+        return masked(right, expr.binary("lt", at, expr.index(columns.extent)))

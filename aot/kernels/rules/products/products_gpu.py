@@ -1,0 +1,314 @@
+"""A contraction's register tile on a GPU: a workgroup's lanes in a grid over rows and columns.
+
+Each lane has a small outer product of its own: a few rows, and neighbouring columns, so that what
+it reads of packed weights is contiguous. Several lanes may share one, each with a part of the
+terms, and put their sums together through shared memory. Owns the lanes' geometry; what is summed
+is products.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.analysis.cost.gpu_tiles import gpu_columns, gpu_lanes
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.ir.schedule import QUAD
+from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, loaded
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long
+from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.tile_ends import Body, store_zero
+
+MOST_LOADS = 24  # one by one, of the rows of some steps
+
+
+class GpuTile(Tile):
+    """The statements of a workgroup's tile, of whose sums each has `shares` lanes."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        panel: int,
+        shape: Shape,
+        scratch: ReusedScratch,
+        shares: int = 1,
+    ) -> None:
+        self.shares = shares
+        self.along_rows, self.along_columns = gpu_lanes(
+            nest.target, nest.lanes // shares, shape.rows, shape.width
+        )
+        own = gpu_columns(nest.target)
+        columns = own if panel % own == 0 else 1
+        if shape.width != self.along_columns * columns:  # one each
+            self.along_columns, columns = shape.width, 1
+        part = replace(
+            shape, rows=shape.rows // self.along_rows, chunks=columns, width=self.along_columns
+        )
+        super().__init__(nest, output, roles, panel, part, scratch)
+
+    @property
+    def lanes(self) -> int:
+        return self.nest.lanes  # all loops over lanes of a kernel are as long
+
+    @property
+    def places(self) -> int:
+        """Lanes of different rows or columns."""
+        return self.along_rows * self.along_columns
+
+    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        def part(body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
+            def lanes(lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                placed = PlacedOnGpu(self, values, first, start, lane, stmts)
+                return self.of_used(lane, stmts + body(placed))
+
+            return self.nest.spread(self.lanes, lanes)
+
+        if self.shares == 1:
+            return [part(lambda placed: placed.build())]
+        parts = self.parts()
+        return [
+            part(lambda placed: placed.share(parts)),
+            Barrier(),
+            part(lambda placed: placed.finish_shared(parts)),
+        ]
+
+    def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+        """What a lane does that has sums of the tile."""
+        used = self.places * self.shares
+        if used == self.lanes:
+            return stmts
+        return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+
+    def parts(self) -> Scratch:
+        """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
+        count = self.shares * self.shape.rows * self.shape.chunks * self.places
+        return self.scratch.get("parts", self.acc.dtype, (count,))
+
+    def place_of(self, share: Expr, r: Expr, u: Expr, place: Expr) -> Expr:
+        """Where a share of a lane's sum of row `r` and column `u` is."""
+        number = share
+        for size, at in ((self.shape.rows, r), (self.shape.chunks, u), (self.places, place)):
+            number = expr.add(expr.mul(number, expr.index(size)), at)
+        return number
+
+
+class PlacedOnGpu(Placed):
+    """The part of a tile that is a lane's."""
+
+    def __init__(
+        self,
+        tile: GpuTile,
+        values: Values,
+        first: Expr,
+        start: Expr,
+        lane: Expr,
+        stmts: list[Stmt],
+    ) -> None:
+        let, across = tile.nest.let, expr.index(tile.along_columns)
+        own_rows = expr.index(tile.shape.rows)
+        # lanes of one share are neighbours, those of one row within them
+        self.tile, self.shares = tile, tile.shares
+        self.number, place = expr.index(0), lane
+        if self.shares > 1:
+            places = expr.index(tile.places)
+            self.number = let(expr.binary("floordiv", lane, places), stmts, "share")
+            place = let(expr.binary("floormod", lane, places), stmts, "place")
+        self.lane, self.place_of_lane = lane, place
+        is_split = tile.along_rows > 1
+        row = expr.binary("floordiv", place, across) if is_split else expr.index(0)
+        column = expr.binary("floormod", place, across) if is_split else place
+        self.place_of_row, self.place_of_column = row, column
+        first = let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
+        super().__init__(tile, values, first, start)
+        # the first of its columns, a multiple of how many it has
+        self.column = let(
+            expr.add(
+                expr.mul(start, expr.index(self.shape.columns)),
+                expr.mul(column, expr.index(self.shape.chunks)),
+            ),
+            stmts,
+            "column",
+        )
+        self.place = self._first_panel(stmts)
+
+    # Sums that lanes share
+
+    def share(self, parts: Scratch) -> list[Stmt]:
+        """Adds up this lane's share of the terms, for all that have the tile."""
+        return self._zeros() + self._sum() + self.hand_over(parts)
+
+    def hand_over(self, parts: Scratch) -> list[Stmt]:
+        """Stores this lane's share of the sums for those that finish them."""
+        acc, place = self.acc, self.place_of_lane
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            at = self.tile.place_of(self.number, r, u, place)
+            return Store(parts, (at,), Load(acc, (r, u, lane), acc.dtype))
+
+        return self._each_row(store)
+
+    def finish_shared(self, parts: Scratch) -> list[Stmt]:
+        """Epilogue and stores of some of the rows, of which each lane that has the tile has as
+        many, once the shares of all are added up."""
+        nest, rows, zero = self.nest, self.shape.rows, expr.index(0)
+        space = Space.REGISTER if self._has_all_or_none else Space.PRIVATE
+        total = nest.builder.scratch(
+            "total", parts.dtype, (1, self.shape.chunks, nest.lanes), space
+        )
+
+        def turn(n: Expr) -> list[Stmt]:
+            r = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
+
+            def add(part: Expr, u: Expr, lane: Expr) -> Stmt:
+                at = self.tile.place_of(part, r, u, self.place_of_lane)
+                more = Load(parts, (at,), parts.dtype)
+                old = Load(total, (zero, u, lane), total.dtype)
+                return Store(total, (zero, u, lane), expr.add(old, more))
+
+            stmts = self._each_chunk(lambda u, lane: store_zero(total, zero, u, lane))
+            stmts += nest.serial(
+                self.shares, lambda p: self._each_chunk(lambda u, lane: add(p, u, lane)), "p"
+            )
+            stmts += self._finish_of(r, total)
+            if rows % self.shares == 0:
+                return stmts
+            return [If(expr.binary("lt", r, expr.index(rows)), tuple(stmts))]
+
+        return nest.serial(-(-rows // self.shares), turn, "r")
+
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        stmts = super()._steps(terms)
+        if terms.inner is not None or self.shares == 1:
+            return stmts
+        return [If(expr.binary("eq", self.number, expr.index(0)), tuple(stmts))]
+
+    def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
+        """As everywhere; of lanes that share the sum each has every so many-th turn of the loop."""
+        if self.shares == 1:
+            return super()._in_order(extent, steps, body)
+        turns = dims.floor_divide(extent, steps)
+
+        def own(k: Expr) -> list[Stmt]:
+            number = expr.add(expr.mul(k, expr.index(self.shares)), self.number)
+            found = self._together(number, steps, body)
+            if dims.modulo(turns, self.shares) == 0:
+                return found
+            return [If(expr.binary("lt", number, expr.index(turns)), tuple(found))]
+
+        return self.nest.serial(dims.ceil_divide(turns, self.shares), own, "k")
+
+    def _first_panel(self, stmts: list[Stmt]) -> tuple[Expr, Expr]:
+        panel = expr.index(self.panel)
+        number = expr.binary("floordiv", self.column, panel)
+        within = expr.binary("floormod", self.column, panel)
+        if not self._covers():
+            # columns past the last panel read that one again; they aren't stored
+            last = expr.index(dims.add(self.roles.columns.extent, -1))
+            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
+        return self.nest.let(number, stmts, "panel"), self.nest.let(within, stmts, "within")
+
+    def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        return body(self.lane)
+
+    def _loops(
+        self,
+        axes: Sequence[Axis],
+        indices: Values,
+        left: Expr,
+        skipped: Sequence[Expr],
+        body: Callable[[Values], list[Stmt]] | None = None,
+    ) -> list[Stmt]:
+        """As everywhere, but a loop for both axes of taps: each has all sums of a lane go round."""
+        if len(axes) < 3 or self.pieces is not None:
+            return super()._loops(axes, indices, left, skipped, body)
+        down, along, *rest = axes
+        size = expr.index(along.extent)
+
+        def tap(k: Expr) -> list[Stmt]:
+            both = {
+                down.var: expr.binary("floordiv", k, size),
+                along.var: expr.binary("floormod", k, size),
+            }
+            return self._loops(rest, {**indices, **both}, left, skipped, body)
+
+        return self.nest.serial(dims.multiply(down.extent, along.extent), tap, "k")
+
+    def _steps_together(self, inner: Axis) -> int:
+        """As many as a row's elements are loaded at a time: where they lie side by side, and the
+        first of them at a multiple of a vector's bytes; else a few, as a loop of one step is mostly
+        the loop. Where sums are no vectors it would be most of a shader."""
+        rows = loaded(self.roles.left)
+        has_vectors = self.shape.chunks % QUAD == 0 and (
+            self.roles.is_packed or self.shape.has_all_columns
+        )
+        if not has_vectors or rows is None or not isinstance(rows.source, Buffer):
+            return 1
+        gpu = self.nest.target.gpu
+        if rows.dtype.is_packed and not (gpu is not None and gpu.integer_dot_product):
+            return 1  # part by part, one step is as long as four of others
+        is_row = expr.coefficient(rows.indices[0], inner.var) == rows.dtype.parts
+        is_aligned = rows.source.alignment % (QUAD * rows.dtype.bytes) == 0
+        if is_row and is_aligned and dims.modulo(inner.extent, QUAD) == 0:
+            return QUAD
+        few = range(min(QUAD, MOST_LOADS // self.shape.rows), 1, -1)
+        return next((n for n in few if dims.modulo(inner.extent, n) == 0), 1)
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        return expr.add(self.column, u)
+
+    def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        number, within = self.place
+        return number, expr.add(within, u)
+
+    def _finish(self) -> list[Stmt]:
+        """The epilogue for each row, or once for all elements where it is long: written out for
+        each it would be most of a shader, and memory for the sums is most of it elsewhere."""
+        nest, acc, rows = self.nest, self.acc, self.shape.rows
+        if rows * self.shape.chunks == 1:
+            return super()._finish()
+        if self._has_all_or_none and not is_long(self.output.values, self.roles.reduce):
+            return nest.unrolled(rows, lambda r: self._finish_of(r, acc), "r")
+        tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
+        stored = self._each_row(
+            lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+        )
+        return stored + nest.serial(rows, lambda r: self._finish_of(r, tile), "r")
+
+    def _finish_of(self, r: Expr, source: Scratch) -> list[Stmt]:
+        """Epilogue and stores of row `r`; a source of one row has just that."""
+        finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
+        return finish(r, source)
+
+    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+        is_one = source.shape[0] == 1
+        return super()._stores(here, source, expr.index(0) if is_one else r, u, lane)
+
+    @property
+    def _has_all_or_none(self) -> bool:
+        """Whether a lane's columns are all there or none is, and each is one store."""
+        columns = self.roles.columns.extent
+        return not self.output.others and dims.modulo(columns, self.shape.chunks) == 0
+
+    def _finish_one_by_one(self, r: Expr, source: Scratch) -> list[Stmt]:
+        return self._finish_row(r, source, self.nest.serial)
+
+    def _finish_together(self, r: Expr, source: Scratch) -> list[Stmt]:
+        """As `_finish_row`, a lane's columns as neighbours that may be stored at once."""
+        nest, roles, shape = self.nest, self.roles, self.shape
+        here, conditions = self._at(r, is_clamped=False), list[Expr]()
+        if roles.rows is not None and not shape.has_all_rows:
+            row = expr.add(self.first, r)
+            conditions.append(expr.binary("lt", row, expr.index(roles.rows.extent)))
+        if not shape.has_all_columns:
+            conditions.append(expr.binary("lt", self.column, expr.index(roles.columns.extent)))
+        stmts = nest.unrolled(
+            shape.chunks, lambda u: self._stores(here, source, r, u, self.lane), "u"
+        )
+        are_there = expr.all_of(conditions)
+        return stmts if are_there is None else [If(are_there, tuple(stmts))]

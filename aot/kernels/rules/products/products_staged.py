@@ -1,0 +1,454 @@
+"""A contraction's tile on a GPU with what is multiplied in shared memory.
+
+A workgroup brings some terms of its tile's rows and columns there, and each lane multiplies them
+from there, so that memory is read once for a tile and not for every lane. While it does, the next
+terms are on their way to registers. Rows are those of all windows, whatever axes they lie along.
+Owns what is brought, in which order, and where it lies; products_gpu.py has the lanes' tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.cost.gpu_tiles import row_stride, staged_bytes
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.schedule import QUAD, StageSchedule
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Barrier, For, If, LoopKind, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.borders import masked
+from aot.kernels.nest.index_math import simplifier
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.products_gpu import GpuTile, PlacedOnGpu
+from aot.kernels.rules.products.sum_order import by_weight_step
+
+# how much of the terms that are brought may be none, as a share of those that are there
+MOST_IDLE = 0.25
+
+
+def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
+    """The output with all axes that only the left side varies along as one."""
+    left, right = expr.free_vars(roles.left), expr.free_vars(roles.right)
+    others = (*roles.outer, *(() if roles.rows is None else (roles.rows,)))
+    rows = [a for a in output.axes if a in others and a.var in left and a.var not in right]
+    if len(rows) < 2:
+        return output
+    merged = Axis(nest.builder.var("m"), dims.product([a.extent for a in rows]))
+    place: Values = {}
+    rest: Expr = merged.var
+    for axis in reversed(rows[1:]):
+        size = expr.index(axis.extent)
+        place[axis.var] = expr.binary("floormod", rest, size)
+        rest = expr.binary("floordiv", rest, size)
+    place[rows[0].var] = rest
+    axes = [a for a in output.axes if a not in rows]
+    axes.insert(len(axes) - 1, merged)
+    simple = simplifier([*output.values, output.address], {a.var: a.extent for a in axes})
+    memo: dict[Expr, Expr] = {}
+    return output.rewritten(lambda e: simple(expr.substitute(e, place, memo)), axes)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What is summed, in steps of `count` terms.
+
+    Attributes:
+        axes: of the sum, outermost first, each of several terms.
+        is_flat: whether steps go over all axes as over one, and terms are taken apart; else over
+            the last one, tap by tap.
+    """
+
+    axes: Sequence[Axis]
+    count: int
+    is_flat: bool
+
+    @staticmethod
+    def of(axes: Sequence[Axis], count: int) -> _Terms:
+        inner = axes[-1].extent
+        is_idle = isinstance(inner, int) and -inner % count > MOST_IDLE * inner
+        return _Terms(axes, count, len(axes) > 1 and is_idle)
+
+    @property
+    def inner(self) -> dims.Dim:
+        """Terms that steps go over at a time."""
+        return dims.product([a.extent for a in self.axes]) if self.is_flat else self.axes[-1].extent
+
+    @property
+    def steps(self) -> dims.Dim:
+        taps = () if self.is_flat else [a.extent for a in self.axes[:-1]]
+        return dims.multiply(dims.product(taps), dims.ceil_divide(self.inner, self.count))
+
+    @property
+    def line(self) -> Var | None:
+        """The axis along which the terms of a step are neighbours."""
+        return None if self.is_flat else self.axes[-1].var
+
+    def at(self, nest: Nest, step: Expr, into: list[Stmt]) -> Callable[[Expr], tuple[Values, Expr]]:
+        """What the axes are at a term of a step, and how many terms stand before it."""
+        size, place = expr.index(self.count), dict[Var, Expr]()
+        if self.is_flat:
+            first = expr.mul(step, size)
+            return lambda k: (self._taken_apart(expr.add(first, k), self.axes), expr.add(first, k))
+        inner = self.axes[-1]
+        blocks = expr.index(dims.ceil_divide(inner.extent, self.count))
+        taps = nest.let(expr.binary("floordiv", step, blocks), into, "tap")
+        block = expr.binary("floormod", step, blocks) if len(self.axes) > 1 else step
+        first = nest.let(expr.mul(block, size), into, "k")
+        if len(self.axes) > 1:
+            place = self._taken_apart(taps, self.axes[:-1])
+        return lambda k: ({**place, inner.var: expr.add(first, k)}, expr.add(first, k))
+
+    @staticmethod
+    def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
+        place: Values = {}
+        for axis in reversed(axes[1:]):
+            size = expr.index(axis.extent)
+            place[axis.var] = expr.binary("floormod", whole, size)
+            whole = expr.binary("floordiv", whole, size)
+        return {**place, axes[0].var: whole}
+
+
+class StagedTiles:
+    """The tiles of a contraction whose rows are one axis, and the loops around them."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        panel: int,
+        terms: _Terms,
+    ) -> None:
+        assert roles.rows is not None
+        self.nest, self.output, self.roles = nest, output, roles
+        self.panel, self.terms = panel, terms
+        self.along = roles.rows
+        self.rows, self.columns = plan.rows, plan.columns
+        has_rows = dims.modulo(self.along.extent, self.rows) == 0
+        has_columns = dims.modulo(roles.columns.extent, self.columns) == 0
+        shape = Shape(self.rows, 1, self.columns, has_rows, has_columns)
+        scratch = ReusedScratch(nest)
+        self.tile = GpuTile(nest, output, roles, panel, shape, scratch, plan.shares)
+        self.has_all_rows, self.has_all_columns = has_rows, has_columns
+
+    @staticmethod
+    def of(
+        nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+    ) -> StagedTiles | None:
+        """None where the plan wants none, or the kernel is not what it took it for."""
+        sides, gpu = (roles.reduce, roles.left, roles.right), nest.target.gpu
+        if not plan.staged or gpu is None or roles.rows is None:
+            return None
+        if any(side.dtype is not DType.F32 for side in sides) or roles.weight.dtype.is_packed:
+            return None
+        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+        tile = plan.rows, plan.columns, plan.shares, plan.staged
+        needed = staged_bytes(*tile, nest.lanes, plan.rows * plan.columns // nest.lanes + 1)
+        if not axes or needed > gpu.max_shared_bytes or plan.staged < QUAD * plan.shares:
+            return None
+        terms = _Terms.of(by_weight_step(roles.right, axes), plan.staged)
+        made = StagedTiles(nest, output, roles, plan, panel, terms)
+        return made if made.tile.shape.chunks % QUAD == 0 else None
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, roles = self.nest, self.roles
+        tile_of_rows = Axis(nest.builder.var("mt"), dims.ceil_divide(self.along.extent, self.rows))
+        across = nest.builder.var("nt")
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[tile_of_rows.var], expr.index(self.rows))
+            return self._tile(values, first, across)
+
+        # rows go along x, the one axis that may be long
+        stmts = nest.grid([*roles.outer, tile_of_rows], body, 1)
+        tiles = dims.ceil_divide(roles.columns.extent, self.columns)
+        return (For(across, tiles, LoopKind.WORKGROUP, stmts, axis=1),)
+
+    def _tile(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+        nest, tile = self.nest, self.tile
+        alone = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
+        staged = _Staged(self, {**values, **alone}, first, start)
+
+        def part(body: Callable[[_PlacedStaged], list[Stmt]]) -> Stmt:
+            return nest.spread(nest.lanes, lambda lane: placed(lane, body))
+
+        def placed(lane: Expr, body: Callable[[_PlacedStaged], list[Stmt]]) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            made = _PlacedStaged(tile, values, first, start, lane, stmts)
+            return tile.of_used(lane, stmts + body(made))
+
+        def step(n: Expr) -> list[Stmt]:
+            last = expr.index(dims.add(self.terms.steps, -1))
+            following = expr.binary("min", expr.add(n, expr.index(1)), last)
+
+            def multiply(lane: Expr) -> list[Stmt]:
+                fetched = [] if self.terms.steps == 1 else staged.fetch(following, lane)
+                return fetched + placed(lane, lambda p: p.products(staged))
+
+            return [
+                nest.spread(nest.lanes, staged.put),
+                Barrier(),
+                nest.spread(nest.lanes, multiply),
+                Barrier(),
+            ]
+
+        stmts = [
+            nest.spread(nest.lanes, lambda lane: staged.fetch(expr.index(0), lane)),
+            part(lambda p: p.begin()),
+            *nest.serial(self.terms.steps, step, "k"),
+        ]
+        if tile.shares == 1:
+            return [*stmts, part(lambda p: p.finish())]
+        parts = tile.parts()
+        return [
+            *stmts,
+            part(lambda p: p.hand_over(parts)),
+            Barrier(),
+            part(lambda p: p.finish_shared(parts)),
+        ]
+
+
+class _Staged:
+    """A tile's rows and columns on their way to shared memory, four neighbours at a time.
+
+    Attributes:
+        rows: fours of terms, rows, four terms.
+        columns: terms, fours of a lane's columns, lanes, four columns: so that lanes that stand
+            next to each other load what lies so.
+    """
+
+    def __init__(self, tiles: StagedTiles, values: Values, first: Expr, start: Expr) -> None:
+        nest, tile = tiles.nest, tiles.tile
+        self.tiles, self.nest, self.roles = tiles, nest, tiles.roles
+        self.values, self.first = values, first
+        self.start = expr.mul(start, expr.index(tiles.columns))
+        self.terms, self.count = tiles.terms, tiles.terms.count
+        self.own = tile.shape.chunks
+        fours, scratch = self.count // QUAD, tile.scratch
+        stride = row_stride(tiles.rows, self.count)
+        self.rows = scratch.get("rows", DType.F32, (fours, stride, QUAD))
+        shape = (self.count, self.own // QUAD, tile.along_columns, QUAD)
+        self.columns = scratch.get("columns", DType.F32, shape)
+        quads = [fours * tiles.rows, self.count * tiles.columns // QUAD]
+        self.loads = _Loads(nest, "row", quads[0]), _Loads(nest, "weight", quads[1])
+        line = self.terms.line
+        self.has_lines = line is not None and _is_next(roles_load(self.roles.left), line)
+        self.has_columns = self.roles.is_packed or _is_next(
+            self.roles.weight, self.roles.columns.var
+        )
+        self.has_own_lines = (
+            not self.has_columns and line is not None and _is_next(self.roles.weight, line)
+        )
+
+    def fetch(self, step: Expr, lane: Expr) -> list[Stmt]:
+        """Loads what a lane brings of a step's terms into its registers."""
+        stmts: list[Stmt] = []
+        at = self.terms.at(self.nest, step, stmts)
+        rows, weights = self.loads
+        stmts += rows.fetch(lane, lambda q, into: self._row_at(q, at, into))
+        return stmts + weights.fetch(lane, lambda q, into: self._weight_at(q, at, into))
+
+    def put(self, lane: Expr) -> list[Stmt]:
+        """Stores what it brought into shared memory."""
+        rows, weights = self.loads
+        return rows.put(lane, self._row_place) + weights.put(lane, self._weight_place)
+
+    # Rows
+
+    def _row_of(self, q: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+        """The four of terms, and the row, that are brought together."""
+        fours, rows = self.count // QUAD, self.tiles.rows
+        return self._split(q, fours, into) if self.has_lines else self._turned(q, rows, into)
+
+    def _row_place(self, q: Expr, into: list[Stmt]) -> Callable[[Expr], Store]:
+        four, row = self._row_of(q, into)
+        return lambda v: Store(self.rows, (four, row, v), expr.const(0, DType.F32))
+
+    def _row_at(self, q: Expr, at: At, into: list[Stmt]) -> Callable[[Expr], Expr]:
+        four, row = self._row_of(q, into)
+        along, nest = self.tiles.along, self.nest
+        number = expr.add(self.first, row)
+        if not self.tiles.has_all_rows:
+            number = expr.binary("min", number, expr.index(dims.add(along.extent, -1)))
+        place = {**self.values, along.var: nest.let(number, into, "m")}
+        begin = nest.let(expr.mul(four, expr.index(QUAD)), into, "k")
+
+        def value(v: Expr) -> Expr:
+            return self._there(self.roles.left, expr.add(begin, v), at, place)
+
+        return value
+
+    def _there(self, side: Expr, k: Expr, at: At, place: Values) -> Expr:
+        """A side at a term of the step; 0 where there is none."""
+        terms, before = at(k)
+        found = expr.substitute(side, {**place, **terms})
+        return self._masked(found, before)
+
+    def _masked(self, e: Expr, before: Expr) -> Expr:
+        if dims.modulo(self.terms.inner, self.count) == 0:
+            return e
+        is_there = expr.binary("lt", before, expr.index(self.terms.inner))
+        return expr.select(is_there, masked(e, is_there), expr.const(0, e.dtype))
+
+    # Columns
+
+    def _weight_of(self, q: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+        """The term, or four of terms, and the four of columns, or column, that are brought
+        together."""
+        if self.has_own_lines:
+            return self._split(q, self.count // QUAD, into)
+        fours = self.tiles.columns // QUAD
+        four, k = self._split(q, fours, into)
+        return k, four
+
+    def _weight_place(self, q: Expr, into: list[Stmt]) -> Callable[[Expr], Store]:
+        k, column = self._weight_of(q, into)
+        four, zero = expr.index(QUAD), expr.const(0, DType.F32)
+
+        def place(column: Expr, k: Expr, v: Expr) -> Store:
+            within = expr.binary("floormod", column, expr.index(self.own))
+            lane = expr.binary("floordiv", column, expr.index(self.own))
+            return Store(self.columns, (k, expr.binary("floordiv", within, four), lane, v), zero)
+
+        if self.has_own_lines:
+            v_of = expr.binary("floormod", column, four)
+            return lambda v: place(column, expr.add(expr.mul(k, four), v), v_of)
+        return lambda v: place(expr.mul(column, four), k, v)
+
+    def _weight_at(self, q: Expr, at: At, into: list[Stmt]) -> Callable[[Expr], Expr]:
+        k, column = self._weight_of(q, into)
+        nest, four = self.nest, expr.index(QUAD)
+        if self.has_own_lines:
+            begin = nest.let(expr.mul(k, four), into, "k")
+            column = nest.let(expr.add(self.start, column), into, "n")
+            return lambda v: self._weight(expr.add(begin, v), column, expr.index(0), at)
+        column = nest.let(expr.add(self.start, expr.mul(column, four)), into, "n")
+        return lambda v: self._weight(k, column, v, at)
+
+    def _weight(self, k: Expr, column: Expr, v: Expr, at: At) -> Expr:
+        """The right side at a term and `v` columns behind one that a four begins with."""
+        roles, panel = self.roles, expr.index(self.tiles.panel)
+        terms, before = at(k)
+        number = expr.binary("floordiv", column, panel)
+        extent = roles.columns.extent
+        if not self.tiles.has_all_columns:
+            last = expr.index(dims.add(extent, -1))
+            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
+        within = expr.add(expr.binary("floormod", column, panel), v)
+        whole = expr.add(column, v)
+        values = {**self.values, **terms, roles.columns.var: whole}
+        found = roles.weight_at(self.tiles.panel, number, within, values)
+        if not self.tiles.has_all_columns and (not roles.is_packed or roles.has_factors):
+            found = masked(found, expr.binary("lt", whole, expr.index(extent)))
+        return self._masked(found, before)
+
+    def _split(self, q: Expr, size: int, into: list[Stmt]) -> tuple[Expr, Expr]:
+        """A number's place in its part of `size`, and the part."""
+        within = self.nest.let(expr.binary("floormod", q, expr.index(size)), into, "w")
+        return within, self.nest.let(expr.binary("floordiv", q, expr.index(size)), into, "p")
+
+    def _turned(self, q: Expr, size: int, into: list[Stmt]) -> tuple[Expr, Expr]:
+        within, part = self._split(q, size, into)
+        return part, within
+
+
+At = Callable[[Expr], tuple[Values, Expr]]
+Place = Callable[[Expr, list[Stmt]], Callable[[Expr], Store]]
+Value = Callable[[Expr, list[Stmt]], Callable[[Expr], Expr]]
+
+
+class _Loads:
+    """Some fours of elements that a workgroup's lanes bring, each as many, held in registers."""
+
+    def __init__(self, nest: Nest, name: str, total: int) -> None:
+        self.nest, self.total = nest, total
+        self.each = -(-total // nest.lanes)
+        shape = (self.each, QUAD, nest.lanes)
+        self.held = nest.builder.scratch(name, DType.F32, shape, Space.REGISTER)
+
+    def fetch(self, lane: Expr, value: Value) -> list[Stmt]:
+        """Loads a lane's fours, element by element of `value(number)`."""
+
+        def four(n: Expr, q: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            of = value(q, stmts)
+            return stmts + self.nest.unrolled(
+                QUAD, lambda v: [Store(self.held, (n, v, lane), of(v))], "v"
+            )
+
+        return self._each(lane, four)
+
+    def put(self, lane: Expr, place: Place) -> list[Stmt]:
+        """Stores them, each where `place(number)` says."""
+
+        def four(n: Expr, q: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            at = place(q, stmts)
+
+            def one(v: Expr) -> list[Stmt]:
+                into = at(v)
+                return [Store(into.target, into.indices, Load(self.held, (n, v, lane), DType.F32))]
+
+            return stmts + self.nest.unrolled(QUAD, one, "v")
+
+        return self._each(lane, four)
+
+    def _each(self, lane: Expr, four: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        def numbered(n: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            number = expr.add(expr.mul(n, expr.index(self.nest.lanes)), lane)
+            q = self.nest.let(number, stmts, "q")
+            if self.total % self.nest.lanes == 0:
+                return stmts + four(n, q)
+            is_there = expr.binary("lt", q, expr.index(self.total))
+            return [*stmts, If(is_there, tuple(four(n, q)))]
+
+        return self.nest.unrolled(self.each, numbered, "n")
+
+
+class _PlacedStaged(PlacedOnGpu):
+    """The part of a tile that is a lane's, whose terms come from shared memory."""
+
+    def begin(self) -> list[Stmt]:
+        return self._zeros()
+
+    def finish(self) -> list[Stmt]:
+        return self._finish()
+
+    def products(self, staged: _Staged) -> list[Stmt]:
+        """The products of a lane's share of a step's terms."""
+        row = expr.mul(self.place_of_row, expr.index(self.shape.rows))
+        four = expr.index(QUAD)
+
+        def some(n: Expr) -> list[Stmt]:
+            number = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
+            return self.nest.unrolled(QUAD, lambda j: one(number, j), "j")
+
+        def one(number: Expr, j: Expr) -> list[Stmt]:
+            k = expr.add(expr.mul(number, four), j)
+
+            def left(r: Expr) -> Expr:
+                return Load(staged.rows, (number, expr.add(row, r), j), DType.F32)
+
+            def right(u: Expr, _: Expr) -> Expr:
+                half, v = expr.binary("floordiv", u, four), expr.binary("floormod", u, four)
+                return Load(staged.columns, (k, half, self.place_of_column, v), DType.F32)
+
+            return self._product(left, right)
+
+        return self.nest.serial(staged.count // QUAD // self.shares, some, "k")
+
+
+def roles_load(e: Expr) -> Load | None:
+    """The one load that an expression makes; None where there are several or none."""
+    found = list(expr.loads(e))
+    return found[0] if len(found) == 1 else None
+
+
+def _is_next(load: Load | None, var: Var) -> bool:
+    """Whether neighbours along `var` are so in memory."""
+    return load is not None and expr.coefficient(load.indices[0], var) == 1

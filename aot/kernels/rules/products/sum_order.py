@@ -1,0 +1,77 @@
+"""In which order, in which pieces and how the terms of a sum over several axes are added up.
+
+Owns no loop: products.py has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aot.ir import dims, expr
+from aot.ir.assumed_extents import WEIGHT_STRIDE
+from aot.ir.expr import Dot, Expr, Fma, Var
+from aot.kernels.nest.borders import Borders
+from aot.kernels.nest.nest import Axis
+
+# terms that are added up in f16; the sums of more are added up in f32
+HALF_TERMS = 256
+# addresses that a first cache keeps at one place, and how far apart those are
+WAYS, PAGE = 8, 4096
+# steps along the last axis of a sum that asking about borders before them costs little beside
+STEPS_A_TAP = 16
+
+
+def is_piece(extents: list[dims.Dim]) -> bool:
+    """Whether a sum over axes of `extents` has no more terms than are added up in f16."""
+    terms = dims.product(extents)
+    return isinstance(terms, int) and terms <= HALF_TERMS
+
+
+def axes_of_a_piece(axes: Sequence[Axis]) -> int:
+    """How many of the innermost axes have no more terms than are added up in f16."""
+    count = 0
+    while count < len(axes) and is_piece([a.extent for a in axes[-count - 1 :]]):
+        count += 1
+    return count
+
+
+def asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
+    """Whether what lies along the last of a sum's axes is so much that borders are asked about
+    before it, tap by tap, rather than once for all taps of a tile."""
+    if len(axes) < 2 or any(axes[-1].var in expr.free_vars(c) for c in borders.asked):
+        return False
+    extent = axes[-1].extent
+    return not isinstance(extent, int) or extent >= STEPS_A_TAP
+
+
+def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
+    """Whether what lies along the last of the axes of a sum, with others around it, is so far apart
+    that a cache has one place for all of it: multiples of a page."""
+    if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= WAYS):
+        return False
+    for load in expr.loads(left):
+        step = expr.coefficient(load.indices[0], axes[-1].var)
+        if isinstance(step, int) and step and step * load.dtype.bytes % PAGE == 0:
+            return True
+    return False
+
+
+def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:
+    """Axes of a sum, outermost first: along the innermost lie the weights."""
+    return sorted(axes, key=lambda a: -_step_or_large(weight, a.var))
+
+
+def _step_or_large(load: Expr, var: Var) -> int:
+    """Stride of the weights along a reduced axis; the smallest goes innermost."""
+    found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
+    steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
+    return min((s for s in steps if s is not None), default=1 << 30)
+
+
+def plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
+    """`total + a * b`, of words the sum of their parts' products; integers have no fused form."""
+    if a.dtype.is_packed:
+        return Dot(a, b, total)
+    if total.dtype.is_float:
+        return Fma(a, b, total, total.dtype)
+    return expr.add(total, expr.mul(a, b))

@@ -1,0 +1,240 @@
+"""Contractions whose weights the second level of cache doesn't hold: sums in pieces of their terms.
+
+A workgroup adds up a piece of the terms for all of its tiles of rows before it comes to the next
+piece, so that the weights of a piece are read from the cache by all tiles but the first. Sums wait
+in scratch meanwhile; each is added up in the order that it is without pieces, to the same bits.
+Owns the pieces and the loops over them; products.py has what happens in a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.analysis.cost.plan import are_far
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
+
+# bytes of sums that wait, and tiles of rows that they may belong to: each more reads weights for
+# less, and needs more rows' terms in the cache beside them
+MOST_BYTES, MOST_TILES = 65536, 32
+SUM_BYTES = DType.F32.bytes
+# terms of a piece, of which sums are loaded and stored once
+LEAST_TERMS = 64
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a sum is taken apart.
+
+    Attributes:
+        outer: the axes that pieces have one index of, outermost first.
+        inner: the others.
+        size: terms along the first of `inner` that a piece has, of which there are several.
+    """
+
+    outer: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    size: int
+
+    @staticmethod
+    def of(nest: Nest, roles: ContractionAxes, columns: int) -> Pieces | None:
+        """The pieces of a sum for tiles of `columns`, None where it has none: where the cache holds
+        all terms of a tile's weights, or extents are not known."""
+        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+        axes = by_weight_step(roles.right, axes)
+        terms, cache = dims.product([a.extent for a in axes]), nest.target.l2_bytes
+        width = columns * roles.weight.dtype.bytes
+        if not isinstance(terms, int) or roles.reduce.dtype is not DType.F32:
+            return None
+        if nest.is_gpu or nest.lanes == 1:
+            return None
+        if not are_far(terms * width, cache) or has_far_terms(roles.left, axes):
+            return None
+        most = max(LEAST_TERMS, cache // 4 // width)
+        outer: list[Axis] = []
+        left = terms
+        while len(axes) > 1 and left > most:
+            outer.append(axes.pop(0))
+            left //= _known(outer[-1].extent)
+        extent = _known(axes[0].extent)
+        inside = left // extent
+        # pieces of one size, so that there is one loop
+        sizes = [n for n in range(1, extent + 1) if extent % n == 0 and n * inside >= LEAST_TERMS]
+        fitting = [n for n in sizes if n * inside <= most]
+        fitting = fitting or [n for n in sizes[:1] if not are_far(n * inside * width, cache)]
+        return Pieces(tuple(outer), tuple(axes), fitting[-1]) if fitting else None
+
+    def part_of(self, roles: ContractionAxes, at: Values, start: Expr) -> ContractionAxes:
+        """The contraction of one piece, that at `at` of the outer axes and from `start` on."""
+        first = self.inner[0]
+        values = {**at, first.var: expr.add(start, first.var)}
+
+        def placed(e: Expr) -> Expr:
+            return expr.substitute(e, values)
+
+        weight = placed(roles.weight)
+        assert isinstance(weight, Load)
+        sizes = {first.var: self.size}
+        left = [(v, sizes.get(v, n)) for v, n in roles.reduce.axes if v not in at]
+        reduce = replace(roles.reduce, axes=tuple(left), body=placed(roles.reduce.body))
+        return replace(
+            roles,
+            reduce=reduce,
+            left=placed(roles.left),
+            right=placed(roles.right),
+            weight=weight,
+        )
+
+
+def _known(extent: Dim) -> int:
+    assert isinstance(extent, int)
+    return extent
+
+
+class _Part(Placed):
+    """A tile of a workgroup that has several, with its sums in scratch."""
+
+    def add(self, sums: Scratch, number: Expr) -> list[Stmt]:
+        """Adds the products of its terms to the sums of tile `number`."""
+        acc = self.acc
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            return Store(sums, (number, r, u, lane), Load(acc, (r, u, lane), acc.dtype))
+
+        return self._loaded(sums, number) + self._sum() + self._each_row(store, "u")
+
+    def finish(self, sums: Scratch, number: Expr) -> list[Stmt]:
+        """Epilogue and stores of the sums of tile `number`."""
+        return self._loaded(sums, number) + self._finish()
+
+    def _loaded(self, sums: Scratch, number: Expr) -> list[Stmt]:
+        acc = self.acc
+
+        def load(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            return Store(acc, (r, u, lane), Load(sums, (number, r, u, lane), sums.dtype))
+
+        return self._each_row(load, "u")
+
+
+class TilesInPieces:
+    """The tiles of a contraction whose sums have `pieces`, and the loops around them; all extents
+    are known, and there is an axis of rows."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        panel: int,
+        pieces: Pieces,
+        shape: Shape,
+        scratch: ReusedScratch,
+    ) -> None:
+        self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
+        self.pieces, self.scratch = pieces, scratch
+        assert roles.rows is not None
+        rows = roles.rows.extent
+        self.row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(rows, shape.rows))
+        self.axes = [*roles.outer, self.row_tile]
+        has_all_rows = dims.modulo(rows, shape.rows) == 0
+        has_all_columns = dims.modulo(roles.columns.extent, shape.columns) == 0
+        self.shape = replace(shape, has_all_rows=has_all_rows, has_all_columns=has_all_columns)
+        self.count = _known(dims.product([a.extent for a in self.axes]))
+        most = min(MOST_TILES, max(1, MOST_BYTES // (shape.rows * shape.columns * SUM_BYTES)))
+        self.tiles = -(-self.count // -(-self.count // most))  # as many in each workgroup
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, shape = self.nest, self.shape
+        sums = nest.builder.scratch(
+            "sums",
+            self.roles.reduce.dtype,
+            (self.tiles, shape.rows, shape.chunks, shape.width),
+            Space.WORKGROUP,
+        )
+        group, along = nest.builder.var("g"), nest.builder.var("nt")
+        stmts: list[Stmt] = []
+        begin = nest.let(expr.mul(group, expr.index(self.tiles)), stmts, "first")
+        start = nest.let(expr.mul(along, expr.index(shape.chunks)), stmts, "start")
+        stmts += self._zeros(sums)
+        stmts += self._each_piece(
+            lambda roles: self._each_tile(
+                begin,
+                lambda t, values, first: self._placed(roles, values, first, start).add(sums, t),
+            )
+        )
+        stmts += self._each_tile(
+            begin,
+            lambda t, values, first: self._placed(self.roles, values, first, start).finish(sums, t),
+        )
+        groups = dims.ceil_divide(self.count, self.tiles)
+        across = dims.ceil_divide(self.roles.columns.extent, shape.columns)
+        rows = For(group, groups, LoopKind.WORKGROUP, tuple(stmts), axis=1)
+        return (For(along, across, LoopKind.WORKGROUP, (rows,), axis=0),)
+
+    def _placed(self, roles: ContractionAxes, values: Values, first: Expr, start: Expr) -> _Part:
+        tile = Tile(self.nest, self.output, roles, self.panel, self.shape, self.scratch)
+        part = _Part(tile, values, first, start)
+        part.whole = self.roles
+        return part
+
+    def _zeros(self, sums: Scratch) -> list[Stmt]:
+        nest, shape = self.nest, self.shape
+        zero = expr.const(0, sums.dtype)
+
+        def vector(t: Expr, r: Expr, u: Expr) -> list[Stmt]:
+            return [nest.spread(shape.width, lambda lane: [Store(sums, (t, r, u, lane), zero)])]
+
+        def row(t: Expr, r: Expr) -> list[Stmt]:
+            return nest.unrolled(shape.chunks, lambda u: vector(t, r, u), "u")
+
+        return nest.serial(
+            self.tiles, lambda t: nest.serial(shape.rows, lambda r: row(t, r), "r"), "t"
+        )
+
+    def _each_piece(self, body: Callable[[ContractionAxes], list[Stmt]]) -> list[Stmt]:
+        """`body(contraction of a piece)` for all pieces, in order."""
+        nest, pieces = self.nest, self.pieces
+
+        def along(left: Sequence[Axis], at: Values) -> list[Stmt]:
+            if left:
+                axis, rest = left[0], left[1:]
+                return nest.serial(axis.extent, lambda i: along(rest, {**at, axis.var: i}), "k")
+
+            def piece(n: Expr) -> list[Stmt]:
+                start = expr.mul(n, expr.index(pieces.size))
+                return body(pieces.part_of(self.roles, at, start))
+
+            return nest.serial(dims.floor_divide(pieces.inner[0].extent, pieces.size), piece, "kb")
+
+        return along(pieces.outer, {})
+
+    def _each_tile(
+        self, begin: Expr, body: Callable[[Expr, Values, Expr], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body(number in the workgroup, indices of the outer axes, first row)` for the tiles from
+        `begin` on that are there."""
+        nest = self.nest
+
+        def one(t: Expr) -> list[Stmt]:
+            number = expr.add(begin, t)
+            values: Values = {}
+            stmts: list[Stmt] = []
+            nest.decode(nest.let(number, stmts, "tile"), self.axes, values, stmts)
+            first = expr.mul(values.pop(self.row_tile.var), expr.index(self.shape.rows))
+            first = nest.let(first, stmts, "first")
+            stmts += body(t, values, first)
+            if self.count % self.tiles == 0:
+                return stmts
+            return [If(expr.binary("lt", number, expr.index(self.count)), tuple(stmts))]
+
+        return nest.serial(self.tiles, one, "t")

@@ -1,0 +1,526 @@
+"""Where a register tile is, what its sums begin with, and what becomes of them.
+
+The products that are added up between are products.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Load, Reduce
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.borders import masked
+from aot.kernels.nest.nest import Nest, Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long, packs_bytes
+
+# vectors of a single row whose epilogue is written out, so that its sums stay in registers
+MOST_UNROLLED = 4
+# rows below which an element is stored after the other where they are neighbours in the result
+LEAST_TRANSPOSED = 4
+# terms of sums beside which an epilogue through memory takes long
+BRIEF = 64
+
+Body = Callable[[Expr], list[Stmt]]
+Range = tuple[int, int]
+"""From the first one to before the second."""
+
+
+class TileEnds:
+    """A tile at its place, without the products: its sums' beginning and end.
+
+    Attributes:
+        values: what the axes around the tile are.
+        first: its first row.
+        start: its first column, in widths.
+        sum_with_bias: the addition of a bias that the sums begin with, and the bias.
+        is_clamped: whether rows past the last one read that one again; else guards keep them from
+            reading.
+    """
+
+    nest: Nest
+    output: Output
+    roles: ContractionAxes
+    panel: int
+    shape: Shape
+    scratch: ReusedScratch
+    acc: Scratch
+    pieces: Scratch | None
+    values: Values
+    first: Expr
+    start: Expr
+    is_clamped: bool
+    sum_with_bias: tuple[Binary, Load] | None
+
+    def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
+        """`body(row, chunk, lane)` for all of the tile, in registers."""
+        return self.nest.unrolled(
+            self.shape.rows, lambda r: self._each_chunk(lambda u, lane: body(r, u, lane)), name
+        )
+
+    def _each_chunk(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
+        """`body(chunk, lane)` for the vectors of the columns."""
+        nest, shape = self.nest, self.shape
+        return nest.unrolled(shape.chunks, lambda u: self._each_lane(lambda lane: [body(u, lane)]))
+
+    def _each_lane(self, body: Body) -> list[Stmt]:
+        """`body(lane)` for the lanes of a vector."""
+        return [self.nest.spread(self.shape.width, body)]
+
+    # What the sums begin with
+
+    def _zeros(self) -> list[Stmt]:
+        """Sums of nothing; or the bias, where it is added to them."""
+        stmts: list[Stmt] = []
+        if self.pieces is not None:
+            stmts += self._each_row(partial(store_zero, self.pieces), "u")
+        nothing = self._each_row(partial(store_zero, self.acc), "u")
+        if self.sum_with_bias is None:
+            return stmts + nothing
+        _, bias = self.sum_with_bias
+        column, acc = self.roles.columns.var, self.acc
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            here = {**self.values, column: self._column(u, lane)}
+            return Store(acc, (r, u, lane), expr.substitute(bias, here))
+
+        begin = self._each_row(store, "u")
+        columns = None if self._moves_back else self._has_columns()
+        if columns is not None:
+            begin = [If(columns, tuple(begin), tuple(self._begin_with_some(bias)))]
+        return stmts + begin
+
+    def _begin_with_some(self, bias: Load) -> list[Stmt]:
+        """Sums that begin with the bias of those columns that are there, in a tile that has not
+        all."""
+        nest, shape, acc, columns = self.nest, self.shape, self.acc, self.roles.columns
+        held = self.scratch.get("bias", acc.dtype, acc.shape[1:])
+
+        def one(u: Expr, lane: Expr) -> list[Stmt]:
+            at = self._column(u, lane)
+            found = expr.substitute(bias, {**self.values, columns.var: at})
+            there = expr.binary("lt", at, expr.index(columns.extent))
+            return [Store(held, (u, lane), masked(found, there))]
+
+        stmts = nest.serial(
+            shape.chunks, lambda u: nest.serial(shape.width, lambda lane: one(u, lane), "c"), "u"
+        )
+        return stmts + self._each_row(
+            lambda r, u, lane: Store(acc, (r, u, lane), Load(held, (u, lane), acc.dtype)), "u"
+        )
+
+    @property
+    def _may_begin_with_bias(self) -> bool:
+        """Whether sums are added up in an order that begins with a bias: floats where that saves as
+        much as it costs, because one of several scalars is multiplied by an instruction. All tiles
+        of a target do so, whatever their extents are: results have the same bits in kernels for
+        several extents."""
+        is_float = self.acc.dtype is DType.F32
+        return self.nest.target.multiplies_by_lane and is_float and self.pieces is None
+
+    def _find_bias(self) -> tuple[Binary, Load] | None:
+        """The addition of a number for each column to the sums, and these, where the sums may begin
+        with them."""
+        found = sum_with_bias(self.output, self.roles.reduce)
+        if found is None:
+            return None
+        seen = expr.free_vars(found[1])
+        if self.roles.rows is not None and self.roles.rows.var in seen:
+            return None
+        return found if self.roles.columns.var in seen else None
+
+    # What becomes of the sums
+
+    def _finish(self) -> list[Stmt]:
+        """Epilogue and stores of the tile.
+
+        Where that is worth it, all is written out for tiles of which all is stored. Else the sums
+        go through memory, so that one copy of the epilogue serves all rows.
+        """
+        nest, shape = self.nest, self.shape
+        if self.pieces is None and (nest.is_gpu or self._is_short):
+            return self._finish_rows(self.acc, nest.unrolled, None, nest.unrolled)
+        if self._is_dense:
+            return self._finish_dense()
+        if not self._has_ends_in_registers:
+            return self._finish_in_memory()
+        columns, rows, every = self._has_columns(), self._has_rows(), (0, shape.columns)
+        stmts = nest.unrolled(
+            shape.rows,
+            lambda r: self._finish_row(r, self.acc, nest.unrolled, has_row=True, some=every),
+            "r",
+        )
+        if rows is not None:
+            stmts = [If(rows, tuple(stmts), tuple(self._finish_in_memory(every)))]
+        if columns is not None:
+            rest = self._finish_in_memory(self._columns_left())
+            stmts = [If(columns, tuple(stmts), tuple(rest))]
+        return stmts
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the tile is so small that a copy of the epilogue for each vector is little."""
+        return self.shape.rows == 1 and self.shape.chunks <= MOST_UNROLLED
+
+    @property
+    def _is_written_out(self) -> bool:
+        """Whether a copy of the epilogue for each vector is worth its code: of tiles whose operands
+        are in registers for the most part, as where lanes multiply; or of few terms, where all
+        columns are stored, as sums that are stored under masks don't stay in registers."""
+        is_plain = self._is_brief and self.shape.has_all_columns and not self.nest.is_gpu
+        return self.nest.target.multiplies_by_lane or is_plain
+
+    @property
+    def _is_brief(self) -> bool:
+        """Whether vectors have so few terms that what becomes of their sums counts."""
+        terms = dims.product([n for _, n in self.roles.reduce.axes])
+        return isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
+
+    @property
+    def _has_ends_in_registers(self) -> bool:
+        """Whether what becomes of the sums is written out where they are."""
+        output, roles = self.output, self.roles
+        if not self._is_written_out or self.pieces is not None or self._packs_bytes:
+            return False
+        if (
+            self._is_short
+            or self.acc.dtype is not DType.F32
+            or is_long(output.values, roles.reduce)
+        ):
+            return False
+        return expr.coefficient(output.address, roles.columns.var) == 1
+
+    def _has_rows(self) -> Expr | None:
+        """Whether all of the tile's rows are there; None where that is sure."""
+        if self.shape.has_all_rows or self.roles.rows is None:
+            return None
+        end = expr.add(self.first, expr.index(self.shape.rows))
+        return expr.binary("le", end, expr.index(self.roles.rows.extent))
+
+    def _has_columns(self) -> Expr | None:
+        """Whether the tile stores all of its columns; None where that is sure."""
+        if self.shape.has_all_columns:
+            return None
+        end = self._own_column(expr.index(self.shape.chunks), expr.index(0))
+        return expr.binary("le", end, expr.index(self.roles.columns.extent))
+
+    def _columns_left(self) -> Range | None:
+        """The columns that the last tile stores, where it doesn't all and that is known."""
+        extent, columns = self.roles.columns.extent, self.shape.columns
+        if not isinstance(extent, int):
+            return None
+        left = extent % columns
+        return (columns - left, columns) if self._moves_back else (0, left)
+
+    def _finish_in_memory(self, some: Range | None = None) -> list[Stmt]:
+        """Epilogue and stores of sums that go through memory; of `some` columns, or of those that
+        are there."""
+        nest, acc, shape = self.nest, self.acc, self.shape
+        tile, stored = self.pieces, list[Stmt]()
+        if tile is None:
+            vectors = (1, shape.columns) if self._packs_bytes else acc.shape[1:]
+            tile = memory = self.scratch.get("tile", acc.dtype, (shape.rows, *vectors))
+
+            def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+                total = Load(acc, (r, u, lane), acc.dtype)
+                if self._packs_bytes:
+                    u, lane = expr.index(0), expr.add(expr.mul(u, expr.index(shape.width)), lane)
+                return Store(memory, (r, u, lane), total)
+
+            stored = self._each_row(store)
+        loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
+        if loop is nest.serial or not self._has_rows_side_by_side():
+            return stored + self._finish_rows(tile, loop, some)
+        if self._has_rows() is None and nest.target.interleaves:
+            # then it is columns that are not all there, and stored one by one
+            some = self._columns_left()
+        return stored + self._finish_blocks(tile, self._finish_rows(tile, loop, some))
+
+    def _finish_rows(
+        self,
+        source: Scratch,
+        loop: Callable[..., list[Stmt]],
+        some: Range | None,
+        over: Callable[..., list[Stmt]] | None = None,
+    ) -> list[Stmt]:
+        """Epilogue and stores of all rows, one after another; as above. Where it is known which
+        columns the last tile stores, and sums are brief, they are stored without masks, which are
+        slow on most targets."""
+        nest, shape = self.nest, self.shape
+
+        def rows(some: Range | None) -> list[Stmt]:
+            each = over or nest.serial
+            return each(shape.rows, lambda r: self._finish_row(r, source, loop, some=some), "r")
+
+        columns, left = self._has_columns(), self._columns_left()
+        is_masked = nest.is_gpu or self._packs_bytes or nest.target.has_masks
+        if some is not None or columns is None or left is None:
+            return rows(some)
+        if is_masked or not self._is_brief:
+            return rows(some)
+        if left == (0, self.roles.columns.extent):
+            return rows(left)
+        return [If(columns, tuple(rows((0, shape.columns))), tuple(rows(left)))]
+
+    @property
+    def _packs_bytes(self) -> bool:
+        """Whether all vectors of a row are finished as one, whose bytes are packed together."""
+        return self.pieces is None and packs_bytes(self.nest, self.output, self.roles.columns.var)
+
+    def _has_rows_side_by_side(self) -> bool:
+        """Whether rows are neighbours in the result's memory, and columns are not."""
+        roles, address = self.roles, self.output.address
+        if roles.rows is None or self.shape.rows < LEAST_TRANSPOSED or self.nest.lanes == 1:
+            return False
+        extent = roles.columns.extent
+        if isinstance(extent, int) and extent < self.shape.columns:
+            return False
+        across = expr.coefficient(address, roles.columns.var)
+        return expr.coefficient(address, roles.rows.var) == 1 and across not in (0, 1, None)
+
+    def _finish_blocks(self, source: Scratch, by_row: list[Stmt]) -> list[Stmt]:
+        """Epilogue and stores of some rows at a time, which the backend transposes; `by_row` where
+        not all rows and columns are there."""
+        nest, shape = self.nest, self.shape
+        stmts: list[Stmt] = []
+        done, count = 0, shape.width
+        while count >= LEAST_TRANSPOSED:
+            while done + count <= shape.rows:
+                stmts += self._finish_block(done, count, source)
+                done += count
+            count //= 2
+        for r in range(done, shape.rows):
+            stmts += self._finish_row(
+                expr.index(r), source, nest.unrolled, has_row=True, some=(0, shape.columns)
+            )
+        are_there = expr.all_of(c for c in (self._has_rows(), self._has_columns()) if c is not None)
+        return stmts if are_there is None else [If(are_there, tuple(stmts), tuple(by_row))]
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether a tile's rows are all that lies between neighbouring columns in the result's
+        memory, so that what it stores leaves no gap, and are there."""
+        shape, address, rows = self.shape, self.output.address, self.roles.rows
+        if rows is None or self.pieces is not None or self._packs_bytes:
+            return False
+        if not 1 < shape.rows <= self.nest.lanes or not self.nest.target.interleaves:
+            return False
+        if self._has_rows() is not None or expr.coefficient(address, rows.var) != 1:
+            return False
+        if expr.coefficient(address, self.roles.columns.var) != shape.rows:
+            return False
+        return not is_long(self.output.values, self.roles.reduce)
+
+    def _finish_dense(self) -> list[Stmt]:
+        """Epilogue and stores of all rows together, which the backend interleaves."""
+        columns, left = self._has_columns(), self._columns_left()
+        if columns is None:
+            return self._finish_block(0, self.shape.rows, self.acc)
+        if left is None:
+            return self._finish_in_memory()
+        every, rest = (
+            self._finish_block(0, self.shape.rows, self.acc, some)
+            for some in ((0, self.shape.columns), left)
+        )
+        return [If(columns, tuple(every), tuple(rest))]
+
+    def _finish_block(
+        self, begin: int, count: int, source: Scratch, some: Range | None = None
+    ) -> list[Stmt]:
+        """Epilogue and stores of `count` rows, vector by vector of their columns, or of `some`."""
+        nest, shape = self.nest, self.shape
+        stmts: list[Stmt] = []
+        for u, first, width in self._parts(some or (0, shape.columns)):
+
+            def row(r: Expr, u: int = u, first: int = first, width: int = width) -> list[Stmt]:
+                r = expr.add(r, expr.index(begin))
+                here, chunk = self._at(r, is_clamped=False), expr.index(u)
+
+                def element(lane: Expr) -> list[Stmt]:
+                    return self._stores(here, source, r, chunk, expr.add(expr.index(first), lane))
+
+                return [nest.spread(width, element)]
+
+            stmts += nest.unrolled(count, row, "r")
+        return stmts
+
+    def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
+        """Epilogue and stores of one element, whose row is at `here`."""
+        place = {**here, self.roles.columns.var: self._column(u, lane)}
+        done = self._done(Load(source, (r, u, lane), source.dtype))
+        return self.output.stores(self.nest, place, done.get)
+
+    def _done(self, total: Expr) -> dict[Expr, Expr]:
+        """What stands for parts of the values: `total` for the reduction."""
+        done: dict[Expr, Expr] = {self.roles.reduce: expr.cast(total, self.roles.reduce.dtype)}
+        if self.sum_with_bias is not None:
+            done[self.sum_with_bias[0]] = total
+        return done
+
+    def _finish_row(
+        self,
+        r: Expr,
+        source: Scratch,
+        loop: Callable[..., list[Stmt]],
+        *,
+        has_row: bool = False,
+        some: Range | None = None,
+    ) -> list[Stmt]:
+        """Epilogue and store of one row, where the row is there, or is surely, as `has_row` says.
+
+        Args:
+            some: the columns that are stored, where it is known which of the tile's.
+        """
+        roles, shape, nest = self.roles, self.shape, self.nest
+        here = self._at(r, is_clamped=False)
+        is_whole = self._packs_bytes and source is not self.acc
+
+        def chunk(u: Expr) -> list[Stmt]:
+            def lanes(lane: Expr) -> list[Stmt]:
+                stores = self._stores(here, source, r, u, lane)
+                if shape.has_all_columns or some is not None:
+                    return stores
+                return [If(self._is_stored(u, lane), tuple(stores))]
+
+            return [nest.spread(shape.columns, lanes)] if is_whole else self._each_lane(lanes)
+
+        if some is None or some == (0, shape.columns):
+            stmts = loop(1 if is_whole else shape.chunks, chunk)
+        else:
+            stmts = [
+                nest.spread(
+                    count,
+                    lambda lane, u=u, begin=begin: self._stores(  # type: ignore[misc]
+                        here, source, r, expr.index(u), expr.add(expr.index(begin), lane)
+                    ),
+                )
+                for u, begin, count in self._parts(some)
+            ]
+        rows = roles.rows
+        if rows is None or shape.has_all_rows or has_row:
+            return stmts
+        exists = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
+        return [If(exists, tuple(stmts))]
+
+    def _parts(self, some: Range) -> Iterator[tuple[int, int, int]]:
+        """Some columns of a tile as whole vectors and shorter ones: the chunk, the first lane and
+        how many."""
+        begin, end = some
+        width = self.shape.width
+        while begin < end:
+            u, lane = divmod(begin, width)
+            count = min(end - begin, width - lane)
+            if count < self.nest.lanes:
+                count = 1 << (count.bit_length() - 1)
+            elif lane % self.nest.lanes:
+                count = self.nest.lanes - lane % self.nest.lanes
+                count &= -count
+            else:
+                count -= count % self.nest.lanes
+            yield u, lane, count
+            begin += count
+
+    # Where things are
+
+    def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
+        """The indices around the reduction, for row `r` of the tile."""
+        is_clamped = is_clamped and self.is_clamped
+        at = self.shape.row_values(self.roles.rows, self.first, r, is_clamped=is_clamped)
+        return {**self.values, **at}
+
+    @property
+    def _moves_back(self) -> bool:
+        """Whether a tile that would end past the last column begins earlier, so that no weight is
+        masked, and stores what the tile before it does not."""
+        shape, extent = self.shape, self.roles.columns.extent
+        if self.nest.is_gpu or self.roles.is_packed or shape.has_all_columns:
+            return False
+        least, _ = dims.bounds(extent, dims.NO_BOUNDS)
+        return least is not None and least >= shape.columns
+
+    @property
+    def _is_masked(self) -> bool:
+        """Whether lanes may stand where there are no weights, or no factors of them."""
+        if self.shape.has_all_columns or self._moves_back:
+            return False
+        if self.roles.has_factors:
+            return True
+        is_covered = self.shape.columns <= self.panel and self.roles.is_in_panel(self.panel)
+        return not self.roles.is_packed and not is_covered
+
+    def _own_column(self, u: Expr, lane: Expr) -> Expr:
+        """As `_column`, of a tile that stands where it would if there were columns enough."""
+        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
+
+    def _column(self, u: Expr, lane: Expr) -> Expr:
+        """The column of lane `lane` of chunk `u`."""
+        if not self._moves_back:
+            return self._own_column(u, lane)
+        zero, shape = expr.index(0), self.shape
+        last = expr.index(dims.add(self.roles.columns.extent, -shape.columns))
+        first = expr.binary("min", self._own_column(zero, zero), last)
+        return expr.add(first, expr.add(expr.mul(u, expr.index(shape.width)), lane))
+
+    def _is_stored(self, u: Expr, lane: Expr) -> Expr:
+        """Whether a lane's column is there, and this tile stores it."""
+        at = self._column(u, lane)
+        if self._moves_back:
+            return expr.binary("ge", at, self._own_column(expr.index(0), expr.index(0)))
+        return expr.binary("lt", at, expr.index(self.roles.columns.extent))
+
+    def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        """The panel of that column, and where it is in the panel."""
+        width, panel = self.shape.width, expr.index(self.panel)
+        if width == self.panel:
+            number, within = expr.add(self.start, u), lane
+        elif self.nest.is_gpu:
+            whole = self._column(u, lane)
+            number = expr.binary("floordiv", whole, panel)
+            within = expr.binary("floormod", whole, panel)
+        else:  # a vector never straddles a panel
+            start = self._column(u, expr.index(0))
+            number = expr.binary("floordiv", start, panel)
+            within = expr.add(expr.binary("floormod", start, panel), lane)
+        if self._covers():
+            return number, within
+        # a tile past the last panel reads that one again; its lanes aren't stored
+        last = expr.index(dims.add(self.roles.columns.extent, -1))
+        return expr.binary("min", number, expr.binary("floordiv", last, panel)), within
+
+    def _covers(self) -> bool:
+        """Whether all panels of a tile are there."""
+        shape, extent = self.shape, self.roles.columns.extent
+        padded = dims.multiply(dims.ceil_divide(extent, self.panel), self.panel)
+        return (
+            shape.has_all_columns
+            or dims.modulo(padded, shape.columns) == 0
+            or (shape.chunks == 1 and self.panel % shape.width == 0)
+        )
+
+
+def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
+    """A sum of nothing."""
+    return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
+
+
+def sum_with_bias(output: Output, reduce: Reduce) -> tuple[Binary, Load] | None:
+    """The addition of a number that is loaded to a sum, and that; None where anything else reads
+    the sum."""
+    users = {
+        node
+        for value in output.values
+        for node in expr.nodes(value)
+        if reduce in expr.children(node)
+    }
+    if len(users) != 1:
+        return None
+    (user,) = users
+    if not isinstance(user, Binary) or user.op != "add":
+        return None
+    bias = user.b if user.a is reduce else user.a
+    if not isinstance(bias, Load) or bias.guard is not None or bias.dtype is not reduce.dtype:
+        return None
+    return user, bias

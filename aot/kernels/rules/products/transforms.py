@@ -1,0 +1,196 @@
+"""The transforms of Winograd's algorithm on a GPU, where each is a dispatch: a lane does a tile.
+
+Owns the loops of `winograd_inputs` and `winograd_outputs`: a lane loads a tile of one channel,
+transforms its columns and then its rows, and stores all that comes of it. Lanes go along what lies
+side by side, as a rule the channels. The arithmetic of a line is winograd_lines.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.stages import heaviest
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Load, Reduce
+from aot.ir.record import call_of
+from aot.kernels.ir.nodes import For, If, LoopKind, Space, Stmt, Store
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.inline import reduces_of
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import is_long
+from aot.kernels.rules.products.winograd_lines import INPUT_LINES, OUTPUT_LINES, Line
+from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
+
+
+def schedule_transform(work: Work) -> Loops | None:
+    """The loops of one of the transforms; None where it is a part of a nest that has the indices of
+    a tile's elements already."""
+    nest, output, call = work.nest, work.output, call_of(heaviest(work.ops))
+    found = _summed(output)
+    own = {axis.var.name for axis in output.axes}
+    is_of_inputs = call.record is WINOGRAD_INPUTS
+    (result,), whole = call.result_types, (0,) if is_of_inputs else (2, 3)
+    if found is None or any(result.dims[d] != 1 and f"i{d}" not in own for d in whole):
+        return None
+    side, outputs = matrices_of(call).side, call.int("outputs")
+    if is_of_inputs:
+        return _ToPoints(nest, output, found, side, INPUT_LINES[outputs]).build()
+    return _ToOutputs(nest, output, found, side, OUTPUT_LINES[outputs], outputs).build()
+
+
+def _summed(output: Output) -> tuple[Reduce, Expr] | None:
+    """The sum in an output's value, and what it multiplies by a matrix's elements."""
+    reduces = {reduce for value in output.values for reduce in reduces_of(value)}
+    if len(reduces) == 1:
+        (reduce,) = reduces
+        if isinstance(reduce.body, Binary) and reduce.body.op == "mul" and len(reduce.axes) == 2:
+            for side in (reduce.body.a, reduce.body.b):
+                if expr.loads(side):
+                    return reduce, side
+    return None
+
+
+class _Transform:
+    """What the transforms have in common.
+
+    Attributes:
+        reduce, source: the sum, and the element of a tile in it.
+        taps: how many elements a line of a tile has.
+        line: what becomes of a line.
+    """
+
+    def __init__(
+        self, nest: Nest, output: Output, found: tuple[Reduce, Expr], taps: int, line: Line
+    ) -> None:
+        self.nest, self.output, self.taps, self.line = nest, output, taps, line
+        self.reduce, self.source = found
+        (self.first, _), (self.second, _) = self.reduce.axes
+        self.named = {axis.var.name: axis for axis in output.axes}
+
+    def _spread(
+        self, axes: Sequence[Axis], tile: Callable[[Values, Expr], list[Stmt]]
+    ) -> tuple[Stmt, ...]:
+        """`tile(indices, lane)` for all of `axes`, one in each lane."""
+        nest, lanes = self.nest, self.nest.lanes
+        total = dims.product([axis.extent for axis in axes])
+        group = nest.builder.var("g")
+
+        def one(lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            whole = nest.let(expr.add(expr.mul(group, expr.index(lanes)), lane), stmts, "n")
+            values: Values = {}
+            inside: list[Stmt] = []
+            if axes:
+                nest.decode(whole, axes, values, inside)
+            inside += tile(values, lane)
+            if dims.modulo(total, lanes) == 0:
+                return stmts + inside
+            return [*stmts, If(expr.binary("lt", whole, expr.index(total)), tuple(inside))]
+
+        body = (nest.spread(lanes, one),)
+        return (For(group, dims.ceil_divide(total, lanes), LoopKind.WORKGROUP, body, axis=0),)
+
+    def _transformed(self, values: Values, into: list[Stmt]) -> list[list[Expr]]:
+        """What becomes of the tile at `values`, row by row."""
+        nest, numbers = self.nest, [expr.index(n) for n in range(self.taps)]
+
+        def name(e: Expr) -> Expr:
+            return nest.let(e, into, "h")
+
+        columns: list[list[Expr]] = []
+        for j in numbers:
+            places = [{**values, self.first: i, self.second: j} for i in numbers]
+            loaded = [nest.let(expr.substitute(self.source, at), into, "d") for at in places]
+            columns.append([name(e) for e in self.line(name, loaded)])
+        return [self.line(name, list(row)) for row in zip(*columns, strict=True)]
+
+
+class _ToPoints(_Transform):
+    """Of a tile to its points, which are the result's first dim."""
+
+    def build(self) -> tuple[Stmt, ...]:
+        point = self.named["i0"]
+        others = [axis for axis in self.output.axes if axis is not point]
+
+        def tile(values: Values, lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            rows = self._transformed(values, stmts)
+            for number, value in enumerate(value for row in rows for value in row):
+                place = {**values, point.var: expr.index(number)}
+                done: dict[Expr, Expr] = {self.reduce: value}
+                stmts += self.output.stores(self.nest, place, done.get)
+            return stmts
+
+        return self._spread(others, tile)
+
+
+class _ToOutputs(_Transform):
+    """Of the sums at all points to a tile of outputs, and what follows them."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        found: tuple[Reduce, Expr],
+        taps: int,
+        line: Line,
+        outputs: int,
+    ) -> None:
+        super().__init__(nest, output, found, taps, line)
+        self.outputs = outputs
+
+    def build(self) -> tuple[Stmt, ...]:
+        # an extent of 1 has no axis: its only output is the first of its tile
+        along = [axis for d in (2, 3) if (axis := self.named.get(f"i{d}")) is not None]
+        tiles = {axis: Axis(axis.var, tiles_along(axis.extent, self.outputs)) for axis in along}
+        axes = [tiles.get(axis, axis) for axis in self.output.axes]
+
+        def tile(values: Values, lane: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            size = expr.index(self.outputs)
+            starts = {
+                axis.var: self.nest.let(expr.mul(values[axis.var], size), stmts, "start")
+                for axis in along
+            }
+            at = {**values, **starts}
+            made = self._transformed(at, stmts)
+            return stmts + self._stores(made, at, lane)
+
+        return self._spread(axes, tile)
+
+    def _stores(self, made: list[list[Expr]], at: Values, lane: Expr) -> list[Stmt]:
+        nest = self.nest
+        rows, columns = self.named.get("i2"), self.named.get("i3")
+        height, width = (1 if axis is None else self.outputs for axis in (rows, columns))
+
+        def store(y: Expr, x: Expr, value: Expr) -> list[Stmt]:
+            place, conditions = dict(at), list[Expr]()
+            for axis, number in ((rows, y), (columns, x)):
+                if axis is not None:
+                    place[axis.var] = expr.add(at[axis.var], number)
+                    if dims.modulo(axis.extent, self.outputs) != 0:
+                        end = expr.index(axis.extent)
+                        conditions.append(expr.binary("lt", place[axis.var], end))
+            done: dict[Expr, Expr] = {self.reduce: value}
+            stores = self.output.stores(nest, place, done.get)
+            is_there = expr.all_of(conditions)
+            return stores if is_there is None else [If(is_there, tuple(stores))]
+
+        places = [(y, x) for y in range(height) for x in range(width)]
+        if not is_long(self.output.values, self.reduce):
+            return [
+                stmt for y, x in places for stmt in store(expr.index(y), expr.index(x), made[y][x])
+            ]
+        # what follows once for all outputs: written out for each it would be most of a shader
+        shape = (height, width, nest.lanes)
+        held = nest.builder.scratch("tile", self.reduce.dtype, shape, Space.PRIVATE)
+        stmts: list[Stmt] = [
+            Store(held, (expr.index(y), expr.index(x), lane), made[y][x]) for y, x in places
+        ]
+
+        def one(y: Expr, x: Expr) -> list[Stmt]:
+            return store(y, x, Load(held, (y, x, lane), held.dtype))
+
+        return stmts + nest.serial(
+            height, lambda y: nest.serial(width, lambda x: one(y, x), "x"), "y"
+        )

@@ -1,0 +1,168 @@
+"""Products whose columns lie apart, the terms of each side by side, as of a transposed matrix.
+
+A workgroup turns the columns of a tile in registers, into scratch, and then has all rows. CPU only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.rules.products.contraction import ContractionTiles
+
+# rows below which turning the columns takes as long as the products
+LEAST_ROWS = 8
+# terms of the smallest square
+LEAST_TERMS = 4
+
+
+def schedule_turned(work: Work) -> Loops | None:
+    """The loops of such a product; None for any other."""
+    nest, plan, panel = work.nest, work.plan, work.panel
+    if nest.is_gpu or nest.lanes < 4 or work.blocks is not None or work.product is None:
+        return None
+    output, roles = work.product
+    axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    weight, columns = roles.weight, roles.columns
+    if len(axes) != 1 or roles.rows is None or roles.right is not weight:
+        return None
+    (terms,) = axes
+    extents = [terms.extent, roles.rows.extent, columns.extent]
+    if weight.dtype is not DType.F32 or not all(isinstance(n, int) for n in extents):
+        return None
+    assert isinstance(terms.extent, int) and isinstance(columns.extent, int)
+    apart = expr.coefficient(weight.indices[0], columns.var)
+    along = expr.coefficient(weight.indices[0], terms.var)
+    if along != 1 or not isinstance(apart, int) or apart <= 1 or terms.extent < LEAST_TERMS:
+        return None
+    if columns.extent < nest.lanes or not isinstance(roles.rows.extent, int):
+        return None
+    if plan.columns % nest.lanes:  # as a person may have written it: they are turned in vectors
+        return None
+    if roles.rows.extent < LEAST_ROWS:
+        return None
+    held = nest.target.scratch_bytes // (terms.extent * weight.dtype.bytes)
+    if held < panel:
+        return None
+    if plan.columns > held:
+        plan = replace(plan, columns=held // panel * panel)
+    return TurnedTiles(nest, output, roles, plan, panel, terms).build()
+
+
+class TurnedTiles(ContractionTiles):
+    """Tiles of products with columns in scratch: [term][column]."""
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        roles: ContractionAxes,
+        plan: StageSchedule,
+        panel: int,
+        terms: Axis,
+    ) -> None:
+        super().__init__(nest, output, roles, plan, panel, 128)
+        assert isinstance(terms.extent, int)
+        self.terms = terms
+        self.given = roles
+        self.begin = Var("begin")
+        self.turned = nest.builder.scratch(
+            "turned", roles.weight.dtype, (terms.extent, self.columns), Space.WORKGROUP
+        )
+        place = terms.var, expr.sub(roles.columns.var, self.begin)
+        weight = Load(self.turned, place, roles.weight.dtype)
+        body = roles.reduce.body
+        assert isinstance(body, Binary)
+        reduce = replace(roles.reduce, body=replace(body, b=weight))
+        known: dict[Expr, Expr] = {roles.reduce: reduce}
+        self.output = output.rewritten(lambda e: expr.transform(e, known.get))
+        self.roles = replace(roles, reduce=reduce, right=weight, weight=weight)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, given = self.nest, self.given
+        assert given.rows is not None and isinstance(given.columns.extent, int)
+        in_weight = expr.free_vars(given.weight)
+        outside = [a for a in given.outer if a.var in in_weight]
+        inside = [a for a in given.outer if a.var not in in_weight]
+        tiles = Axis(nest.builder.var("nt"), dims.ceil_divide(given.columns.extent, self.columns))
+        rows = Axis(nest.builder.var("mt"), dims.ceil_divide(given.rows.extent, self.rows))
+
+        def body(values: Values) -> list[Stmt]:
+            number = values[tiles.var]
+            stmts: list[Stmt] = []
+            begin = expr.mul(number, expr.index(self.columns))
+            if given.columns.extent >= self.columns:  # where the last tile moves back to
+                last = dims.add(given.columns.extent, -self.columns)
+                begin = expr.binary("min", begin, expr.index(last))
+            begin = nest.let(begin, stmts, "begin")
+            here = {**values, self.begin: begin}
+
+            def tile(at: Values) -> list[Stmt]:
+                first = expr.mul(at[rows.var], expr.index(self.rows))
+                return self._columns({**here, **at}, first, number)
+
+            return stmts + self._turn(here, begin) + nest.inside([*inside, rows], {}, tile)
+
+        return nest.grid([*outside, tiles], body, 1 << 30)
+
+    def _turn(self, values: Values, begin: Expr) -> list[Stmt]:
+        """Brings a tile's columns into scratch: squares of them where all are there, else one by
+        one, and the last one again where there are no more."""
+        nest, lanes, terms = self.nest, self.nest.lanes, self.terms
+        weight, extent = self.given.weight, self.given.columns.extent
+        assert isinstance(terms.extent, int) and isinstance(extent, int)
+        side = next(n for n in (16, 8, LEAST_TERMS) if n <= min(lanes, terms.extent))
+
+        ones = {v: expr.index(0) for v, n in self.given.reduce.axes if n == 1}
+
+        def store(k: Expr, within: Expr, column: Expr) -> Stmt:
+            place = {**values, **ones, terms.var: k, self.given.columns.var: column}
+            return Store(self.turned, (k, within), expr.substitute(weight, place))
+
+        def vector(u: Expr) -> list[Stmt]:
+            first = expr.mul(u, expr.index(lanes))
+
+            def square(c: Expr) -> list[Stmt]:
+                start = expr.mul(c, expr.index(side))
+
+                def one(d: Expr, lane: Expr) -> list[Stmt]:
+                    within = expr.add(first, lane)
+                    return [store(expr.add(start, d), within, expr.add(begin, within))]
+
+                return nest.unrolled(
+                    side, lambda d: [nest.spread(lanes, lambda lane: one(d, lane))], "d"
+                )
+
+            def alone(lane: Expr) -> list[Stmt]:
+                within = expr.add(first, lane)
+                column = expr.binary("min", expr.add(begin, within), expr.index(extent - 1))
+                return nest.serial(terms.extent, lambda k: [store(k, within, column)], "k")
+
+            def rest(n: Expr) -> list[Stmt]:
+                k = expr.add(n, expr.index(done))
+                return [
+                    nest.spread(
+                        lanes,
+                        lambda lane: [
+                            store(k, expr.add(first, lane), expr.add(begin, expr.add(first, lane)))
+                        ],
+                    )
+                ]
+
+            done = terms.extent // side * side
+            whole = nest.serial(terms.extent // side, square, "c")
+            whole += nest.serial(terms.extent - done, rest, "k")
+            if extent >= self.columns:
+                return whole
+            end = expr.add(begin, expr.add(first, expr.index(lanes)))
+            are_there = expr.binary("le", end, expr.index(extent))
+            return [If(are_there, tuple(whole), tuple(nest.serial(lanes, alone, "l")))]
+
+        return nest.serial(self.columns // lanes, vector, "u")

@@ -1,0 +1,566 @@
+"""3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): 36 products where there are 144.
+
+Owns the loops on a CPU. A workgroup does some tiles of 4 by 4 outputs and some columns: piece by
+piece of the channels it transforms inputs and filters into scratch and adds up 36 products of
+matrices, then transforms the sums and stores them. Filters are transformed where they are used, so
+that they are stored once, as they are for other convolutions, or are stored transformed (op
+`conv_winograd`); what is transformed of inputs serves all of a workgroup's columns, register tile
+by register tile of them. Where all channels are one piece, no sums are kept between pieces.
+
+Products of a piece of the channels are summed before they are added to those of others, so that
+errors hardly grow with the channels. Results are as near the exact ones as those of direct sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.cost.winograd import (
+    INPUTS,
+    MOST_CHANNELS,
+    OUTPUTS,
+    POINTS,
+    block_of,
+    piece_of,
+    stored_block_of,
+    together,
+)
+from aot.errors import InternalError
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Fma, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, find_axes
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.borders import Borders, masked, without_guard
+from aot.kernels.nest.nest import Axis, Nest, Output
+from aot.kernels.nest.tiles import is_long
+from aot.kernels.rules.products.row_vectors import (
+    by_lanes,
+    holds_row_vectors,
+    row_vectors_at_a_time,
+)
+from aot.kernels.rules.products.winograd_lines import filter_line, input_line
+from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs, if_there
+
+
+def schedule_winograd(work: Work) -> Loops:
+    """Blocks of tiles by `plan.columns` filters, `plan.rows` tiles of them in registers at a time.
+
+    Raises:
+        InternalError: the output is no convolution that `aot.analysis.cost.winograd.fits`.
+    """
+    nest, output = work.nest, work.output
+    roles = find_axes(output)
+    if roles is None or len(roles.reduce.axes) != 3:
+        raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
+    return _Winograd(nest, output, roles, work.plan, nest.target.panel).build()
+
+
+def _unscaled(left: Expr) -> Expr:
+    """The element of an input that a product with a transformed filter's has a multiple of."""
+    if not isinstance(left, Binary) or left.op != "mul":
+        raise InternalError("inputs of transformed filters are no products with their points'")
+    return left.b
+
+
+class _Winograd:
+    def __init__(
+        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
+    ) -> None:
+        self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
+        self.dtype = roles.reduce.dtype
+        self.rows = plan.rows
+        self.width = min(plan.columns, panel)
+        self.chunks = plan.columns // self.width
+        self.columns = plan.columns
+        tile, cache_bytes = (plan.rows, plan.columns), nest.target.l2_bytes
+        (self.channel, self.channels), *self.taps = roles.reduce.axes
+        # whether filters are stored transformed
+        self.is_stored = self.taps[0][1] == INPUTS
+        self.left = _unscaled(roles.left) if self.is_stored else roles.left
+        # how many channels are multiplied at a time, and transformed, a vector after the other
+        filters = roles.columns.extent
+        self.piece: Dim
+        if self.is_stored:
+            found = stored_block_of(tile, self.channels, filters, cache_bytes)
+            self.tiles, self.wide, self.piece = found
+        else:
+            self.tiles, self.wide = block_of(tile, filters, cache_bytes)
+            self.piece = piece_of(self.channels, nest.target)
+        # what a piece has at most, and is transformed of it
+        self.most = self.piece if isinstance(self.piece, int) else MOST_CHANNELS
+        self.across_channels = min(nest.lanes, self.most)
+        self.padded = dims.multiply(
+            dims.ceil_divide(self.piece, self.across_channels), self.across_channels
+        )
+        # whether sums are complete when they are stored first, and are finished at once
+        self.is_whole = self.channels == self.piece
+        # whether sums of a piece begin with those of pieces before it, where one instruction loads
+        # two vectors
+        self.is_continued = nest.target.multiplies_by_lane and not self.is_whole
+        spatial = {a.var.name: a for a in output.axes}
+        self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
+        self.outer = [
+            a for a in roles.outer if a is not self.rows_axis and a is not self.columns_axis
+        ]
+        self.across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
+        self.down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
+        self.count = dims.product([*(a.extent for a in self.outer), self.down, self.across])
+        self.blocks = dims.ceil_divide(self.count, self.tiles)
+        if self.is_whole:
+            self.wide = together(self.wide, self.blocks, filters, self.columns)
+        b = nest.builder
+        lanes = self.lanes = nest.lanes
+        # what is transformed a vector at a time, so that registers hold it
+        self.vector = min(lanes, self.width)
+        # one more than there are: points would be powers of two apart, in the same sets of a cache
+        padded = -(-self.most // self.across_channels) * self.across_channels
+        self.has_row_vectors = nest.target.multiplies_by_lane and holds_row_vectors(
+            nest, self.rows, self.columns
+        )
+        self.vectors = row_vectors_at_a_time(nest, self.rows, self.columns, self.piece)
+        # whether vectors of channels of the rows of a register tile are side by side, so that an
+        # instruction loads two where it doesn't load two of a row
+        self.is_by_vectors = self.has_row_vectors and self.vectors == 1
+        self.across_vectors = padded // self.across_channels
+        shape = [self.tiles + 1, padded]
+        if self.is_by_vectors:
+            shape = [(self.tiles + 1) * self.across_vectors, self.across_channels]
+        self.inputs = self._scratch("inputs", POINTS, *shape)
+        self.filters: Scratch | None = None
+        if not self.is_stored:
+            self.filters = self._scratch("filters", POINTS, self.most + 1, self.chunks, self.width)
+        kept = 1 if self.is_whole else self.wide
+        self.sums = self._scratch("sums", kept, POINTS, self.tiles + 1, self.chunks, self.width)
+        self.half = self._scratch("half", INPUTS, INPUTS, lanes)
+        self.outputs = TileOutputs(
+            *(nest, output, roles, self.rows_axis, self.columns_axis),
+            filters=self.columns,
+            vector=self.vector,
+            half=self.half,
+            is_long=is_long(output.values, roles.reduce),
+        )
+        self.acc = b.scratch("acc", self.dtype, (self.rows, self.chunks, self.width))
+
+    def _scratch(self, name: str, *shape: int) -> Scratch:
+        return self.nest.builder.scratch(name, self.dtype, shape, Space.WORKGROUP)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest = self.nest
+        block = self.columns * self.wide
+        column_blocks = dims.ceil_divide(self.roles.columns.extent, block)
+        nt, mt = nest.builder.var("nt"), nest.builder.var("mt")
+        body: list[Stmt] = []
+        first = nest.let(expr.mul(mt, expr.index(self.tiles)), body, "first")
+        column = nest.let(expr.mul(nt, expr.index(block)), body, "column")
+        zero = expr.index(0)
+
+        def finish(w: Expr, kept: Expr) -> list[Stmt]:
+            return nest.serial(self.tiles, lambda r: self._finish(r, w, kept, first, column), "r")
+
+        if self.is_whole:
+            body += self._transform(zero, first)
+            body += self._each_column_tile(
+                column, lambda w: self._multiply(w, zero, zero, first, column) + finish(w, zero)
+            )
+        else:
+            body += [] if self.is_continued else self._zero()
+            body += nest.serial(
+                dims.ceil_divide(self.channels, self.piece),
+                lambda n: self._piece(expr.mul(n, expr.index(self.piece)), first, column),
+                "c",
+            )
+            body += self._each_column_tile(column, lambda w: finish(w, w))
+        rows = For(mt, self.blocks, LoopKind.WORKGROUP, tuple(body), axis=0)
+        return (For(nt, column_blocks, LoopKind.WORKGROUP, (rows,), axis=1),)
+
+    def _spread(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+        return self.nest.spread(width, body)
+
+    def _each_column_tile(self, column: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(number)` for the column tiles that are there of a block that begins at `column`."""
+        extent = self.roles.columns.extent
+
+        def one(w: Expr) -> list[Stmt]:
+            at = expr.add(column, expr.mul(w, expr.index(self.columns)))
+            return if_there(at, extent, body(w), self.columns * self.wide)
+
+        return self.nest.serial(self.wide, one, "w")
+
+    def _each_group(self, first: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(number of its first tile)` for the register tiles of a block of tiles that begins
+        at `first`, which are there."""
+
+        def one(g: Expr) -> list[Stmt]:
+            begin = expr.mul(g, expr.index(self.rows))
+            return if_there(expr.add(first, begin), self.count, body(begin), self.tiles)
+
+        return self.nest.serial(self.tiles // self.rows, one, "g")
+
+    def _each_vector(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+        """`body(chunk, place in the chunk)` for each vector of a column tile."""
+        nest, size = self.nest, expr.index(self.vector)
+        return nest.serial(
+            self.chunks,
+            lambda u: nest.serial(
+                self.width // self.vector, lambda v: body(u, expr.mul(v, size)), "v"
+            ),
+            "u",
+        )
+
+    def _zero(self) -> list[Stmt]:
+        nest, zero = self.nest, expr.const(0, self.dtype)
+        sizes = self.wide, POINTS, self.tiles
+
+        def along(at: tuple[Expr, ...]) -> list[Stmt]:
+            if len(at) < len(sizes):
+                return nest.serial(sizes[len(at)], lambda i: along((*at, i)), "z")
+            return nest.unrolled(
+                self.chunks,
+                lambda u: [
+                    self._spread(self.width, lambda lane: [Store(self.sums, (*at, u, lane), zero)])
+                ],
+            )
+
+        return along(())
+
+    def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        """Products over the channels from `start` on."""
+        return self._transform(start, first) + self._each_column_tile(
+            column, lambda w: self._multiply(w, w, start, first, column)
+        )
+
+    def _transform(self, start: Expr, first: Expr) -> list[Stmt]:
+        """Transforms a piece of the inputs of all tiles."""
+        nest = self.nest
+        return self._each_group(
+            first,
+            lambda begin: nest.serial(
+                self.rows, lambda r: self._transform_inputs(begin, r, first, start), "r"
+            ),
+        )
+
+    def _multiply(self, w: Expr, kept: Expr, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        """Products of a piece by column tile `w`, whose sums are at `kept`."""
+        nest, stmts = self.nest, []
+        if not self.is_stored:
+            stmts += self._transform_filters(w, start, column)
+
+        def point(p: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+            weight = self._weights(p, w, start, column, body)
+            return body + self._each_group(
+                first, lambda begin: self._add_products(p, kept, (begin, start), weight)
+            )
+
+        return stmts + nest.serial(POINTS, point, "p")
+
+    def _weights(
+        self, p: Expr, w: Expr, start: Expr, column: Expr, into: list[Stmt]
+    ) -> Callable[[Expr, Expr, Expr], Expr]:
+        """Gives a transformed filter's element at point p by channel of a piece, chunk and lane."""
+        if self.filters is not None:
+            filters = self.filters
+            return lambda k, u, lane: Load(filters, (p, k, u, lane), self.dtype)
+        nest, size = self.nest, expr.index(INPUTS)
+        a = nest.let(expr.binary("floordiv", p, size), into, "a")
+        b = nest.let(expr.binary("floormod", p, size), into, "b")
+
+        def weight(k: Expr, u: Expr, lane: Expr) -> Expr:
+            begin = self._column_of(column, w, u)
+            return self._filter(begin, lane, expr.add(start, k), a, b)
+
+        return weight
+
+    # inputs
+
+    def _tile_of(self, r: Expr, first: Expr, into: list[Stmt]) -> Tile:
+        nest = self.nest
+        number = expr.add(first, r)
+        if dims.modulo(self.count, self.tiles) != 0:
+            number = expr.binary("min", number, expr.index(dims.add(self.count, -1)))
+        axes = [*self.outer, Axis(nest.builder.var("th"), self.down)]
+        axes.append(Axis(nest.builder.var("tw"), self.across))
+        values: dict[Var, Expr] = {}
+        nest.decode(nest.let(number, into, "t"), axes, values, into)
+        size = expr.index(OUTPUTS)
+        y = nest.let(expr.mul(values.pop(axes[-2].var), size), into, "y")
+        x = nest.let(expr.mul(values.pop(axes[-1].var), size), into, "x")
+        return Tile(y, x, values)
+
+    def _place_of(self, begin: Expr, r: Expr, q: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        """Where a lane of vector `q` of the channels is of row `r` of the register tile that begins
+        at `begin`."""
+        if not self.is_by_vectors:
+            return expr.add(begin, r), expr.add(expr.mul(q, expr.index(self.across_channels)), lane)
+        before = expr.mul(begin, expr.index(self.across_vectors))
+        return expr.add(before, expr.add(expr.mul(q, expr.index(self.rows)), r)), lane
+
+    def _transform_inputs(self, group: Expr, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
+        nest, lanes = self.nest, self.across_channels
+        stmts: list[Stmt] = []
+        tile = self._tile_of(expr.add(group, r), first, stmts)
+        inside = self._is_inside(tile)
+
+        def channels(q: Expr) -> list[Stmt]:
+            begin = expr.mul(q, expr.index(lanes))
+
+            def column(b: Expr, left: Expr, is_inside: bool) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    channel = expr.add(start, expr.add(begin, lane))
+                    body: list[Stmt] = []
+                    loaded = [
+                        nest.let(
+                            self._input(left, tile, (expr.index(a), b), channel, is_inside),
+                            *(body, "d"),
+                        )
+                        for a in range(INPUTS)
+                    ]
+                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    return body + [
+                        Store(self.half, (expr.index(a), b, lane), value)
+                        for a, value in enumerate(line)
+                    ]
+
+                return [self._spread(lanes, one)]
+
+            def row(a: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    body: list[Stmt] = []
+                    loaded = [
+                        nest.let(Load(self.half, (a, expr.index(b), lane), self.dtype), body, "d")
+                        for b in range(INPUTS)
+                    ]
+                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
+                    first_point = expr.mul(a, expr.index(INPUTS))
+                    return body + [
+                        Store(
+                            self.inputs,
+                            (
+                                expr.add(first_point, expr.index(b)),
+                                *self._place_of(group, r, q, lane),
+                            ),
+                            value,
+                        )
+                        for b, value in enumerate(line)
+                    ]
+
+                return [self._spread(lanes, one)]
+
+            columns = nest.serial(INPUTS, lambda b: column(b, self.left, False), "b")
+            if inside is not None:
+                # two conditions: an `otherwise` would be code that is rare
+                free = expr.transform(self.left, without_guard)
+                fast = nest.serial(INPUTS, lambda b: column(b, free, True), "b")
+                columns = [If(inside, tuple(fast)), If(expr.unary("not", inside), tuple(columns))]
+            return columns + nest.serial(INPUTS, row, "a")
+
+        return stmts + nest.serial(dims.floor_divide(self.padded, lanes), channels, "q")
+
+    def _is_inside(self, tile: Tile) -> Expr | None:
+        """Whether no input of a tile is at a border, where that is asked once for all of them:
+        guards take as long as the transform where a load is an instruction."""
+        guards = [load.guard for load in expr.loads(self.left) if load.guard is not None]
+        borders = Borders(
+            (), tuple(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
+        )
+        seen = {v for c in borders.asked for v in expr.free_vars(c)}
+        axes = (self.rows_axis, tile.y), (self.columns_axis, tile.x)
+        last = expr.index(INPUTS - 1)
+        corners = {axis.var: (at, expr.add(at, last)) for axis, at in axes}
+        is_asked = guards and self.channel not in seen and borders.are_linear_in(corners)
+        if not self.nest.target.multiplies_by_lane or not is_asked:
+            return None
+        zero = expr.index(0)
+        inside = borders.inside(corners, {**tile.values, **{v: zero for v, _ in self.taps}})
+        return expr.all_of(c for c in (inside, self.outputs.is_whole(tile)) if c is not None)
+
+    def _input(
+        self, left: Expr, tile: Tile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
+    ) -> Expr:
+        """What tap 0 of an output of a tile reads of the left side, the output at `place`."""
+        y, x = expr.add(tile.y, place[0]), expr.add(tile.x, place[1])
+        if not is_inside:
+            y = self._inside(y, self.rows_axis.extent)
+            x = self._inside(x, self.columns_axis.extent)
+        zero = expr.index(0)
+        values = {
+            **tile.values,
+            self.rows_axis.var: y,
+            self.columns_axis.var: x,
+            self.channel: channel,
+            **{v: zero for v, _ in self.taps},
+        }
+        # vectors of a piece that has no whole ones go past its end, wherever the channels end
+        is_whole = not isinstance(self.padded, int) or self.padded == self.piece
+        return self._only(expr.substitute(left, values), channel, is_whole=is_whole)
+
+    def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
+        """`at`, but no further than the last output's last tap reads."""
+        if dims.modulo(extent, OUTPUTS) == 0:
+            return at
+        return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
+
+    def _only(self, e: Expr, channel: Expr, *, is_whole: bool = True) -> Expr:
+        """`e`, masked to 0 past the last channel unless no piece reads past it.
+
+        Args:
+            is_whole: whether what is read of a piece ends where the piece does.
+        """
+        # a piece of an open extent divides it
+        is_even = not isinstance(self.piece, int) or dims.modulo(self.channels, self.piece) == 0
+        if is_whole and is_even:
+            return e
+        return masked(e, expr.binary("lt", channel, expr.index(self.channels)))
+
+    # filters
+
+    def _transform_filters(self, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
+        nest, filters = self.nest, self.filters
+        assert filters is not None
+
+        def transform(c: Expr, u: Expr, v: Expr) -> list[Stmt]:
+            begin = expr.add(self._column_of(column, w, u), v)
+
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                channel = expr.add(start, c)
+
+                def name(e: Expr) -> Expr:
+                    return nest.let(e, body, "g")
+
+                def line_of(taps: list[Expr]) -> list[Expr]:
+                    return filter_line(name, taps, is_added=nest.target.multiplies_by_lane)
+
+                taps = [expr.index(i) for i in range(3)]
+                g = [[name(self._filter(begin, lane, channel, i, j)) for j in taps] for i in taps]
+                columns = [
+                    [name(e) for e in line_of([g[i][j] for i in range(3)])] for j in range(3)
+                ]
+                place = c, u, expr.add(v, lane)
+                for a in range(INPUTS):
+                    line = line_of([columns[j][a] for j in range(3)])
+                    body += [
+                        Store(filters, (expr.index(INPUTS * a + b), *place), value)
+                        for b, value in enumerate(line)
+                    ]
+                return body
+
+            return [self._spread(self.vector, one)]
+
+        if not nest.target.multiplies_by_lane:
+            return nest.serial(
+                self.piece, lambda c: self._each_vector(lambda u, v: transform(c, u, v)), "k"
+            )
+        # inside, an address is a step from the last one, which takes as long as a load there
+        return self._each_vector(
+            lambda u, v: nest.serial(self.piece, lambda c: transform(c, u, v), "k")
+        )
+
+    def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
+        """The first column of chunk `u` of column tile `w` of the block that begins at `column`."""
+        tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
+        return expr.add(tile, expr.mul(u, expr.index(self.width)))
+
+    def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: Expr, j: Expr) -> Expr:
+        """What is stored of filter `begin + lane` at (i, j), a tap or a point; where there is no
+        such filter, 0 or what pads the last panel."""
+        columns, panel = self.roles.columns, expr.index(self.panel)
+        at = expr.add(begin, lane)
+        values = {
+            self.channel: channel,
+            self.taps[0][0]: i,
+            self.taps[1][0]: j,
+            columns.var: at,
+        }
+        last = expr.index(dims.floor_divide(dims.add(columns.extent, -1), self.panel))
+
+        number = expr.binary("min", expr.binary("floordiv", begin, panel), last)
+        within = expr.add(expr.binary("floormod", begin, panel), lane)
+        found = self.roles.weight_at(self.panel, number, within, values)
+        if not self.roles.is_packed and dims.modulo(columns.extent, self.columns) != 0:
+            found = masked(found, expr.binary("lt", at, expr.index(columns.extent)))
+        return self._only(found, channel)
+
+    # products
+
+    def _add_products(
+        self,
+        p: Expr,
+        kept: Expr,
+        begins: tuple[Expr, Expr],
+        weight: Callable[[Expr, Expr, Expr], Expr],
+    ) -> list[Stmt]:
+        """Adds up point p's products of a register tile, given its first tile and a piece's first
+        channel."""
+        nest, acc, dtype = self.nest, self.acc, self.dtype
+        first, start = begins
+
+        def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+            return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
+
+        def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
+            return (kept, p, expr.add(first, r), u, lane)
+
+        def of_lane(r: Expr, q: Expr, lane: Expr) -> Expr:
+            return Load(self.inputs, (p, *self._place_of(first, r, q, lane)), dtype)
+
+        def left(r: Expr, k: Expr) -> Expr:
+            if not self.is_by_vectors:
+                return Load(self.inputs, (p, expr.add(first, r), k), dtype)
+            size = expr.index(self.across_channels)
+            return of_lane(r, expr.binary("floordiv", k, size), expr.binary("floormod", k, size))
+
+        def step(k: Expr, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
+            def row(r: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                scalar = nest.let(left(r, k) if of_row is None else of_row(r), stmts, "a")
+
+                def one(r: Expr, u: Expr, lane: Expr) -> Stmt:
+                    old = Load(acc, (r, u, lane), dtype)
+                    return Store(acc, (r, u, lane), Fma(scalar, weight(k, u, lane), old, dtype))
+
+                return stmts + self._each_chunk(r, one)
+
+            return nest.unrolled(self.rows, row, "r")
+
+        def total(*at: Expr) -> Expr:
+            more = Load(acc, at, dtype)
+            if self.is_whole or self.is_continued:
+                return more
+            return expr.add(Load(self.sums, sums_at(*at), dtype), more)
+
+        stmts = each(lambda *at: Store(acc, at, expr.const(0, dtype)))
+        if self.is_continued:
+            before = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
+            stmts = [If(expr.binary("gt", start, expr.index(0)), tuple(before), tuple(stmts))]
+        if self.has_row_vectors:
+            sizes = self.rows, self.piece
+            stmts += by_lanes(nest, sizes, dtype, left, step, self.vectors, of_lane)
+        else:
+            stmts += nest.serial(self.piece, step, "k")
+        return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
+
+    def _each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+        """`body(row, chunk, lane)` for the vectors of the columns."""
+        return self.nest.unrolled(
+            self.chunks,
+            lambda u: [self._spread(self.width, lambda lane: [body(r, u, lane)])],
+        )
+
+    # outputs
+
+    def _finish(self, r: Expr, w: Expr, kept: Expr, first: Expr, column: Expr) -> list[Stmt]:
+        stmts: list[Stmt] = []
+        tile = self._tile_of(r, first, stmts)
+
+        def vector(u: Expr, v: Expr) -> list[Stmt]:
+            def total(p: Expr, lane: Expr) -> Expr:
+                return Load(self.sums, (kept, p, r, u, expr.add(v, lane)), self.dtype)
+
+            return self.outputs.finished(tile, expr.add(self._column_of(column, w, u), v), total)
+
+        stmts += self._each_vector(vector)
+        return if_there(expr.add(first, r), self.count, stmts, self.tiles)

@@ -1,0 +1,186 @@
+"""What becomes of Winograd's sums: outputs of a tile, transformed, finished and stored.
+
+Owns that alone; winograd.py has the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.analysis.cost.winograd import INPUTS, OUTPUTS
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.expr import Expr, Load
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.rules.products.winograd_lines import output_line
+
+Total = Callable[[Expr, Expr], Expr]
+"""A sum of products, by point and lane."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a tile's outputs begin, and what else is known there."""
+
+    y: Expr
+    x: Expr
+    values: Values
+
+
+@dataclass(frozen=True)
+class TileOutputs:
+    """The outputs of tiles, a vector of filters at a time.
+
+    Attributes:
+        rows, columns: the axes of `output` that a tile's outputs lie along.
+        filters: those that are multiplied together, whose number may divide all of them.
+        vector: filters of a vector.
+        half: scratch [INPUTS, INPUTS, lanes] of one tile.
+        is_long: whether a copy of what is done to each output would be most of the code.
+    """
+
+    nest: Nest
+    output: Output
+    roles: ContractionAxes
+    rows: Axis
+    columns: Axis
+    filters: int
+    vector: int
+    half: Scratch
+    is_long: bool
+
+    def finished(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+        """Transforms and stores a vector of a tile's outputs, from filter `begin` on."""
+        # registers hold what is transformed of a tile of outputs where they are many
+        has_registers = self.nest.target.multiplies_by_lane
+        finish = self._finish_in_registers if has_registers else self._finish_by_lines
+        return finish(tile, begin, total)
+
+    def _vector(self, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
+        return self.nest.spread(self.vector, body)
+
+    def _finish_by_lines(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+        """Stores a vector of a tile's outputs, which it computes a line after the other."""
+        nest = self.nest
+
+        def below(b: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
+                loaded = [nest.let(total(p, lane), body, "m") for p in points]
+                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
+                return body + [
+                    Store(self.half, (expr.index(y), b, lane), value)
+                    for y, value in enumerate(line)
+                ]
+
+            return [self._vector(one)]
+
+        def across(y: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                body: list[Stmt] = []
+                loaded = [
+                    nest.let(Load(self.half, (y, expr.index(b), lane), self.half.dtype), body, "m")
+                    for b in range(INPUTS)
+                ]
+                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
+                return body + [
+                    Store(self.half, (y, expr.index(x), lane), value)
+                    for x, value in enumerate(line)
+                ]
+
+            stored = self._store_line(tile, y, begin, self.half)
+            row = [self._vector(one), *stored]
+            return if_there(expr.add(tile.y, y), self.rows.extent, row)
+
+        return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
+
+    def _finish_in_registers(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+        """The same, computed all at once."""
+        nest = self.nest
+        made = self.half
+        if not self.is_long:
+            made = nest.builder.scratch("made", self.half.dtype, (OUTPUTS, OUTPUTS, self.vector))
+
+        def one(lane: Expr) -> list[Stmt]:
+            body: list[Stmt] = []
+
+            def name(e: Expr) -> Expr:
+                return nest.let(e, body, "h")
+
+            columns = []
+            for b in range(INPUTS):
+                points = [expr.index(INPUTS * a + b) for a in range(INPUTS)]
+                loaded = [nest.let(total(p, lane), body, "m") for p in points]
+                columns.append([name(e) for e in output_line(name, loaded)])
+            for y in range(OUTPUTS):
+                line = output_line(name, [column[y] for column in columns])
+                body += [
+                    Store(made, (expr.index(y), expr.index(x), lane), value)
+                    for x, value in enumerate(line)
+                ]
+            return body
+
+        def row(y: Expr, is_whole: bool) -> list[Stmt]:
+            stored = self._store_line(tile, y, begin, made, is_whole)
+            if is_whole:
+                return stored
+            return if_there(expr.add(tile.y, y), self.rows.extent, stored)
+
+        each = nest.serial if self.is_long else nest.unrolled
+        rows = each(OUTPUTS, lambda y: row(y, False), "y")
+        whole = self.is_whole(tile)
+        if whole is not None:
+            fast = each(OUTPUTS, lambda y: row(y, True), "y")
+            rows = [If(whole, tuple(fast)), If(expr.unary("not", whole), tuple(rows))]
+        return [self._vector(one), *rows]
+
+    def _store_line(
+        self, tile: Tile, y: Expr, begin: Expr, sums: Scratch, is_whole: bool = False
+    ) -> list[Stmt]:
+        roles = self.roles
+
+        def stored(x: Expr) -> list[Stmt]:
+            at_x = expr.add(tile.x, x)
+
+            def one(lane: Expr) -> list[Stmt]:
+                at = expr.add(begin, lane)
+                place = {
+                    **tile.values,
+                    self.rows.var: expr.add(tile.y, y),
+                    self.columns.var: at_x,
+                    roles.columns.var: at,
+                }
+                total = Load(sums, (y, x, lane), self.half.dtype)
+                done: dict[Expr, Expr] = {roles.reduce: total}
+                stores = self.output.stores(self.nest, place, done.get)
+                if dims.modulo(roles.columns.extent, self.filters) == 0:
+                    return stores
+                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
+
+            vector = [self._vector(one)]
+            if is_whole:
+                return vector
+            return if_there(at_x, self.columns.extent, vector)
+
+        each = self.nest.serial if self.is_long else self.nest.unrolled
+        return each(OUTPUTS, stored, "x")
+
+    def is_whole(self, tile: Tile) -> Expr | None:
+        """Whether all of a tile's outputs are there, where that is asked once for all of them."""
+        if not self.nest.target.multiplies_by_lane:
+            return None
+        return expr.all_of(
+            expr.binary("le", expr.add(at, expr.index(OUTPUTS)), expr.index(axis.extent))
+            for axis, at in ((self.rows, tile.y), (self.columns, tile.x))
+            if dims.modulo(axis.extent, OUTPUTS) != 0
+        )
+
+
+def if_there(at: Expr, extent: dims.Dim, body: Sequence[Stmt], size: int = OUTPUTS) -> list[Stmt]:
+    """`body` where `at` is before `extent`, as in all groups of `size` but the last one."""
+    if dims.modulo(extent, size) == 0:
+        return list(body)
+    return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]

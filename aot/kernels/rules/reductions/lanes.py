@@ -1,0 +1,428 @@
+"""Reductions where their inputs are known, with lanes along the result or along their terms.
+
+Of the result's axes, reductions depend on some and not on the free others, along which one value of
+each reduction serves all elements. Loops over these stand after the reductions, inside of the loops
+over the rest. Owns the fallback of all rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from aot.ir import dims, expr
+from aot.ir.assumed_extents import WORK_ON_GPU
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import If, Stmt, Store
+from aot.kernels.match.reduced import Reduced
+from aot.kernels.match.work import Loops, Work, is_long_for_a_lane
+from aot.kernels.nest.borders import Borders, Corners, without_guard
+from aot.kernels.nest.data_places import vector_places
+from aot.kernels.nest.lane_reductions import collapsed_axes, reduce_lanes
+from aot.kernels.nest.nest import (
+    Axis,
+    Kept,
+    Nest,
+    Output,
+    Values,
+    collapse,
+    combine,
+    identity,
+)
+from aot.kernels.nest.over_output import lanes_over_output
+from aot.kernels.nest.rows import SUMS, row_of_vectors
+from aot.kernels.rules.elementwise.neighbours_gpu import Neighbours
+from aot.kernels.rules.reductions.kept_rows import KeptRows
+from aot.kernels.rules.reductions.row_blocks import schedule_row_blocks
+
+# neighbours in a row of which a vector is picked out of whole ones, a vector of rows at a time
+MOST_PICKED = 4
+# workgroups that are worth a GPU's while
+MIN_WORKGROUPS = 8
+
+
+def schedule_long_terms(work: Work) -> Loops | None:
+    """Reductions that are more than a GPU's lane may go through: lanes share their terms."""
+    nest, found = work.nest, work.reduced
+    if not is_long_for_a_lane(nest, found.output):
+        return None
+    return _lanes_over_reduction(nest, *found.parts)
+
+
+def schedule_few_results(work: Work) -> Loops | None:
+    """Reductions that leave most of a GPU's lanes idle, had each a result of its own: lanes share
+    their terms."""
+    if _fills_lanes(work.nest, *work.reduced.parts):
+        return None
+    return _lanes_over_reduction(work.nest, *work.reduced.parts)
+
+
+def schedule_results(work: Work) -> Loops | None:
+    """A lane reduces for an element of its own, where reductions are short or more is contiguous
+    along the result; None elsewhere."""
+    nest, (output, reduces, free) = work.nest, work.reduced.parts
+    inner = output.axes[-1].var if output.axes else None
+    depends = _depending(work.reduced)
+    most = 4 * nest.lanes if depends else nest.lanes // 2  # more would keep a workgroup busy
+    is_short = nest.is_gpu and all(_is_short(r, most) for r in depends or reduces)
+    if is_short or (depends and _prefers_output_lanes(depends, inner)):
+        return _lanes_over_results(nest, output, reduces, free)
+    return None
+
+
+def schedule_blocks_of_rows(work: Work) -> Loops | None:
+    """Rows in blocks, a vector of rows at a time; None where a vector has room for more than a row,
+    which isn't side by side."""
+    if _has_narrow_rows(work) and not all(map(_is_row, _depending(work.reduced))):
+        return None
+    return schedule_row_blocks(work)
+
+
+def schedule_narrow_rows(work: Work) -> Loops | None:
+    """A lane reduces for an element of its own, where a vector has room for more than a row."""
+    return _lanes_over_results(work.nest, *work.reduced.parts) if _has_narrow_rows(work) else None
+
+
+def schedule_terms(work: Work) -> Loops:
+    """Lanes share the terms of any reduction."""
+    return _lanes_over_reduction(work.nest, *work.reduced.parts)
+
+
+# the name of the loops that a kernel may have beside its usual ones
+SHARED = "reductions/shared"
+
+
+def schedule_shared_reduction(nest: Nest, output: Output) -> Loops:
+    """Reductions that a workgroup's lanes share, however short they are."""
+    return _lanes_over_reduction(replace(nest, is_long=True), *Reduced.of(output).parts)
+
+
+def _depending(found: Reduced) -> list[Reduce]:
+    """The reductions that differ along the result's innermost axis."""
+    inner = found.output.axes[-1].var if found.output.axes else None
+    return [r for r in found.reduces if inner is not None and inner in expr.free_vars(r)]
+
+
+def _has_narrow_rows(work: Work) -> bool:
+    """Whether a CPU's vector has room for more taps than its reductions have in a row."""
+    depends = _depending(work.reduced)
+    return (
+        bool(depends)
+        and not work.nest.is_gpu
+        and _are_narrow(work.nest, work.reduced.output, depends)
+    )
+
+
+def _fills_lanes(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
+) -> bool:
+    """Whether a GPU's lane may do all of an element's reductions, and of the elements that they
+    serve: it is not too long at it, and other lanes have as much to do."""
+    if not nest.is_gpu or not free:
+        return True
+    if nest.is_too_long(*([n for _, n in r.axes] for r in reduces), [a.extent for a in free]):
+        return False
+    lanes = dims.product([a.extent for a in output.axes if a not in free])
+    return (dims.estimate(lanes, WORK_ON_GPU) or 0) >= nest.lanes * MIN_WORKGROUPS or all(
+        _is_short(r, 4 * nest.lanes) for r in reduces
+    )
+
+
+def _is_short(reduce: Reduce, most: int) -> bool:
+    """Whether a reduction surely has at most so many terms."""
+    count = dims.product([n for _, n in reduce.axes])
+    return isinstance(count, int) and count <= most
+
+
+def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
+    """Whether a vector has room for more taps than a reduction has along its innermost axis, and
+    the result has elements to fill it."""
+    for reduce in reduces:
+        extents = [n for _, n in reduce.axes if n != 1]
+        if extents and not (isinstance(extents[-1], int) and extents[-1] < nest.lanes):
+            return False
+    extent = output.axes[-1].extent if output.axes else 1
+    return not isinstance(extent, int) or extent >= nest.lanes
+
+
+def _is_row(reduce: Reduce) -> bool:
+    """Whether a reduction's terms lie side by side, more of them than are picked out of vectors."""
+    axes, _ = collapsed_axes([Axis(v, n) for v, n in reduce.axes], reduce.body)
+    loads = list(expr.loads(reduce.body))
+    if len(axes) != 1 or any(load.guard is not None for load in loads):
+        return False
+    steps = {expr.coefficient(load.indices[0], axes[0].var) for load in loads}
+    return not _is_short(reduce, MOST_PICKED) and 1 in steps <= {0, 1}
+
+
+def _prefers_output_lanes(reduces: Sequence[Reduce], inner: Var | None) -> bool:
+    """Whether more loads are contiguous along the result than along the reduction."""
+    assert inner is not None
+    along_result = along_reduction = 0
+    for reduce in reduces:
+        axes = [v for v, n in reduce.axes if n != 1]
+        last = axes[-1] if axes else None
+        for load in expr.loads(reduce.body):
+            along_result += expr.coefficient(load.indices[0], inner) == 1
+            along_reduction += last is not None and expr.coefficient(load.indices[0], last) == 1
+            if load.guard is not None and inner in expr.free_vars(load.guard):
+                along_result += 1  # windows slide along the result: keep them whole
+    return along_result >= along_reduction
+
+
+def _lanes_over_results(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
+) -> tuple[Stmt, ...]:
+    """Each lane reduces for an element of its own, or for all elements along the `free` axes."""
+    whole = [axis for axis in output.axes if axis not in free]
+    together = None if free or len(reduces) != 1 else Neighbours.of(nest, output, whole)
+    if together is not None:
+
+        def four(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
+            assert lane is not None
+            return together.reduced(values, reduces[0], lane)
+
+        return lanes_over_output(nest, together.axes, four)
+    axes, gone = collapse(whole, output.address, output.values)
+    inside, more = collapse(free, output.address, output.values)
+    gone = {**gone, **more}
+    terms = dims.product([n for r in reduces[:1] for _, n in r.axes])
+    is_plain = all(load.guard is None for r in reduces for load in expr.loads(r.body))
+    vectors = SUMS if is_plain and not nest.is_gpu else 1
+    side_by_side = nest.lanes * vectors
+    if axes and isinstance(axes[-1].extent, int):
+        side_by_side = min(side_by_side, axes[-1].extent)
+    kept = KeptRows(nest, output, reduces, free, side_by_side)
+
+    def body(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
+        values = {**gone, **values}
+        stmts: list[Stmt] = []
+        done: dict[Expr, Expr] = {}
+        for reduce in reduces:
+            along = axes[-1].var if axes else None
+            lanes = None if lane is None else (along, lane, width)
+            term = kept.body(reduce, done, lane)
+            places = None if along is None else vector_places(nest, along)
+            if places is not None and lane is not None and not term[1]:
+                term = places(term[0]), []
+            loops, value = _reduce_here(nest, reduce, term, values, lanes)
+            stmts += loops
+            done[reduce] = value
+        done |= kept.loaded(None, lane)
+
+        def store(more: Values) -> list[Stmt]:
+            return output.stores(nest, {**values, **more}, done.get)
+
+        return stmts + nest.inside(inside, {}, store)
+
+    return lanes_over_output(nest, axes, body, terms, vectors)
+
+
+def _reduce_here(
+    nest: Nest,
+    reduce: Reduce,
+    term: tuple[Expr, Sequence[Kept]],
+    values: Values,
+    lanes: tuple[Var | None, Expr, int] | None,
+) -> tuple[list[Stmt], Expr]:
+    """A reduction inside a lane: one accumulator per lane, serial loops.
+
+    `term` is what is reduced, and what is kept of it; `lanes` are the index that runs along them,
+    the lane and how many there are. Where none of a vector's guards fails none is asked.
+    """
+    body, kept = term
+    width = nest.lanes if nest.is_gpu or lanes is None else lanes[2]
+    slot = expr.index(0) if lanes is None else lanes[1]
+    # what is kept is found in the body as it is
+    asked = None if kept else lanes
+    borders, corners = _borders(nest, replace(reduce, body=body), values, asked)
+    sums = 1 if lanes is None or corners is not None else _sums_apart(nest, reduce, width)
+    acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else sums * width,))
+
+    def at(n: int) -> Expr:
+        """The place of a lane's `n`th sum."""
+        return expr.add(expr.index(n * width), slot)
+
+    first = identity(reduce.op, reduce.dtype)
+    stmts: list[Stmt] = [Store(acc, (at(n),), first) for n in range(sums)]
+
+    def add(body: Expr, indices: Values, n: int = 0) -> list[Stmt]:
+        stored, value = nest.keep(kept, body, {**values, **indices})
+        total = combine(reduce.op, Load(acc, (at(n),), reduce.dtype), value)
+        return [*stored, Store(acc, (at(n),), total)]
+
+    def several(outer: Values) -> list[Stmt]:
+        """The terms along the innermost axis, which the sums have in turn."""
+        var, extent = reduce.axes[-1]
+
+        def term(start: Expr, n: int) -> list[Stmt]:
+            return add(body, {**outer, var: expr.add(start, expr.index(n))}, n)
+
+        whole = dims.floor_divide(extent, sums)
+        done = expr.index(dims.multiply(whole, sums))
+        return nest.serial(
+            whole,
+            lambda i: [
+                stmt for n in range(sums) for stmt in term(expr.mul(i, expr.index(sums)), n)
+            ],
+            var.name,
+        ) + nest.serial(dims.modulo(extent, sums), lambda i: term(expr.add(done, i), 0), var.name)
+
+    def loops(
+        axes: Sequence[tuple[Var, Dim]],
+        indices: Values,
+        left: Sequence[Expr],
+        term: Callable[[Values], list[Stmt]],
+    ) -> list[Stmt]:
+        known = [c for c in left if not expr.free_vars(c) & {v for v, _ in axes}]
+        if known:
+            others = [c for c in left if c not in known]
+            held = expr.all_of(expr.substitute(c, {**values, **indices}) for c in known)
+            assert held is not None
+            return [If(held, tuple(loops(axes, indices, others, term)))]
+        if not axes:
+            return term(indices)
+        (var, extent), rest = axes[0], axes[1:]
+        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, left, term), var.name)
+
+    total = Load(acc, (slot,), reduce.dtype)
+    if sums > 1:
+        stmts += nest.inside([Axis(v, n) for v, n in reduce.axes[:-1]], {}, several)
+        for n in range(1, sums):
+            other = Load(acc, (at(n),), reduce.dtype)
+            stmts.append(Store(acc, (slot,), combine(reduce.op, total, other)))
+        return stmts, total
+    inside = None if corners is None else borders.inside(corners, values)
+    if corners is None or inside is None:
+        return [*stmts, *loops(reduce.axes, {}, (), partial(add, body))], total
+    free, asking = expr.transform(body, without_guard), borders.asking(body)
+    taps = {v for v, _ in reduce.axes}
+    ends = {v: corner for v, corner in corners.items() if v not in taps}
+
+    def either(indices: Values) -> list[Stmt]:
+        """A tap of a vector at the border, which is outside for some lanes at some taps only."""
+        here = borders.inside(ends, {**values, **indices})
+        assert here is not None
+        return [If(here, tuple(add(free, indices)), tuple(add(asking, indices)))]
+
+    fast = loops(reduce.axes, {}, borders.skipped, partial(add, free))
+    slow = loops(reduce.axes, {}, borders.skipped, either)
+    return [*stmts, If(inside, tuple(fast), tuple(slow))], total
+
+
+def _sums_apart(nest: Nest, reduce: Reduce, width: int) -> int:
+    """How many sums a lane has, of vectors so wide: few of them alone would wait for each other,
+    if there are terms enough along the innermost axis and none is left out."""
+    extent = reduce.axes[-1][1]
+    is_plain = all(load.guard is None for load in expr.loads(reduce.body))
+    if nest.is_gpu or not is_plain or not isinstance(extent, int):
+        return 1
+    sums = max(1, SUMS * nest.lanes // max(width, nest.lanes))
+    return sums if extent >= 2 * sums else 1
+
+
+def _borders(
+    nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var | None, Expr, int] | None
+) -> tuple[Borders, Corners | None]:
+    """The conditions of a reduction's guards, and the corners of a whole vector's taps, which those
+    that are not alike in it are asked of; None where that can't be asked."""
+    along, lane, width = lanes or (None, None, 0)
+    if along is None or nest.is_gpu or not isinstance(lane, Var):
+        return Borders((), ()), None
+    axes = [v for v, n in reduce.axes if n != 1]
+    borders = Borders.of(reduce, [along, *axes[-1:]])
+    ends = (expr.index(0), expr.index(width - 1))
+    low, high = (expr.substitute(values[along], {lane: end}) for end in ends)
+    corners = {along: (low, high)}
+    for v, n in reduce.axes:
+        corners[v] = expr.index(0), expr.index(dims.add(n, -1))
+    if not borders.asked or not borders.are_linear_in(corners):
+        return borders, None
+    return borders, corners
+
+
+def _lanes_over_reduction(
+    nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
+) -> tuple[Stmt, ...]:
+    """Lanes along the reduced dim; the result dims `free`, of which no reduction knows, are a loop
+    after it."""
+    outer = [axis for axis in output.axes if axis not in free]
+    work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
+    rows, gone = collapse(free, output.address, output.values)
+    kept = KeptRows(nest, output, reduces, free)
+
+    def row(values: Values) -> list[Stmt]:
+        stmts: list[Stmt] = []
+        done: dict[Expr, Expr] = {}
+        for reduce in reduces:
+            body, stored = kept.body(reduce, done)
+            loops, value = reduce_lanes(nest, reduce, body, values, stored)
+            stmts += loops
+            done[reduce] = value
+        done |= kept.loaded(None)
+
+        def store(more: Values) -> list[Stmt]:
+            return output.stores(nest, {**gone, **values, **more}, done.get)
+
+        if rows:
+            return stmts + _rows_of_stores(nest, rows, store)
+        if nest.is_gpu:
+            return [
+                *stmts,
+                nest.spread(
+                    nest.lanes,
+                    lambda lane: [If(expr.binary("eq", lane, expr.index(0)), tuple(store({})))],
+                ),
+            ]
+        return stmts + store({})
+
+    return nest.grid(outer, row, work)
+
+
+def _rows_of_stores(
+    nest: Nest, axes: Sequence[Axis], store: Callable[[Values], Sequence[Stmt]]
+) -> list[Stmt]:
+    """The elements along `axes`: the innermost in vectors, or all of them spread over a GPU's
+    lanes."""
+    if len(axes) == 1:
+        return _row_of_stores(nest, axes[0], store)
+    if not nest.is_gpu:
+        inner = axes[-1]
+
+        def row(outer: Values) -> list[Stmt]:
+            return _row_of_stores(nest, inner, lambda more: store({**outer, **more}))
+
+        return nest.inside(axes[:-1], {}, row)
+    whole = Axis(nest.builder.var("row"), dims.product([axis.extent for axis in axes]))
+
+    def decoded(values: Values) -> list[Stmt]:
+        inside: list[Stmt] = []
+        apart: Values = {}
+        nest.decode(values[whole.var], axes, apart, inside)
+        return [*inside, *store(apart)]
+
+    return _row_of_stores(nest, whole, decoded)
+
+
+def _row_of_stores(nest: Nest, axis: Axis, store: Callable[[Values], Sequence[Stmt]]) -> list[Stmt]:
+    """The elements of one row, spread over lanes."""
+    width = nest.lanes
+    if nest.is_gpu:
+
+        def strided(o: Expr, lane: Expr) -> list[Stmt]:
+            at = expr.add(expr.mul(o, expr.index(width)), lane)
+            stmts = store({axis.var: at})
+            if dims.modulo(axis.extent, width) == 0:
+                return list(stmts)
+            return [If(expr.binary("lt", at, expr.index(axis.extent)), tuple(stmts))]
+
+        return nest.serial(
+            dims.ceil_divide(axis.extent, width),
+            lambda o: [nest.spread(width, lambda lane: strided(o, lane))],
+            "o",
+        )
+    return row_of_vectors(
+        nest, expr.index(0), axis.extent, width, lambda at, *_: store({axis.var: at})
+    )

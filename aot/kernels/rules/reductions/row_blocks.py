@@ -1,0 +1,603 @@
+"""Reductions along rows that are short, several rows at a time, for CPUs.
+
+The terms of a row are summed in the lanes of a vector, as they lie. What lanes have is combined for
+all rows of a block at once, one row in each lane, and so is what is computed from the sums alone:
+one division or root serves a block. Owns these loops, and how results are stored that lie across.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.index_math import simplify
+from aot.kernels.nest.lane_reductions import over_lanes, terms_in_lanes
+from aot.kernels.nest.nest import (
+    GRAIN,
+    Axis,
+    Kept,
+    Nest,
+    Output,
+    Values,
+    collapse,
+    combine,
+    identity,
+)
+from aot.kernels.nest.rows import row_of_vectors
+from aot.kernels.rules.reductions.kept_rows import KeptRows
+from aot.kernels.rules.reductions.row_lines import RowLines
+
+# rows of a block where as many as a vector has lanes are too large for a cache; fewer are no block,
+# and rows of fewer elements have less to share than blocks cost
+FEWEST = 4
+# lanes that a row's terms are left in, and groups of rows that a block has at most
+LEFT, GROUPS = 4, 4
+ELEMENT_BYTES = 4
+# elements of a row beside which what is done once a row is little, and blocks only code
+LONGEST = 512
+# bytes between lines of which a cache has places for few; a multiple of it
+FAR = 1024
+# the part of a first cache that the rows of a block may fill
+SHARE = 2
+_DTYPES = (DType.F32, DType.I32, DType.I64)
+
+
+def schedule_row_blocks(work: Work) -> Loops | None:
+    """The loops of such reductions; None where rows are long or few, or the output has none."""
+    nest, output, reduces, free = work.nest, *work.reduced.parts
+    if nest.is_gpu or nest.lanes < FEWEST or not reduces:
+        return None
+    axes, gone = collapse(
+        [axis for axis in output.axes if axis not in free], output.address, output.values
+    )
+    if not axes or any(axes[-1].var not in expr.free_vars(r) for r in reduces):
+        return None
+    if any(r.dtype not in _DTYPES for r in reduces):
+        return None
+    rows = Rows.of(nest, output, reduces, free, axes)
+    if rows is None:
+        return None
+    return RowBlocks(nest, output, reduces, free, rows, gone).build()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How the rows of a result are divided into blocks.
+
+    Rows of a block are reduced one after another, then combined a group at a time, a lane each.
+    What a block keeps for its rows is allocated for `capacity` of them, and the loops over a block
+    have at most `per_block`: both follow from `indices`, so that no block outgrows its scratch.
+
+    Attributes:
+        outer: the axes around blocks.
+        counted: the axis that blocks divide: each has some of its indices, and all rows at these.
+        each: the axis of the rows at one index; None where that is one row.
+        group: rows that are combined at once.
+        indices: indices of `counted` in a block; the last block may have fewer.
+    """
+
+    outer: Sequence[Axis]
+    counted: Axis
+    each: Axis | None
+    group: int
+    indices: int
+
+    @staticmethod
+    def of(
+        nest: Nest,
+        output: Output,
+        reduces: Sequence[Reduce],
+        free: Sequence[Axis],
+        axes: Sequence[Axis],
+    ) -> Rows | None:
+        """None where too few rows of such a length are worth a block."""
+        *outer, last = axes
+        few = last.extent
+        is_along = not free or output.axes[-1] in free
+        are_few = outer and isinstance(few, int) and few < GROUPS * nest.lanes
+        if is_along and are_few and all(outer[-1].var in expr.free_vars(r) for r in reduces):
+            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last)
+            if rows is not None:
+                return rows
+        return Rows._divided(nest, reduces, outer, last, None)
+
+    @staticmethod
+    def _divided(
+        nest: Nest,
+        reduces: Sequence[Reduce],
+        outer: Sequence[Axis],
+        counted: Axis,
+        each: Axis | None,
+    ) -> Rows | None:
+        """None where the caches hold too few rows for a group, or not all of an index."""
+        one = Rows(outer, counted, each, group=1, indices=1)
+        rows = dims.multiply(counted.extent, one.per_index)
+        group = _group(nest, rows, reduces)
+        if group < FEWEST:
+            return None
+        most = group * _groups_of(nest, group, rows, reduces, are_even=each is None)
+        indices = most // one.per_index
+        if indices == 0:
+            return None
+        if isinstance(counted.extent, int):
+            indices = min(indices, counted.extent)
+            if each is not None:  # blocks without a rest are one loop
+                whole = (n for n in range(indices, indices // 2, -1) if counted.extent % n == 0)
+                indices = next(whole, indices)
+        return replace(one, group=group, indices=indices)
+
+    @property
+    def per_index(self) -> int:
+        """Rows at each index of `counted`."""
+        return 1 if self.each is None else self.each.count
+
+    @property
+    def per_block(self) -> int:
+        """Rows of a whole block."""
+        return self.indices * self.per_index
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the scratch of a block has room for: whole groups."""
+        return -(-self.per_block // self.group) * self.group
+
+
+def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
+    """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
+    the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
+    extents = [n for r in reduces for _, n in r.axes]
+    if not all(isinstance(n, int) for n in extents) or min(map(_terms, reduces)) < FEWEST:
+        return 0  # open rows may be long
+    if max(map(_terms, reduces)) > LONGEST:
+        return 0
+    longest = _longest(reduces)
+    size = nest.lanes
+    while size >= FEWEST:
+        fits = size * longest * SHARE <= nest.target.l1_bytes
+        if fits and not (isinstance(rows, int) and rows < size):
+            return size
+        size //= 2 if size > FEWEST and size // 2 >= FEWEST else size
+    return 0
+
+
+def _groups_of(
+    nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce], *, are_even: bool
+) -> int:
+    """Upper bound of the groups in a block of `rows`. With several, the latencies of their
+    reductions overlap.
+
+    Args:
+        are_even: whether blocks may end after any group, so that all can be equally large.
+    """
+    if group < nest.lanes:
+        return 1
+    number = max(map(_terms, reduces))
+    bytes_ = group * max(_longest(reduces), number * ELEMENT_BYTES)
+    held = min(nest.target.l1_bytes, nest.target.scratch_bytes) // SHARE
+    most = max(1, min(2 * GROUPS, held // bytes_, GRAIN // (group * number)))
+    if not isinstance(rows, int):
+        return min(GROUPS, most)
+    groups = -(-rows // group)
+    if groups <= most or not are_even:
+        return min(groups, most)
+    # blocks without a rest are one loop
+    whole = [n for n in range(most, 1, -1) if rows % (n * group) == 0]
+    return whole[0] if whole else -(-groups // -(-groups // most))
+
+
+def _longest(reduces: Sequence[Reduce]) -> int:
+    """The bytes of a row that a reduction reads at most."""
+    found = 0
+    for reduce in reduces:
+        own = expr.transform(
+            reduce.body, lambda e: expr.const(0, e.dtype) if isinstance(e, Reduce) else None
+        )
+        found = max(found, _terms(reduce) * sum(x.dtype.bytes for x in set(expr.loads(own))))
+    return found
+
+
+def _terms(reduce: Reduce) -> int:
+    """Terms of a reduction; 0 where only the device knows how many."""
+    count = dims.product([n for _, n in reduce.axes])
+    return count if isinstance(count, int) else 0
+
+
+def _is_integer_division(e: Expr) -> bool:
+    is_division = isinstance(e, Binary) and e.op in ("div", "floordiv", "floormod")
+    return is_division and not e.dtype.is_float and e.dtype is not DType.INDEX
+
+
+class RowBlocks:
+    """The loops of blocks of rows.
+
+    Attributes:
+        rows: how rows are divided; all scratch of a block is for `rows.capacity` rows.
+        row: stands for the number of a row in its block.
+        seen: as terms_in_lanes has it, of the first reduction.
+    """
+
+    seen: Callable[[int], Scratch] | None = None
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        reduces: Sequence[Reduce],
+        free: Sequence[Axis],
+        rows: Rows,
+        gone: Values,
+    ) -> None:
+        self.nest, self.output, self.reduces, self.free = nest, output, reduces, free
+        self.rows, self.group = rows, rows.group
+        self.extents: dict[Var, Dim] = {}
+        self.inside, more = collapse(free, output.address, output.values)
+        self.gone = {**gone, **more}
+        self.row = nest.builder.var("row")
+        self.along = {v for r in reduces for v, _ in r.axes} | {axis.var for axis in free}
+        self.kept = KeptRows(nest, output, reduces, free, rows.capacity, are_apart=True)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, rows = self.nest, self.rows
+        extent, indices = rows.counted.extent, rows.indices
+        rest = dims.modulo(extent, indices)
+        blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, indices))
+
+        def some(values: Values, start: Expr, count: Dim) -> list[Stmt]:
+            return self.block(values, start, dims.multiply(count, rows.per_index))
+
+        def either(values: Values) -> list[Stmt]:
+            if extent == indices:
+                return some(values, expr.index(0), indices)
+            start = expr.mul(values[blocks.var], expr.index(indices))
+            whole = some(values, start, indices)
+            if rest == 0:
+                return whole
+            end = expr.add(start, expr.index(indices))
+            is_whole = expr.binary("le", end, expr.index(extent))
+            return [If(is_whole, tuple(whole), tuple(some(values, start, rest)))]
+
+        terms = dims.product([n for r in self.reduces[:1] for _, n in r.axes])
+        return nest.grid([*rows.outer, blocks], either, dims.multiply(terms, rows.per_block))
+
+    def at(self, values: Values, start: Expr, row: Expr) -> Values:
+        """Indices of a row of the block that begins with index `start` of those counted."""
+        rows = self.rows
+        place = {**self.gone, **values, self.row: row}
+        if rows.each is None:
+            return {**place, rows.counted.var: expr.add(start, row)}
+        number = expr.index(rows.per_index)
+        counted, one = (
+            simplify(expr.binary(op, row, number), self.extents) for op in ("floordiv", "floormod")
+        )
+        return {**place, rows.counted.var: expr.add(start, counted), rows.each.var: one}
+
+    def by_rows(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each of `count` rows, one after the other."""
+        nest, number = self.nest, self.rows.per_index
+
+        def counted(n: Expr) -> list[Stmt]:
+            def one(r: Expr) -> list[Stmt]:
+                for e, extent in ((n, self.rows.indices), (r, number)):
+                    if isinstance(e, Var):
+                        self.extents[e] = extent
+                return body(expr.add(expr.mul(n, expr.index(number)), r))
+
+            return nest.serial(number, one, "r")
+
+        if self.rows.each is None:
+            return nest.serial(count, body, "r")
+        return nest.serial(dims.floor_divide(count, number), counted, "rc")
+
+    def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
+        """The results of `count` rows from `start` on."""
+        stmts: list[Stmt] = []
+        known: dict[Expr, Expr] = {}
+
+        def at(row: Expr) -> Values:
+            return self.at(values, start, row)
+
+        for reduce in self.reduces:
+            self._once_a_row(reduce.body, known, at, count, stmts)
+            term = self.kept.body(reduce, known, self.row)
+            known[reduce] = self._reduced(reduce, term, at, count, stmts)
+        for value in self.output.values if self.free else ():
+            self._once_a_row(value, known, at, count, stmts)
+        done = {**known, **self.kept.loaded(None, self.row)}
+
+        def store(r: Expr, more: Values) -> list[Stmt]:
+            return self.output.stores(self.nest, {**at(r), **more}, done.get)
+
+        if not self.free and self.rows.each is not None:
+            return stmts + self.by_rows(count, lambda r: store(r, {}))
+        if not self.free:
+            return stmts + self._in_groups(count, lambda r: store(r, {}))
+        if self.output.axes[-1] not in self.free:
+            return stmts + self._across(count, store)
+        return stmts + self._lines(count, store)
+
+    def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
+        """Groups of rows, fours for what is left and then single ones: where those of one size
+        begin, their size, and how many they are."""
+        found: list[tuple[Dim, int, Dim]] = []
+        done: Dim = 0
+        for size in dict.fromkeys((self.group, FEWEST, 1)):
+            times = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), size)
+            if times != 0:
+                found.append((done, size, times))
+            done = dims.add(done, dims.multiply(times, size))
+        return found
+
+    def _in_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each row, in lanes."""
+        return self._by_pieces(
+            count,
+            lambda begin, size: over_lanes(self.nest, size, lambda n: body(expr.add(begin, n))),
+        )
+
+    def _by_pieces(self, count: Dim, body: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
+        """Something of each piece, given its first row and its size."""
+        stmts = list[Stmt]()
+        for first, size, times in self._pieces(count):
+
+            def piece(n: Expr, first: Dim = first, size: int = size) -> list[Stmt]:
+                return body(expr.add(expr.index(first), expr.mul(n, expr.index(size))), size)
+
+            stmts += self.nest.serial(times, piece, "rg")
+        return stmts
+
+    def _whole_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+        """Something of each group, given its first row; the last one may have too few rows."""
+        group = self.group
+        return self.nest.serial(
+            dims.ceil_divide(count, group), lambda n: body(expr.mul(n, expr.index(group))), "rg"
+        )
+
+    def _reduced(
+        self,
+        reduce: Reduce,
+        term: tuple[Expr, Sequence[Kept]],
+        at: Callable[[Expr], Values],
+        count: Dim,
+        into: list[Stmt],
+    ) -> Expr:
+        """A reduction of each row of a block, by its number in the block."""
+        nest, dtype = self.nest, reduce.dtype
+        terms = nest.builder.scratch("terms", dtype, (self.rows.capacity * LEFT,), Space.WORKGROUP)
+        found = nest.builder.scratch("found", dtype, (self.rows.capacity,), Space.WORKGROUP)
+        widths = set[int]()
+
+        def row(r: Expr) -> list[Stmt]:
+            seen = self.seen if reduce is self.reduces[0] else None
+            loops, acc, left = terms_in_lanes(nest, reduce, term[0], at(r), term[1], LEFT, seen)
+            widths.add(left)
+            first = expr.mul(r, expr.index(left))
+
+            def store(n: Expr) -> list[Stmt]:
+                return [Store(terms, (expr.add(first, n),), Load(acc, (n,), dtype))]
+
+            return [*loops, *over_lanes(nest, left, store)]
+
+        rows = self.by_rows(count, row)
+        (left,) = widths
+        if dims.modulo(count, self.group) != 0:
+            # rows that a last group lacks have terms too
+            first = dims.multiply(dims.floor_divide(count, self.group), self.group * left)
+            into += nest.unrolled(
+                left,
+                lambda k: over_lanes(
+                    nest,
+                    self.group,
+                    lambda n: [
+                        Store(
+                            terms,
+                            (self._in_group(expr.index(first), k, n),),
+                            identity(reduce.op, dtype),
+                        )
+                    ],
+                ),
+                "k",
+            )
+        into += rows
+
+        def group(begin: Expr) -> list[Stmt]:
+            acc = nest.builder.scratch("acc", dtype, (self.group,))
+
+            def add(k: Expr, n: Expr) -> list[Stmt]:
+                place = expr.mul(expr.add(begin, n), expr.index(left))
+                more = Load(terms, (expr.add(place, k),), dtype)
+                return [Store(acc, (n,), combine(reduce.op, Load(acc, (n,), dtype), more))]
+
+            def start(n: Expr) -> list[Stmt]:
+                return [Store(acc, (n,), identity(reduce.op, dtype))]
+
+            def store(n: Expr) -> list[Stmt]:
+                return [Store(found, (expr.add(begin, n),), Load(acc, (n,), dtype))]
+
+            size = self.group
+            return [
+                *over_lanes(nest, size, start),
+                *nest.unrolled(left, lambda k: over_lanes(nest, size, lambda n: add(k, n)), "k"),
+                *over_lanes(nest, size, store),
+            ]
+
+        into += self._whole_groups(count, group)
+        return Load(found, (self.row,), dtype)
+
+    def _in_group(self, first: Expr, number: Expr, n: Expr) -> Expr:
+        """Element `n` of a group, the number of groups from the first element on."""
+        return expr.add(first, expr.add(expr.mul(number, expr.index(self.group)), n))
+
+    def _once_a_row(
+        self,
+        value: Expr,
+        known: dict[Expr, Expr],
+        at: Callable[[Expr], Values],
+        count: Dim,
+        into: list[Stmt],
+    ) -> None:
+        """Computes what `value` has of each row's reductions that is the same along the row, for
+        groups of rows at once, and adds it to what is `known`."""
+        for e in self._same_along_rows(value, known):
+            held = self.nest.builder.scratch(
+                *("same", e.dtype, (self.rows.capacity,), Space.WORKGROUP)
+            )
+            made = expr.transform(e, known.get)
+
+            def store(row: Expr, held: Scratch = held, made: Expr = made) -> list[Stmt]:
+                return [Store(held, (row,), expr.substitute(made, at(row)))]
+
+            def group(begin: Expr, store: Callable[[Expr], list[Stmt]] = store) -> list[Stmt]:
+                return over_lanes(self.nest, self.group, lambda n: store(expr.add(begin, n)))
+
+            # nothing is in memory behind the last row, and nothing there may be divided by
+            is_whole = all(isinstance(load.source, Scratch) for load in expr.loads(made))
+            if is_whole and not any(map(_is_integer_division, expr.nodes(made))):
+                into += self._whole_groups(count, group)
+            else:
+                into += self._in_groups(count, store)
+            known[e] = Load(held, (self.row,), e.dtype)
+
+    def _same_along_rows(self, value: Expr, known: Mapping[Expr, Expr]) -> list[Expr]:
+        """The largest expressions of reductions in `value` that vary along no row."""
+        varies: dict[Expr, bool] = {}
+        has_known: dict[Expr, bool] = {}
+
+        def look(e: Expr) -> None:
+            if e in varies:
+                return
+            if e in known:
+                varies[e], has_known[e] = False, True
+                return
+            inner = expr.children(e)
+            for child in inner:
+                look(child)
+            varies[e] = e in self.along or any(varies[c] for c in inner)
+            has_known[e] = any(has_known[c] for c in inner)
+
+        look(value)
+        found: dict[Expr, None] = {}
+        stack, seen = [value], set[Expr]()
+        while stack:
+            e = stack.pop()
+            if e in seen or e in known or not has_known[e]:
+                continue
+            seen.add(e)
+            if not varies[e] and e.dtype in _DTYPES:
+                found[e] = None
+            else:
+                stack.extend(expr.children(e))
+        return list(found)
+
+    def _lines(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
+        """Results whose neighbours lie side by side, along rows or from one to the next."""
+        together = None
+        if self.rows.each is None and len(self.inside) == 1:
+            (last,) = self.inside
+            together = RowLines.of(
+                self.nest, last.extent, count, lambda row, at: store(row, {last.var: at})
+            )
+        if together is None:
+            return self.by_rows(count, lambda r: self._along(r, store))
+        rest = dims.modulo(count, together.rows)
+        first = expr.index(dims.add(count, dims.multiply(rest, -1)))
+        return together.build(count) + self.nest.serial(
+            rest, lambda r: self._along(expr.add(first, r), store), "r"
+        )
+
+    def _along(self, r: Expr, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
+        """The results of a row whose neighbours lie side by side."""
+        *outer, last = self.inside
+        return self.nest.inside(
+            outer,
+            {},
+            lambda more: row_of_vectors(
+                self.nest,
+                expr.index(0),
+                last.extent,
+                self.nest.lanes,
+                lambda at, *_: store(r, {**more, last.var: at}),
+            ),
+        )
+
+    def _across(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
+        """Results that lie side by side where rows do: blocks of as many elements of each row as a
+        vector has, which are transposed in registers, and what is left one by one."""
+        nest, lanes = self.nest, self.nest.lanes
+        last = self._nearest()
+        whole = dims.floor_divide(last.extent, lanes)
+        done = expr.index(dims.multiply(whole, lanes))
+
+        is_staged = self._shares_sets(last)
+
+        def elements(more: Values, at: Expr, number: int) -> list[Stmt]:
+            """`number` elements of all rows."""
+
+            def made(row: Expr, u: Expr) -> list[Stmt]:
+                return store(row, {**more, last.var: expr.add(at, u)})
+
+            if not is_staged:
+                return self._squares(count, number, made)
+            run = nest.builder.scratch(
+                *("run", self.output.buffer.dtype, (number, self.rows.capacity), Space.WORKGROUP)
+            )
+
+            def into_run(row: Expr, u: Expr) -> list[Stmt]:
+                (own,) = made(row, u)
+                assert isinstance(own, Store)
+                return [Store(run, (u, row), own.value)]
+
+            def copied(u: Expr) -> list[Stmt]:
+                def one(row: Expr, *_: object) -> list[Stmt]:
+                    (own,) = made(row, u)
+                    assert isinstance(own, Store)
+                    return [replace(own, value=Load(run, (u, row), run.dtype))]
+
+                return row_of_vectors(nest, expr.index(0), count, nest.lanes, one)
+
+            return self._squares(count, number, into_run) + nest.serial(number, copied, "u")
+
+        def line(more: Values) -> list[Stmt]:
+            return nest.serial(
+                whole, lambda n: elements(more, expr.mul(n, expr.index(lanes)), lanes), "c"
+            ) + nest.serial(
+                dims.modulo(last.extent, lanes), lambda t: elements(more, expr.add(done, t), 1), "t"
+            )
+
+        return nest.inside([axis for axis in self.inside if axis is not last], {}, line)
+
+    def _squares(
+        self, count: Dim, number: int, body: Callable[[Expr, Expr], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` of each of `count` rows, which lanes have, and each of `number` elements."""
+        nest = self.nest
+
+        def piece(begin: Expr, size: int) -> list[Stmt]:
+            return nest.unrolled(
+                number,
+                lambda u: over_lanes(nest, size, lambda n: body(expr.add(begin, n), u)),
+                "u",
+            )
+
+        return self._by_pieces(count, piece)
+
+    def _shares_sets(self, last: Axis) -> bool:
+        """Whether neighbours along an axis are stored so far apart that a cache has few places for
+        them, and so in runs that follow each other."""
+        step = expr.coefficient(self.output.address, last.var)
+        is_far = isinstance(step, int) and step * self.output.buffer.dtype.bytes % FAR == 0
+        return is_far and not self.output.others and self.rows.capacity > self.group
+
+    def _nearest(self) -> Axis:
+        """The axis of a row along which operands have their neighbours."""
+        loads = [load for value in self.output.values for load in expr.loads(value)]
+        for axis in reversed(self.inside):
+            if any(expr.coefficient(load.indices[0], axis.var) == 1 for load in loads):
+                return axis
+        return self.inside[-1]

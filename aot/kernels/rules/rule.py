@@ -1,0 +1,72 @@
+"""Rules: how one kind of loop nest, or one op by itself, becomes a kernel, by name.
+
+Owns the form alone. `table.py` has the rules, and the order in which they are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aot.base.records import dataclass
+from aot.ir.graph import Function, Op, Value
+from aot.ir.record import Kind, OpRecord
+from aot.ir.schedule import Schedule, StageSchedule
+from aot.kernels.ir.nodes import Buffer
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.inline import stored
+from aot.kernels.nest.nest import Nest
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Attributes:
+    name: what is printed, and what tests ask for: "windows/pools".
+    classes: of the plans that it may build.
+    build: the loops of a nest; None where it is none of the rule's.
+    """
+
+    name: str
+    classes: frozenset[Schedule]
+    build: Callable[[Work], Loops | None]
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """An executable of an op that is no expression of its operands' elements.
+
+    Attributes:
+        nest: what it is built from, for a target.
+        function: the executable: the op, and what is done with its results.
+        buffers: of the op's operands.
+        outputs: of the executable's results.
+        plan: the class and the tiles that are recorded of it.
+    """
+
+    nest: Nest
+    function: Function
+    op: Op
+    buffers: Mapping[Value, Buffer]
+    outputs: Sequence[Buffer]
+    plan: StageSchedule
+
+    @property
+    def results(self) -> list[Buffer | None]:
+        """Where each of the op's results goes, converted perhaps; None where nothing reads it."""
+        pairs = zip(self.function.results, self.outputs, strict=True)
+        by_value = {stored(value): buffer for value, buffer in pairs}
+        return [by_value.get(v) for v in self.op.results]
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """Attributes:
+    name: as that of a `Rule`.
+    kind: of the ops that it builds.
+    build: their loops.
+    record: the one op that it builds, where it is not for all of the kind.
+    """
+
+    name: str
+    kind: Kind
+    build: Callable[[OpWork], Loops]
+    record: OpRecord | None = None

@@ -1,0 +1,481 @@
+"""Depthwise windows of bytes: what lies below each other in a channel becomes words in scratch.
+
+A word holds a place's bytes of four rows, and serves all windows that it is in: those side by side,
+by other weights, and those above each other where they fit into the words of one. Windows that
+begin at every other place have words of two by two places, which serve all of them by the same
+weights. Owns these words and their sums.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+from aot.ir import expr
+from aot.ir.expr import Dot, Expr, Load
+from aot.ir.schedule import DOT_GROUP
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Nest, Output, Values
+from aot.kernels.rules.windows.byte_windows import (
+    Block,
+    ByteTiles,
+    ByteWindow,
+    number,
+    within,
+)
+
+# words of a window that are written out
+MOST_WORDS = 16
+# the side of a square of places in a word
+SIDE = 2
+# taps along a side of windows that are better off with words of columns
+LEAST_TAPS = 3
+# windows below each other whose rows a workgroup has at least: those of one are made twice
+LINES = 4
+
+
+class Term(NamedTuple):
+    """A product of words.
+
+    Attributes:
+        word, weight: where they are, but for the byte.
+        begin: the first channel's byte.
+    """
+
+    word: tuple[Expr, ...]
+    weight: tuple[Expr, ...]
+    begin: int
+
+
+def schedule_byte_depthwise(work: Work) -> Loops | None:
+    """The loops of a depthwise convolution of bytes; None where the output is none, or has too few
+    channels for a vector."""
+    nest, output, reduces = work.nest, work.reduced.output, work.reduced.reduces
+    if work.reduced.free or len(reduces) != 1 or not output.axes:
+        return None
+    channels = output.axes[-1]
+    window = ByteWindow.of(nest, output.axes[:-1], reduces[0], channels)
+    if window is None or window.rest or not isinstance(channels.extent, int):
+        return None
+    steps = [expr.coefficient(x.indices[0], channels.var) for x in (window.image, window.weight)]
+    if steps != [1, 1] or expr.coefficient(output.address, channels.var) != 1:
+        return None
+    words = -(-window.down.taps // DOT_GROUP) * window.along.taps
+    if channels.extent < nest.lanes or words > MOST_WORDS:
+        return None
+    slides = window.down, window.along
+    # windows that begin at every other place share words of two by two of them
+    if all(s.step == SIDE and s.apart == 1 and s.taps > LEAST_TAPS for s in slides):
+        return _Squares(nest, output, window).build()
+    return _Depthwise(nest, output, window).build()
+
+
+class _Words(ByteTiles):
+    """Sums of words of a channel each.
+
+    Attributes:
+        words, weights: scratch, the last index of which goes through a channel's bytes.
+        width: channels of the widest block.
+    """
+
+    tile_results = 8
+    words: Scratch
+    weights: Scratch
+
+    def __init__(self, nest: Nest, output: Output, window: ByteWindow, rows: int, row: int) -> None:
+        """`row` is in bytes of a channel."""
+        self.width = _width(window)
+        super().__init__(nest, output, window, rows, row * self.width)
+
+    @property
+    def sums_of_result(self) -> int:
+        return self.width
+
+    @property
+    def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
+        """Whole blocks, and one for what is left, which begins early enough to be there."""
+        extent, width = number(self.window.channels), self.width
+        count = extent // width
+        found: list[tuple[int, Callable[[Expr], Block]]] = [(count, partial(_block, width))]
+        done = count * width
+        if done < extent:
+            least = self.nest.lanes
+            last = next(w for w in (least, 2 * least, 4 * least) if w >= extent - done)
+            first = expr.index(extent - last)
+            stored = done if extent - last < done else None
+            found.append((1, lambda n: Block(first, last, first, stored)))
+        return found
+
+    @abstractmethod
+    def terms(self, block: Block, row: Expr, result: Expr) -> list[Term]:
+        """What is summed for a result of a piece, in row `row` of those that share scratch."""
+
+    def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
+        nest, lanes = self.nest, self.lanes
+        acc = nest.builder.scratch("acc", DType.I32, (self.tile, lanes))
+
+        def chunk(u: Expr) -> list[Stmt]:
+            start = expr.mul(u, expr.index(lanes))
+
+            def summed(term: int, r: Expr, lane: Expr) -> list[Stmt]:
+                word, weight, begin = self.terms(block, row, expr.add(first, r))[term]
+                byte = expr.mul(expr.add(start, lane), expr.index(DOT_GROUP))
+                byte = expr.add(byte, expr.index(begin))
+                left = Load(self.words, (*word, byte), DType.U8X4)
+                right = Load(self.weights, (*weight, byte), DType.I8X4)
+                old = Load(acc, (r, lane), DType.I32)
+                return [Store(acc, (r, lane), Dot(left, right, old))]
+
+            def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+                return nest.unrolled(
+                    self.tile, lambda r: [nest.spread(lanes, lambda lane: body(r, lane))], "r"
+                )
+
+            def begin(r: Expr, lane: Expr) -> list[Stmt]:
+                channel = expr.add(block.first, expr.add(start, lane))
+                return [Store(acc, (r, lane), self.bias_of(channel))]
+
+            stmts = each(begin)
+            for term in range(len(self.terms(block, row, first))):
+                stmts += each(partial(summed, term))
+            return stmts + each(
+                lambda r, lane: [
+                    Store(self.sums, (r, expr.add(start, lane)), Load(acc, (r, lane), DType.I32))
+                ]
+            )
+
+        return nest.serial(block.width // lanes, chunk, "u")
+
+    def weight_at(
+        self, block: Block, at: tuple[Expr, Expr], lane: Expr, guard: Expr | None
+    ) -> Expr:
+        """A channel's weight of a tap; nothing where that is none."""
+        window = self.window
+        place: Values = {var: expr.index(0) for var, _ in window.reduce.axes}
+        for slide, tap in zip((window.down, window.along), at, strict=True):
+            assert slide.tap is not None
+            place[slide.tap.var] = tap
+        place[window.channels.var] = expr.add(block.first, lane)
+        address = expr.substitute(window.weight.indices[0], place)
+        other = expr.const(0, DType.I8)
+        return Load(window.weight.source, (address,), DType.I8, guard, other)
+
+    def total(self, block: Block, r: Expr, channel: Expr) -> Expr:
+        return Load(self.sums, (r, channel), DType.I32)
+
+
+class _Depthwise(_Words):
+    """
+    Attributes:
+        words: [place][group of rows][channel]: four rows' bytes each.
+        weights: [row of the result][tap along][group of rows][channel], the same of the weights.
+    """
+
+    def __init__(self, nest: Nest, output: Output, window: ByteWindow) -> None:
+        down, along = window.down, window.along
+        self.groups = -(-down.taps // DOT_GROUP)
+        # as many rows as have all of their taps in as many words
+        rows = 1
+        if down.apart == 1:
+            rows += (DOT_GROUP * self.groups - down.taps) // down.step
+        super().__init__(nest, output, window, rows, self.groups * DOT_GROUP)
+        row = self.groups * self.width * DOT_GROUP
+        scratch = nest.builder.scratch
+        places = along.places(self.piece)
+        self.words = scratch("column_words", DType.U8, (places, row), Space.WORKGROUP)
+        weights = self.rows, along.taps, row
+        self.weights = scratch("column_weights", DType.I8, weights, Space.WORKGROUP)
+
+    def prepare(self, block: Block) -> list[Stmt]:
+        nest, window = self.nest, self.window
+        down, along = window.down, window.along
+        zero = expr.index(0)
+
+        def words(v: Expr, kx: Expr, g: Expr) -> list[Stmt]:
+            def weight(t: Expr, lane: Expr) -> Expr:
+                tap = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
+                tap = expr.sub(tap, expr.mul(v, expr.index(down.step)))
+                is_there = expr.all_of(
+                    [
+                        expr.binary("ge", tap, zero),
+                        expr.binary("lt", tap, expr.index(down.taps)),
+                    ]
+                )
+                return self.weight_at(block, (tap, kx), lane, is_there)
+
+            def place(t: Expr, lane: Expr) -> Expr:
+                at = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
+                return expr.add(at, expr.mul(g, expr.index(block.width * DOT_GROUP)))
+
+            return nest.unrolled(
+                DOT_GROUP,
+                lambda t: [
+                    nest.spread(
+                        block.width,
+                        lambda lane: [
+                            Store(self.weights, (v, kx, place(t, lane)), weight(t, lane))
+                        ],
+                    )
+                ],
+                "t",
+            )
+
+        def row(v: Expr) -> list[Stmt]:
+            def tap(kx: Expr) -> list[Stmt]:
+                return nest.serial(self.groups, lambda g: words(v, kx, g), "g")
+
+            return nest.serial(along.taps, tap, "k")
+
+        return nest.serial(self.rows, row, "v")
+
+    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
+        nest, window = self.nest, self.window
+
+        def column(p: Expr, *, is_asked: bool) -> list[Stmt]:
+            at = expr.add(along, p)
+
+            def group(g: Expr) -> list[Stmt]:
+                return self._words(values, block, down, (at, p), g, is_asked=is_asked)
+
+            stmts = nest.serial(self.groups, group, "g")
+            is_there = self.is_column(at)
+            if is_there is None:
+                return stmts
+            return [If(is_there, tuple(stmts), tuple(self._padding(block, p)))]
+
+        def columns(*, is_asked: bool) -> list[Stmt]:
+            return nest.serial(
+                window.along.places(self.piece), lambda p: column(p, is_asked=is_asked), "p"
+            )
+
+        are_inside = self.rows_inside(down)
+        if are_inside is None:
+            return columns(is_asked=False)
+        return [If(are_inside, tuple(columns(is_asked=False)), tuple(columns(is_asked=True)))]
+
+    def _words(
+        self,
+        values: Values,
+        block: Block,
+        down: Expr,
+        place: tuple[Expr, Expr],
+        g: Expr,
+        *,
+        is_asked: bool,
+    ) -> list[Stmt]:
+        """Group `g` of the words of a place along a row, and in scratch."""
+        nest, slide = self.nest, self.window.down
+        along, p = place
+        last = slide.places(self.rows) - 1
+
+        def row(t: Expr) -> list[Stmt]:
+            # rows behind the last one have no weights
+            r = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
+            r = expr.mul(r, expr.index(slide.apart))
+            if (DOT_GROUP * self.groups - 1) * slide.apart > last:
+                r = expr.binary("min", r, expr.index(last))
+            at = expr.add(down, r)
+            guard = self.is_row(at) if is_asked else None
+
+            def channel(lane: Expr) -> list[Stmt]:
+                address = self.image_at(values, expr.add(block.image, lane), at, along)
+                byte = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
+                byte = expr.add(byte, expr.mul(g, expr.index(block.width * DOT_GROUP)))
+                return [Store(self.words, (p, byte), self.loaded(address, guard))]
+
+            return [nest.spread(block.width, channel)]
+
+        return nest.unrolled(DOT_GROUP, row, "t")
+
+    def _padding(self, block: Block, p: Expr) -> list[Stmt]:
+        padding = expr.const(self.window.padding, DType.U8)
+        size = block.width * DOT_GROUP * self.groups
+        lanes = self.nest.target.vector_bytes
+
+        def vector(n: Expr) -> list[Stmt]:
+            first = expr.mul(n, expr.index(lanes))
+            return [
+                self.nest.spread(
+                    lanes, lambda lane: [Store(self.words, (p, expr.add(first, lane)), padding)]
+                )
+            ]
+
+        return self.nest.serial(size // lanes, vector, "o")
+
+    def terms(self, block: Block, row: Expr, result: Expr) -> list[Term]:
+        along = self.window.along
+        place = expr.mul(result, expr.index(along.step))
+        return [
+            Term(
+                (expr.add(place, expr.index(kx * along.apart)),),
+                (row, expr.index(kx)),
+                g * block.width * DOT_GROUP,
+            )
+            for kx, g in product(range(along.taps), range(self.groups))
+        ]
+
+
+class _Squares(_Words):
+    """Words of two by two places. A line of them is made once for all rows of the result that read
+    it: they lie in a ring of as many lines as a window has.
+
+    Attributes:
+        words: [line of the ring][place][channel].
+        weights: [line of a window][place of a window][channel].
+        down, along: words of a window.
+    """
+
+    def __init__(self, nest: Nest, output: Output, window: ByteWindow) -> None:
+        self.down, self.along = (-(-s.taps // SIDE) for s in (window.down, window.along))
+        super().__init__(nest, output, window, 1, self.down * DOT_GROUP // SIDE)
+        row = self.width * DOT_GROUP
+        self.places = self.piece + self.along - 1
+        scratch = nest.builder.scratch
+        words = self.down, self.places, row
+        self.words = scratch("square_words", DType.U8, words, Space.WORKGROUP)
+        weights = self.down, self.along, row
+        self.weights = scratch("square_weights", DType.I8, weights, Space.WORKGROUP)
+
+    @property
+    def least_bands(self) -> int:
+        return LINES * self.down
+
+    @property
+    def reach(self) -> int:
+        return SIDE * self.down
+
+    def prepare(self, block: Block) -> list[Stmt]:
+        nest, window = self.nest, self.window
+        taps = window.down.taps, window.along.taps
+
+        def weight(at: tuple[Expr, Expr], lane: Expr) -> Expr:
+            asked = [expr.binary("lt", i, expr.index(n)) for i, n in zip(at, taps, strict=True)]
+            return self.weight_at(block, at, lane, expr.all_of(asked))
+
+        def word(gy: Expr, gx: Expr) -> list[Stmt]:
+            def byte(t: Expr) -> list[Stmt]:
+                at = _square(gy, gx, t)
+                return [
+                    nest.spread(
+                        block.width,
+                        lambda lane: [
+                            Store(self.weights, (gy, gx, _byte(lane, t)), weight(at, lane))
+                        ],
+                    )
+                ]
+
+            return nest.unrolled(DOT_GROUP, byte, "t")
+
+        return nest.serial(
+            self.down, lambda gy: nest.serial(self.along, lambda gx: word(gy, gx), "k"), "v"
+        )
+
+    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
+        nest = self.nest
+        height, width = (number(s.at) for s in (self.window.down, self.window.along))
+
+        def piece(n: Expr) -> list[Stmt]:
+            begin = within(n, self.piece, width)
+
+            def line(i: Expr) -> list[Stmt]:
+                return self._line(values, block, (expr.add(first, i), begin), self._slot(i))
+
+            def row(i: Expr) -> list[Stmt]:
+                at = expr.add(first, i)
+                here = {**values, self.window.down.at.var: at}
+                found = line(expr.add(i, expr.index(self.down - 1)))
+                found += self.tiles(here, block, i, begin)
+                if height % several == 0:
+                    return found
+                return [If(expr.binary("lt", at, expr.index(height)), tuple(found))]
+
+            return nest.serial(self.down - 1, line, "l") + nest.serial(several, row, "band")
+
+        return nest.serial(-(-width // self.piece), piece, "p")
+
+    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
+        raise NotImplementedError  # lines are brought one by one
+
+    def _slot(self, line: Expr) -> Expr:
+        return expr.binary("floormod", line, expr.index(self.down))
+
+    def _line(
+        self, values: Values, block: Block, first: tuple[Expr, Expr], slot: Expr
+    ) -> list[Stmt]:
+        """A line of words, from word `first` of the image on."""
+        nest, window = self.nest, self.window
+        counts = number(window.down.at) + self.down - 1, number(window.along.at) + self.along - 1
+
+        def asked(places: tuple[Expr, Expr], *, last: tuple[Expr, Expr]) -> Expr | None:
+            return expr.all_of(
+                c
+                for slide, begin, end, n in zip(
+                    (window.down, window.along), places, last, counts, strict=True
+                )
+                for c in (self.is_after(slide, begin), self.is_before(slide, end, SIDE * n))
+                if c is not None
+            )
+
+        def word(p: Expr) -> list[Stmt]:
+            at = first[0], expr.add(first[1], p)
+
+            def bytes_(*, is_asked: bool) -> list[Stmt]:
+                def byte(t: Expr) -> list[Stmt]:
+                    place = _square(*at, t)
+                    guard = asked(place, last=place) if is_asked else None
+
+                    def channel(lane: Expr) -> list[Stmt]:
+                        address = self.image_at(values, expr.add(block.image, lane), *place)
+                        loaded = self.loaded(address, guard)
+                        return [Store(self.words, (slot, p, _byte(lane, t)), loaded)]
+
+                    return [nest.spread(block.width, channel)]
+
+                return nest.unrolled(DOT_GROUP, byte, "t")
+
+            corners = (_square(*at, expr.index(t)) for t in (0, DOT_GROUP - 1))
+            are_inside = asked(next(corners), last=next(corners))
+            whole = bytes_(is_asked=False)
+            if are_inside is None:
+                return whole
+            return [If(are_inside, tuple(whole), tuple(bytes_(is_asked=True)))]
+
+        return nest.serial(self.places, word, "p")
+
+    def terms(self, block: Block, row: Expr, result: Expr) -> list[Term]:
+        del block
+        return [
+            Term(
+                (self._slot(expr.add(row, expr.index(gy))), expr.add(result, expr.index(gx))),
+                (expr.index(gy), expr.index(gx)),
+                0,
+            )
+            for gy, gx in product(range(self.down), range(self.along))
+        ]
+
+
+def _square(down: Expr, along: Expr, t: Expr) -> tuple[Expr, Expr]:
+    """The place of byte `t` of a word of two by two."""
+    side = expr.index(SIDE)
+    return (
+        expr.add(expr.mul(down, side), expr.binary("floordiv", t, side)),
+        expr.add(expr.mul(along, side), expr.binary("floormod", t, side)),
+    )
+
+
+def _byte(lane: Expr, t: Expr) -> Expr:
+    return expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
+
+
+def _width(window: ByteWindow) -> int:
+    return next(w for w in (64, 32, 16) if w <= number(window.channels))
+
+
+def _block(width: int, n: Expr) -> Block:
+    first = expr.mul(n, expr.index(width))
+    return Block(first, width, first)

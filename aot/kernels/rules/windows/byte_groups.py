@@ -1,0 +1,320 @@
+"""Windows of bytes in small groups of channels: rows in scratch, and vectors of several words.
+
+A group of a few channels has as few columns of weights, which fill no vector. So a lane sums some
+of the words of one column, and others the rest, or a vector has the columns of several groups. Owns
+these vectors, what is brought into scratch for them, and their sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from aot.base.records import dataclass
+from aot.ir import expr
+from aot.ir.expr import Binary, Dot, Expr, Load, Reduce, Var
+from aot.ir.schedule import DOT_GROUP
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.match.products import at_splits
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.inline import reduces_of
+from aot.kernels.nest.nest import Axis, Nest, Output, Values, split_axis
+from aot.kernels.nest.rows import row_of_vectors
+from aot.kernels.rules.windows.byte_windows import (
+    TOGETHER,
+    VECTOR_BYTES,
+    Block,
+    ByteTiles,
+    ByteWindow,
+    number,
+)
+
+# rows of the result that share what is brought into scratch
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How channels are grouped.
+
+    Attributes:
+        count: of groups.
+        inner, outer: channels of the image, and of the result, of each.
+        columns: of the result's channels that a vector has.
+        parts: lanes that a column has.
+    """
+
+    count: int
+    inner: int
+    outer: int
+    columns: int
+    parts: int
+
+    @property
+    def words(self) -> int:
+        """Of a column at a tap."""
+        return self.inner // DOT_GROUP
+
+    @property
+    def together(self) -> int:
+        """Groups that are computed together, which have whole vectors."""
+        least = math.lcm(self.outer, self.columns) // self.outer
+        several = max(least, TOGETHER // self.outer // least * least)
+        while several > least and self.count % several:
+            several -= least
+        return several
+
+    @staticmethod
+    def of(count: int, inner: int, outer: int, lanes: int) -> Groups | None:
+        """None where groups have no whole words, or where their vectors would not be whole."""
+        if inner % DOT_GROUP or outer > TOGETHER or count < 2:
+            return None
+        columns = min(lanes, outer & -outer)
+        parts = lanes // columns
+        if outer < lanes // 2 or (inner // DOT_GROUP) % parts:
+            columns, parts = lanes, 1
+        made = Groups(count, inner, outer, columns, parts)
+        fits = made.together * outer <= TOGETHER and count % made.together == 0
+        return made if fits else None
+
+
+def schedule_byte_groups(work: Work) -> Loops | None:
+    """The loops of a grouped convolution of bytes; None where the output is none."""
+    nest, output = work.nest, work.output
+    if work.is_long or work.blocks is not None:
+        return None
+    reduces = reduces_of(output.value)
+    if nest.is_gpu or len(reduces) != 1 or not output.axes:
+        return None
+    channels = output.axes[-1]
+    size = _members(reduces[0], channels)
+    if size is None or expr.coefficient(output.address, channels.var) != 1:
+        return None
+    parted = split_axis(output, len(output.axes) - 1, size)
+    *outer, group, member = parted.axes
+    (reduce,) = reduces_of(parted.value)
+    window = ByteWindow.of(nest, outer, reduce, member)
+    if window is None or len(window.rest) != 1:
+        return None
+    (inner,) = window.rest
+    steps = [expr.coefficient(window.image.indices[0], v) for v in (group.var, inner.var)]
+    if not isinstance(inner.extent, int) or steps != [inner.extent, 1]:
+        return None
+    groups = Groups.of(number(group), inner.extent, size, nest.lanes)
+    if groups is None:
+        return None
+    words = _Words.of(window.weight, groups, (group, member, inner))
+    if words is None:
+        return None
+    whole = replace(window, reduce=reduces[0], channels=channels)
+    return _Groups(nest, output, whole, groups, words).build()
+
+
+def _members(reduce: Reduce, channels: Axis) -> int | None:
+    """Of how many channels the left side of a product sees the number of their group only."""
+    if not isinstance(reduce.body, Binary) or not isinstance(channels.extent, int):
+        return None
+    for e in expr.nodes(reduce.body.a):
+        if isinstance(e, Binary) and e.op == "floordiv" and e.a is channels.var:
+            size = expr.dim_of(e.b)
+            if isinstance(size, int) and channels.extent % size == 0:
+                return size
+    return None
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Where the weights' words lie.
+
+    Attributes:
+        load: of the first word of the first column.
+        step: how far apart the words of a column are.
+        zeros: what `load` and the image say of groups, their members, and what these sum.
+    """
+
+    load: Load
+    step: int
+    zeros: Values
+
+    @staticmethod
+    def of(weight: Load, groups: Groups, axes: tuple[Axis, Axis, Axis]) -> _Words | None:
+        """None where weights are no words that lie column by column."""
+        group, member, inner = axes
+        word, zero = Var("w"), expr.index(0)
+        split = at_splits(weight, {(inner.var, DOT_GROUP): (word, zero)}, {})
+        assert isinstance(split, Load)
+        steps = [expr.coefficient(split.indices[0], a.var) for a in (group, member)]
+        step = expr.coefficient(split.indices[0], word)
+        if steps != [DOT_GROUP * groups.outer, DOT_GROUP] or not isinstance(step, int):
+            return None
+        if groups.words > 1 and not step:
+            return None
+        zeros: Values = {a.var: zero for a in axes} | {word: zero}
+        return _Words(split, step, zeros)
+
+
+class _Groups(ByteTiles):
+    """
+    Attributes:
+        rows_held: [row of the image][place][channel of the block's groups].
+    """
+
+    tile_results = 12
+
+    def __init__(
+        self, nest: Nest, output: Output, window: ByteWindow, groups: Groups, words: _Words
+    ) -> None:
+        self.groups = groups
+        self.stored = words
+        self.width = groups.together * groups.outer
+        self.held = groups.together * groups.inner
+        down = window.down
+        height = down.places(min(ROWS, number(down.at)))
+        super().__init__(nest, output, window, ROWS, height * self.held)
+        shape = height, window.along.places(self.piece), self.held
+        self.rows_held = nest.builder.scratch("image_rows", DType.U8, shape, Space.WORKGROUP)
+
+    @property
+    def sums_of_result(self) -> int:
+        return self.width * self.groups.parts
+
+    @property
+    def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
+        groups = self.groups
+
+        def block(n: Expr) -> Block:
+            first, image = (expr.mul(n, expr.index(k)) for k in (self.width, self.held))
+            return Block(first, self.width, image)
+
+        return [(groups.count // groups.together, block)]
+
+    def image_at(self, values: Values, channel: Expr, down: Expr, along: Expr) -> Expr:
+        return super().image_at({**values, **self.stored.zeros}, channel, down, along)
+
+    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
+        nest, window = self.nest, self.window
+
+        def bytes_(r: Expr, p: Expr, *, is_padding: bool) -> list[Stmt]:
+            y, x = expr.add(down, r), expr.add(along, p)
+
+            def channel(k: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+                value: Expr = expr.const(window.padding, DType.U8)
+                if not is_padding:
+                    address = self.image_at(values, expr.add(block.image, k), y, x)
+                    value = self.loaded(address, None)
+                return [Store(self.rows_held, (r, p, k), value)]
+
+            return row_of_vectors(nest, expr.index(0), self.held, VECTOR_BYTES, channel)
+
+        def place(r: Expr, p: Expr) -> list[Stmt]:
+            stmts = bytes_(r, p, is_padding=False)
+            is_there = self.is_column(expr.add(along, p))
+            if is_there is None:
+                return stmts
+            return [If(is_there, tuple(stmts), tuple(bytes_(r, p, is_padding=True)))]
+
+        def row(r: Expr) -> list[Stmt]:
+            count = window.along.places(self.piece)
+            stmts = nest.serial(count, lambda p: place(r, p), "p")
+            is_there = self.is_row(expr.add(down, r))
+            if is_there is None:
+                return stmts
+            empty = nest.serial(count, lambda p: bytes_(r, p, is_padding=True), "p")
+            return [If(is_there, tuple(stmts), tuple(empty))]
+
+        return nest.serial(window.down.places(self.rows), row, "r")
+
+    def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
+        groups = self.groups
+        several = math.lcm(groups.outer, groups.columns)
+
+        def unit(n: Expr) -> list[Stmt]:
+            """The vectors of as many groups as have whole ones."""
+            stmts: list[Stmt] = []
+            for vector in range(several // groups.columns):
+                stmts += self._vector(block, row, first, (n, several), vector)
+            return stmts
+
+        return self.nest.serial(self.width // several, unit, "n")
+
+    def _vector(
+        self, block: Block, row: Expr, first: Expr, unit: tuple[Expr, int], vector: int
+    ) -> list[Stmt]:
+        """The sums of vector `vector` of a unit of so many columns."""
+        nest, window, groups = self.nest, self.window, self.groups
+        down, along = window.down, window.along
+        n, several = unit
+        acc = nest.builder.scratch("acc", DType.I32, (self.tile, self.lanes))
+        parts = expr.index(groups.parts)
+        begin = vector * groups.columns
+        # groups, columns and words from the unit's first one on
+        group_of_unit = expr.mul(n, expr.index(several // groups.outer * groups.inner))
+        column_of_unit = expr.mul(n, expr.index(several))
+
+        def column(lane: Expr) -> Expr:
+            return expr.add(expr.binary("floordiv", lane, parts), expr.index(begin))
+
+        def group(lane: Expr) -> Expr:
+            if groups.outer % groups.columns == 0:
+                return expr.index(begin // groups.outer)
+            return expr.binary("floordiv", column(lane), expr.index(groups.outer))
+
+        def word(i: Expr, lane: Expr) -> Expr:
+            return expr.add(expr.mul(i, parts), expr.binary("floormod", lane, parts))
+
+        def step(ky: Expr, kx: Expr, i: Expr) -> list[Stmt]:
+            y = expr.add(expr.mul(row, expr.index(down.step)), expr.mul(ky, expr.index(down.apart)))
+
+            def product(r: Expr, lane: Expr) -> list[Stmt]:
+                x = expr.mul(expr.add(first, r), expr.index(along.step))
+                x = expr.add(x, expr.mul(kx, expr.index(along.apart)))
+                at = expr.add(group_of_unit, expr.mul(group(lane), expr.index(groups.inner)))
+                at = expr.add(at, expr.mul(word(i, lane), expr.index(DOT_GROUP)))
+                left = Load(self.rows_held, (y, x, at), DType.U8X4)
+                old = Load(acc, (r, lane), DType.I32)
+                return [Store(acc, (r, lane), Dot(left, weight(lane), old))]
+
+            def weight(lane: Expr) -> Expr:
+                assert down.tap is not None
+                assert along.tap is not None
+                taps = {v: expr.index(0) for v, _ in window.reduce.axes}
+                taps |= {down.tap.var: ky, along.tap.var: kx}
+                load = self.stored.load
+                at = expr.substitute(load.indices[0], {**self.stored.zeros, **taps})
+                at = expr.add(at, expr.mul(block.first, expr.index(DOT_GROUP)))
+                at = expr.add(at, expr.mul(column_of_unit, expr.index(DOT_GROUP)))
+                at = expr.add(at, expr.mul(column(lane), expr.index(DOT_GROUP)))
+                at = expr.add(at, expr.mul(word(i, lane), expr.index(self.stored.step)))
+                return Load(load.source, (at,), DType.I8X4)
+
+            return each(product)
+
+        def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
+            return nest.unrolled(
+                self.tile, lambda r: [nest.spread(self.lanes, lambda lane: body(r, lane))], "r"
+            )
+
+        def tap(ky: Expr, kx: Expr) -> list[Stmt]:
+            return nest.serial(groups.words // groups.parts, partial(step, ky, kx), "w")
+
+        place = expr.add(expr.mul(column_of_unit, parts), expr.index(begin * groups.parts))
+        stmts = each(lambda r, lane: [Store(acc, (r, lane), expr.const(0, DType.I32))])
+        stmts += nest.serial(
+            down.taps, lambda ky: nest.serial(along.taps, partial(tap, ky), "kx"), "ky"
+        )
+        return stmts + each(
+            lambda r, lane: [
+                Store(self.sums, (r, expr.add(place, lane)), Load(acc, (r, lane), DType.I32))
+            ]
+        )
+
+    def total(self, block: Block, r: Expr, channel: Expr) -> Expr:
+        parts = self.groups.parts
+        found = self.bias_of(expr.add(block.first, channel))
+        for part in range(parts):
+            at = expr.add(expr.mul(channel, expr.index(parts)), expr.index(part))
+            found = expr.add(Load(self.sums, (r, at), DType.I32), found)
+        return found

@@ -1,0 +1,344 @@
+"""Channels-last windows whose lines are first brought into scratch: lanes along the channels.
+
+Neighbours that lie far apart in memory want the same few places of a cache, and windows of many
+taps read each of them again and again. So a workgroup copies some channels of some lines, with
+their padding, and its tiles ask no guard. CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from aot.analysis.cost.plan import UNROLLED_TAPS
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.dims import Dim
+from aot.ir.expr import Expr, Load, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.match.windows import Window
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.borders import skipped_guard
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.windows.padded import Slide, slide_along
+from aot.kernels.rules.windows.windows import WindowTiles, pieces_of
+
+# rows of a tile at most
+MOST_ROWS = 8
+# lines that are copied for each line of the result at most
+MOST_COPIES = 3.0
+MOST_LINES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A window whose image is brought into scratch.
+
+    Attributes:
+        load: of the image.
+        along, down: how windows slide along a line, and from line to line.
+        asked: whether a line is one; None where padding does not leave the sum as it is.
+    """
+
+    load: Load
+    along: Slide
+    down: Slide
+    asked: Expr | None
+
+
+def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | None:
+    """What is brought into scratch, if that is worth its while."""
+    if nest.is_gpu or nest.lanes == 1 or window.rows is None or not window.outer:
+        return None
+    moving = {window.rows.var, window.outer[-1].var}
+    body = window.reduce.body
+    found = [x for x in expr.loads(body) if moving & expr.free_vars(x)]
+    if len(found) != 1:
+        return None
+    (load,) = found
+    read = Var("read", load.dtype)
+    if moving & expr.free_vars(expr.transform(body, lambda e: read if e is load else None)):
+        return None
+    if load.guard is not None and not isinstance(load.other, expr.Const):
+        return None
+    made = slides_of(window, load)
+    if made is None or made[1]:
+        return None
+    return made[0] if _is_wanted(nest, made[0], columns_of_tiles(nest, window, plan)) else None
+
+
+def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
+    """How windows slide along rows and lines, and what else is summed over."""
+    assert window.rows is not None
+    taps = [Axis(v, n) for v, n in window.reduce.axes if n != 1]
+    conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))
+    slides: list[Slide] = []
+    asked: list[Expr] = []
+    for at in (window.rows, window.outer[-1]):
+        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+        slide = slide_along(load, at, taps, asked)
+        if slide is None or slide.tap is None:
+            return None
+        slides.append(slide)
+        conditions = [c for c in conditions if c not in asked]
+        taps = [tap for tap in taps if tap is not slide.tap]
+    if conditions:
+        return None
+    is_neutral = load.guard is not None and skipped_guard(window.reduce) is not None
+    along, down = slides
+    return Packed(load, along, down, expr.all_of(asked) if is_neutral else None), taps
+
+
+def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
+    """Whether taps along a line are so many that they are a loop, so that neighbours share nothing
+    of what is loaded, nor what guards ask, and scratch holds what some lines of so many columns
+    share."""
+    along, down = packed.along, packed.down
+    if along.taps <= UNROLLED_TAPS:
+        return False
+    assert isinstance(along.at.extent, int) and isinstance(down.at.extent, int)
+    # a tile has no more rows than are done at once anywhere
+    place = (along.count + along.step * MOST_ROWS) * packed.load.dtype.bytes
+    if 4 * down.taps * place * nest.lanes > 5 * nest.target.l1_bytes:
+        return False  # a tile's lines come from the next cache, there or here
+    lines = _lines(down, nest.target.scratch_bytes // (place * columns))
+    return lines > 0 and down.places(lines) <= MOST_COPIES * lines
+
+
+def schedule_packed_window(work: Work) -> Loops | None:
+    """The loops of a window whose input is brought into scratch; None of others."""
+    window = work.window
+    packed = None if window is None else find_packed(work.nest, window, work.plan)
+    if window is None or packed is None:
+        return None
+    return PackedTiles(work.nest, work.reduced.output, window, work.plan, packed).build()
+
+
+class HeldTiles(WindowTiles):
+    """Tiles on lines in scratch, for some lines of the result a workgroup.
+
+    Attributes:
+        held: [line][place][channel]: what the windows of these lines read, with their padding.
+        tiles: of rows, along a part of a line, whose places are in scratch together.
+        parts: of a line.
+        line: the variable that stands for a line of the result among those of a workgroup.
+        part: for the first row of a part; not used where it is the only one.
+    """
+
+    is_clamped = False
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        window: Window,
+        plan: StageSchedule,
+        packed: Packed,
+        channels: int,
+        most: int,
+        tiles: int = 0,
+    ) -> None:
+        """Of so many `channels`, at `most` so many lines of the result, and so many `tiles` of a
+        part of a line; all where 0."""
+        super().__init__(nest, output, window, plan)
+        along, down = packed.along, packed.down
+        assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
+        self.packed = packed
+        self.in_line = -(-along.at.extent // self.rows)
+        self.tiles = tiles or self.in_line
+        self.parts = -(-self.in_line // self.tiles)
+        self.places = along.places(self.tiles * self.rows)
+        row = self.places * channels * packed.load.dtype.bytes
+        self.lines = _lines(down, nest.target.scratch_bytes // row, most)
+        self.strips = -(-down.at.extent // self.lines)
+        shape = down.places(self.lines), self.places, channels
+        self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
+        self.line = Var("line")
+        self.part = Var("part")
+
+    def load(self, channel: Expr, guard: Expr | None = None) -> Load:
+        """What a tap reads of a channel among those in scratch."""
+
+        def place(slide: Slide, at: Expr) -> Expr:
+            assert slide.tap is not None
+            first = expr.mul(at, expr.index(slide.step))
+            return expr.add(first, expr.mul(slide.tap.var, expr.index(slide.apart)))
+
+        along, down = self.packed.along, self.packed.down
+        row: Expr = along.at.var
+        if self.parts > 1:
+            row = expr.sub(row, self.part)
+        indices = place(down, self.line), place(along, row), channel
+        other = None if guard is None else self.packed.load.other
+        return Load(self.held, indices, self.held.dtype, guard=guard, other=other)
+
+    def over_lines(
+        self, values: Values, first: Expr, body: Callable[[Values, Expr], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` for each tile of rows, which it is given the first of, of each line."""
+        nest, down = self.nest, self.packed.down
+
+        def line(t: Expr) -> list[Stmt]:
+            at = expr.add(first, t)
+            here = {**values, down.at.var: at, self.line: t}
+            begin = values.get(self.part, expr.index(0))
+
+            def tile(m: Expr) -> list[Stmt]:
+                return body(here, expr.add(begin, expr.mul(m, expr.index(self.rows))))
+
+            stmts = nest.serial(self.tiles, tile, "mt")
+            if dims.modulo(down.at.extent, self.lines) == 0:
+                return stmts
+            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+
+        return nest.serial(self.lines, line, "line")
+
+    def fill(
+        self, values: Values, first: Expr, copy: Callable[[Expr, Expr, Load | None], list[Stmt]]
+    ) -> list[Stmt]:
+        """Brings the lines that a workgroup reads into scratch, with their padding: `copy(line,
+        place, value)` all channels of a place, of which `value` is the image's load, or None."""
+        nest, packed = self.nest, self.packed
+        along, down, load = packed.along, packed.down, packed.load
+        start = expr.mul(first, expr.index(down.step))
+        zeros = {a.var: expr.index(0) for a in (along.at, down.at, along.tap, down.tap) if a}
+        part = expr.mul(values.get(self.part, expr.index(0)), expr.index(along.step))
+
+        def line(v: Expr) -> list[Stmt]:
+            at = expr.add(start, v)
+
+            def there(place: Expr) -> list[Stmt]:
+                index = expr.substitute(load.indices[0], {**values, **zeros})
+                index = expr.add(index, expr.mul(at, expr.index(down.stride)))
+                of_line = expr.add(place, part)
+                index = expr.add(index, expr.mul(of_line, expr.index(along.stride)))
+                return copy(v, place, replace(load, indices=(index,), guard=None, other=None))
+
+            def of_part(place: Expr) -> list[Stmt]:
+                of_line = expr.add(place, part)
+                asked = [
+                    expr.binary("ge", of_line, expr.index(along.begin)),
+                    expr.binary("lt", of_line, expr.index(along.end)),
+                ]
+                is_there = expr.all_of(asked)
+                assert is_there is not None
+                return [If(is_there, tuple(there(place)), tuple(copy(v, place, None)))]
+
+            def padding(begin: int, count: int) -> list[Stmt]:
+                return nest.serial(
+                    count, lambda q: copy(v, expr.add(q, expr.index(begin)), None), "q"
+                )
+
+            if self.parts > 1:
+                stmts = nest.serial(self.places, of_part, "q")
+            else:
+                stmts = padding(0, along.begin)
+                stmts += nest.serial(
+                    along.end - along.begin,
+                    lambda q: there(expr.add(q, expr.index(along.begin))),
+                    "q",
+                )
+                stmts += padding(along.end, self.places - along.end)
+            asked: list[Expr] = []
+            if down.begin > 0:
+                asked.append(expr.binary("ge", at, expr.index(down.begin)))
+            if down.end < down.places(self.strips * self.lines):
+                asked.append(expr.binary("lt", at, expr.index(down.end)))
+            is_there = expr.all_of(asked)
+            if is_there is None:
+                return stmts
+            missing = [] if packed.asked is not None else padding(0, self.places)
+            return [If(is_there, tuple(stmts), tuple(missing))]
+
+        return nest.serial(down.places(self.lines), line, "v")
+
+    def reading(self, window: Window, body: Expr) -> Window:
+        """The window with another body; the output has it, too."""
+        reduce = replace(window.reduce, body=body)
+        known: dict[Expr, Expr] = {window.reduce: reduce}
+        self.output = self.output.rewritten(lambda e: expr.transform(e, known.get))
+        return replace(window, reduce=reduce)
+
+
+class PackedTiles(HeldTiles):
+    """The tiles of a window of each channel by itself: a workgroup has a tile of columns."""
+
+    def __init__(
+        self, nest: Nest, output: Output, window: Window, plan: StageSchedule, packed: Packed
+    ) -> None:
+        columns = columns_of_tiles(nest, window, plan)
+        super().__init__(nest, output, window, plan, packed, columns, MOST_LINES)
+        self.column = Var("column")
+        held = self.load(expr.sub(window.lane.var, self.column), packed.asked)
+        body = window.reduce.body
+        body = expr.transform(body, lambda e: held if e is packed.load else None)
+        self.window = self.reading(window, body)
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, window = self.nest, self.window
+        strip = Axis(nest.builder.var("strip"), self.strips)
+        tiles: Dim = 0
+        for piece in self.pieces:
+            tiles = dims.add(tiles, piece.tiles)
+        column_tile = Axis(nest.builder.var("nt"), tiles)
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[strip.var], expr.index(self.lines))
+            return self._columns(
+                self.pieces, {**values, strip.var: first}, first, values[column_tile.var]
+            )
+
+        taps = dims.product([a.extent for a in window.axes])
+        axes = [*window.outer[:-1], column_tile, strip]
+        work = dims.multiply(
+            taps, self.lines * self.tiles * self.rows * self.pieces[0].columns // 4
+        )
+        return nest.grid(axes, body, work)
+
+    def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
+        """All lines of a workgroup, of which `first` is the first one."""
+        stmts: list[Stmt] = []
+        column = self.nest.let(start, stmts, "column")
+        zeros = {a.var: expr.index(0) for a in self.window.axes}
+        stmts += self.fill({**values, **zeros}, first, partial(self._copy, column, shape))
+        tile = super()._rows
+        return stmts + self.over_lines(
+            {**values, self.column: column}, first, lambda here, row: tile(here, row, column, shape)
+        )
+
+    def _copy(
+        self, column: Expr, shape: Shape, line: Expr, place: Expr, value: Load | None
+    ) -> list[Stmt]:
+        nest, lane, given = self.nest, self.window.lane, self.packed.load
+        nothing = expr.const(0, given.dtype) if given.other is None else given.other
+        if value is not None and not shape.has_all_columns:
+            inside = expr.binary("lt", lane.var, expr.index(lane.extent))
+            value = replace(value, guard=inside, other=expr.const(0, given.dtype))
+
+        def one(u: Expr, at: Expr) -> list[Stmt]:
+            channel = expr.add(expr.mul(u, expr.index(shape.width)), at)
+            found: Expr = nothing
+            if value is not None:
+                found = expr.substitute(value, {lane.var: expr.add(column, channel)})
+            return [Store(self.held, (line, place, channel), found)]
+
+        return nest.unrolled(
+            shape.chunks, lambda u: [nest.spread(shape.width, lambda at: one(u, at))]
+        )
+
+
+def columns_of_tiles(nest: Nest, window: Window, plan: StageSchedule) -> int:
+    return pieces_of(window.lane.extent, plan.columns, nest.lanes)[0].columns
+
+
+def _lines(down: Slide, held: int, most: int = MOST_LINES) -> int:
+    """Lines of the result, at most `most`, of whose own lines scratch holds `held`: as many in each
+    workgroup; 0 if none."""
+    assert isinstance(down.at.extent, int)
+    lines = min(down.at.extent, most)
+    while lines and down.places(lines) > held:
+        lines -= 1
+    return lines and -(-down.at.extent // -(-down.at.extent // lines))

@@ -1,0 +1,232 @@
+"""Separable windows that slide over planes, lanes along lines: taps down the plane first.
+
+What taps down the plane make is stored in scratch between its padding, so that no tap along a line
+asks where it is. CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from aot.ir import expr
+from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.windows import Window
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest import segments
+from aot.kernels.nest.nest import Axis, Nest, Output, Values, identity
+from aot.kernels.nest.rows import SUMS, row_of_vectors
+from aot.kernels.rules.windows.pools import (
+    Pool,
+    PoolTiles,
+    rows_together,
+    separable,
+)
+
+# elements of the lines of a tile: so many that a line is in the cache, and no longer on its way to
+# it, when it is read at places between those of the vectors that were stored
+TILE = 1024
+
+
+def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Pool | None:
+    """The separable window over planes that `output` is, if its lines lie in order."""
+    if len(reduces) != 1 or len(output.axes) < 2:
+        return None
+    (reduce,) = reduces
+    *outer, along = output.axes
+    if expr.coefficient(output.address, along.var) != 1:
+        return None
+    taps = tuple(Axis(v, n) for v, n in reduce.axes)
+    window = Window(reduce, taps, tuple(outer), along, Axis(Var("plane"), 1))
+    pool = separable(nest, window)
+    if pool is None or pool.along.stride != 1 or pool.along.apart >= along.count:
+        return None  # the last: channels, each tap of which lies beyond all of them
+    return pool
+
+
+def schedule_plane_pool(work: Work) -> Loops | None:
+    """The loops of a separable window over planes; None where it is none, or scratch doesn't hold
+    its lines."""
+    nest, output = work.nest, work.reduced.output
+    pool = None if work.reduced.free else find_plane_pool(nest, output, work.reduced.reduces)
+    if pool is None:
+        return None
+    places = pool.along.count
+    rows = rows_together(pool)
+    most = min(nest.target.scratch_bytes, nest.target.l1_bytes // 2)
+    if rows * places * pool.reduce.dtype.bytes > most:
+        return None
+    groups = -(-pool.down.at.count // rows)
+    tiles = -(-groups // max(1, TILE // (rows * places)))
+    shape = -(-groups // tiles) * rows, places
+    lines = nest.builder.scratch("lines", pool.reduce.dtype, shape, Space.WORKGROUP)
+    return _Tiles(nest, output, pool, (rows, pool.along.at.count), lines).build()
+
+
+class _Tiles(PoolTiles):
+    """Tiles of whole lines."""
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, down = self.nest, self.pool.down
+        tile = Axis(nest.builder.var("mt"), -(-down.at.count // self.height))
+        outer = [tile if axis is down.at else axis for axis in self.output.axes[:-1]]
+
+        def body(values: Values) -> list[Stmt]:
+            first = expr.mul(values[tile.var], expr.index(self.height))
+            return self._blank() + self.combined(
+                max(nest.lanes, self._width(self.pool.along.count)),
+                lambda seen: self._down(values, first, seen),
+                lambda is_quick: self._along(values, first, is_quick),
+            )
+
+        taps = (down.taps + self.pool.along.taps) // 2
+        return nest.grid(outer, body, max(1, self.height * self.count * taps // 2))
+
+    def _width(self, count: int) -> int:
+        """Of the widest vectors of so many places."""
+        width = self.nest.lanes * self.vectors
+        while width > 1 and width > count:
+            width //= 2
+        return width
+
+    def _blank(self) -> list[Stmt]:
+        """The padding of the lines."""
+        nest, along = self.nest, self.pool.along
+        nothing = identity(self.pool.reduce.op, self.lines.dtype)
+
+        def line(row: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            for first, end in ((0, along.begin), (along.end, along.count)):
+                stmts += row_of_vectors(
+                    *(nest, expr.index(first), end - first, nest.lanes),
+                    lambda x, width, lane: [Store(self.lines, (row, x), nothing)],
+                )
+            return stmts
+
+        if along.begin == 0 and along.end == along.count:
+            return []
+        return nest.serial(self.height, line, "row")
+
+    def _row(
+        self,
+        first: int,
+        end: int,
+        width: int,
+        element: Callable[[Expr, int, Expr | None], list[Stmt]],
+        before: Callable[[Expr, int], list[Stmt]] | None,
+        *,
+        may_repeat: bool,
+    ) -> list[Stmt]:
+        """The places of a line from `first` to `end`; where they `may_repeat`, some of them twice,
+        so that all are in whole vectors."""
+        nest, count = self.nest, end - first
+        lanes, begin = nest.lanes, expr.index(first)
+        if not may_repeat or count < lanes or count % lanes == 0:
+            return row_of_vectors(nest, begin, count, width, element, may_mask=True, before=before)
+        last = expr.index(end - lanes)
+        return [
+            *row_of_vectors(nest, begin, count - count % lanes, width, element, before=before),
+            nest.spread(lanes, lambda lane: element(expr.add(last, lane), lanes, lane)),
+        ]
+
+    def _down(self, values: Values, first: Expr, seen: Scratch | None) -> list[Stmt]:
+        """The taps down the plane for each place of the lines; all are added to what is `seen`."""
+        nest, down, along = self.nest, self.pool.down, self.pool.along
+        groups = self.height // self.rows
+
+        def group(g: Expr) -> list[Stmt]:
+            line = expr.mul(g, expr.index(self.rows))
+            top = expr.mul(expr.add(first, line), expr.index(down.step))
+            places = [expr.add(top, expr.index(n)) for n in range(down.places(self.rows))]
+            stmts: list[Stmt] = []
+            offsets = [self.offset(down, place, stmts) for place in places]
+            guards = [self.guard(down, (place, place)) for place in places]
+
+            def row(asked: Sequence[Expr | None]) -> list[Stmt]:
+                def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+                    found: list[Stmt] = []
+                    terms = [
+                        nest.let(self.term(values, expr.add(offset, x), guard), found, "term")
+                        for offset, guard in zip(offsets, asked, strict=True)
+                    ]
+                    return [*found, *self.column(terms, line, (x,), lane, seen)]
+
+                def before(x: Expr, width: int) -> list[Stmt]:
+                    return self.lines_ahead(values, offsets, x, width)
+
+                width, is_rare = (
+                    self._width(along.end - along.begin),
+                    self.is_asked and seen is None,
+                )
+                if is_rare:
+                    width = min(width, nest.lanes)
+                may_ask = not is_rare and all(guard is None for guard in asked)
+                return self._row(
+                    *(along.begin, along.end, width, element, before if may_ask else None),
+                    may_repeat=True,
+                )
+
+            inside = self.guard(down, (places[0], places[-1]))
+            free = row([None] * len(places))
+            if inside is None:
+                return stmts + free
+            return [*stmts, If(inside, tuple(free), tuple(row(guards)))]
+
+        def there(g: Expr) -> list[Stmt]:
+            at = expr.add(first, expr.mul(g, expr.index(self.rows)))
+            if down.at.count % self.height == 0:
+                return group(g)
+            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(group(g)))]
+
+        return nest.serial(groups, there, "g")
+
+    def _along(self, values: Values, first: Expr, is_quick: bool) -> list[Stmt]:
+        """The taps along each line in scratch, and what becomes of them."""
+        nest, down, along, reduce = self.nest, self.pool.down, self.pool.along, self.pool.reduce
+        total = Var("total", reduce.dtype)
+        around = self.output.rewritten(
+            lambda e: expr.transform(e, lambda x: total if x is reduce else None)
+        )
+        # what is loaded may lie where results are stored
+        may_repeat = not any(expr.loads(value) for value in around.values)
+        ends = segments.ends(around.values, along.at.var, self.count)
+
+        def line(row: Expr) -> list[Stmt]:
+            at = expr.add(first, row)
+            stmts: list[Stmt] = []
+            for begin, end in zip([0, *ends], ends, strict=False):
+                part = segments.output_within(around, along.at.var, begin, end)
+
+                def element(
+                    x: Expr, width: int, lane: Expr | None, part: Output = part
+                ) -> list[Stmt]:
+                    place = expr.mul(x, expr.index(along.step))
+                    taps = [
+                        Load(
+                            self.lines,
+                            (row, expr.add(place, expr.index(along.apart * k))),
+                            self.lines.dtype,
+                        )
+                        for k in range(along.taps)
+                    ]
+                    made = {total: self.folded(taps, is_quick=is_quick)}
+                    here = {**values, down.at.var: at, along.at.var: x}
+                    return part.stores(nest, here, made.get)  # type: ignore[arg-type]
+
+                def before(x: Expr, width: int) -> list[Stmt]:
+                    here = {**values, down.at.var: at, along.at.var: x}
+                    return self.results_ahead(here, width)
+
+                is_rare = self.is_asked and not is_quick
+                width = nest.lanes * (1 if is_rare else SUMS)
+                while width > 1 and width > end - begin:
+                    width //= 2
+                stmts += self._row(
+                    *(begin, end, width, element, None if is_rare else before),
+                    may_repeat=may_repeat,
+                )
+            if down.at.count % self.height == 0:
+                return stmts
+            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+
+        return nest.serial(self.height, line, "row")

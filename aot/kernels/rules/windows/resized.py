@@ -1,0 +1,478 @@
+"""Resampling along both axes of planes in one pass: what the first axis makes stays in scratch.
+
+Where columns are first, a ring of lines holds resampled rows, each made once and read by all rows
+of the result that want it; some are made at once, so that what tables say of a vector of columns is
+loaded once for them. Where rows are first, some lines of a result are made, and then their columns.
+CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from aot.analysis.resized import (
+    GROUP,
+    LANES,
+    PAIR,
+    are_near,
+    lines_together,
+    may_be_tiled,
+    ring_of,
+)
+from aot.ir import expr
+from aot.ir.expr import Expr, Load, Reduce
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.match.resized import found_pair, nested, picked_pair, written_out
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.inline import reduces_of
+from aot.kernels.nest.nest import Nest, Output, collapse
+from aot.kernels.nest.rows import row_of_vectors
+from aot.kernels.rules.windows.near_terms import in_vectors
+from aot.kernels.rules.windows.resized_planes import ResizedPlanes, total_of
+
+# rows that are picked together
+PICKED_ROWS = 4
+# rows that tables are asked together
+ROWS_ASKED = 64
+
+
+def schedule_resized(work: Work) -> Loops | None:
+    """The loops of such an output; None where they don't fit."""
+    output = work.output
+    while (pair := nested(output)) is not None:
+        made = _of_pair(work.nest, output, pair)
+        if made is not None:
+            return made
+        output = written_out(output, pair[0])
+    return None
+
+
+def _of_pair(nest: Nest, output: Output, pair: tuple[Reduce, Reduce]) -> Loops | None:
+    if nest.is_gpu or nest.lanes != LANES or not nest.target.picks_lanes(4):
+        return None
+    axes, gone = collapse(output.axes, output.address, output.values)
+    if len(axes) < 2 or not all(isinstance(axis.extent, int) for axis in axes[-2:]):
+        return None
+    found = found_pair(*pair, axes[-2].var, axes[-1].var)
+    if found is None or any(set(reduces_of(v)) - set(pair) for v in output.values):
+        return None
+    made = (_ColumnsFirst if found.is_columns_first else _RowsFirst)(
+        nest, output, found, axes, gone
+    )
+    return made.build() if made.fits() else None
+
+
+def schedule_picked(work: Work) -> Loops | None:
+    """The loops of planes of which tables pick rows and columns; None where they don't fit, or most
+    rows that would be made are read by none."""
+    if not work.elements.has_vectors or len(work.elements.in_vectors.axes) < 2:
+        return None
+    nest, output = work.nest, work.elements.in_vectors
+    *_, rows, columns = output.axes
+    if nest.is_gpu or not nest.target.picks_lanes(4) or output.others:
+        return None
+    count, width = rows.extent, columns.extent
+    if not isinstance(count, int) or not isinstance(width, int) or count < GROUP:
+        return None
+    found = picked_pair(output, rows.var, columns.var)
+    if found is None:
+        return None
+    pair, output = found
+    height, read = pair.extents
+    if height > 2 * count or not are_near(read, width, 1) or not may_be_tiled(width):
+        return None
+    if height > count and read <= 4 * LANES:
+        return None  # a line in few registers
+    order = _Picked if height > count else _ColumnsFirst
+    made = order(replace(nest, lanes=LANES), output, pair, output.axes, {})
+    return made.build() if made.fits() else None
+
+
+class _ColumnsFirst(ResizedPlanes):
+    """Lines of resampled rows in a ring.
+
+    Attributes:
+        ring: row r is line `r % lines` of it, where it is there.
+        together: lines that are made together.
+        held: the first row that is there, and the one behind the last.
+        slots, wanted: what tables say of rows.
+    """
+
+    def fits(self) -> bool:
+        ring = ring_of(self.tile, self.taps, self.row_taps, self.nest.target)
+        if ring is None:
+            return False
+        self.together, self.lines = ring
+        build = self.nest.builder
+        shape = (self.lines, self.vectors * LANES)
+        self.ring = build.scratch("ring", DType.F32, shape, Space.WORKGROUP)
+        self.held = build.scratch("held", DType.I32, (2,), Space.WORKGROUP)
+        asked = -(-min(ROWS_ASKED, self.count) // GROUP) * GROUP
+        self.slots = build.scratch(*("slots", DType.I32, (self.row_taps, asked), Space.WORKGROUP))
+        self.wanted = build.scratch("wanted", DType.I32, (2, asked), Space.WORKGROUP)
+        return True
+
+    def rows(self, start: Expr, count: int) -> list[Stmt]:
+        nest, zero = self.nest, expr.const(0, DType.I32)
+        nothing = [Store(self.held, (expr.index(n),), zero) for n in range(2)]
+        most = min(ROWS_ASKED, count)
+        some = most if count == most or count >= self.count else _divisor(count, most)
+        are_there = self.count % count == 0 and count % some == 0 and count <= self.count
+
+        def block(b: Expr) -> list[Stmt]:
+            first = expr.add(start, expr.mul(b, expr.index(some)))
+
+            def row(n: Expr) -> list[Stmt]:
+                at = expr.add(first, n)
+                inside = self._row(at, n)
+                if are_there:
+                    return inside
+                return [If(expr.binary("lt", at, expr.index(self.count)), tuple(inside))]
+
+            asked = self._rows_asked(first, some, are_there=are_there and some % LANES == 0)
+            return [*asked, *nest.serial(some, row, "y")]
+
+        return [*nothing, *nest.serial(-(-count // some), block, "yb")]
+
+    def _rows_asked(self, first: Expr, count: int, *, are_there: bool) -> list[Stmt]:
+        """What tables say of rows: of each the lines of its terms, its first row and its last one.
+        Rows that are further apart than lines are kept have a line for each term, and -1 stands for
+        their first one. Unless whole vectors of them `are_there`, the last one is asked about in
+        place of those that are not."""
+        nest, last_row = self.nest, expr.index(self.count - 1)
+        span = expr.const(self.lines - self.together, DType.I32)
+
+        def vector(o: Expr) -> list[Stmt]:
+            def asked(lane: Expr) -> list[Stmt]:
+                made: list[Stmt] = []
+                at = expr.add(expr.mul(o, expr.index(LANES)), lane)
+                row = expr.add(first, at)
+                row = row if are_there else expr.binary("min", row, last_row)
+                places = [
+                    nest.let(
+                        expr.cast(in_vectors(self.row_position(expr.index(k), row)), DType.I32),
+                        made,
+                        "at",
+                    )
+                    for k in range(self.row_taps)
+                ]
+                least, most = places[0], places[0]
+                for place in places[1:]:
+                    least = expr.binary("min", least, place)
+                    most = expr.binary("max", most, place)
+                least, most = nest.let(least, made, "least"), nest.let(most, made, "most")
+                is_close = expr.binary("le", expr.binary("sub", most, least), span)
+                mask = expr.const(self.lines - 1, DType.I32)
+                for k, place in enumerate(places):
+                    slot = expr.binary("and", place, mask)
+                    slot = expr.select(is_close, slot, expr.const(k, DType.I32))
+                    made.append(Store(self.slots, (expr.index(k), at), slot))
+                none = expr.const(-1, DType.I32)
+                end = expr.select(is_close, most, expr.const(self.row_taps - 1, DType.I32))
+                made.append(
+                    Store(self.wanted, (expr.index(0), at), expr.select(is_close, least, none))
+                )
+                made.append(Store(self.wanted, (expr.index(1), at), end))
+                return made
+
+            return [nest.spread(LANES, asked)]
+
+        return nest.serial(-(-count // LANES), vector, "o")
+
+    def _row(self, row: Expr, number: Expr) -> list[Stmt]:
+        """A row of the result, number `number` of those that are asked together, and before it
+        lines that are not there."""
+        stmts = self._made(row, number)
+
+        def named(scratch: Scratch, k: int, name: str) -> Expr:
+            value = Load(scratch, (expr.index(k), number), DType.I32)
+            return self.nest.let(expr.cast(value, DType.INDEX), stmts, name)
+
+        slots = [named(self.slots, k, "slot") for k in range(self.row_taps)]
+        terms = self.named_rows(
+            self.found.last,
+            row,
+            lambda k, place: Load(self.ring, (slots[k], place), DType.F32),
+            stmts,
+        )
+
+        def total(at: Expr, moved: int) -> Expr:
+            place = expr.add(at, expr.index(moved))
+            return total_of(self.found.last, [term(place) for term in terms])
+
+        return stmts + self._ahead(number) + self.all_columns(row, total)
+
+    def _ahead(self, number: Expr) -> list[Stmt]:
+        """Asks for a part of the lines that come next, while a row is stored."""
+        rows = max(1, self.together * self.count // self.height)
+        end = expr.cast(Load(self.held, (expr.index(1),), DType.I32), DType.INDEX)
+        part = expr.binary("floormod", number, expr.index(rows))
+        return self.asked_ahead(end, self.together, part, rows)
+
+    def _made(self, row: Expr, number: Expr) -> list[Stmt]:
+        """The lines that a row wants and that are not there."""
+        nest, size, zero = self.nest, expr.index(self.lines), expr.index(0)
+        together = expr.index(self.together)
+        stmts: list[Stmt] = []
+        least, last = (
+            nest.let(
+                expr.cast(Load(self.wanted, (expr.index(n), number), DType.I32), DType.INDEX),
+                stmts,
+                "wanted",
+            )
+            for n in range(2)
+        )
+        first, end = (
+            expr.cast(Load(self.held, (expr.index(n),), DType.I32), DType.INDEX) for n in range(2)
+        )
+        is_close = expr.binary("le", zero, least)
+
+        def held(first: Expr, end: Expr) -> list[Stmt]:
+            pair = (expr.cast(first, DType.I32), expr.cast(end, DType.I32))
+            return [Store(self.held, (expr.index(n),), e) for n, e in enumerate(pair)]
+
+        # what comes next goes on where the last line ended, if none that is wanted is gone
+        is_next = expr.binary("and", expr.binary("le", first, least), expr.binary("le", least, end))
+        begin = expr.binary("max", least, zero)
+        stmts.append(If(is_next, (), tuple(held(begin, begin))))
+
+        def batch(_: Expr) -> list[Stmt]:
+            made: list[Stmt] = []
+            start = nest.let(end, made, "start")
+
+            def line(n: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+                """What line number n is made of, and where it stands."""
+                number = expr.add(start, n)
+                tap = expr.binary("min", number, expr.index(self.row_taps - 1))
+                own = self.row_position(tap, row)
+                near = expr.binary("min", number, expr.index(self.height - 1))
+                made = nest.let(expr.select(is_close, near, own), into, "row")
+                return made, nest.let(expr.binary("floormod", number, size), into, "slot")
+
+            made += self._lines(line)
+            behind = nest.let(expr.add(start, together), made, "behind")
+            made += held(expr.binary("max", first, expr.sub(behind, size)), behind)
+            return [If(expr.binary("le", end, last), tuple(made))]
+
+        more = nest.serial(-(-(self.lines - self.together + 1) // self.together), batch, "b")
+        # what stands there for one row alone serves no other
+        more.append(If(is_close, (), tuple(held(zero, zero))))
+        is_there = expr.binary("and", is_next, expr.binary("lt", last, end))
+        stmts = [*stmts[:-1], If(is_there, (), (stmts[-1], *more))]
+        return stmts
+
+    def _lines(self, line: Callable[[Expr, list[Stmt]], tuple[Expr, Expr]]) -> list[Stmt]:
+        """Makes the lines of a batch."""
+        nest = self.nest
+
+        def element(row: Expr) -> Callable[[Expr], Expr]:
+            return lambda at: self.loaded(row, at)
+
+        # each vector where vectors begin, be its columns partly those of the one before: what is
+        # loaded of two that were just stored waits until memory has them
+        def stored(slot: Expr, o: Expr, lane: Expr, total: Expr) -> list[Stmt]:
+            place = expr.add(expr.mul(o, expr.index(LANES)), lane)
+            return [Store(self.ring, (slot, place), total)]
+
+        near: list[Stmt] = []
+        lines = [line(expr.index(n), near) for n in range(self.together)]
+
+        def picked(o: Expr) -> list[Stmt]:
+            return self.picked(
+                o,
+                [element(row) for row, _ in lines],
+                lambda n, lane, total: stored(lines[n][1], o, lane, total),
+                self.on_columns,
+            )
+
+        def plainly(n: Expr) -> list[Stmt]:
+            far: list[Stmt] = []
+            row, slot = line(n, far)
+
+            def vector(o: Expr) -> list[Stmt]:
+                return self.plain(
+                    o, element(row), lambda lane, e: stored(slot, o, lane, e), self.on_columns
+                )
+
+            return far + nest.serial(self.vectors, vector, "o")
+
+        near += nest.serial(self.vectors, picked, "o")
+        far = nest.serial(self.together, plainly, "n")
+        return [If(self.is_near(), tuple(near), tuple(far))]
+
+
+class _RowsFirst(ResizedPlanes):
+    """Some lines of the result's rows, and then their columns.
+
+    Attributes:
+        lines: of the rows that are made together.
+    """
+
+    def fits(self) -> bool:
+        self.together = lines_together(self.read, self.tile, self.taps, self.nest.target)
+        if not self.together:
+            return False
+        shape = (self.together, max(PAIR, -(-self.read // LANES) * LANES))
+        self.lines = self.nest.builder.scratch("lines", DType.F32, shape, Space.WORKGROUP)
+        self.may_repeat = self._may_repeat()
+        return True
+
+    def _may_repeat(self) -> bool:
+        """Whether columns may be made twice: not where the result has the memory of an operand that
+        it reads elsewhere."""
+        own = {load.source for load in expr.loads(self.found.last)}
+        return all(load.source in own for v in self.output.values for load in expr.loads(v))
+
+    def rows(self, start: Expr, count: int) -> list[Stmt]:
+        def group(g: Expr) -> list[Stmt]:
+            return self._group(expr.add(start, expr.mul(g, expr.index(self.together))), count)
+
+        return self.nest.serial(-(-count // self.together), group, "y")
+
+    def on_own(self, vector: Expr) -> Callable[[Expr, list[Stmt]], list[Stmt]]:
+        """Statements of lanes whose columns no vector before has, unless they may be made twice."""
+
+        def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+            if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
+                return self.on_columns(lane, stmts)
+            own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+            is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
+            return [If(is_first, tuple(stmts))]
+
+        return guarded
+
+    def _group(self, first: Expr, count: int) -> list[Stmt]:
+        """The rows from `first` on."""
+        nest = self.nest
+        behind = expr.add(first, expr.index(self.together))
+        whole = self._several(first, expr.index(0), self.together)
+        if self.count % max(count, self.together) == 0:
+            return whole
+        alone = (
+            []
+            if self.count % self.together == 0
+            else nest.serial(
+                self.together,
+                lambda n: self.there(
+                    expr.add(first, n), 0, self._several(expr.add(first, n), n, 1)
+                ),
+                "n",
+            )
+        )
+        return [If(expr.binary("le", behind, expr.index(self.count)), tuple(whole), tuple(alone))]
+
+    def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
+        """`count` rows from `first` on, in scratch's lines from `line` on."""
+        nest, zero = self.nest, expr.index(0)
+        ahead: list[Stmt] = []
+
+        def made(n: Expr) -> list[Stmt]:
+            row = expr.add(first, n)
+            stmts: list[Stmt] = []
+            places = [
+                nest.let(self.row_position(expr.index(k), row), stmts, "at")
+                for k in range(self.row_taps)
+            ]
+            terms = self.named_rows(
+                self.found.first, row, lambda k, at: self.loaded(places[k], at), stmts
+            )
+
+            def element(at: Expr, *_: object) -> list[Stmt]:
+                total = total_of(self.found.first, [term(at) for term in terms])
+                return [Store(self.lines, (expr.add(line, n), at), total)]
+
+            return stmts + row_of_vectors(nest, zero, self.read, nest.lanes, element, may_mask=True)
+
+        def element(n: int) -> Callable[[Expr], Expr]:
+            own = expr.add(line, expr.index(n))
+            return lambda at: Load(self.lines, (own, at), DType.F32)
+
+        def row(n: int) -> Expr:
+            return expr.add(first, expr.index(n))
+
+        behind = expr.add(
+            self.row_position(expr.index(self.row_taps - 1), row(count - 1)), expr.index(1)
+        )
+        behind = nest.let(behind, ahead, "behind")
+
+        def columns(o: Expr) -> list[Stmt]:
+            more = -(-count * self.height // self.count)
+            asked = self.asked_ahead(behind, more, o, self.vectors) if count > 1 else []
+            return asked + self.picked(
+                o,
+                [element(n) for n in range(count)],
+                lambda n, lane, total: self.stores(row(n), self.column_of(o, lane), total),
+                self.on_own(o),
+            )
+
+        def plainly(n: Expr) -> list[Stmt]:
+            own, at_row = expr.add(line, n), expr.add(first, n)
+
+            def vector(o: Expr) -> list[Stmt]:
+                return self.plain(
+                    o,
+                    lambda at: Load(self.lines, (own, at), DType.F32),
+                    lambda lane, total: self.stores(at_row, self.column_of(o, lane), total),
+                    self.on_own(o),
+                )
+
+            return nest.serial(self.vectors, vector, "o")
+
+        stmts = nest.serial(count, made, "n")
+        near = nest.serial(self.vectors, columns, "o")
+        far = nest.serial(count, plainly, "n")
+        return [*stmts, *ahead, If(self.is_near(), tuple(near), tuple(far))]
+
+
+class _Picked(_RowsFirst):
+    """Columns of some rows of the result, picked out of the rows that tables name."""
+
+    def fits(self) -> bool:
+        self.together = PICKED_ROWS
+        self.may_repeat = self._may_repeat()
+        return ring_of(self.tile, self.taps, 1, self.nest.target) is not None
+
+    def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
+        nest, stmts = self.nest, list[Stmt]()
+        rows = [expr.add(first, expr.index(n)) for n in range(count)]
+
+        def place(row: Expr) -> Expr:
+            return nest.let(self.row_position(expr.index(0), row), stmts, "at")
+
+        places = [place(row) for row in rows]
+        last = expr.index(self.count - 1)
+        later = [expr.binary("min", expr.add(r, expr.index(count)), last) for r in rows]
+        later = [place(row) for row in later] if count > 1 else []
+
+        def columns(o: Expr) -> list[Stmt]:
+            asked = [s for at in later for s in self.asked_ahead(at, 1, o, self.vectors)]
+            return asked + self.picked(
+                o,
+                [lambda at, row=row: self.loaded(row, at) for row in places],  # type: ignore[misc]
+                lambda n, lane, total: self.stores(rows[n], self.column_of(o, lane), total),
+                self.on_own(o),
+            )
+
+        def plainly(o: Expr) -> list[Stmt]:
+            found: list[Stmt] = []
+            for row, own in zip(rows, places, strict=True):
+                found += self.plain(
+                    o,
+                    lambda at, own=own: self.loaded(own, at),  # type: ignore[misc]
+                    lambda lane, total, row=row: self.stores(  # type: ignore[misc]
+                        row, self.column_of(o, lane), total
+                    ),
+                    self.on_own(o),
+                )
+            return found
+
+        near = nest.serial(self.vectors, columns, "o")
+        far = nest.serial(self.vectors, plainly, "o")
+        return [*stmts, If(self.is_near(), tuple(near), tuple(far))]
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest part of `count` that is at most so many."""
+    return max(n for n in range(1, most + 1) if count % n == 0)

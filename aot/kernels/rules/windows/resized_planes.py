@@ -1,0 +1,535 @@
+"""Planes resampled along both axes: what tables say of columns, and vectors of columns by that.
+
+Columns are picked out of two vectors of neighbours by lanes, where all terms of each vector of
+results are found there; tables are asked that when the kernel runs. Owns the grid, and what both
+orders of the axes have in common; resized.py has these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from aot.analysis.resized import LANES, PAIR, columns_together, groups_of_rows
+from aot.ir import dims, expr
+from aot.ir.expr import Const, Expr, Load, Reduce, Var
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import If, Prefetch, Space, Stmt, Store
+from aot.kernels.match.resized import Resized
+from aot.kernels.nest.lane_reductions import halved
+from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, Values, combined
+from aot.kernels.nest.rows import row_of_vectors
+from aot.kernels.rules.windows.near_terms import in_vectors, picked_by
+
+# bytes of a cache's line
+LINE_BYTES = 64
+# elements of planes up to which one workgroup has several, for which tables say the same
+MOST_ELEMENTS = 4 * GRAIN
+# workgroups that are enough for any number of threads, where work for more is there
+WORKGROUPS = 16
+
+
+class ResizedPlanes:
+    """What both orders have in common.
+
+    Attributes:
+        outer, row, column: the axes of the result; tables say the same for all of `outer`.
+        plane: the indices of the plane that is made now.
+        begin, end: the rows of it that are made, the last one not among them.
+        numbers, bases, far: which of a pair of vectors' elements each term of a vector of columns
+            is, where the pair begins, and how far from there a lane's terms are.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        output: Output,
+        found: Resized,
+        axes: Sequence[Axis],
+        gone: Values,
+    ) -> None:
+        self.nest, self.output, self.found, self.gone = nest, output, found, gone
+        *outer, self.row, self.column = axes
+        self.outer: Sequence[Axis] = outer
+        self.count, self.width = self.row.count, self.column.count
+        self.height, self.read = found.extents
+        self.taps = terms_of(found.columns)
+        self.row_taps = terms_of(found.last if found.is_columns_first else found.first)
+        self.tile = columns_together(self.width) if found.is_columns_first else self.width
+        self.vectors = -(-self.tile // LANES)
+        self.start: Expr = expr.index(0)
+        build = nest.builder
+        shape = (self.taps, self.vectors * LANES)
+        self.numbers = build.scratch("numbers", DType.I16, shape, Space.WORKGROUP)
+        self.bases = build.scratch("bases", DType.I32, (self.vectors,), Space.WORKGROUP)
+        self.far = build.scratch("far", DType.U32, (LANES,), Space.WORKGROUP)
+        self.plane: Values = {}
+        self.begin = self.end = self.start
+
+    def fits(self) -> bool:
+        raise NotImplementedError
+
+    def rows(self, start: Expr, count: int) -> list[Stmt]:
+        """`count` rows of a plane from `start` on, as far as there are some."""
+        raise NotImplementedError
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, outer = self.nest, list(self.outer)
+        total = dims.product([axis.extent for axis in outer])
+        blocks = 1
+        if isinstance(total, int):
+            most = self.count * self.width // MOST_ELEMENTS
+            blocks = max(1, min(-(-WORKGROUPS // max(total, 1)), most))
+        size = groups_of_rows(-(-self.count // blocks))
+        blocks = -(-self.count // size)
+        planes = self._planes() if blocks == 1 else 1
+        of_planes = outer[-1] if planes > 1 else None
+        if of_planes is not None:
+            outer[-1] = Axis(nest.builder.var("pb"), dims.floor_divide(of_planes.extent, planes))
+        block = Axis(nest.builder.var("rb"), blocks)
+        tile = Axis(nest.builder.var("cb"), -(-self.width // self.tile))
+
+        def body(values: Values) -> list[Stmt]:
+            start = expr.mul(values[block.var], expr.index(size))
+            self.start = expr.mul(values[tile.var], expr.index(self.tile))
+
+            def plane(number: Expr) -> list[Stmt]:
+                here = {**self.gone, **values}
+                if of_planes is not None:
+                    first = expr.mul(values[outer[-1].var], expr.index(planes))
+                    here[of_planes.var] = expr.add(first, number)
+                self.plane = here
+                self.begin = start
+                last = expr.add(start, expr.index(size))
+                self.end = expr.binary("min", last, expr.index(self.count))
+                return self.rows(start, size)
+
+            return [*self._asked(), *nest.serial(planes, plane, "p")]
+
+        work = size * self.tile * (self.taps + self.row_taps) // 2 * planes
+        return nest.grid([*outer, block, tile], body, work)
+
+    def _planes(self) -> int:
+        """How many planes a workgroup has."""
+        if not self.outer or not isinstance(self.outer[-1].extent, int):
+            return 1
+        extent, var = self.outer[-1].extent, self.outer[-1].var
+        pair = (self.found.first, self.found.last)
+        tables = {load for r in pair for load in expr.loads(r.body)} - {self.found.data}
+        if any(var in expr.free_vars(table) for table in tables):
+            return 1
+        most = MOST_ELEMENTS // max(1, self.count * self.width)
+        return max((n for n in range(1, extent + 1) if extent % n == 0 and n <= most), default=1)
+
+    # Columns
+
+    def first_column(self, vector: Expr) -> Expr:
+        """The first column of a vector of them; of the last one such that all are there."""
+        first = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+        are_whole = self.tile % LANES == 0 and self.width % self.tile == 0
+        if are_whole or self.width < LANES:
+            return first
+        return expr.binary("min", first, expr.index(self.width - LANES))
+
+    def column_of(self, vector: Expr, lane: Expr) -> Expr:
+        return expr.add(self.first_column(vector), lane)
+
+    def _position(self, term: int, column: Expr) -> Expr:
+        (var, _) = self.found.columns.axes[0]
+        here = {var: expr.index(term), self.column.var: column}
+        return expr.substitute(self.found.column, here)
+
+    def _asked(self) -> list[Stmt]:
+        """What tables say of each column, once for all rows."""
+        nest, last = self.nest, min(LANES, self.width) - 1
+        zero = expr.index(0)
+
+        def none(lane: Expr) -> list[Stmt]:
+            return [Store(self.far, (lane,), expr.const(0, DType.U32))]
+
+        def vector(o: Expr) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            first = nest.let(self.first_column(o), stmts, "first")
+            ends = [self._position(0, expr.add(first, expr.index(n))) for n in (0, last)]
+            least = expr.binary("min", expr.binary("min", *ends), expr.index(self.read - PAIR))
+            least = expr.binary("max", least, zero)
+            if self.read % LANES == 0 and self._span() + LANES <= PAIR:
+                # lines begin where vectors do, and no vector stands in two of them
+                least = expr.mul(
+                    expr.binary("floordiv", least, expr.index(LANES)), expr.index(LANES)
+                )
+            base = nest.let(least, stmts, "base")
+            stmts.append(Store(self.bases, (o,), expr.cast(base, DType.I32)))
+
+            def numbers(lane: Expr) -> list[Stmt]:
+                made: list[Stmt] = []
+                most: Expr = Load(self.far, (lane,), DType.U32)
+                at = expr.add(expr.mul(o, expr.index(LANES)), lane)
+                for k in range(self.taps):
+                    position = in_vectors(self._position(k, expr.add(first, lane)))
+                    ahead = expr.binary("sub", position, expr.cast(base, DType.I64))
+                    number = nest.let(expr.cast(ahead, DType.I32), made, "d")
+                    made.append(
+                        Store(self.numbers, (expr.index(k), at), expr.cast(number, DType.I16))
+                    )
+                    most = expr.binary("max", most, expr.cast(number, DType.U32))
+                return [*made, Store(self.far, (lane,), most)]
+
+            return [*stmts, nest.spread(LANES, lambda lane: self.on_columns(lane, numbers(lane)))]
+
+        stmts = [nest.spread(LANES, none), *nest.serial(self.vectors, vector, "o")]
+        return [*stmts, *halved(nest, "max", self.far, LANES, 1)]
+
+    def _span(self) -> int:
+        """How many elements the terms of a vector of columns are among, in a resize."""
+        return -(-(LANES - 1) * self.read // self.width) + self.taps
+
+    def on_columns(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
+        """Statements of a lane, where a vector has more of them than there are columns."""
+        if self.width >= LANES:
+            return stmts
+        return [If(expr.binary("lt", lane, expr.index(self.width)), tuple(stmts))]
+
+    def is_near(self) -> Expr:
+        far = Load(self.far, (expr.index(0),), DType.U32)
+        return expr.binary("lt", far, expr.const(PAIR, DType.U32))
+
+    def picked(
+        self,
+        vector: Expr,
+        elements: Sequence[Callable[[Expr], Expr]],
+        made: Callable[[int, Expr, Expr], list[Stmt]],
+        is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
+    ) -> list[Stmt]:
+        """A vector of columns of some lines: `elements` give what is read of each line, and `made`
+        has the line's number, a lane, and the sum there."""
+        nest, build = self.nest, self.nest.builder
+        windows = [build.scratch("window", DType.F32, (PAIR,), Space.PRIVATE) for _ in elements]
+        stmts: list[Stmt] = []
+        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
+        begin = nest.let(base, stmts, "begin")
+        first = nest.let(self.first_column(vector), stmts, "first")
+
+        def brought(half: int, lane: Expr) -> list[Stmt]:
+            place = expr.add(expr.index(half * LANES), lane)
+            found: list[Stmt] = []
+            for window, element in zip(windows, elements, strict=True):
+                value = element(expr.add(begin, place))
+                if self.read < PAIR:
+                    there = expr.binary("lt", place, expr.index(self.read))
+                    value = expr.transform(value, lambda e, there=there: _where(there, e))  # type: ignore[misc]
+                if half * LANES >= self.read:
+                    value = expr.const(0.0, DType.F32)
+                found.append(Store(window, (place,), value))
+            return found
+
+        def result(lane: Expr) -> list[Stmt]:
+            found: list[Stmt] = []
+            places = [
+                picked_by(nest.let(self._number(vector, lane, k), found, "d"), PAIR)
+                for k in range(self.taps)
+            ]
+            column = expr.add(first, lane)
+            sums = self._summed(
+                column,
+                [[Load(w, (place,), DType.F32) for place in places] for w in windows],
+                found,
+            )
+            for n, total in enumerate(sums):
+                found += made(n, lane, total)
+            return is_on(lane, found)
+
+        stmts += [nest.spread(LANES, lambda lane, h=h: brought(h, lane)) for h in (0, 1)]  # type: ignore[misc]
+        return [*stmts, nest.spread(LANES, result)]
+
+    def _number(self, vector: Expr, lane: Expr, term: int) -> Expr:
+        """How far from its vector's base a lane's term is."""
+        at = expr.add(expr.mul(vector, expr.index(LANES)), lane)
+        return expr.cast(Load(self.numbers, (expr.index(term), at), DType.I16), DType.I32)
+
+    def plain(
+        self,
+        vector: Expr,
+        element: Callable[[Expr], Expr],
+        made: Callable[[Expr, Expr], list[Stmt]],
+        is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
+    ) -> list[Stmt]:
+        """As `picked`, of one line, whose elements are loaded one by one."""
+        nest = self.nest
+        stmts: list[Stmt] = []
+        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
+        begin = nest.let(base, stmts, "begin")
+        first = nest.let(self.first_column(vector), stmts, "first")
+
+        def result(lane: Expr) -> list[Stmt]:
+            found: list[Stmt] = []
+            places = [self._inside(begin, self._number(vector, lane, k)) for k in range(self.taps)]
+            column = expr.add(first, lane)
+            (total,) = self._summed(column, [[element(place) for place in places]], found)
+            return is_on(lane, [*found, *made(lane, total)])
+
+        return [*stmts, nest.spread(LANES, result)]
+
+    def _inside(self, begin: Expr, number: Expr) -> Expr:
+        """The column that a term is in, which no proof knows: what tables said was stored."""
+        at = expr.add(begin, expr.cast(number, DType.INDEX))
+        last = expr.index(self.read - 1)
+        return expr.binary("min", expr.binary("max", at, expr.index(0)), last)
+
+    def _summed(
+        self, column: Expr, lines: Sequence[Sequence[Expr]], into: list[Stmt]
+    ) -> list[Expr]:
+        """The sum along columns of each line's terms; what is the same for all has a name."""
+        reduce = self.found.columns
+        (var, _) = reduce.axes[0]
+        inside = self.found.leaf if self.found.is_columns_first else self.found.first
+        held = Var("held", inside.dtype)
+        bodies = []
+        for k in range(self.taps):
+            body = expr.transform(reduce.body, {inside: held}.get)
+            here = {**self.plane, var: expr.index(k), self.column.var: column}
+            bodies.append(self._named(expr.substitute(body, here), held, into))
+        return [
+            total_of(
+                reduce, [expr.substitute(b, {held: t}) for b, t in zip(bodies, line, strict=True)]
+            )
+            for line in lines
+        ]
+
+    def _named(self, body: Expr, held: Var, into: list[Stmt]) -> Expr:
+        """An expression in which what doesn't depend on `held` and is loaded has a name."""
+
+        def name(e: Expr) -> Expr | None:
+            if isinstance(e, (Var, Const)) or held in expr.free_vars(e) or not expr.loads(e):
+                return None
+            return self.nest.let(e, into, "w")
+
+        return expr.transform(body, name)
+
+    # Rows
+
+    def named_rows(
+        self, reduce: Reduce, row: Expr, element: Callable[[int, Expr], Expr], into: list[Stmt]
+    ) -> list[Callable[[Expr], Expr]]:
+        """The terms of a sum along rows, each as a function of the column; what tables say of the
+        row has names. `element(k, column)` is what term number k is of."""
+        (var, _) = reduce.axes[0]
+        inside = self.found.first if self.found.is_columns_first else self.found.leaf
+        held = Var("held", inside.dtype)
+        terms: list[Callable[[Expr], Expr]] = []
+        for k in range(self.row_taps):
+            body = expr.transform(reduce.body, {inside: held}.get)
+            body = expr.substitute(body, {**self.plane, var: expr.index(k), self.row.var: row})
+            body = self._named(body, held, into)
+            terms.append(
+                lambda column, body=body, k=k: expr.substitute(body, {held: element(k, column)})  # type: ignore[misc]
+            )
+        return terms
+
+    def row_position(self, term: Expr, row: Expr) -> Expr:
+        """The row that a term of a row of the result reads."""
+        reduce = self.found.last if self.found.is_columns_first else self.found.first
+        (var, _) = reduce.axes[0]
+        return expr.substitute(self.found.row, {var: term, self.row.var: row})
+
+    def loaded(self, row: Expr, column: Expr) -> Expr:
+        """An element of what is resized."""
+        found = self.found
+        r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
+        leaf = expr.transform(found.leaf, {found.row: r, found.column: c}.get)
+        return expr.substitute(leaf, {**self.plane, r: row, c: column})
+
+    def asked_ahead(self, row: Expr, count: int, part: Expr, parts: int) -> list[Stmt]:
+        """Asks for part number `part` of `parts` of the `count` rows from `row` on: what is loaded
+        when it is wanted waits behind what is stored."""
+        data, r, c = self.found.data, Var("r", DType.INDEX), Var("c", DType.INDEX)
+        address = expr.transform(data.indices[0], {self.found.row: r, self.found.column: c}.get)
+        size, bytes = data.source.shape[0], data.dtype.bytes
+        is_small = isinstance(size, int) and size * bytes <= self.nest.target.l2_bytes // 2
+        if is_small or expr.coefficient(address, r) != self.read:
+            return []
+        line = LINE_BYTES // bytes
+        each = -(-count * self.read // (line * parts))
+        stmts: list[Stmt] = []
+        own = expr.mul(part, expr.index(each * line))
+        first = expr.substitute(address, {**self.plane, r: row, c: own})
+        first = self.nest.let(first, stmts, "ahead")
+        lines = [expr.add(first, expr.index(n * line)) for n in range(each)]
+        return [*stmts, *(Prefetch(data.source, at) for at in lines)]
+
+    def stores(self, row: Expr, column: Expr, total: Expr) -> list[Stmt]:
+        """The stores of an element of the result."""
+        stmts: list[Stmt] = []
+        made = self.nest.let(total, stmts, "sum")
+        place = {**self.plane, self.row.var: row, self.column.var: column}
+        last = self.found.last
+        return stmts + self.output.stores(self.nest, place, lambda e: made if e is last else None)
+
+    def all_columns(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
+        """The elements of a row of the result in the tile, whose sums are `total(n, moved)`: of the
+        column number n, whose vector begins `moved` columns before."""
+        nest = self.nest
+        if self._has_lines():
+            return self._lines_of(row, total)
+        rest = self.width % self.tile
+
+        def columns(count: int) -> list[Stmt]:
+            lines, left = divmod(count, LANES)
+            moved = LANES - left if lines else 0
+
+            def element(at: Expr, moved: int = 0) -> list[Stmt]:
+                return self.stores(row, expr.add(self.start, at), total(at, moved))
+
+            def last(lane: Expr) -> list[Stmt]:
+                at = expr.add(expr.index(lines * LANES), lane)
+                return [If(expr.binary("lt", lane, expr.index(left)), tuple(element(at, moved)))]
+
+            stmts = row_of_vectors(
+                nest, expr.index(0), lines * LANES, LANES, lambda at, *_: element(at)
+            )
+            return [*stmts, nest.spread(LANES, last)] if left else stmts
+
+        whole = columns(self.tile)
+        if rest == 0:
+            return whole
+        behind = expr.add(self.start, expr.index(self.tile))
+        is_whole = expr.binary("le", behind, expr.index(self.width))
+        return [If(is_whole, tuple(whole), tuple(columns(rest)))]
+
+    def _has_lines(self) -> bool:
+        """Whether rows are stored past the caches, and begin anywhere."""
+        if not self.output.buffer.is_streamed or self.width % LANES == 0:
+            return False
+        # an element next to a row's own is one of the row before, as far as it is asked
+        last = self.found.last
+        held = Var("s", last.dtype)
+        values = [
+            expr.transform(v, lambda e: held if e is last else None) for v in self.output.values
+        ]
+        is_alone = not any(expr.loads(v) or expr.free_vars(v) - {held} for v in values)
+        steps = (expr.coefficient(self.output.address, a.var) for a in (self.row, self.column))
+        is_dense = tuple(steps) == (self.width, 1)
+        return is_alone and is_dense and self.tile == self.width >= 2 * LANES
+
+    def _lines_of(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
+        """The elements of a row in vectors that begin where lines of a cache do.
+
+        Sums are made in vectors that begin with the row, and lines picked out of two of them: loads
+        of what lies in two lines wait for what is stored. What is left of a row is stored with what
+        the next one begins with.
+        """
+        nest, zero = self.nest, expr.index(0)
+        stmts: list[Stmt] = []
+        place = {**self.plane, self.row.var: row, self.column.var: zero}
+        address = expr.substitute(self.output.address, place)
+        before = nest.let(expr.binary("floormod", address, expr.index(LANES)), stmts, "before")
+        ahead = expr.binary("sub", expr.const(LANES, DType.I32), expr.cast(before, DType.I32))
+        ahead = nest.let(ahead, stmts, "ahead")
+        sums = nest.builder.scratch("sums", DType.F32, (PAIR,), Space.PRIVATE)
+        tail = nest.builder.scratch("tail", DType.F32, (LANES,), Space.WORKGROUP)
+
+        def made(line: Expr, lane: Expr) -> list[Stmt]:
+            value = total(expr.add(expr.mul(line, expr.index(LANES)), lane), 0)
+            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+
+        def picked(lane: Expr) -> Expr:
+            number = expr.binary("add", ahead, expr.cast(lane, DType.I32))
+            return Load(sums, (expr.cast(number, DType.INDEX),), DType.F32)
+
+        def column(line: Expr, lane: Expr) -> Expr:
+            return expr.sub(expr.add(expr.mul(line, expr.index(LANES)), lane), before)
+
+        def stored(line: Expr) -> Stmt:
+            return nest.spread(
+                LANES, lambda lane: self.stores(row, column(line, lane), picked(lane))
+            )
+
+        def kept(lane: Expr) -> list[Stmt]:
+            value = Load(sums, (expr.add(expr.index(LANES), lane),), DType.F32)
+            return [Store(sums, (lane,), value)]
+
+        def held(lane: Expr) -> list[Stmt]:
+            return [Store(tail, (lane,), picked(lane))]
+
+        def first(lane: Expr) -> list[Stmt]:
+            store = self.stores(row, column(zero, lane), picked(lane))
+            return [If(expr.binary("le", before, lane), tuple(store))]
+
+        def joined(lane: Expr) -> list[Stmt]:
+            other = Load(tail, (lane,), DType.F32)
+            value = expr.select(expr.binary("lt", lane, before), other, picked(lane))
+            return self.stores(row, column(zero, lane), value)
+
+        def whole(n: Expr) -> list[Stmt]:
+            line = expr.add(n, expr.index(1))
+            sums_made = nest.spread(LANES, lambda lane: made(line, lane))
+            return [sums_made, stored(line), nest.spread(LANES, kept)]
+
+        def nothing(lane: Expr) -> list[Stmt]:
+            return [Store(sums, (lane,), expr.const(0.0, DType.F32))]
+
+        lines, left = divmod(self.width, LANES)
+
+        def sums_left(lane: Expr) -> list[Stmt]:
+            # a whole vector is stored, which the next load has before memory does
+            there = expr.binary("lt", lane, expr.index(left))
+            value = total(expr.add(expr.index(lines * LANES), lane), LANES - left)
+            value = expr.transform(value, lambda e: _where(there, e))
+            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+
+        stmts += [
+            nest.spread(LANES, nothing),
+            nest.spread(LANES, lambda lane: made(zero, lane)),
+            If(
+                expr.binary("eq", row, self.begin),
+                (nest.spread(LANES, first),),
+                (nest.spread(LANES, joined),),
+            ),
+            nest.spread(LANES, kept),
+            *nest.serial(lines - 1, whole, "o"),
+            nest.spread(LANES, sums_left),
+        ]
+        behind = expr.add(before, expr.index(self.width))
+        is_full = expr.binary("le", expr.index((lines + 1) * LANES), behind)
+        is_full = nest.let(is_full, stmts, "full")
+        full = [stored(expr.index(lines)), nest.spread(LANES, kept), nest.spread(LANES, held)]
+        stmts.append(If(is_full, tuple(full), (nest.spread(LANES, held),)))
+        line = expr.select(is_full, expr.index(lines + 1), expr.index(lines))
+
+        def rest(lane: Expr) -> list[Stmt]:
+            at = column(line, lane)
+            store = self.stores(row, at, Load(tail, (lane,), DType.F32))
+            return [If(expr.binary("lt", at, expr.index(self.width)), tuple(store))]
+
+        is_last = expr.binary("le", self.end, expr.add(row, expr.index(1)))
+        return [*stmts, If(is_last, (nest.spread(LANES, rest),))]
+
+    def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
+        """Statements of a row, unless blocks of `size` go beyond the last one."""
+        if size and self.count % size == 0:
+            return stmts
+        return [If(expr.binary("lt", row, expr.index(self.count)), tuple(stmts))]
+
+
+def _where(guard: Expr, e: Expr) -> Expr | None:
+    """A load, done where a guard holds, and 0 elsewhere."""
+    if not isinstance(e, Load):
+        return None
+    zero = expr.const(e.dtype.numpy.type(0).item(), e.dtype)
+    return replace(e, guard=guard, other=zero)
+
+
+def total_of(reduce: Reduce, terms: Sequence[Expr]) -> Expr:
+    """The terms of a sum, added up."""
+    total: Expr | None = None
+    for term in terms:
+        total = term if total is None else combined(reduce.op, total, term)
+    assert total is not None
+    return total
+
+
+def terms_of(reduce: Reduce) -> int:
+    """How many terms a reduction has along its only axis."""
+    ((_, count),) = reduce.axes
+    assert isinstance(count, int)
+    return count

@@ -1,0 +1,346 @@
+"""Windows of few columns: the sums of each tap first, for every place of a line, and then those of
+a window's taps.
+
+A line's places and their channels are read once, in order, whatever the taps: what windows share is
+read for all of their taps together, as many columns of a contraction at single points. Lanes go
+along the line. CPU only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aot.analysis.cost.few_columns import lines_of_band
+from aot.base.records import dataclass
+from aot.ir import dims, expr
+from aot.ir.expr import Binary, Expr, Load, Reduce, Var
+from aot.ir.schedule import StageSchedule
+from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes, sum_of_products
+from aot.kernels.match.work import Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.rows import SUMS, row_of_vectors
+from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.rules.products.planes import TURNED, TurnedTile
+from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.windows.padded import Slide, slide_along
+from aot.target.model import CACHE_LINE
+
+AHEAD = 4  # tiles from the one whose places are multiplied to those that are asked for
+
+
+def schedule_tap_sums(work: Work) -> Loops | None:
+    """The loops of such windows; None for any other."""
+    nest = work.nest
+    found = None if nest.is_gpu else _found(work.output)
+    if found is None:
+        return None
+    made = _TapSums(nest, work.output, found, work.plan, nest.target.panel)
+    return made.build() if made.lines else None
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """Attributes:
+    left, right: of the products; the left side without its guard.
+    along, down: how windows slide along a line, and from line to line.
+    channel: the other axis of the sum.
+    column: of the result, that only the right side varies along; None where there is one.
+    outer: the other axes.
+    """
+
+    reduce: Reduce
+    left: Load
+    right: Load
+    along: Slide
+    down: Slide
+    channel: Axis
+    column: Axis | None
+    outer: tuple[Axis, ...]
+
+    @property
+    def outputs(self) -> int:
+        return 1 if self.column is None else _known(self.column.extent)
+
+
+def _found(output: Output) -> _Windows | None:
+    """The windows that an output is, where they slide by 1 along two padded axes."""
+    products = sum_of_products(output)
+    if products is None:
+        return None
+    reduce, left, right = products
+    if not isinstance(left, Load) or not isinstance(right, Load) or left.guard is None:
+        return None
+    if right.guard is not None or not isinstance(left.other, expr.Const) or left.other.value != 0:
+        return None
+    moving = [a for a in output.axes if a.var in expr.free_vars(left.guard)]
+    columns = [a for a in output.axes if a.var in expr.free_vars(right)]
+    if len(moving) != 2 or len(columns) > 1 or columns[:1] in ([moving[0]], [moving[1]]):
+        return None
+    conditions = list(expr.conditions_of(left.guard))
+    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
+    slides: list[Slide] = []
+    for at in moving:
+        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+        slide = slide_along(left, at, taps, asked)
+        if slide is None or slide.tap is None or slide.step != 1:
+            return None
+        slides.append(slide)
+        conditions = [c for c in conditions if c not in asked]
+        taps = [tap for tap in taps if tap is not slide.tap]
+    down, along = slides
+    sizes = [n for a in (*moving, *columns, *taps) for n in [a.extent]]
+    if conditions or len(taps) != 1 or not all(isinstance(n, int) for n in sizes):
+        return None
+    (channel,) = taps
+    if 1 not in (expr.coefficient(left.indices[0], v) for v in (channel.var, along.at.var)):
+        return None
+    outer = tuple(a for a in output.axes if a not in (*moving, *columns))
+    plain = replace(left, guard=None, other=None)
+    column = columns[0] if columns else None
+    return _Windows(reduce, plain, right, along, down, channel, column, outer)
+
+
+def _known(extent: dims.Dim) -> int:
+    assert isinstance(extent, int)
+    return extent
+
+
+class _TapSums:
+    """The loops over bands of lines of the result, each a workgroup's.
+
+    Attributes:
+        lines: of a band; 0 where scratch holds none.
+        sums: [tap of a column][place of a line], with the line's padding: sums over channels.
+        totals: [column][line of the band][result].
+    """
+
+    def __init__(
+        self, nest: Nest, output: Output, windows: _Windows, plan: StageSchedule, panel: int
+    ) -> None:
+        self.nest, self.output, self.windows, self.panel = nest, output, windows, panel
+        along, down = windows.along, windows.down
+        self.results, self.height = _known(along.at.extent), _known(down.at.extent)
+        self.width = along.end - along.begin
+        self.taps = windows.outputs * along.taps * down.taps
+        self.chunks = max(1, min(plan.columns, self.width) // nest.lanes)
+        size = windows.reduce.dtype.bytes
+        self.lines = lines_of_band(
+            self.taps * along.count * size,
+            windows.outputs * self.results * size,
+            self.height,
+            nest.target.scratch_bytes,
+        )
+        if self.width < nest.lanes or not self.lines:
+            self.lines = 0
+            return
+        scratch, dtype = nest.builder.scratch, windows.reduce.dtype
+        self.reused = ReusedScratch(nest)
+        self.sums = scratch("sums", dtype, (self.taps, along.count), Space.WORKGROUP)
+        shape = windows.outputs, self.lines, self.results
+        self.totals = scratch("totals", dtype, shape, Space.WORKGROUP)
+        self.line, self.roles = self._contraction()
+        step = expr.coefficient(self.roles.weight.indices[0], self.roles.columns.var)
+        self.turned: Scratch | None = None
+        if step != 1:
+            terms = min(TURNED, _known(windows.channel.extent))
+            self.turned = scratch(
+                "turned", dtype, (terms, self.chunks, nest.lanes), Space.WORKGROUP
+            )
+
+    def _contraction(self) -> tuple[Var, ContractionAxes]:
+        """The variable that a line's place is, and the contraction of its places by all taps."""
+        windows, along, down = self.windows, self.windows.along, self.windows.down
+        assert along.tap is not None and down.tap is not None
+        line, tap, place = Var("line"), Var("tap"), Var("place")
+        wide, high = expr.index(along.taps), expr.index(down.taps)
+        number = expr.binary("floordiv", tap, wide)
+        of_tap: Values = {
+            along.tap.var: expr.binary("floormod", tap, wide),
+            down.tap.var: expr.binary("floormod", number, high),
+        }
+        if windows.column is not None:
+            of_tap[windows.column.var] = expr.binary("floordiv", number, high)
+        zero = expr.index(0)
+        of_place: Values = {
+            along.at.var: expr.add(place, expr.index(along.begin)),
+            along.tap.var: zero,
+            down.at.var: line,
+            down.tap.var: zero,
+        }
+        ones: Values = {v: zero for v, n in windows.reduce.axes if n == 1}
+        weights = expr.substitute(windows.right, {**ones, **of_tap})
+        image = expr.substitute(windows.left, {**ones, **of_place})
+        assert isinstance(image, Load)
+        channel = windows.channel
+        body = Binary("mul", weights, image, windows.reduce.dtype)
+        reduce = replace(windows.reduce, axes=((channel.var, channel.extent),), body=body)
+        rows, columns = Axis(tap, self.taps), Axis(place, self.width)
+        return line, ContractionAxes(reduce, weights, image, image, rows, columns, ())
+
+    def build(self) -> tuple[Stmt, ...]:
+        nest, windows = self.nest, self.windows
+        band = Axis(nest.builder.var("nb"), -(-self.height // self.lines))
+
+        def body(values: Values) -> list[Stmt]:
+            stmts: list[Stmt] = []
+            first = expr.mul(values[band.var], expr.index(self.lines))
+            first = nest.let(first, stmts, "first")
+            stmts += self._zeros()
+            stmts += nest.serial(
+                windows.down.places(self.lines), lambda n: self._line(values, first, n), "n"
+            )
+            return stmts + nest.serial(
+                self.lines, lambda y: self._there(first, y, self._finish(values, first, y)), "y"
+            )
+
+        return nest.grid([*windows.outer, band], body, 1 << 30)
+
+    def _zeros(self) -> list[Stmt]:
+        """Totals of nothing, and sums of places that are padding."""
+        nest, along, zero = self.nest, self.windows.along, expr.const(0, self.sums.dtype)
+
+        def empty(o: Expr, y: Expr) -> list[Stmt]:
+            return row_of_vectors(
+                *(nest, expr.index(0), self.results, nest.lanes),
+                lambda x, width, lane: [Store(self.totals, (o, y, x), zero)],
+                may_mask=True,
+            )
+
+        stmts = nest.serial(
+            self.windows.outputs, lambda o: nest.serial(self.lines, lambda y: empty(o, y), "y"), "o"
+        )
+        padding = [*range(along.begin), *range(along.end, along.count)]
+
+        def tap(r: Expr) -> list[Stmt]:
+            return [Store(self.sums, (r, expr.index(n)), zero) for n in padding]
+
+        return stmts + nest.serial(self.taps, tap, "r")
+
+    def _there(self, first: Expr, y: Expr, stmts: Sequence[Stmt]) -> list[Stmt]:
+        """`stmts` where line `y` of the band that begins at `first` is one of the result."""
+        if self.height % self.lines == 0:
+            return list(stmts)
+        at = expr.add(first, y)
+        return [If(expr.binary("lt", at, expr.index(self.height)), tuple(stmts))]
+
+    def _line(self, values: Values, first: Expr, n: Expr) -> list[Stmt]:
+        """What place `n` of the lines that a band reads adds to its totals."""
+        nest, along, down = self.nest, self.windows.along, self.windows.down
+        stmts: list[Stmt] = []
+        line = nest.let(expr.add(first, n), stmts, "line")
+        size = self.chunks * nest.lanes
+        here = {**values, self.line: line}
+
+        whole, rest = divmod(self.width, size)
+        inside = nest.serial(
+            whole,
+            lambda t: self._tile(here, expr.mul(t, expr.index(self.chunks)), self.chunks, True),
+            "t",
+        )
+        if rest:
+            # the last places, with some before them
+            chunks = min(self.chunks, -(-rest // nest.lanes))
+            inside += self._tile(here, expr.index(whole * self.chunks), chunks, False)
+        for tap in range(down.taps):
+            y = expr.sub(n, expr.index(tap * down.apart))
+            added: list[Stmt] = []
+            for o in range(self.windows.outputs):
+                taps = [(o * down.taps + tap) * along.taps + k for k in range(along.taps)]
+                added += self._add(expr.index(o), y, taps)
+            is_one = expr.binary("ge", y, expr.index(0))
+            is_one = expr.binary("and", is_one, expr.binary("lt", y, expr.index(self.lines)))
+            inside.append(If(is_one, tuple(added)))
+        is_there = expr.binary("ge", line, expr.index(down.begin))
+        is_there = expr.binary("and", is_there, expr.binary("lt", line, expr.index(down.end)))
+        return [*stmts, If(is_there, tuple(inside))]
+
+    def _tile(self, values: Values, start: Expr, chunks: int, has_all: bool) -> list[Stmt]:
+        """The sums of all taps at the places of a tile of so many vectors."""
+        nest, roles = self.nest, self.roles
+        shape = Shape(self.taps, chunks, nest.lanes, True, has_all)
+        output = Output(self.output.buffer, expr.index(0), roles.reduce, ())
+        tile = Tile(nest, output, roles, self.panel, shape, self.reused)
+        zero, begin = expr.index(0), self.windows.along.begin
+        if self.turned is None:
+            return _PlaneTile(tile, values, zero, start).into(self.sums, begin)
+        return _LastTile(tile, self.turned, values, zero, start).into(self.sums, begin)
+
+    def _add(self, o: Expr, y: Expr, taps: Sequence[int]) -> list[Stmt]:
+        """The sums of some taps of a line, added to the totals of line `y` of a band."""
+        nest, sums, totals, apart = self.nest, self.sums, self.totals, self.windows.along.apart
+
+        def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
+            total: Expr = Load(totals, (o, y, x), totals.dtype)
+            for k, tap in enumerate(taps):
+                place = expr.add(x, expr.index(k * apart))
+                total = expr.add(total, Load(sums, (expr.index(tap), place), sums.dtype))
+            return [Store(totals, (o, y, x), total)]
+
+        return row_of_vectors(
+            nest, expr.index(0), self.results, SUMS * nest.lanes, element, may_mask=True
+        )
+
+    def _finish(self, values: Values, first: Expr, y: Expr) -> list[Stmt]:
+        """Epilogue and stores of line `y` of a band."""
+        nest, windows, stmts = self.nest, self.windows, list[Stmt]()
+        for number in range(windows.outputs):
+            o = expr.index(number)
+
+            def element(x: Expr, width: int, lane: Expr | None, o: Expr = o) -> list[Stmt]:
+                place = {**values, windows.down.at.var: expr.add(first, y)}
+                place[windows.along.at.var] = x
+                if windows.column is not None:
+                    place[windows.column.var] = o
+                total = Load(self.totals, (o, y, x), self.totals.dtype)
+                done: dict[Expr, Expr] = {windows.reduce: total}
+                return self.output.stores(nest, place, done.get)
+
+            stmts += row_of_vectors(
+                nest, expr.index(0), self.results, nest.lanes, element, may_mask=True
+            )
+        return stmts
+
+
+class _Kept(Placed):
+    """A tile whose sums are stored for others."""
+
+    def into(self, sums: Scratch, begin: int) -> list[Stmt]:
+        """All of the sums, stored by row and column, the first of which is `begin`."""
+        acc = self.acc
+
+        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
+            at = expr.add(self._column(u, lane), expr.index(begin))
+            return Store(sums, (r, at), Load(acc, (r, u, lane), acc.dtype))
+
+        return self._zeros() + self._sum() + self._each_row(store)
+
+
+class _LastTile(_Kept, TurnedTile):
+    """A tile of places whose channels are side by side."""
+
+
+class _PlaneTile(_Kept):
+    """A tile of places that are side by side, those of a plane, and asks for later ones of it."""
+
+    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
+        return False, False
+
+    def _steps(self, terms: Terms) -> list[Stmt]:
+        inner, indices, left, start = terms
+        assert inner is not None
+        width, line = self.shape.columns, CACHE_LINE // self.acc.dtype.bytes
+
+        def step(k: Expr) -> list[Stmt]:
+            here = {**indices, inner.var: expr.add(start, k), **self.values}
+            first = self._right(here, expr.index(0), expr.index(0))
+            assert isinstance(first, Load)
+            later = [expr.index(AHEAD * width + n) for n in range(0, width, line)]
+            asked = [Prefetch(first.source, expr.add(first.indices[0], n)) for n in later]
+            return asked + self._product(
+                lambda r: expr.substitute(left, {**here, **self._at(r)}),
+                lambda u, lane: self._right(here, u, lane),
+            )
+
+        return self.nest.serial(inner.extent, step, "k")
