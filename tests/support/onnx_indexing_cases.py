@@ -235,17 +235,12 @@ EINSUMS = [
 ]
 
 SIGNALS = [
-    Case("DFT", [_f(2, 7, 3, 1)], is_symbolic=False),
+    Case("DFT", [_f(2, 7, 3, 1)]),
+    Case("DFT", [_f(2, 7, 3, 1).astype(np.float64)], {"axis": -2}, name="doubles"),
     Case("DFT", [_f(2, 8, 2)], {"axis": 1, "inverse": 1}, is_symbolic=False, name="inverse"),
-    Case("DFT", [_f(2, 9, 1)], {"axis": 1, "onesided": 1}, is_symbolic=False, name="one side"),
-    Case(
-        "DFT",
-        [_f(2, 9, 1), np.array(6)],
-        {"onesided": 1},
-        constant=[1],
-        is_symbolic=False,
-        name="cut",
-    ),
+    Case("DFT", [_f(2, 9, 1)], {"axis": 1, "onesided": 1}, name="one side"),
+    Case("DFT", [_f(2, 9, 1), np.array(6)], {"onesided": 1}, constant=[1], name="cut"),
+    Case("DFT", [_f(6, 4, 1), np.array(9), np.array(0)], opset=20, constant=[1, 2], name="first"),
     Case(
         "DFT",
         [_f(2, 3, 5, 2), np.array(8), np.array(1)],
@@ -254,7 +249,16 @@ SIGNALS = [
         is_symbolic=False,
         name="longer",
     ),
-    Case("STFT", [_f(2, 30, 1), np.array(4), _f(10)], constant=[1, 2], is_symbolic=False),
+    Case("STFT", [_f(2, 30, 1), np.array(4), _f(10)], constant=[1, 2]),
+    Case("STFT", [_f(2, 31), np.array(5), _f(9)], constant=[1, 2], name="no parts"),
+    Case("STFT", [_f(2, 30), np.array(3), _f(8)], constant=[1], name="window of an input"),
+    Case(
+        "STFT",
+        [_f(2, 25).astype(np.float64), np.array(3), None, np.array(7)],
+        {"onesided": 0},
+        constant=[1, 3],
+        name="doubles",
+    ),
     Case(
         "STFT",
         [_f(1, 24, 2), np.array(3), None, np.array(8)],

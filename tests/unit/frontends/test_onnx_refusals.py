@@ -136,8 +136,16 @@ CASES: list[tuple[Case, str]] = [
     ),
     (Case("DFT", [f(1, 4, 1), number(0)], {"axis": 1}, constant=[1]), "dft_length is 0"),
     (
-        Case("STFT", [f(1, 8), number(2)], constant=[1]),
-        "the signal has dims (1, 8), expected [batch, length, 1 or 2]",
+        Case("STFT", [f(1, 8, 3), number(2)], constant=[1]),
+        "the signal has dims (1, 8, 3), expected [batch, length] or [batch, length, 1 or 2]",
+    ),
+    (
+        Case("DFT", [f(1, 4, 2)], {"axis": 1, "onesided": 1}),
+        "onesided takes real numbers, and the last dim, of real and imaginary parts, is 2",
+    ),
+    (
+        Case("STFT", [f(1, 8), number(2), f(4), number(6)], constant=[1, 3]),
+        "frame_length is 6, and the window has 4 elements",
     ),
     (
         Case("STFT", [f(1, 8, 1), number(2), f(2, 2)], constant=[1]),

@@ -1,7 +1,8 @@
-"""ONNX's Fourier transforms as products with constant matrices, and the mel filters.
+"""ONNX's Fourier transforms as products with matrices, and the mel filters.
 
-A transform of n numbers is a matrix product, n^2 multiplications; transforms over frames are a
-convolution with the window in its weights. Real and imaginary parts interleave, as in ONNX.
+A transform of n numbers is a matrix product, n^2 multiplications, unless n is large; transforms
+over frames are a convolution with the window in its weights. Real and imaginary parts interleave,
+as in ONNX.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from aot.frontends.lib import fourier
 from aot.frontends.lib.fourier import known_extent
 from aot.frontends.onnx.table import Node, UnsupportedNodeError, onnx_op
 from aot.frontends.onnx.tensors import UnsupportedTypeError, dtype_of
+from aot.ir import dims
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -26,11 +28,18 @@ def _transformed(node: Node, axis: int) -> Value:
             f"axis is {axis}, and the last dim, of real and imaginary parts, is {parts}"
         )
     is_inverse, is_onesided = bool(node.int_attr("inverse", 0)), bool(node.int_attr("onesided", 0))
-    given = known_extent(x.type.dims[axis], "the number of elements")
-    default = 2 * (given - 1) if is_inverse and is_onesided else given
-    length = default if node.optional(1) is None else node.whole(1, "dft_length")
-    if length < 1:
+    length = x.type.dims[axis]
+    if is_inverse and is_onesided:
+        length = dims.multiply(dims.add(length, -1), 2)
+    if node.optional(1) is not None:
+        length = node.extent(1, "dft_length", None)
+    if isinstance(length, int) and length < 1:
         raise node.error(f"dft_length is {length}")
+    if is_onesided and parts != (2 if is_inverse else 1):
+        raise node.error(
+            f"onesided takes {'complex numbers of an inverse' if is_inverse else 'real numbers'}, "
+            f"and the last dim, of real and imaginary parts, is {parts}"
+        )
     return fourier.dft(node, x, axis, length, is_inverse=is_inverse, is_onesided=is_onesided)
 
 
@@ -48,20 +57,24 @@ def dft(node: Node) -> Value:
 @onnx_op("STFT", since=17)
 def stft(node: Node) -> Value:
     x, window = node.input(0), node.optional(2)
+    if x.type.rank == 2:  # as torch.stft is exported
+        x = node.reshape(x, (*x.type.dims, 1))
     if x.type.rank != 3 or x.type.dims[2] not in (1, 2):
         raise node.error(
             f"the signal has dims ({', '.join(map(str, x.type.dims))}), expected "
-            "[batch, length, 1 or 2]"
+            "[batch, length] or [batch, length, 1 or 2]"
         )
     if window is not None and window.type.rank != 1:
         raise node.error(f"the window has rank {window.type.rank}, expected 1")
     step = node.whole(1, "frame_step")
+    length = x.type.dims[1] if window is None else window.type.dims[0]
     if node.optional(3) is not None:
-        length = node.whole(3, "frame_length")
-    else:
-        extent = x.type.dims[1] if window is None else window.type.dims[0]
-        length = known_extent(extent, "frame_length")
-    if step < 1 or length < 1:
+        length = node.extent(3, "frame_length", x.type.dims[1])
+        if window is not None and isinstance(length, int) and window.type.dims != (length,):
+            raise node.error(
+                f"frame_length is {length}, and the window has {window.type.dims[0]} elements"
+            )
+    if step < 1 or (isinstance(length, int) and length < 1):
         raise node.error(f"frame_step is {step} and frame_length {length}, expected at least 1")
     is_onesided = bool(node.int_attr("onesided", 1))
     return fourier.stft(node, x, window, step, length, is_onesided=is_onesided)
