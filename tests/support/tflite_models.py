@@ -30,6 +30,7 @@ KINDS = {
     "uint16": "UINT16",
     "uint32": "UINT32",
     "bool": "BOOL",
+    "complex64": "COMPLEX64",
 }
 _PREPEND = {
     "bool": "PrependBoolSlot",

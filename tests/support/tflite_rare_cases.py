@@ -203,3 +203,37 @@ def _one_step(norms: int, kind: int) -> None:
 
 for _norms, _kind in ((0, 0), (4, 0), (0, 1)):
     _one_step(_norms, _kind)
+
+
+# Fourier transforms; LiteRT has those of powers of two
+
+for _shape, _lengths in (
+    ((2, 1, 16), (1, 16)),
+    ((3, 8), (4, 8)),
+    ((2, 3, 5), (4, 8)),
+    ((1, 9, 20), (8, 16)),
+):
+    for _after in ("REAL", "IMAG", "COMPLEX_ABS"):
+
+        @case(f"RFFT2D-{'x'.join(map(str, _shape))}-{_after}", tolerance=4e-6)
+        def _(m: Making, shape: Any = _shape, lengths: Any = _lengths, after: str = _after) -> int:
+            made = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
+            bins, y = m.tensor(made, np.complex64), m.tensor(made)
+            m.op("RFFT2D", [m.input(shape), ints(m, *lengths)], [bins], "Rfft2dOptions")
+            m.op(after, [bins], [y])
+            return y
+
+
+@case("RFFT2D-moved", tolerance=4e-6)
+def _(m: Making) -> int:
+    """As tf.signal.stft becomes: frames of one row, which is dropped behind the transform."""
+    bins, rows, more, y = (
+        m.tensor(shape, np.complex64) for shape in ((6, 1, 9), (6, 9), (2, 3, 9), (2, 3, 1, 9))
+    )
+    z = m.tensor((2, 3, 1, 9))
+    m.op("RFFT2D", [m.input((6, 1, 16)), ints(m, 1, 16)], [bins], "Rfft2dOptions")
+    m.op("SQUEEZE", [bins], [rows], "SqueezeOptions", squeeze_dims=[1])
+    m.op("RESHAPE", [rows, ints(m, 2, 3, 9)], [more], "ReshapeOptions", new_shape=[2, 3, 9])
+    m.op("EXPAND_DIMS", [more, ints(m, 2)], [y], "ExpandDimsOptions")
+    m.op("COMPLEX_ABS", [y], [z])
+    return z

@@ -19,6 +19,7 @@ from aot.errors import CompileError, UnsupportedError
 from aot.frontends.tflite.control import CONTROL, NotImportedError, Variable
 from aot.frontends.tflite.flatbuffer import DamagedError
 from aot.frontends.tflite.model import NONE, Graph, Model, Operator, Signature, Tensor
+from aot.frontends.tflite.ops.signal import on_complex
 from aot.frontends.tflite.table import CUSTOM, TABLE, Node, UnsupportedNodeError
 from aot.ir.dims import Dim, symbol
 from aot.ir.graph import Block, ConstantData, Function, Module, Value
@@ -162,6 +163,8 @@ class Importer:
 
     def _result(self, scope: Scope, number: int, name: str) -> Value | None:
         try:
+            if scope.graph.tensors[number].is_complex and number not in scope.failed:
+                raise UnsupportedNodeError("it is of complex numbers; give its REAL and IMAG parts")
             found = self.item(scope, number)
         except UnsupportedNodeError as error:
             self.unsupported.append(f"output {name!r}: {error}")
@@ -247,6 +250,9 @@ class Importer:
         entry = (CUSTOM if operator.is_custom else TABLE).get(operator.name)
         if entry is None:
             raise UnsupportedNodeError("there is no importer for it")
+        given = [n for n in operator.inputs if n != NONE]
+        if any(scope.graph.tensors[n].is_complex for n in given):
+            return on_complex(node)
         made = entry(node)
         for number, value in node.assigned.items():
             self._assign(scope, operator.inputs[number], value)

@@ -101,6 +101,11 @@ class Tensor:
             raise UnsupportedNodeError(f"{self.label} has elements of {self.kind}")
         return DType.of(np.empty(0, _NUMPY[self.kind]))
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether its elements are pairs of floats, which values have in one dim more."""
+        return self.kind == "COMPLEX64"
+
     @cached_property
     def quantization(self) -> Quantization | None:
         """What its integers stand for; None where they are just numbers."""

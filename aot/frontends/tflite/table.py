@@ -285,6 +285,10 @@ class Node(Place):
     def stored(self, value: Value, number: int = 0) -> Value:
         """A result as the output tensor holds it."""
         tensor = self.output(number)
+        if tensor.is_complex != (self.op in MAKING_COMPLEX):
+            raise self.error(f"{tensor.label} has elements of {tensor.kind}")
+        if tensor.is_complex:
+            return value
         dtype = tensor.dtype
         quantization = tensor.quantization
         if value.type.dtype.is_float and not dtype.is_float and quantization is not None:
@@ -357,6 +361,8 @@ def _clamped(low: float, high: float) -> Callable[[Node, Value], Value]:
     return lambda n, x: n("minimum", n("maximum", x, low), high)
 
 
+# operators of floats that give complex numbers
+MAKING_COMPLEX = ("RFFT2D",)
 ACTIVATIONS: dict[str, Callable[[Node, Value], Value]] = {
     "NONE": lambda n, x: x,
     "RELU": lambda n, x: n("relu", x),

@@ -12,6 +12,7 @@ from aot.frontends.tflite.ops import (
     recurrent,
     reduction,
     resize,
+    signal,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "signal",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.errors import CompileError, UnsupportedError
+from aot.errors import AotError, CompileError, UnsupportedError
 from aot.frontends.tflite import import_tflite
 from tests.support import litert
 from tests.support.tflite_models import NUMBERS, Builder, File, table
@@ -320,3 +320,48 @@ def test_weights_in_other_files_are_refused() -> None:
     assert refused(b.file.model()) == [
         "its weights are in other files, which is not supported",
     ]
+
+
+def _complex_model(*operators: tuple[str, type], length: int = 8) -> bytes:
+    """RFFT2D of x [1, 8], and what is done with it; each with its result's element type."""
+    b = Builder()
+    x = b.tensor((1, 8), name="x")
+    lengths = b.constant(np.array([1, length], np.int32))
+    last = -1
+    for number, (name, dtype) in enumerate(operators):
+        operands = [x, lengths] if name == "RFFT2D" else [last]
+        last = b.tensor((1, 5), dtype, name=f"y{number}")
+        b.op(name, operands, [last])
+    return b.model([x], [last])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            _complex_model(("RFFT2D", np.complex64)),
+            "output 'y0': it is of complex numbers; give its REAL and IMAG parts",
+        ),
+        (
+            _complex_model(("RFFT2D", np.complex64), ("NEG", np.complex64), ("REAL", np.float32)),
+            "NEG (operator 1, 'y1'): it is not supported of complex numbers",
+        ),
+        (
+            _complex_model(("RFFT2D", np.float32)),
+            "RFFT2D (operator 0, 'y0'): tensor 2 'y0' has elements of FLOAT32",
+        ),
+        (
+            _complex_model(("RFFT2D", np.complex64), ("REAL", np.complex64), ("REAL", np.float32)),
+            "REAL (operator 1, 'y1'): tensor 3 'y1' has elements of COMPLEX64",
+        ),
+        (
+            _complex_model(("RFFT2D", np.complex64), ("REAL", np.float32), length=0),
+            "RFFT2D (operator 0, 'y0'): x is f32[1, 8] and the lengths are [1, 0], expected two of "
+            "an image",
+        ),
+    ],
+)
+def test_complex_numbers_are_refused(model: bytes, message: str) -> None:
+    with pytest.raises(AotError) as caught:
+        import_tflite(model)
+    assert str(caught.value).removeprefix("model: ").splitlines()[-1].strip() == message
