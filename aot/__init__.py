@@ -18,7 +18,17 @@ from aot.version import __version__
 
 if TYPE_CHECKING:
     from aot import builder
-    from aot.api import CompiledModule, compile, load, targets
+    from aot.api import (
+        CompiledModule,
+        Debugging,
+        LanguageModel,
+        Precision,
+        Resources,
+        Tuning,
+        compile,
+        load,
+        targets,
+    )
     from aot.packaging import package
     from aot.runtime.loader import Program
     from aot.text.generation import Chat, generate
@@ -32,9 +42,14 @@ __all__ = [
     "Chat",
     "CompileError",
     "CompiledModule",
+    "Debugging",
     "InternalError",
+    "LanguageModel",
+    "Precision",
     "Program",
+    "Resources",
     "RuntimeFailure",
+    "Tuning",
     "UnsupportedError",
     "Verification",
     "__version__",
@@ -53,7 +68,12 @@ __all__ = [
 _WHERE = {
     "Chat": "aot.text.generation",
     "CompiledModule": "aot.api",
+    "Debugging": "aot.api",
+    "LanguageModel": "aot.api",
+    "Precision": "aot.api",
     "Program": "aot.runtime.loader",
+    "Resources": "aot.api",
+    "Tuning": "aot.api",
     "Verification": "aot.tools.verification",
     "compile": "aot.api",
     "explain_fusion": "aot.tools.explain_fusion",

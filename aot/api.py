@@ -1,17 +1,17 @@
 """`aot.compile` and `aot.load`: the compiler and the runtime behind two calls.
 
-Owns the public signatures; what options mean is `aot.options`', all work the pipeline's and the
-loader's. What `compile` says of its options is generated: `python docs/generate_tables.py`. Each
-call imports what it needs: `load` nothing of the compiler.
+Owns the public signatures and the groups of options; what options mean is `aot.options`', all work
+the pipeline's and the loader's. What `compile` and the groups say of options is generated: `python
+docs/generate_tables.py`. Each call imports what it needs: `load` nothing of the compiler.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from numpy.typing import ArrayLike
 
@@ -83,6 +83,186 @@ class CompiledModule:
         report.write_page(page, path)
 
 
+@dataclass(frozen=True)
+class OptionGroup:
+    """Options of a compile that go together; each field is an option of the same meaning.
+
+    Raises:
+        CompileError: an option is of another type, or out of range.
+    """
+
+    def __post_init__(self) -> None:
+        from aot.options import OPTIONS
+
+        for own, name in self.names().items():
+            option = replace(OPTIONS[name], name=f"{type(self).__name__}.{own}")
+            object.__setattr__(self, own, option.read(getattr(self, own)))
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """The options' own names by those of the fields."""
+        return {f.name: f.metadata.get("option", f.name) for f in fields(cls)}
+
+    def options(self) -> dict[str, Any]:
+        """The values by the options' own names."""
+        return {name: getattr(self, own) for own, name in self.names().items()}
+
+
+@dataclass(frozen=True)
+class LanguageModel(OptionGroup):
+    """How a language model is compiled.
+
+    Attributes:
+        context: how many tokens the states of a language model hold, prompts and answers together;
+            0 is the number that the model was made for, 2048 at most. For models without a graph
+            (GGUF).
+        all_logits: whether a language model gives the logits of all tokens of a run, not of the
+            last one only. For models without a graph (GGUF).
+        cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
+            tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
+            models without a graph (GGUF).
+        sequences: how many texts a language model continues at once. With more than one a run takes
+            tokens [sequences, T] and how many first rows of each are padding. For models without a
+            graph (GGUF).
+    """
+
+    context: int = 0
+    all_logits: bool = False
+    cache_type: str = "f16"
+    sequences: int = 1
+
+
+@dataclass(frozen=True)
+class Precision(OptionGroup):
+    """In what a module stores and computes, and what may round otherwise than the model says.
+
+    Attributes:
+        storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
+            file and rounds what it stores; inputs, outputs and arithmetic stay float32.
+        arithmetic: "fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are
+            computed in. fp16 stores as storage fp16 does and sums pieces of products in float16, on
+            CPUs that multiply twice as many numbers of it at a time; bf16 rounds the operands of
+            products with constant weights to bfloat16 and sums in float32, on CPUs that sum pairs
+            of them.
+        activations: "model", "f32" or "int8": how activations meet weights that alone are
+            quantised. int8 rounds them by blocks to 8 bits on CPUs, f32 never does, and by default
+            MatMulNBits with accuracy_level 4 does.
+        winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
+            otherwise and may overflow where inputs come near the largest floats.
+    """
+
+    storage: str = "fp32"
+    arithmetic: str = "fp32"
+    activations: str = "model"
+    winograd: bool = True
+
+
+@dataclass(frozen=True)
+class Tuning(OptionGroup):
+    """Whether and where kernels are measured, and where the records are.
+
+    Attributes:
+        seconds: seconds in which to measure how executables run fastest, on this machine; the
+            records are kept, and used by later compiles that tune or have `cache`. 0 measures
+            nothing and uses the records.
+        runner: a command that measures on another device: it gets a module's path and options as
+            `aot-run` does, and prints what that prints.
+        cache: a file of tuning records; with it and without `seconds` nothing is measured, and the
+            module is the same on every machine.
+    """
+
+    seconds: float | None = field(default=None, metadata={"option": "tune"})
+    runner: str | None = field(default=None, metadata={"option": "tune_runner"})
+    cache: str | os.PathLike[str] | None = field(default=None, metadata={"option": "tune_cache"})
+
+
+@dataclass(frozen=True)
+class Debugging(OptionGroup):
+    """What a compile leaves out, and what it writes beside the module.
+
+    Attributes:
+        disable: names of passes and features to do without, to compare or to find a fault
+            (`aot.switches` has the list).
+        dump_ir: a folder that gets the IR after each pass.
+    """
+
+    disable: Sequence[str] = ()
+    dump_ir: str | os.PathLike[str] | None = None
+
+
+@dataclass(frozen=True)
+class Resources(OptionGroup):
+    """The cache, the processes and the memory of a compile; the module does not depend on them.
+
+    Attributes:
+        cache: whether compiled code may be kept on disk, and found there by later compiles; the
+            module is the same.
+        cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
+        jobs: processes that may compile code at a time; 0 is one for each processor. The module
+            does not depend on it.
+        limit_memory: the most memory, in MiB, that importing the model may take beyond what the
+            process has; 0 is 64 times the bytes of the model's file, and 256 MiB. A model that
+            unfolds to more ends in an error.
+    """
+
+    cache: bool = True
+    cache_dir: str | os.PathLike[str] | None = None
+    jobs: int = 0
+    limit_memory: int = 0
+
+
+GROUPS: Mapping[str, type[OptionGroup]] = {
+    "language_model": LanguageModel,
+    "precision": Precision,
+    "tuning": Tuning,
+    "debugging": Debugging,
+    "resources": Resources,
+}
+"""By the keyword of `compile` that takes one."""
+
+
+class GroupedOptions(TypedDict, total=False):
+    """What the groups hold, as keywords of `compile` by the options' own names."""
+
+    context: int
+    all_logits: bool
+    cache_type: str
+    sequences: int
+    storage: str
+    arithmetic: str
+    activations: str
+    winograd: bool
+    tune: float | None
+    tune_runner: str | None
+    tune_cache: str | os.PathLike[str] | None
+    disable: Sequence[str]
+    dump_ir: str | os.PathLike[str] | None
+    cache: bool
+    cache_dir: str | os.PathLike[str] | None
+    jobs: int
+    limit_memory: int
+
+
+def ungrouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their own names, of keywords of `compile`, some of which are groups.
+
+    Raises:
+        CompileError: an option is given by itself and in a group, or a group is something else.
+    """
+    found = {name: value for name, value in keywords.items() if name not in GROUPS}
+    for keyword, kind in GROUPS.items():
+        group = keywords.get(keyword)
+        if group is None:
+            continue
+        if not isinstance(group, kind):
+            raise CompileError(f"{keyword} is {group!r}, expected aot.{kind.__name__}(...)")
+        for name, value in group.options().items():
+            if name in found:
+                raise CompileError(f"{name} is given twice: by itself, and in {keyword}")
+            found[name] = value
+    return found
+
+
 def compile(
     model: Any,
     args: Sequence[Any] | None = None,
@@ -93,30 +273,19 @@ def compile(
     input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
-    context: int = 0,
-    all_logits: bool = False,
-    cache_type: str = "f16",
-    sequences: int = 1,
     random_seed: int = 0,
     max_extents: Mapping[str, int] | None = None,
     optimize: str = "balanced",
-    storage: str = "fp32",
-    arithmetic: str = "fp32",
-    activations: str = "model",
-    winograd: bool = True,
-    disable: Sequence[str] = (),
     entry_name: str | None = None,
     strip: bool = False,
-    dump_ir: str | os.PathLike[str] | None = None,
-    cache: bool = True,
-    cache_dir: str | os.PathLike[str] | None = None,
-    jobs: int = 0,
-    limit_memory: int = 0,
-    tune: float | None = None,
-    tune_runner: str | None = None,
-    tune_cache: str | os.PathLike[str] | None = None,
+    language_model: LanguageModel | None = None,
+    precision: Precision | None = None,
+    tuning: Tuning | None = None,
+    debugging: Debugging | None = None,
+    resources: Resources | None = None,
     details: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[GroupedOptions],
 ) -> CompiledModule:
     """Compiles a model for one or more targets.
 
@@ -142,17 +311,6 @@ def compile(
         states: input name -> output name, or (output name, capacity) where the output is the input
             with something appended: both leave the signature, the program keeps the value from run
             to run (zeros at first), and `Program.reset` clears it.
-        context: how many tokens the states of a language model hold, prompts and answers together;
-            0 is the number that the model was made for, 2048 at most. For models without a graph
-            (GGUF).
-        all_logits: whether a language model gives the logits of all tokens of a run, not of the
-            last one only. For models without a graph (GGUF).
-        cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
-            tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
-            models without a graph (GGUF).
-        sequences: how many texts a language model continues at once. With more than one a run takes
-            tokens [sequences, T] and how many first rows of each are padding. For models without a
-            graph (GGUF).
         random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
             names; they are the same in every run. For ONNX models and PyTorch programs.
         max_extents: node name -> the most that extents are which it computes, where no rule bounds
@@ -161,44 +319,22 @@ def compile(
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
             speed also stores filters as Winograd's algorithm transforms them, for up to 16 MiB
             more, where that pays.
-        storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
-            file and rounds what it stores; inputs, outputs and arithmetic stay float32.
-        arithmetic: "fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are
-            computed in. fp16 stores as storage fp16 does and sums pieces of products in float16, on
-            CPUs that multiply twice as many numbers of it at a time; bf16 rounds the operands of
-            products with constant weights to bfloat16 and sums in float32, on CPUs that sum pairs
-            of them.
-        activations: "model", "f32" or "int8": how activations meet weights that alone are
-            quantised. int8 rounds them by blocks to 8 bits on CPUs, f32 never does, and by default
-            MatMulNBits with accuracy_level 4 does.
-        winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
-            otherwise and may overflow where inputs come near the largest floats.
-        disable: names of passes and features to do without, to compare or to find a fault
-            (`aot.switches` has the list).
         entry_name: what `load` and `merge` know the entry point by; "main" if None.
         strip: leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.
-        dump_ir: a folder that gets the IR after each pass.
-        cache: whether compiled code may be kept on disk, and found there by later compiles; the
-            module is the same.
-        cache_dir: where; by default `AOT_CACHE_DIR`, or the user's cache folder.
-        jobs: processes that may compile code at a time; 0 is one for each processor. The module
-            does not depend on it.
-        limit_memory: the most memory, in MiB, that importing the model may take beyond what the
-            process has; 0 is 64 times the bytes of the model's file, and 256 MiB. A model that
-            unfolds to more ends in an error.
-        tune: seconds in which to measure how executables run fastest, on this machine; the records
-            are kept, and used by later compiles that tune or have `tune_cache`. 0 measures nothing
-            and uses the records.
-        tune_runner: a command that measures on another device: it gets a module's path and options
-            as `aot-run` does, and prints what that prints.
-        tune_cache: a file of tuning records; with it and without `tune` nothing is measured, and
-            the module is the same on every machine.
+        language_model: how language models without a graph (GGUF) are compiled.
+        precision: in what the module stores and computes.
+        tuning: whether and where kernels are measured.
+        debugging: what a compile leaves out, and what it writes beside.
+        resources: the cache, processes and memory of this compile.
         details: whether to write down what `CompiledModule.save_report` shows: why regions end, and
             where each buffer is placed, and when. It takes a little time; the module is the same.
         progress: called with each stage's name, items done and items in all.
+        options: what the groups hold, one by one, by the names that the command line has for it:
+            `storage="fp16"` is `precision=aot.Precision(storage="fp16")`, `tune=60` is
+            `tuning=aot.Tuning(seconds=60)`.
 
     Raises:
-        CompileError: the model or an option is wrong.
+        CompileError: the model or an option is wrong, or an option is given twice.
         UnsupportedError: the model needs what there is not; lists everything at once.
     """
     given = locals()
@@ -206,15 +342,19 @@ def compile(
     from aot.frontends import registry
     from aot.options import OPTIONS, CompileOptions, no_progress
 
-    options = CompileOptions(**{name: given[name] for name in OPTIONS})
-    opened = registry.opened(model, args, kwargs, dynamic_shapes, options.limit_memory)
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
+    own = {name: given[name] for name in (*OPTIONS, *GROUPS) if name in given}
+    read = CompileOptions(**ungrouped({**own, **options}))
+    opened = registry.opened(model, args, kwargs, dynamic_shapes, read.limit_memory)
     known = None
     if details:
         from aot.report.details import Details
 
         known = Details()
     compilation = compile_module(
-        opened.source, options, progress or no_progress, known, opened.frontend
+        opened.source, read, progress or no_progress, known, opened.frontend
     )
     return CompiledModule(compilation.image, compilation.stats, known, opened.calling)
 

@@ -1,5 +1,5 @@
 """Generates what of the documentation follows from the code: README.md's tables, the tables of
-options, the list of ops, and the options in the docstring of `aot.compile`.
+options, the list of ops, and the options in the docstrings of `aot.compile` and its groups.
 
     python docs/generate_tables.py [--check]
 
@@ -65,13 +65,20 @@ def tflite_operators() -> str:
 
 def options_table() -> str:
     """One row an option of a compile."""
+    from aot.api import GROUPS
     from aot.options import OPTIONS
 
+    groups = {
+        option: f"`{keyword}.{own}`, `{option}`"
+        for keyword, group in GROUPS.items()
+        for own, option in group.names().items()
+    }
     rows = ["| option | of `aot.compile` | in a batch file | meaning |", "|---|---|---|---|"]
     for o in OPTIONS.values():
         flags = f"{o.flags} {o.metavar or ''}".strip().replace("|", "\\|").replace("/--", "`, `--")
         help = o.help if o.name != "disable" else o.help.partition(";")[0] + " ([below](#disable))."
-        rows.append(f"| `{flags}` | `{o.name}` | {'yes' if o.in_batch else ''} | {help} |")
+        name = groups.get(o.name, f"`{o.name}`")
+        rows.append(f"| `{flags}` | {name} | {'yes' if o.in_batch else ''} | {help} |")
     return "\n".join(rows)
 
 
@@ -83,20 +90,26 @@ def disable_table() -> str:
     return "\n".join(rows + [f"| `{name}` | {instead} |" for name, instead in DISABLEABLE.items()])
 
 
-def option_entries() -> str:
-    """The options as the docstring of `aot.compile` has them."""
+def option_entries(names: Mapping[str, str]) -> str:
+    """Options as docstrings have them, by the names that stand there."""
     from aot.options import OPTIONS
+
+    def details(option: str) -> str:
+        text = OPTIONS[option].details
+        for name, other in names.items():
+            text = text.replace(f"`{other}`", f"`{name}`")
+        return text
 
     return "\n".join(
         textwrap.fill(
-            f"{o.name}: {o.details}",
+            f"{name}: {details(option)}",
             100,
             initial_indent=" " * 8,
             subsequent_indent=" " * 12,
             break_long_words=False,
             break_on_hyphens=False,
         )
-        for o in OPTIONS.values()
+        for name, option in names.items()
     )
 
 
@@ -134,16 +147,23 @@ def generate(path: Path, sections: Sections) -> str:
     return text
 
 
-def docstring_of_compile(text: str) -> str:
-    """The source of aot/api.py with the entries of options made anew."""
+def docstrings_of_api(text: str) -> str:
+    """The source of aot/api.py with the entries of options made anew: of the groups, and of
+    `compile` those that are in none."""
+    from aot.api import GROUPS
     from aot.options import OPTIONS
 
-    first = f"        {next(iter(OPTIONS))}: "
-    head, found, rest = text.partition(first)
-    _, end, tail = rest.partition("        details: ")
-    if not found or not end:
-        raise ValueError(f"{API}: the docstring of compile has no {first.strip()} and details:")
-    return f"{head}{option_entries()}\n{end}{tail}"
+    names = {keyword: group.names() for keyword, group in GROUPS.items()}
+    for keyword, group in GROUPS.items():
+        begin = text.index(f"class {group.__name__}(OptionGroup):")
+        start = text.index("    Attributes:\n", begin) + len("    Attributes:\n")
+        end = text.index('    """\n', start)
+        text = f"{text[:start]}{option_entries(names[keyword])}\n{text[end:]}"
+    grouped = {option for own in names.values() for option in own.values()}
+    alone = {name: name for name in OPTIONS if name not in grouped}
+    start = text.index(f"        {next(iter(alone))}: ", text.index("def compile("))
+    end = text.index(f"        {next(iter(GROUPS))}: ", start)
+    return f"{text[:start]}{option_entries(alone)}\n{text[end:]}"
 
 
 def replaced(path: Path, text: str, begin: str, made: str, end: str) -> str:
@@ -169,7 +189,7 @@ def main() -> int:
         (TFLITE, lambda: generate(TFLITE, {"tflite": tflite_operators})),
         (ALGEBRA, lambda: generate(ALGEBRA, {"rules": rules_table})),
         (OPS, op_tables.page),
-        (API, lambda: docstring_of_compile(API.read_text(encoding="utf-8"))),
+        (API, lambda: docstrings_of_api(API.read_text(encoding="utf-8"))),
     ):
         old = path.read_text(encoding="utf-8") if path.exists() else ""
         new = make()

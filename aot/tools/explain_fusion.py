@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from aot.api import ungrouped
 from aot.backends.registry import Backends
 from aot.driver.cpu_fallback import CpuFallback, hosts_of
 from aot.driver.pipeline import prepared
@@ -35,7 +36,7 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
     Raises:
         CompileError, UnsupportedError: as `aot.compile`.
     """
-    module, options = prepared(model, CompileOptions(**keywords))
+    module, options = prepared(model, CompileOptions(**ungrouped(keywords)))
     context = PassContext(options)
     run_passes(module, MODEL_PASSES, context)
     variants = []

@@ -6,7 +6,8 @@ import inspect
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import aot
 from aot import switches
+from aot.api import GROUPS, GroupedOptions
 from aot.cli.compile import compile_options
 from aot.errors import CompileError, InternalError
 from aot.options import OPTIONS, CompileOptions
@@ -24,41 +26,104 @@ from tests.support.paths import ROOT
 sys.path.insert(0, str(ROOT / "docs"))
 import generate_tables
 
-NOT_OF_THE_COMPILE = {"model", "args", "kwargs", "dynamic_shapes", "details", "progress"}
+OF_THE_MODEL = {"model", "args", "kwargs", "dynamic_shapes"}
+NOT_OF_THE_COMPILE = {*OF_THE_MODEL, "details", "progress", "options"}
 
 
 # ---- where options are ----
 
 
 def test_the_api_takes_every_option() -> None:
+    """Each has a parameter, or is a field of one group and a keyword with the same default."""
     found = inspect.signature(aot.compile).parameters
     own = {name: p for name, p in found.items() if name not in NOT_OF_THE_COMPILE}
-    assert list(own) == list(OPTIONS)
+    groups = [own.pop(name) for name in GROUPS]
+    assert [p.default for p in groups] == [None] * len(groups)
+    grouped = [name for group in GROUPS.values() for name in group().options()]
+    assert [name for name in OPTIONS if name not in grouped] == list(own)
+    assert sorted([*own, *grouped]) == sorted(OPTIONS)
+    assert list(GroupedOptions.__annotations__) == grouped
     for name, parameter in own.items():
         assert OPTIONS[name].read(parameter.default) == getattr(CompileOptions(), name)
+    for group in GROUPS.values():
+        types = {f.name: f.type for f in fields(group)}
+        for name, option in group.names().items():
+            assert types[name] == GroupedOptions.__annotations__[option].__forward_arg__
+            assert getattr(group(), name) == getattr(CompileOptions(), option)
 
 
-def test_every_option_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[CompileOptions] = []
+class _SeenError(Exception):
+    pass
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Callable[..., CompileOptions]:
+    """The options that keywords of `aot.compile` become."""
 
     def fake(model: Any, options: CompileOptions, *_: Any) -> None:
-        seen.append(options)
-        raise CompileError("seen")
+        raise _SeenError(options)
+
+    def read(**keywords: Any) -> CompileOptions:
+        with pytest.raises(_SeenError) as seen:
+            aot.compile(b"func", **keywords)
+        options: CompileOptions = seen.value.args[0]
+        return options
 
     monkeypatch.setattr("aot.driver.pipeline.compile_module", fake)
-    given: dict[str, Any] = {name: OTHERS.get(o.kind.name) for name, o in OPTIONS.items()}
-    given |= {
-        "optimize": "size",
-        "storage": "fp16",
-        "arithmetic": "fp16",
-        "activations": "int8",
-        "strip": True,
-    }
-    given |= {"all_logits": True, "cache_type": "int8", "sequences": 4}
-    with pytest.raises(CompileError, match="seen"):
-        aot.compile(b"func", **given)
+    return read
+
+
+def _others() -> dict[str, Any]:
+    """A value of each option that is not its default."""
+    found: dict[str, Any] = {name: OTHERS.get(o.kind.name) for name, o in OPTIONS.items()}
+    found |= {"optimize": "size", "storage": "fp16", "arithmetic": "fp16", "activations": "int8"}
+    return found | {"strip": True, "all_logits": True, "cache_type": "int8", "sequences": 4}
+
+
+def test_every_option_is_handed_on(read: Callable[..., CompileOptions]) -> None:
+    given = _others()
+    seen = read(**given)
     for name, option in OPTIONS.items():
-        assert getattr(seen[0], name) == option.read(given[name]) != option.default, name
+        assert getattr(seen, name) == option.read(given[name]) != option.default, name
+
+
+@pytest.mark.parametrize(
+    ("keyword", "field", "option"),
+    [(k, own, option) for k, group in GROUPS.items() for own, option in group.names().items()],
+)
+def test_an_option_of_a_group_is_a_keyword_too(
+    keyword: str, field: str, option: str, read: Callable[..., CompileOptions]
+) -> None:
+    value = _others()[option]
+    group = GROUPS[keyword](**{field: value})
+    more = {"tune": 1.0} if option == "tune_runner" else {}  # which goes with seconds
+    if more:
+        grouped = read(tuning=replace(group, seconds=1.0))  # type: ignore[call-arg]
+    else:
+        grouped = read(**{keyword: group})
+    assert grouped == read(**{option: value}, **more) != CompileOptions()
+    with pytest.raises(CompileError) as twice:
+        aot.compile(b"func", **{keyword: group, option: value})  # type: ignore[arg-type]
+    assert str(twice.value) == f"{option} is given twice: by itself, and in {keyword}"
+
+
+def test_a_group_checks_what_it_is_given() -> None:
+    with pytest.raises(CompileError, match=r"^Tuning\.seconds is -1, expected seconds, 0 or more$"):
+        aot.Tuning(seconds=-1)
+    with pytest.raises(CompileError, match=r"^Precision\.storage is 'f8', expected one of fp32"):
+        aot.Precision(storage="f8")
+    with pytest.raises(CompileError, match=r"^tuning is 3, expected aot\.Tuning\(\.\.\.\)$"):
+        aot.compile(b"func", tuning=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        aot.compile(b"func", speed=1)  # type: ignore[call-arg]
+
+
+def test_commands_take_groups_as_compile_does() -> None:
+    from aot.tools.explain_fusion import explain_fusion
+
+    model = b'func @main(%x: f32[4]) -> ("y") {\n  %y = relu(%x) : f32[4]\n  return(%y)\n}\n'
+    apart = explain_fusion(model, resources=aot.Resources(cache=False))
+    assert apart == explain_fusion(model, cache=False)
 
 
 def test_the_command_line_takes_every_option() -> None:
@@ -77,9 +142,15 @@ def test_documentation_is_generated() -> None:
     ):
         assert generate_tables.generate(path, sections) == path.read_text(encoding="utf-8")
     source = generate_tables.API.read_text(encoding="utf-8")
-    assert generate_tables.docstring_of_compile(source) == source
-    text = inspect.getdoc(aot.compile) or ""
-    assert all(f"\n    {name}: " in text for name in OPTIONS)
+    assert generate_tables.docstrings_of_api(source) == source
+    described = {
+        aot.compile: {n for n in inspect.signature(aot.compile).parameters if n in OPTIONS}
+    }
+    for group in GROUPS.values():
+        described[group] = set(group.names())
+    for which, names in described.items():
+        text = inspect.getdoc(which) or ""
+        assert all(f"\n    {name}: " in text for name in names), which
 
 
 def test_a_section_without_markers_is_an_error(tmp_path: Path) -> None:
