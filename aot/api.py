@@ -275,6 +275,7 @@ def compile(
     states: Mapping[str, str | tuple[str, int]] | None = None,
     random_seed: int = 0,
     max_extents: Mapping[str, int] | None = None,
+    max_default: int = 64,
     optimize: str = "balanced",
     entry_name: str | None = None,
     strip: bool = False,
@@ -316,6 +317,9 @@ def compile(
         max_extents: node name -> the most that extents are which it computes, where no rule bounds
             them, or runs of a loop that only a condition ends (1,000,000); a run that would exceed
             it ends with an error that names the node.
+        max_default: the most that an extent is which a node computes and nothing limits, over the
+            largest extent of the model's inputs; as many runs of a loop whose rows or carried
+            values grow. A warning names the node. With 0 such a model is refused.
         optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
             speed also stores filters as Winograd's algorithm transforms them, for up to 16 MiB
             more, where that pays.

@@ -102,6 +102,10 @@ class ProofWarning(UserWarning):
     our fault; it is compiled."""
 
 
+class BoundWarning(UserWarning):
+    """An extent that a model computes, and that nothing limits, got a limit by a rule."""
+
+
 class AdviceWarning(UserWarning):
     """Something that a compile tells of itself could not be computed, which is our bug; the module
     is as it would be.

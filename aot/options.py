@@ -328,6 +328,15 @@ class CompileOptions:
         "with an error that names the node.",
         spelling="--max",
     )
+    max_default: int = _option(
+        64,
+        COUNT,
+        "The most that other computed extents are: N times the largest extent of the inputs.",
+        "the most that an extent is which a node computes and nothing limits, over the largest "
+        "extent of the model's inputs; as many runs of a loop whose rows or carried values grow. A "
+        "warning names the node. With 0 such a model is refused.",
+        metavar="N",
+    )
     optimize: str = _option(
         "balanced",
         CHOICE,

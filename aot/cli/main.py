@@ -35,6 +35,7 @@ from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_map
 from aot.errors import (
     AdviceWarning,
     AotError,
+    BoundWarning,
     CacheWarning,
     CompileError,
     InternalError,
@@ -361,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("always", CacheWarning)
         warnings.simplefilter("always", TuningWarning)
+        warnings.simplefilter("always", BoundWarning)
         warnings.simplefilter("always", AdviceWarning, append=True)  # the tests make it an error
         warnings.showwarning = _warn
         return _guarded(list(sys.argv[1:] if arguments is None else arguments))

@@ -182,3 +182,18 @@ class Largest:
 
 def _dim(atom: Atom) -> DimExpr:
     return DimExpr((((atom,), 1),), 0)
+
+
+def unlimited(function: Function) -> dict[str, Op]:
+    """The `extent` ops of the symbols of which nothing says how large they can be, by symbol: those
+    that others follow from. Where each follows from another, all of them."""
+    given = Largest.of(function)
+    found = {
+        name: op for name, op in extents_of(function).items() if given.largest(symbol(name)) is None
+    }
+    roots = {
+        name: op
+        for name, op in found.items()
+        if (symbols(given.limits.get(name, 0)) & found.keys()) <= {name}
+    }
+    return roots or found

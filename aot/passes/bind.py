@@ -20,10 +20,10 @@ import numpy as np
 from aot.errors import CompileError
 from aot.ir.bounds import Wanted, WantedDim, assumptions_of, bounds_of, parse_wanted
 from aot.ir.compare import attr_key, map_dims
-from aot.ir.data_dims import extents_of, is_capacity, limit, limits_of
+from aot.ir.data_dims import extents_of, is_capacity, limit, unlimited
 from aot.ir.dims import Dim, DimExpr, Symbol, bounds, narrow, substitute
 from aot.ir.equalities import difference
-from aot.ir.graph import Assumption, ConstantData, Function, Module, Value
+from aot.ir.graph import Assumption, ConstantData, Function, Module, Op, Value
 from aot.ir.loops import most_runs
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType, TensorType
@@ -40,52 +40,73 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
     condition ends.
 
     Args:
-        most: of extents that a node of the model computes and nothing else limits, by its name, or
-            of any extent by its symbol; of runs, by the name of the loop.
+        most: of the extents that a node of the model computes, by its name: of those that nothing
+            else limits, if there are such; of any extent by its symbol; of runs, by the name of the
+            loop.
 
     Raises:
-        CompileError: no extent is computed by such a node.
+        CompileError: no extent is computed by such a node, or it has no use for a limit.
     """
-    known: dict[str, None] = {}
+    known: dict[str, bool] = {}  # names of nodes, and whether a number has been used
     for function in module.entry_points:
-        known.update(_bound_capacities(function, most))
-        extents = extents_of(function)
-        limits = limits_of(extents, function.assumptions)
-        for symbol, op in extents.items():
-            known[op.origin or symbol] = None
-            for name in (symbol,) if symbol in limits else (op.origin, symbol):
-                if name in most:
-                    dim, where = (
-                        op.attrs["dim"],
-                        f"node {op.origin!r}" if op.origin else "the model",
-                    )
-                    assert isinstance(dim, DimExpr)
-                    known[name] = None
-                    found = limit(dim, most[name], f"an extent that {where} computes")
-                    function.assumptions.update({} if found is None else {found: None})
+        capacities = _bound_capacities(function, most)
         loops = [op for op in function.walk() if op.name == "loop" and most_runs(op) is not None]
-        known.update(dict.fromkeys(op.origin for op in loops if op.origin))
+        roots = unlimited(function)
+        # extents of nodes other than these have limits, and get less; those of loops are no runs
+        kept = {op.origin for op in (*loops, *roots.values())} | capacities.keys()
+        kept |= {op.origin for op in function.walk() if op.blocks}
+        used: dict[str, bool] = {**capacities, **{op.origin: op.origin in most for op in loops}}
+        for name, op in extents_of(function).items():
+            is_meant = name in roots or op.origin not in kept
+            keys = [name, *([op.origin] if op.origin and is_meant else [])]
+            used.setdefault(op.origin or name, False)
+            for key in keys:
+                if key in most:
+                    used[key] = True
+                    _limit(function, op, most[key])
         for op in loops:
             if op.origin in most:
                 Rewriter(function).set_attr(op, "most", most[op.origin])
+        for name, is_used in used.items():
+            known[name] = known.get(name, False) or is_used
+    _check_used(most, known)
+
+
+def _limit(function: Function, op: Op, most: int) -> None:
+    """Limits the symbol of an `extent` op."""
+    dim = op.attrs["dim"]
+    assert isinstance(dim, DimExpr)
+    where = f"node {op.origin!r}" if op.origin else "the model"
+    found = limit(dim, most, f"an extent that {where} computes")
+    function.assumptions.update({} if found is None else {found: None})
+
+
+def _check_used(most: Mapping[str, int], known: Mapping[str, bool]) -> None:
+    """Refuses limits without an effect."""
     for name in most:
         if name not in known:
-            listed = ", ".join(map(repr, known)) or "none"
+            listed = ", ".join(repr(n) for n in known if n) or "none"
             raise CompileError(f"no node {name!r} computes an extent, those that do are {listed}")
+        if not known[name]:
+            raise CompileError(
+                f"--max {name!r} (max_extents) has no effect: the model itself limits the extents "
+                "that the node computes, and its runs"
+            )
 
 
-def _bound_capacities(function: Function, most: Mapping[str, int]) -> dict[str, None]:
-    """Gives extents that only the user knows their numbers; the names that they have."""
-    known: dict[str, None] = {}
+def _bound_capacities(function: Function, most: Mapping[str, int]) -> dict[str, bool]:
+    """Gives extents that only the user knows their numbers; the names that they have, and whether
+    they are among `most`."""
+    known: dict[str, bool] = {}
     values: dict[str, Dim] = {}
-    for symbol, op in extents_of(function).items():
+    for own, op in extents_of(function).items():
         if is_capacity(op):
-            known[op.origin or symbol] = None
-            for name in (op.origin, symbol):
+            known.setdefault(op.origin or own, False)
+            for name in (op.origin, own):
                 if name in most:
-                    known[name] = None
-                    values[symbol] = most[name]
-            if symbol in values:
+                    known[name] = True
+                    values[own] = most[name]
+            if own in values:
                 Rewriter(function).erase(op)
     if values:
         substitute_symbols(function, values)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from aot.analysis.control import nested_operands
 from aot.errors import UnsupportedError
 from aot.ir import dims
-from aot.ir.data_dims import Largest, extents_of, is_capacity
+from aot.ir.data_dims import Largest, extents_of, is_capacity, unlimited
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ops.control import ASSIGN
 from aot.passes.base import Pass, PassContext
@@ -38,12 +38,11 @@ def run(module: Module, context: PassContext) -> None:
 
 def _unlimited(function: Function) -> list[str]:
     """Extents that values give and nothing bounds, so that no memory is set aside for them."""
-    largest, extents = Largest.of(function), extents_of(function)
-    open_loops = {op.origin for op in extents.values() if op.origin and is_capacity(op)}
+    open_loops = {
+        op.origin for op in extents_of(function).values() if op.origin and is_capacity(op)
+    }
     found = []
-    for symbol, op in extents.items():
-        if largest.largest(dims.symbol(symbol)) is not None:
-            continue
+    for symbol, op in unlimited(function).items():
         why = "it computes an extent, and nothing says how large that can be"
         if is_capacity(op) or op.origin in open_loops:
             why = "what it gives grows from run to run, and nothing says how often it runs"

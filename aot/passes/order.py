@@ -8,6 +8,7 @@ from __future__ import annotations
 from aot.passes.base import Pass
 from aot.passes.bind import BIND
 from aot.passes.check_supported import CHECK_SUPPORTED
+from aot.passes.default_bounds import DEFAULT_BOUNDS
 from aot.passes.fusion.fuse import FUSE
 from aot.passes.fusion.join_regions import JOIN_REGIONS
 from aot.passes.fusion.merge_siblings import MERGE_SIBLINGS
@@ -59,6 +60,7 @@ MODEL_PASSES: tuple[Pass, ...] = (
     FOLD_CONSTANTS,
     MERGE_SIBLINGS,  # weights and biases are constants again
     DCE,
+    DEFAULT_BOUNDS,  # of what is left
 )
 
 # Once a target.

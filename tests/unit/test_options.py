@@ -296,6 +296,7 @@ def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
             "sequences",
             "random_seed",
             "max_extents",
+            "max_default",
         ),
         *("optimize", "storage", "arithmetic"),
         *("activations", "winograd", "disable", "entry_name", "strip"),

@@ -132,7 +132,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
     ]
     arguments += ["--input-value", "sr=16000", "--input-value", "list=[1, 2.5]"]
     arguments += ["--input-value", "v=v.npy", "--optimize", "size", "--dump-ir", "ir"]
-    arguments += ["--max", "/model/a=b=300"]
+    arguments += ["--max", "/model/a=b=300", "--max-default", "16"]
     arguments += ["--storage", "fp16", "--report", "r.html", "--no-winograd"]
     arguments += ["--activations", "int8", "--arithmetic", "fp16"]
     arguments += ["--disable", "fusion", "--disable", "cse", "--entry-name", "vad", "--strip"]
@@ -165,6 +165,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "sequences": 1,
         "random_seed": 0,
         "max_extents": {"/model/a=b": 300},
+        "max_default": 16,
         "cache": True,
         "cache_dir": None,
         "jobs": 0,
