@@ -11,6 +11,7 @@ import numpy as np
 from aot.analysis.dim_values import DimValues
 from aot.builder import Builder
 from aot.errors import CompileError
+from aot.frontends.lib.builder import Operand, number_dtype
 from aot.ir.dims import Dim
 from aot.ir.graph import Attr, Value
 from aot.ir.types import Array, DType
@@ -23,12 +24,16 @@ class Plain:
     b: Builder
     values: DimValues
 
-    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+    def emit(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
         (made,) = self.emit_all(op, *operands, **attrs)
         return made
 
-    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
-        made: Any = self.b.op(op, *operands, **attrs)
+    def emit_all(self, op: str, *operands: Operand, **attrs: Attr) -> list[Value]:
+        dtype = number_dtype(operands)
+        taken = (
+            v if v is None or isinstance(v, Value) else self.scalar(v, dtype) for v in operands
+        )
+        made: Any = self.b.op(op, *taken, **attrs)
         return list(made) if isinstance(made, Sequence) else [made]
 
     def constant(self, array: Array) -> Value:

@@ -36,7 +36,7 @@ def leaky_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
 
 def prelu(b: GraphBuilder, x: Value, slope: Value) -> Value:
     """A slope for each element, or broadcasting to x."""
-    negative = b.emit("less", x, b.scalar(0, x.type.dtype))
+    negative = b.emit("less", x, 0)
     return b.emit("where", negative, b.emit("mul", x, slope), x)
 
 
@@ -67,8 +67,8 @@ def sixths(b: GraphBuilder, x: Value) -> Value:
 
 def thresholded_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
     """x where it is more than alpha, else 0."""
-    is_kept = b.emit("less", b.scalar(alpha, x.type.dtype), x)
-    return b.emit("where", is_kept, x, b.scalar(0, x.type.dtype))
+    is_kept = b.emit("less", alpha, x)
+    return b.emit("where", is_kept, x, 0)
 
 
 def softsign(b: GraphBuilder, x: Value) -> Value:

@@ -124,15 +124,15 @@ def attention_by_parts(
         shared = dims.floor_divide(heads, groups)
         k = _repeated_heads(b, k, shared)
         v = _repeated_heads(b, v, shared)
-    q = b.emit("mul", q, b.scalar(scale, wide))
+    q = b.emit("mul", q, scale)
     scores = b.emit("matmul", q, b.emit("transpose", k, perm=(0, 1, 3, 2)))
     if cap:
-        tanh = b.emit("tanh", b.emit("mul", scores, b.scalar(1 / cap, wide)))
-        scores = b.emit("mul", tanh, b.scalar(cap, wide))
+        tanh = b.emit("tanh", b.emit("mul", scores, 1 / cap))
+        scores = b.emit("mul", tanh, cap)
     if bias is not None:
         scores = b.emit("add", scores, b.cast(bias, wide))
     if keep is not None:
-        scores = b.emit("where", keep, scores, b.scalar(-3e38, wide))
+        scores = b.emit("where", keep, scores, -3e38)
     if sink is None:
         weights = b.emit("softmax", scores, axis=3)
     else:

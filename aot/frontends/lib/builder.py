@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from aot.analysis.dim_values import DimValues
@@ -16,6 +16,10 @@ class UnsupportedNodeError(Exception):
     """The node is right, but we don't have what it needs; the text is the reason."""
 
 
+Operand = Value | float | None
+"""Of an op: absent, a value, or a number, which becomes a constant of `number_dtype`."""
+
+
 class GraphBuilder(Protocol):
     """Makes ops in the place of one node of a model, with its name as their origin.
 
@@ -25,11 +29,11 @@ class GraphBuilder(Protocol):
 
     values: DimValues
 
-    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+    def emit(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
         """The only result of a new op."""
 
-    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
-        """The results of a new op.
+    def emit_all(self, op: str, *operands: Operand, **attrs: Attr) -> list[Value]:
+        """The results of a new op, whose numbers have the type that its values have.
 
         Raises:
             UnsupportedNodeError: our op does not take an element type that the model's does.
@@ -52,6 +56,13 @@ class GraphBuilder(Protocol):
 
     def error(self, message: str) -> CompileError:
         """The user's model is wrong in this node, which the error names."""
+
+
+def number_dtype(operands: Iterable[object]) -> DType:
+    """The element type of the numbers among an op's operands: that of the first value that is no
+    truth; bool where there is none."""
+    dtypes = (v.type.dtype for v in operands if isinstance(v, Value))
+    return next((dtype for dtype in dtypes if dtype is not DType.BOOL), DType.BOOL)
 
 
 def static_extents(extents: Sequence[Dim], what: str) -> tuple[int, ...]:

@@ -314,7 +314,7 @@ def is_nonzero(place: Place, x: Value) -> Value:
     """Whether each element is not zero: NaN is not."""
     if x.type.dtype is DType.BOOL:
         return x
-    return place.emit("not", place.emit("equal", x, place.scalar(0, x.type.dtype)))
+    return place.emit("not", place.emit("equal", x, 0))
 
 
 def widened(place: Place, x: Value, shape: Sequence[Dim]) -> Value:

@@ -33,7 +33,7 @@ def batch_normalization(
     """x [N, C, spatial...] by statistics that are given, all [C]: a factor and a term, which are
     computed in the statistics' type."""
     dtype = variance.type.dtype
-    spread = b.emit("sqrt", b.emit("add", variance, b.scalar(epsilon, dtype)))
+    spread = b.emit("sqrt", b.emit("add", variance, epsilon))
     factor = b.emit("div", b.cast(scale, dtype), spread)
     shift = b.emit("sub", b.cast(bias, dtype), b.emit("mul", mean, factor))
     factor = channelwise(b, x, b.cast(factor, x.type.dtype))
@@ -50,7 +50,7 @@ def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float)
     variance = b.emit(
         "reduce_mean", b.emit("mul", centred, centred), axes=tuple(axes), keepdims=True
     )
-    spread = b.emit("sqrt", b.emit("add", variance, b.scalar(epsilon, wide.type.dtype)))
+    spread = b.emit("sqrt", b.emit("add", variance, epsilon))
     return b.cast(b.emit("div", centred, spread), dtype)
 
 
@@ -61,7 +61,7 @@ def rms_norm(b: GraphBuilder, x: Value, scale: Value | None, axis: int, epsilon:
     wide = b.cast(x, DType.F32) if dtype.bits < 32 else x
     axes = tuple(range(axis, x.type.rank))
     mean = b.emit("reduce_mean", b.emit("mul", wide, wide), axes=axes, keepdims=True)
-    spread = b.emit("sqrt", b.emit("add", mean, b.scalar(epsilon, wide.type.dtype)))
+    spread = b.emit("sqrt", b.emit("add", mean, epsilon))
     normal = b.emit("div", wide, spread)
     if scale is not None:
         normal = b.emit("mul", normal, b.cast(scale, wide.type.dtype))
@@ -80,14 +80,14 @@ def powers(b: GraphBuilder, x: Value, p: float) -> Value:
     if p == 2:
         return b.emit("mul", x, x)
     size = b.emit("abs", x)
-    return size if p == 1 else b.emit("pow", size, b.scalar(p, x.type.dtype))
+    return size if p == 1 else b.emit("pow", size, p)
 
 
 def root(b: GraphBuilder, x: Value, p: float) -> Value:
     """The p-th root of x, which is not negative."""
     if p == 2:
         return b.emit("sqrt", x)
-    return x if p == 1 else b.emit("pow", x, b.scalar(1 / p, x.type.dtype))
+    return x if p == 1 else b.emit("pow", x, 1 / p)
 
 
 def norm(b: GraphBuilder, x: Value, axes: Sequence[int], p: float) -> Value:
@@ -113,7 +113,6 @@ def local_response_normalization(
         pads=(before, 0, size - 1 - before, 0),
         count_include_pad=True,
     )
-    dtype = x.type.dtype
-    scaled = b.emit("mul", b.reshape(mean, x.type.dims), b.scalar(alpha, dtype))
-    base = b.emit("add", scaled, b.scalar(bias, dtype))
-    return b.emit("div", x, b.emit("pow", base, b.scalar(beta, dtype)))
+    scaled = b.emit("mul", b.reshape(mean, x.type.dims), alpha)
+    base = b.emit("add", scaled, bias)
+    return b.emit("div", x, b.emit("pow", base, beta))

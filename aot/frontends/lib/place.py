@@ -8,7 +8,7 @@ import numpy as np
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
-from aot.frontends.lib.builder import UnsupportedNodeError
+from aot.frontends.lib.builder import Operand, UnsupportedNodeError, number_dtype
 from aot.ir.bounds import most_of
 from aot.ir.dims import Dim
 from aot.ir.graph import Assumption, Attr, ConstantData, Value
@@ -34,21 +34,22 @@ class Place:
     rewriter: Rewriter
     values: DimValues
 
-    def emit(self, op: str, *operands: Value | None, **attrs: Attr) -> Value:
+    def emit(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
         """The only result of a new op."""
         (result,) = self.emit_all(op, *operands, **attrs)
         return result
 
-    def emit_all(self, op: str, *operands: Value | None, **attrs: Attr) -> list[Value]:
-        """The results of a new op.
+    def emit_all(self, op: str, *operands: Operand, **attrs: Attr) -> list[Value]:
+        """The results of a new op, whose numbers have the type that its values have.
 
         Raises:
-            UnsupportedNodeError: our op does not take an element type that the model's does.
+            UnsupportedNodeError: our op does not take an element type that the model's does, or a
+                number is none of the values' type.
         """
         record = lookup(op)
         stored: DType | None = None
         taken: list[Value | None] = []
-        for number, operand in enumerate(operands):
+        for number, operand in enumerate(self._as_values(operands)):
             dtypes = record.operands[min(number, len(record.operands) - 1)].dtypes
             if operand is not None and operand.type.dtype not in dtypes:
                 wide = operand.type.dtype.widens_to
@@ -64,6 +65,10 @@ class Place:
         if stored is None:
             return results
         return [self.cast(v, stored) if v.type.dtype is stored.widens_to else v for v in results]
+
+    def _as_values(self, operands: Sequence[Operand]) -> list[Value | None]:
+        dtype = number_dtype(operands)
+        return [v if v is None or isinstance(v, Value) else self.scalar(v, dtype) for v in operands]
 
     def _meeting(self, operands: Sequence[Value | None]) -> list[Value | None]:
         """Operands that broadcast: a dim of at most one element, such as that of the last row of

@@ -40,7 +40,7 @@ def floor_quotient(b: GraphBuilder, x: Value, y: Value) -> Value:
         return quotient
     # division truncates: a quotient below 0 that has a rest is one too many
     rest = b.emit("sub", x, b.emit("mul", quotient, y))
-    less = b.emit("sub", quotient, b.scalar(1, x.type.dtype))
+    less = b.emit("sub", quotient, 1)
     return b.emit("where", _signs_differ(b, rest, y), less, quotient)
 
 
@@ -76,7 +76,7 @@ def _is_negated_extent(b: GraphBuilder, x: Value, y: Value) -> bool:
         return False
     if not _is_positive(b, y) or any(v > _LARGEST_DIVISOR for v in divisors.flat):
         return False
-    signs = b.values.of(b.emit("less_equal", x, b.scalar(0, x.type.dtype)))
+    signs = b.values.of(b.emit("less_equal", x, 0))
     return signs is not None and bool(signs.all())
 
 

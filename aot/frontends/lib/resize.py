@@ -425,14 +425,14 @@ def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Ax
             beyond = program.op("less", last, found)
             outside = program.op("or", program.op("less", found, 0.0), beyond)
             mask = b.reshape(outside, (axis.size, *outer))
-            y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
+            y = b.emit("where", mask, options.extrapolation, y)
             continue
         assert isinstance(axis.extent, int)
         assert isinstance(axis.size, int)
         is_outside = Places.of(_line(options, axis), axis.size).are_outside(axis.extent)
         if is_outside.any():
             mask = b.constant(is_outside.reshape(-1, *outer))
-            y = b.emit("where", mask, b.scalar(options.extrapolation, y.type.dtype), y)
+            y = b.emit("where", mask, options.extrapolation, y)
     return y
 
 

@@ -18,6 +18,7 @@ from aot.errors import CompileError
 from aot.frontends.lib.builder import (
     UnsupportedNodeError as UnsupportedNodeError,  # noqa: PLC0414 - entries import it from here
 )
+from aot.frontends.lib.builder import number_dtype
 from aot.frontends.lib.place import Place
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
@@ -117,15 +118,10 @@ class Node(Place):
         return self.type.dtype
 
     def __call__(self, op: str, *operands: Operand | None, **attrs: Any) -> Value:
-        """The result of an op on values and numbers; these take the type of the first value that
-        is no truth."""
-        dtypes = [v.type.dtype for v in operands if isinstance(v, Value)]
-        dtype = next((d for d in dtypes if d is not DType.BOOL), DType.BOOL)
-        return self.emit(
-            op,
-            *(v if v is None or isinstance(v, Value) else self.value(v, dtype) for v in operands),
-            **attrs,
-        )
+        """The result of an op on values and numbers, of which extents are some."""
+        dtype = number_dtype(operands)
+        taken = (self.value(v, dtype) if isinstance(v, DimExpr) else v for v in operands)
+        return self.emit(op, *taken, **attrs)
 
     def value(self, operand: Operand, dtype: DType | None = None) -> Value:
         """An operand as a tensor, of element type `dtype` unless that is None."""
