@@ -13,6 +13,7 @@ https://onnx.ai/onnx/operators/onnx__Resize.html
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -51,18 +52,30 @@ class Line:
     start: Dim
     divisor: Dim
 
-    @staticmethod
-    def of(slope: Fraction, start: Fraction) -> Line:
-        divisor = slope.denominator * start.denominator
-        return Line(int(slope * divisor), int(start * divisor), divisor)
-
-    def moved(self, halves: int) -> Line:
+    def moved(self, halves: int) -> Self:
         """The coordinates plus `halves` times 1/2."""
-        return Line(
+        return type(self)(
             dims.multiply(self.slope, 2),
             dims.add(dims.multiply(self.start, 2), dims.multiply(self.divisor, halves)),
             dims.multiply(self.divisor, 2),
         )
+
+
+@dataclass(frozen=True)
+class KnownLine(Line):
+    """A line whose coefficients are numbers."""
+
+    slope: int
+    start: int
+    divisor: int
+
+    @staticmethod
+    def of(slope: Fraction, start: Fraction) -> KnownLine:
+        divisor = slope.denominator * start.denominator
+        return KnownLine(int(slope * divisor), int(start * divisor), divisor)
+
+
+_L = TypeVar("_L", bound=Line)
 
 
 @dataclass(frozen=True)
@@ -78,9 +91,8 @@ class Places:
     divisor: int
 
     @staticmethod
-    def of(line: Line, count: int) -> Places:
+    def of(line: KnownLine, count: int) -> Places:
         slope, start, divisor = line.slope, line.start, line.divisor
-        assert isinstance(slope, int) and isinstance(start, int) and isinstance(divisor, int)
         largest = abs(slope) * max(count, 1) + abs(start) + divisor
         numbers = np.arange(count).astype(np.int64 if largest < _MOST else object)
         return Places(np.asarray(numbers * slope + start), divisor)
@@ -104,7 +116,7 @@ class Places:
         return np.asarray((self.above < 0) | (self.above > last), bool)
 
 
-def rounded(line: Line, rounding: str) -> tuple[Line, bool]:
+def rounded(line: _L, rounding: str) -> tuple[_L, bool]:
     """Writes a rounding of `resize.ROUNDING` as a floor or a ceiling.
 
     Returns:
@@ -120,7 +132,7 @@ def rounded(line: Line, rounding: str) -> tuple[Line, bool]:
     return line.moved(-1), False
 
 
-def nearest(line: Line, rounding: str, count: int) -> Array:
+def nearest(line: KnownLine, rounding: str, count: int) -> Array:
     """The element nearest to each coordinate; it may be outside."""
     moved, is_floor = rounded(line, rounding)
     places = Places.of(moved, count)
@@ -133,25 +145,25 @@ def line_of(
     size: int,
     scale: Fraction,
     roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1)),
-) -> Line:
+) -> KnownLine:
     """The coordinates of a dim of known extents, by their name in ONNX."""
     width, last, half = scale * extent, extent - 1, Fraction(1, 2)
     match coordinates:
         case "align_corners":
-            return Line.of(Fraction(0) if width == 1 else last / (width - 1), Fraction(0))
+            return KnownLine.of(Fraction(0) if width == 1 else last / (width - 1), Fraction(0))
         case "asymmetric":
-            return Line.of(1 / scale, Fraction(0))
+            return KnownLine.of(1 / scale, Fraction(0))
         case "tf_crop_and_resize":
             start, part = roi[0] * last, (roi[1] - roi[0]) * last
             if width == 1:
-                return Line.of(Fraction(0), start + part / 2)
-            return Line.of(part / (width - 1), start)
+                return KnownLine.of(Fraction(0), start + part / 2)
+            return KnownLine.of(part / (width - 1), start)
         case "pytorch_half_pixel" if size == 1:
-            return Line.of(Fraction(0), Fraction(0))
+            return KnownLine.of(Fraction(0), Fraction(0))
         case "half_pixel_symmetric":
             centre = Fraction(extent, 2) * (1 - size / width)
-            return Line.of(1 / scale, centre + half / scale - half)
-    return Line.of(1 / scale, half / scale - half)
+            return KnownLine.of(1 / scale, centre + half / scale - half)
+    return KnownLine.of(1 / scale, half / scale - half)
 
 
 def open_line(coordinates: str, extent: Dim, size: Dim, scale: Fraction | None) -> Line | None:

@@ -34,6 +34,10 @@ class Place:
     rewriter: Rewriter
     values: DimValues
 
+    def __call__(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
+        """As `emit`."""
+        return self.emit(op, *operands, **attrs)
+
     def emit(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
         """The only result of a new op."""
         (result,) = self.emit_all(op, *operands, **attrs)

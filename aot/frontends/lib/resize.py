@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from fractions import Fraction
 from typing import Union
 
@@ -18,6 +18,7 @@ import numpy as np
 from aot.base.records import dataclass
 from aot.frontends.lib.builder import GraphBuilder, UnsupportedNodeError
 from aot.frontends.lib.coordinates import (
+    KnownLine,
     Line,
     Places,
     is_power_of_two,
@@ -95,21 +96,37 @@ class Axis:
     ratio: Value | None = field(default=None, kw_only=True)
 
     @property
-    def is_known(self) -> bool:
-        extents = isinstance(self.extent, int) and isinstance(self.size, int)
-        return extents and self.ratio is None and not any(isinstance(e, Value) for e in self.roi)
+    def known(self) -> KnownAxis | None:
+        """The dim as numbers; None where a run decides one of them."""
+        (start, end), extent, size = self.roi, self.extent, self.size
+        if not isinstance(extent, int) or not isinstance(size, int):
+            return None
+        if isinstance(start, Value) or isinstance(end, Value):
+            return None
+        if self.scale is None or self.ratio is not None:
+            return None
+        return KnownAxis(self.number, extent, size, self.scale, (start, end))
 
 
-def _line(options: Options, axis: Axis) -> Line:
-    """The position in the operand of each result element, of known extents."""
-    assert isinstance(axis.extent, int) and isinstance(axis.size, int) and axis.scale is not None
-    start, end = (Fraction(edge) for edge in axis.roi if not isinstance(edge, Value))
+@dataclass(frozen=True)
+class KnownAxis:
+    """One resized dim, all of which is known while importing; fields as in `Axis`."""
+
+    number: int
+    extent: int
+    size: int
+    scale: Fraction
+    roi: tuple[float, float] = (0.0, 1.0)
+
+
+def _line(options: Options, axis: KnownAxis) -> KnownLine:
+    """The position in the operand of each result element."""
+    start, end = map(Fraction, axis.roi)
     return line_of(options.coordinates, axis.extent, axis.size, axis.scale, (start, end))
 
 
-def _nearest(options: Options, axis: Axis) -> Array:
+def _nearest(options: Options, axis: KnownAxis) -> Array:
     """The element that each result element is."""
-    assert isinstance(axis.size, int)
     return nearest(_line(options, axis), options.rounding, axis.size)
 
 
@@ -123,9 +140,8 @@ def _kernel(options: Options, distance: Array) -> Array:
     return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0)))
 
 
-def _taps(options: Options, axis: Axis) -> tuple[Array, Array]:
+def _taps(options: Options, axis: KnownAxis) -> tuple[Array, Array]:
     """Positions and weights [size, taps]; downscaling with antialias widens the kernel."""
-    assert axis.scale is not None and isinstance(axis.extent, int) and isinstance(axis.size, int)
     places = Places.of(_line(options, axis), axis.size)
     radius = 1 if options.mode == "linear" else 2
     scale = min(axis.scale, Fraction(1)) if options.antialias and axis.size else Fraction(1)
@@ -158,9 +174,8 @@ def _repetition(options: Options, axis: Axis) -> int | None:
     factor = round(axis.scale)
     if factor != axis.scale or factor < 1 or axis.size != dims.multiply(axis.extent, factor):
         return None
-    known = axis if isinstance(axis.extent, int) else replace(axis, extent=7, size=7 * factor)
+    known = axis.known or KnownAxis(axis.number, 7, 7 * factor, axis.scale)
     found = _nearest(options, known)
-    assert isinstance(known.extent, int)
     wanted = np.arange(known.extent * factor) // factor
     is_same = np.array_equal(np.clip(found, 0, known.extent - 1), wanted)
     return factor if is_same else None
@@ -397,16 +412,16 @@ class _Place:
 
 def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
     """`x` resized along one dim."""
+    known = axis.known
     if options.mode == "nearest":
-        if axis.is_known:
-            found = _nearest(options, axis)
-            assert isinstance(axis.extent, int)
-            chosen = b.constant(np.clip(found, 0, axis.extent - 1))
+        if known is not None:
+            found = _nearest(options, known)
+            chosen = b.constant(np.clip(found, 0, known.extent - 1))
         else:
             chosen = _Program(b, options, axis).nearest()
         return b.emit("gather", x, chosen, axis=axis.number)
-    if axis.is_known:
-        positions, weights = _taps(options, axis)
+    if known is not None:
+        positions, weights = _taps(options, known)
         tables = (b.constant(positions.T), b.constant(weights.T.astype(x.type.dtype.numpy)))
     else:
         at, part = _Program(b, options, axis).taps()
@@ -417,8 +432,8 @@ def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
 def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Axis]) -> Value:
     """`y` with the extrapolation value where a coordinate is outside."""
     for axis in axes:
-        outer = [1] * (y.type.rank - 1 - axis.number)
-        if not axis.is_known:
+        outer, known = [1] * (y.type.rank - 1 - axis.number), axis.known
+        if known is None:
             program = _Program(b, options, axis)
             found = program.coordinates()
             last = program.number(dims.add(axis.extent, -1))
@@ -427,9 +442,7 @@ def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Ax
             mask = b.reshape(outside, (axis.size, *outer))
             y = b.emit("where", mask, options.extrapolation, y)
             continue
-        assert isinstance(axis.extent, int)
-        assert isinstance(axis.size, int)
-        is_outside = Places.of(_line(options, axis), axis.size).are_outside(axis.extent)
+        is_outside = Places.of(_line(options, known), known.size).are_outside(known.extent)
         if is_outside.any():
             mask = b.constant(is_outside.reshape(-1, *outer))
             y = b.emit("where", mask, options.extrapolation, y)
@@ -522,23 +535,21 @@ def by_sizes(
     axes = []
     for i, (d, size) in enumerate(zip(numbers, sizes, strict=True)):
         extent = x.type.dims[d]
-        is_known = isinstance(extent, int) and isinstance(size, int) and extent > 0
         scale = Fraction(1) if extent == size else None
-        if is_known:
-            assert isinstance(extent, int) and isinstance(size, int)
+        if isinstance(extent, int) and isinstance(size, int) and extent > 0:
             scale = Fraction(size, extent)
         axes.append(Axis(d, extent, size, scale, *roi[i : i + 1]))
     if policy == "stretch":
         return axes
-    known = [axis.scale for axis in axes if axis.is_known and axis.scale is not None]
+    known = [found for axis in axes if (found := axis.known) is not None]
     if len(known) < len(axes):
         raise UnsupportedNodeError(
             f"keep_aspect_ratio_policy {policy} with extents that depend on "
             "the input's shape is not supported"
         )
-    scale = min(known) if policy == "not_larger" else max(known)
+    scales = [axis.scale for axis in known]
+    common = min(scales) if policy == "not_larger" else max(scales)
     return [
-        replace(axis, scale=scale, size=math.floor(scale * axis.extent + Fraction(1, 2)))
-        for axis in axes
-        if isinstance(axis.extent, int)
+        Axis(k.number, k.extent, math.floor(common * k.extent + Fraction(1, 2)), common, k.roi)
+        for k in known
     ]

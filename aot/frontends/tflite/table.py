@@ -267,14 +267,6 @@ class Node(Place):
         trips = dim_value(self, count)
         return with_blocks(self, "loop", [trips, None, *carried], block, trips=count)
 
-    def __call__(self, op: str, *operands: Value | float | None) -> Value:
-        """The result of an op on values and numbers; these take the type of the first value."""
-        dtype = next(v.type.dtype for v in operands if isinstance(v, Value))
-        return self.emit(
-            op,
-            *(v if v is None or isinstance(v, Value) else self.scalar(v, dtype) for v in operands),
-        )
-
     def activated(self, x: Value) -> Value:
         """x with the activation that the operator's options fuse."""
         name = self.enum("ActivationFunctionType", "fused_activation_function")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from aot.frontends.lib.einsum import einsum
 from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.lib.recurrent import Layer, activations_of, recurrent
 from aot.frontends.lib.transposed import Transposed, transposed_convolution, transposed_extents
+from aot.ir.dims import symbol
 from aot.ir.graph import Attr, Value
 from aot.ir.interpreter.interpreter import run
 from aot.ir.types import Array, DType
@@ -400,3 +402,16 @@ def test_a_local_response_normalization() -> None:
     squares = np.pad(x**2, ((0, 0), (1, 2), (0, 0)))
     mean = sum(squares[:, i : i + 5] for i in range(4)) / 4
     np.testing.assert_allclose(y, x / (2 + 0.5 * mean) ** 0.75, atol=1e-5)
+
+
+def test_a_resized_dim_is_known_where_no_run_decides_it() -> None:
+    b = plain()
+    edge = b.b.input("edge", "f32[]")
+    half = Fraction(1, 2)
+    known = resize.Axis(1, 8, 4, half, (0.25, 0.75)).known
+    assert known == resize.KnownAxis(1, 8, 4, half, (0.25, 0.75))
+    n = symbol("N")
+    assert resize.Axis(1, n, 4, half).known is None and resize.Axis(1, 8, n, half).known is None
+    assert resize.Axis(1, 8, 4, None).known is None
+    assert resize.Axis(1, 8, 4, half, (0.0, edge)).known is None
+    assert resize.Axis(1, 8, 4, half, ratio=edge).known is None

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aot
-from aot.frontends.lib.coordinates import Line, Places, line_of, meant, nearest
+from aot.frontends.lib.coordinates import KnownLine, Places, line_of, meant, nearest
 from aot.frontends.onnx import import_onnx
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
@@ -245,7 +245,7 @@ def test_scales_of_onnx(scale: float) -> None:
 
 
 def test_long_fractions_are_whole_numbers_of_python() -> None:
-    line = Line.of(Fraction(1e-30) + 1, Fraction(1, 3))
+    line = KnownLine.of(Fraction(1e-30) + 1, Fraction(1, 3))
     places = Places.of(line, 4)
     assert places.above.dtype == object
     assert list(places.floors) == [0, 1, 2, 3] and list(places.ceilings) == [1, 2, 3, 4]

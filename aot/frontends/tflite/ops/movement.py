@@ -295,11 +295,10 @@ def mirror_pad(n: Node) -> Value:
     rank = x.type.rank
     for axis in range(rank):
         begin, end, extent = pads[axis], pads[rank + axis], x.type.dims[axis]
-        if not all(isinstance(e, int) for e in (begin, end, extent)):
+        if not (isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int)):
             raise UnsupportedNodeError("paddings that depend on the input's shape")
         if begin == end == 0:
             continue
-        assert isinstance(begin, int) and isinstance(end, int) and isinstance(extent, int)
         places = np.arange(-begin, extent + end)
         places = np.where(places < 0, -1 - places, places)
         places = np.where(places >= extent, 2 * extent - 1 - places, places)

@@ -15,7 +15,6 @@ from aot.frontends.tflite.ops.convolution import (
 )
 from aot.frontends.tflite.table import Node, custom_op, tflite_op
 from aot.ir import dims
-from aot.ir.dims import Dim
 from aot.ir.graph import Value
 from aot.ir.types import DType
 
@@ -88,7 +87,8 @@ def max_pooling_with_argmax(n: Node) -> list[Value]:
     place = n.emit("sub", at, _floor_multiple(n, at, height * width))
     row = n.emit("div", place, n.scalar(width, at.type.dtype))
     column = n.emit("sub", place, n.emit("mul", row, n.scalar(width, at.type.dtype)))
-    tops, lefts = (_begins(n, y, axis, strides[axis - 2], pads[axis - 2]) for axis in (2, 3))
+    before = static_extents(pads[:2], "a padding")
+    tops, lefts = (_begins(n, y, axis, strides[axis - 2], before[axis - 2]) for axis in (2, 3))
     tap = n.emit(
         "add",
         n.emit("mul", n.emit("sub", row, tops), n.scalar(kernel[1], at.type.dtype)),
@@ -102,9 +102,8 @@ def _floor_multiple(n: Node, x: Value, size: int) -> Value:
     return n.emit("mul", n.emit("div", x, step), step)
 
 
-def _begins(n: Node, y: Value, axis: int, stride: int, pad: Dim) -> Value:
+def _begins(n: Node, y: Value, axis: int, stride: int, pad: int) -> Value:
     """Where the windows along an axis of y begin."""
-    assert isinstance(pad, int)  # the image's extents are known
     counter = n.emit("range", size=y.type.dims[axis])
     begins = n("sub", n("mul", counter, stride), pad)
     return n.reshape(begins, (y.type.dims[axis], *[1] * (3 - axis)))
