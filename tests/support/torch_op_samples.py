@@ -76,7 +76,15 @@ UNDEFINED = frozenset(
 )
 # Ops that give positions, of equal elements any: what stands there is compared -> which argument
 # after the input says the dim.
-TIED = {"argsort": 0, "sort": 0, "topk": 1}
+TIED = {
+    "argsort": 0,
+    "sort": 0,
+    "topk": 1,
+    "kthvalue": 1,
+    "median": 0,
+    "mode": 0,
+    "nanmedian": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -340,10 +348,15 @@ def _settled(op: Any, found: Any, args: Sequence[Any], named: Mapping[str, Any])
     if op.name not in TIED or named.get("stable"):
         return found
     x, *others = args
+    if isinstance(found, torch.Tensor) and op.name != "argsort":
+        return found  # of all elements
     dim = named.get("dim", others[TIED[op.name]] if len(others) > TIED[op.name] else -1)
     if isinstance(found, torch.Tensor):
         return x.gather(dim, found)
-    return found[0], x.gather(dim, found[1])
+    values, places = found
+    if places.ndim < x.ndim:
+        return values, x.gather(dim, places.unsqueeze(dim)).squeeze(dim)
+    return values, x.gather(dim, places)
 
 
 def _described(sample: Any) -> str:

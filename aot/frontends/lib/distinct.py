@@ -72,6 +72,26 @@ def distinct_slices(
     return place.emit("gather", x, firsts, axis=axis), firsts, inverse, counts
 
 
+def runs(place: Place, x: Value, axis: int) -> tuple[Value, Value, Value]:
+    """The runs of equal slices of x along an axis, neighbours of which differ in an element: where
+    each is first, i64[n]; the run of each slice, i64[N]; and how long they are, i64[n]. NaN differs
+    from NaN."""
+    count = x.type.dims[axis]
+    if count == 0:
+        return _of_nothing(place)
+    counter = place.emit("range", size=count)
+    before = place.emit("gather", x, _not_negative(place, counter), axis=axis)
+    is_other = place.emit("not", place.emit("equal", x, before))
+    rest = tuple(d for d in range(x.type.rank) if d != axis)
+    if rest:
+        differing = place.emit(
+            "reduce_max", place.cast(is_other, DType.I32), axes=rest, keepdims=False
+        )
+        is_other = place.emit("less", place.scalar(0, DType.I32), differing)
+    is_first = place.emit("equal", counter, place.scalar(0, I64))
+    return _of_runs(place, counter, place.emit("or", is_other, is_first), is_sorted=True)
+
+
 def _of_nothing(place: Place) -> tuple[Value, Value, Value]:
     """The numbers that `distinct` gives of no elements."""
     none = place.constant(np.zeros(0, np.int64))

@@ -236,6 +236,8 @@ class _Importer:
                 _reason(name) if is_real else "complex numbers are not supported here"
             )
         place = self._place(node, name)
+        if name == _NUMBER and all(user.op == "output" for user in node.users):
+            return place.reshape(self._arguments(node)[0], ())  # whatever it is, it is no size
         built = entry(place, *self._arguments(node))
         results = _stored(place, list(built) if isinstance(built, Sequence) else [built])
         _check_types(place, results)
@@ -463,6 +465,7 @@ def _op_name(target: Any) -> str:
     return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
 
 
+_NUMBER = "aten._local_scalar_dense.default"
 _RANDOM = "it makes random numbers; take them as an input"
 _COUNTED = (
     "how many elements it gives is known only when the model runs, and so is the shape of what "
@@ -481,11 +484,7 @@ _REASONS: Mapping[str, str] = {
         _RANDOM,
     ),
     **dict.fromkeys(
-        (
-            "aten._unique2.default",
-            "aten.unique_dim.default",
-            "torchvision.nms.default",
-        ),
+        ("torchvision.nms.default",),
         _COUNTED,
     ),
 }

@@ -2,6 +2,7 @@
 
 from aot.frontends.torch.ops import (
     attention,
+    bags,
     complex_numbers,
     convolution,
     creation,
@@ -10,6 +11,9 @@ from aot.frontends.torch.ops import (
     matrix,
     movement,
     normalization,
+    number_parts,
+    order,
+    partial_writes,
     quantized,
     random,
     recurrent,
@@ -21,6 +25,7 @@ complex_numbers.register()
 
 __all__ = [
     "attention",
+    "bags",
     "complex_numbers",
     "convolution",
     "creation",
@@ -29,6 +34,9 @@ __all__ = [
     "matrix",
     "movement",
     "normalization",
+    "number_parts",
+    "order",
+    "partial_writes",
     "quantized",
     "random",
     "recurrent",

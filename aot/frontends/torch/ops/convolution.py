@@ -12,10 +12,12 @@ from aot.frontends.lib.transposed import (
     transposed_convolution,
     transposed_extents,
 )
+from aot.frontends.torch.ops.movement import sliced
 from aot.frontends.torch.table import Node, UnsupportedNodeError, torch_op
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Value
+from aot.ir.types import DType
 
 
 def _each(numbers: Sequence[int], spatial: int) -> tuple[int, ...]:
@@ -121,8 +123,10 @@ def _average_pool(spatial: int) -> Callable[..., Value]:
         divisor: int | None = None,
     ) -> Value:
         begins, own_kernel = _each(pads, spatial), _each(kernel, spatial)
+        own_strides = _each(strides, spatial) or own_kernel
+        ends = begins
         if divisor is not None and ceil_mode:
-            raise UnsupportedNodeError("divisor_override with ceil_mode is not supported")
+            ends = _whole_ends(n, x, own_kernel, own_strides, begins)
         made = _batched(
             n,
             x,
@@ -131,16 +135,29 @@ def _average_pool(spatial: int) -> Callable[..., Value]:
                 "average_pool",
                 v,
                 kernel=own_kernel,
-                strides=_each(strides, spatial) or own_kernel,
+                strides=own_strides,
                 dilations=(1,) * spatial,
-                pads=(*begins, *begins),
-                ceil_mode=ceil_mode,
+                pads=(*begins, *ends),
+                ceil_mode=ceil_mode and divisor is None,
                 count_include_pad=counts_pads or divisor is not None,
             ),
         )
         return made if divisor is None else n("mul", made, prod(own_kernel) / divisor)
 
     return build
+
+
+def _whole_ends(
+    n: Node, x: Value, kernel: Sequence[int], strides: Sequence[int], begins: Sequence[int]
+) -> tuple[int, ...]:
+    """Borders behind an image with which all windows of a result are whole."""
+    spatial = len(kernel)
+    extents = static_extents(x.type.dims[-spatial:], "a border")
+    counts = static_extents(n.dims[-spatial:], "a border")
+    return tuple(
+        max((count - 1) * s + k - b - extent, 0)
+        for count, s, k, b, extent in zip(counts, strides, kernel, begins, extents, strict=True)
+    )
 
 
 def _bins(n: Node, extent: Dim, count: Dim) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -203,9 +220,35 @@ def _adaptive_average(n: Node, x: Value, sizes: Sequence[Dim]) -> Value:
 
 def _adaptive_maximum(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
     if n.wants(1):
-        raise UnsupportedNodeError("the places of adaptive pooling are not supported")
+        return _adaptive_maximum_with_places(n, x, sizes)
     y = _adaptive(n, x, sizes, "max_pool", "reduce_max")
     return [y, y]
+
+
+def _adaptive_maximum_with_places(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
+    """Bins along each spatial dim, the last one first; of equal elements the first one's place in
+    the image."""
+    places: Value | None = None
+    stride: Dim = 1
+    whole = x.type.dims
+    for axis in reversed(range(x.type.rank - len(sizes), x.type.rank)):
+        begins, ends = _bins(n, whole[axis], sizes[axis - x.type.rank])
+        best, found = [], []
+        for begin, end in zip(begins, ends, strict=True):
+            part = sliced(n, x, axis, begin, end)
+            at = n.emit("arg_max", part, axis=axis, keepdims=True)
+            best.append(n.emit("reduce_max", part, axes=(axis,), keepdims=True))
+            place = n("mul", n("add", at, begin), n.value(stride, DType.I64))
+            if places is not None:
+                own = sliced(n, places, axis, begin, end)
+                place = n("add", place, n.emit("gather_elements", own, at, axis=axis))
+            found.append(place)
+        x, places = (
+            v[0] if len(v) == 1 else n.emit("concat", *v, axis=axis) for v in (best, found)
+        )
+        stride = dims.multiply(stride, whole[axis])
+    assert places is not None
+    return [x, places]
 
 
 for _spatial in (1, 2, 3):

@@ -110,6 +110,7 @@ def round_decimals(n: Node, x: Value, decimals: int) -> Value:
 
 @torch_op("aten.square.default")
 def square(n: Node, x: Value) -> Value:
+    x = n.cast(x, n.dtype)  # truths give integers
     return n("mul", x, x)
 
 
@@ -373,9 +374,9 @@ def masked_fill(n: Node, x: Value, mask: Value, value: Operand) -> Value:
 def clamp(n: Node, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
     found = n.value(x, n.dtype)
     if low is not None and low != -math.inf:
-        found = n.emit("maximum", found, n.value(low, n.dtype))
+        found = _arithmetic(n, "maximum", found, low)
     if high is not None and high != math.inf:
-        found = n.emit("minimum", found, n.value(high, n.dtype))
+        found = _arithmetic(n, "minimum", found, high)
     return found
 
 

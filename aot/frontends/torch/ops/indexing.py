@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from aot.frontends.lib import extents
 from aot.frontends.torch.ops.elementwise import truth
 from aot.frontends.torch.ops.movement import permute
 from aot.frontends.torch.table import Node, Number, Operand, UnsupportedNodeError, torch_op
-from aot.ir.dims import Dim, product
-from aot.ir.graph import Value
+from aot.ir.dims import Dim, add, product
+from aot.ir.graph import ConstantData, Value
 from aot.ir.types import DType
 
 I64 = DType.I64
-_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 @torch_op("aten.embedding.default")
@@ -72,10 +73,21 @@ def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
 
 # scatters
 
+# of truths as numbers
+_OF_TRUTHS = {"add": "max", "mul": "min", "max": "max", "min": "min"}
 
-def _scattered(
+
+def _of_truths(n: Node, x: Value, source: Operand, write: Callable[..., Value]) -> Value:
+    """A write of truths that reduces those which meet, by their numbers."""
+    return n("less", 0, write(n.cast(x, DType.I32), n.value(source, DType.I32)))
+
+
+def scattered(
     n: Node, x: Value, dim: int, indices: Value, source: Operand, reduction: str
 ) -> Value:
+    if x.type.dtype is DType.BOOL and reduction in _OF_TRUTHS:
+        how = _OF_TRUTHS[reduction]
+        return _of_truths(n, x, source, lambda a, b: scattered(n, a, dim, indices, b, how))
     rank = max(x.type.rank, 1)
     axis = n.axis(dim, rank)
     indices = n.cast(_ranked(n, indices, rank), I64)
@@ -102,7 +114,7 @@ def _scattered(
 
 @torch_op("aten.scatter.src", "aten.scatter.value")
 def scatter(n: Node, x: Value, dim: int, indices: Value, source: Operand) -> Value:
-    return _scattered(n, x, dim, indices, source, "none")
+    return scattered(n, x, dim, indices, source, "none")
 
 
 @torch_op("aten.scatter.reduce", "aten.scatter.value_reduce")
@@ -110,23 +122,12 @@ def scatter_reduced(
     n: Node, x: Value, dim: int, indices: Value, source: Operand, reduce: str
 ) -> Value:
     names = {"add": "add", "multiply": "mul"}
-    return _scattered(n, x, dim, indices, source, names[reduce])
+    return scattered(n, x, dim, indices, source, names[reduce])
 
 
 @torch_op("aten.scatter_add.default")
 def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> Value:
-    return _scattered(n, x, dim, indices, source, "add")
-
-
-@torch_op("aten.scatter_reduce.two")
-def scatter_reduce(
-    n: Node, x: Value, dim: int, indices: Value, source: Value, reduce: str, includes_self: bool
-) -> Value:
-    if reduce not in _REDUCTIONS or not includes_self:
-        raise UnsupportedNodeError(
-            f"reduction {reduce!r}{'' if includes_self else ' without self'} is not supported"
-        )
-    return _scattered(n, x, dim, indices, source, _REDUCTIONS[reduce])
+    return scattered(n, x, dim, indices, source, "add")
 
 
 def _rows(n: Node, indices: Value) -> Value:
@@ -135,11 +136,14 @@ def _rows(n: Node, indices: Value) -> Value:
     return n.reshape(flat, (*flat.type.dims, 1))
 
 
-def _into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduction: str) -> Value:
+def into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduction: str) -> Value:
     """Slices along a dim in the places that indices say; a number is a vector of one."""
+    if x.type.dtype is DType.BOOL and reduction in _OF_TRUTHS:
+        how = _OF_TRUTHS[reduction]
+        return _of_truths(n, x, source, lambda a, b: into_rows(n, a, dim, indices, b, how))
     if x.type.rank == 0:
         vector = n.reshape(x, (1,))
-        return n.reshape(_into_rows(n, vector, dim, indices, source, reduction), ())
+        return n.reshape(into_rows(n, vector, dim, indices, source, reduction), ())
     source = _ranked(n, source, x.type.rank)
     axis = n.axis(dim, x.type.rank)
     order = [axis, *(d for d in range(x.type.rank) if d != axis)]
@@ -157,15 +161,18 @@ def _into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduc
 
 @torch_op("aten.index_copy.default")
 def index_copy(n: Node, x: Value, dim: int, indices: Value, source: Value) -> Value:
-    return _into_rows(n, x, dim, indices, source, "none")
+    return into_rows(n, x, dim, indices, source, "none")
 
 
 @torch_op("aten.index_add.default")
 def index_add(
     n: Node, x: Value, dim: int, indices: Value, source: Value, alpha: Number = 1
 ) -> Value:
-    scaled = source if alpha == 1 else n("mul", source, alpha)
-    return _into_rows(n, x, dim, indices, scaled, "add")
+    if alpha != 1:
+        factor = n.value(alpha, source.type.dtype)
+        op = "and" if source.type.dtype is DType.BOOL else "mul"
+        source = n.emit(op, source, factor)
+    return into_rows(n, x, dim, indices, source, "add")
 
 
 @torch_op("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
@@ -173,7 +180,7 @@ def index_fill(n: Node, x: Value, dim: int, indices: Value, value: Operand) -> V
     axis = n.axis(dim, max(x.type.rank, 1))
     count = indices.type.element_count
     shape = [count if d == axis else e for d, e in enumerate(x.type.dims or (1,))]
-    return _into_rows(n, x, dim, indices, n.broadcast(n.value(value, x.type.dtype), shape), "none")
+    return into_rows(n, x, dim, indices, n.broadcast(n.value(value, x.type.dtype), shape), "none")
 
 
 # advanced indexing
@@ -214,6 +221,23 @@ def non_zero(n: Node, x: Value) -> Value:
         places = extents.true_positions(n, n.reshape(truth(n, x), (1,)))
         return n.broadcast(n.scalar(0, I64), (*places.type.dims, 0))
     return n.emit("transpose", _true_places(n, truth(n, x)), perm=(1, 0))
+
+
+@torch_op("aten.nonzero_static.default")
+def non_zero_of_known_count(n: Node, x: Value, size: Dim, nowhere: int) -> Value:
+    """The places of the first elements that are not 0, and a number where there are no more."""
+    chosen = n.reshape(truth(n, x), (x.type.element_count,))
+    before = n.emit("scan", n.cast(chosen, I64), axis=0, exclusive=True)
+    at = n("where", chosen, n("minimum", before, n.value(size)), n.value(size))
+    zeros = n.emit("fill", shape=(add(size, 1),), value=ConstantData(np.full((), -1, np.int64)))
+    counter = n.emit("range", size=x.type.element_count)
+    placed = n.emit("scatter_elements", zeros, at, counter, axis=0)
+    found = n.emit("slice", placed, starts=(0,), stops=(size,), steps=(1,))
+    is_there = n.reshape(n("less_equal", 0, found), (size, 1))
+    if x.type.rank == 0:
+        return n.broadcast(n.scalar(0, I64), (size, 0))
+    places = extents.coordinates(n, n("maximum", found, 0), x.type.dims)
+    return n("where", is_there, n.emit("transpose", places, perm=(1, 0)), nowhere)
 
 
 @torch_op("aten.masked_select.default")
@@ -299,14 +323,19 @@ def index_put(
     wanted = [front[d] for d in where]
     fitted = n.broadcast(n.cast(source, x.type.dtype), wanted)
     back = [where.index(d) for d in range(len(where))]
-    made = n.emit(
-        "scatter_nd",
-        permute(n, x, order),
-        _counted_from_front(n, rows, [x.type.dims[d] for d in indexed]),
-        permute(n, fitted, back),
-        depth=len(indexed),
-        reduction="add" if accumulate else "none",
-    )
+    places = _counted_from_front(n, rows, [x.type.dims[d] for d in indexed])
+
+    def write(whole: Value, part: Value, reduction: str) -> Value:
+        operands = (whole, places, part)
+        return n.emit("scatter_nd", *operands, depth=len(indexed), reduction=reduction)
+
+    moved, part = permute(n, x, order), permute(n, fitted, back)
+    if not accumulate:
+        made = write(moved, part, "none")
+    elif x.type.dtype is DType.BOOL:
+        made = _of_truths(n, moved, part, lambda a, b: write(a, b, "max"))
+    else:
+        made = write(moved, part, "add")
     return permute(n, made, [order.index(d) for d in range(x.type.rank)])
 
 
@@ -321,17 +350,18 @@ def _put_where(n: Node, x: Value, mask: Value, source: Value, accumulate: bool) 
     rest = x.type.dims[mask.type.rank :]
     source = n.cast(source, x.type.dtype)
     if source.type.rank > len(rest) and source.type.dims[0] != 1:
-        values = _one_after_another(n, mask, n.broadcast(source, (source.type.dims[0], *rest)))
+        values = one_after_another(n, mask, n.broadcast(source, (source.type.dims[0], *rest)))
         value = n.reshape(values, x.type.dims)
     else:
         own = source.type.dims[1:] if source.type.rank > len(rest) else source.type.dims
         value = n.broadcast(n.reshape(source, own), x.type.dims)
-    value = n("add", x, value) if accumulate else value
+    if accumulate:
+        value = n("or" if x.type.dtype is DType.BOOL else "add", x, value)
     holds = n.reshape(mask, (*mask.type.dims, *[1] * len(rest)))
     return n("where", holds, value, x)
 
 
-def _one_after_another(n: Node, mask: Value, rows: Value) -> Value:
+def one_after_another(n: Node, mask: Value, rows: Value) -> Value:
     """For each element of a mask, the row whose number is how many hold before it; any row, of
     zeros perhaps, where it does not hold."""
     flat = n.cast(n.reshape(mask, (mask.type.element_count,)), DType.I32)
@@ -377,7 +407,8 @@ def search_sorted(
     sorter: Value | None,
 ) -> Value:
     if sorter is not None:
-        raise UnsupportedNodeError("a sorter is not supported")
+        axis = borders.type.rank - 1
+        borders = n.emit("gather_elements", borders, n.cast(sorter, I64), axis=axis)
     return _search(n, borders, x, right or side == "right", n.dtype)
 
 

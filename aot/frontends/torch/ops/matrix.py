@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from aot.frontends.lib.builder import static_extents
 from aot.frontends.lib.einsum import einsum as lib_einsum
 from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.torch.ops.reduction import vector_norm
@@ -41,9 +44,51 @@ def add_product(n: Node, x: Value, a: Value, b: Value, beta: Number, alpha: Numb
     return made if beta == 0 else n.emit("add", made, _scaled(n, x, beta))
 
 
+@torch_op("aten.addbmm.default")
+def add_products(n: Node, x: Value, a: Value, b: Value, beta: Number, alpha: Number) -> Value:
+    total = n.emit("reduce_sum", matrix_product(n, a, b), axes=(0,), keepdims=False)
+    made = _scaled(n, total, alpha)
+    return made if beta == 0 else n.emit("add", made, _scaled(n, x, beta))
+
+
+@torch_op("aten._trilinear.default")
+def trilinear(
+    n: Node,
+    a: Value,
+    b: Value,
+    c: Value,
+    expand_a: Sequence[int],
+    expand_b: Sequence[int],
+    expand_c: Sequence[int],
+    summed: Sequence[int],
+    unrolled: int,
+) -> Value:
+    """The sum over dims of the product of three tensors, each with dims of 1 put in."""
+    spread = []
+    for x, expanded in ((a, expand_a), (b, expand_b), (c, expand_c)):
+        dims = list(x.type.dims)
+        for d in sorted(expanded):
+            dims.insert(d, 1)
+        spread.append(n.reshape(x, dims))
+    product = n("mul", n("mul", spread[0], spread[2]), spread[1])
+    axes = n.axes(summed, product.type.rank)
+    return n.emit("reduce_sum", product, axes=axes, keepdims=False) if axes else product
+
+
+@torch_op("aten._pdist_forward.default")
+def distances_of_pairs(n: Node, x: Value, p: Number) -> Value:
+    """Of each pair of rows the norm of their difference."""
+    (count,) = static_extents(x.type.dims[:1], "a number of rows")
+    n.check_computed(count * count, "its table of pairs")
+    first, second = (n.constant(part.astype(np.int64)) for part in np.triu_indices(count, 1))
+    apart = n("sub", n.emit("gather", x, first, axis=0), n.emit("gather", x, second, axis=0))
+    return vector_norm(n, apart, p, [-1], False, None)
+
+
 @torch_op("aten.outer.default")
 def outer(n: Node, a: Value, b: Value) -> Value:
-    return n("mul", n.reshape(n.cast(a, n.dtype), (*a.type.dims, 1)), n.cast(b, n.dtype))
+    column = n.reshape(n.cast(a, n.dtype), (*a.type.dims, 1))
+    return n("and" if n.dtype is DType.BOOL else "mul", column, n.cast(b, n.dtype))
 
 
 @torch_op("aten._cdist_forward.default")

@@ -41,7 +41,7 @@ def view_as_type(n: Node, x: Value, dtype: DType) -> Value:
     return x if dtype is x.type.dtype else n.emit("bitcast", x, to=dtype)
 
 
-@torch_op("aten.permute.default")
+@torch_op("aten.permute.default", "aten.permute_copy.default")
 def permute(n: Node, x: Value, order: Sequence[int]) -> Value:
     perm = tuple(n.axis(d, x.type.rank) for d in order)
     return x if perm == tuple(range(x.type.rank)) else n.emit("transpose", x, perm=perm)
@@ -120,7 +120,14 @@ def select(n: Node, x: Value, dim: int, index: Dim) -> Value:
     return n.reshape(sliced(n, x, axis, first, dims.add(first, 1)), n.dims)
 
 
-@torch_op("aten.unbind.int")
+@torch_op("aten.narrow_copy.default")
+def narrow(n: Node, x: Value, dim: int, start: Dim, length: Dim) -> Value:
+    axis = n.axis(dim, x.type.rank)
+    first = position(n, settled(n, start), x.type.dims[axis], 0, x.type.dims[axis])
+    return sliced(n, x, axis, first, dims.add(first, length))
+
+
+@torch_op("aten.unbind.int", "aten.unbind_copy.int")
 def unbind(n: Node, x: Value, dim: int) -> list[Value]:
     axis = n.axis(dim, x.type.rank)
     rest = (*x.type.dims[:axis], *x.type.dims[axis + 1 :])

@@ -142,11 +142,25 @@ def group_norm(
     return _affine(n, n.reshape(normal, x.type.dims), scale, bias)
 
 
-def _without_statistics(n: Node, y: Value) -> list[Value]:
-    """The results of an op that gives what it normalised with as well."""
-    if n.wants(1) or n.wants(2):
-        raise UnsupportedNodeError("statistics of a normalisation as outputs are not supported")
-    return [y, y, y]
+def _with_statistics(
+    n: Node, y: Value, x: Value, axes: Sequence[int], epsilon: float
+) -> list[Value]:
+    """The results of an op that gives the means as well, and 1 / sqrt(variance + epsilon), over
+    dims of x."""
+    if not (n.wants(1) or n.wants(2)):
+        return [y, y, y]
+    wide = n.cast(x, x.type.dtype.accumulator)
+    mean = n.emit("reduce_mean", wide, axes=tuple(axes), keepdims=True)
+    centred = n("sub", wide, mean)
+    variance = n.emit("reduce_mean", n("mul", centred, centred), axes=tuple(axes), keepdims=True)
+    spread = n("sqrt", n("add", variance, epsilon))
+    found = [y]
+    for number, value in ((1, mean), (2, n("div", n.scalar(1, spread.type.dtype), spread))):
+        type = n.types[number]
+        if type is None:
+            raise UnsupportedNodeError("the type of a statistic is not supported")
+        found.append(n.reshape(n.cast(value, type.dtype), type.dims))
+    return found
 
 
 @torch_op("aten.native_group_norm.default")
@@ -161,7 +175,8 @@ def native_group_norm(
     count: int,
     epsilon: float,
 ) -> list[Value]:
-    return _without_statistics(n, group_norm(n, x, count, scale, bias, epsilon))
+    y = group_norm(n, x, count, scale, bias, epsilon)
+    return _with_statistics(n, y, lib.grouped(n, x, count), (2,), epsilon)
 
 
 @torch_op("aten.layer_norm.default")
@@ -193,7 +208,8 @@ def native_layer_norm(
     bias: Value | None,
     epsilon: float,
 ) -> list[Value]:
-    return _without_statistics(n, layer_norm(n, x, shape, scale, bias, epsilon))
+    y = layer_norm(n, x, shape, scale, bias, epsilon)
+    return _with_statistics(n, y, x, range(x.type.rank - len(shape), x.type.rank), epsilon)
 
 
 @torch_op("aten.rms_norm.default")

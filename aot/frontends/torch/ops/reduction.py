@@ -177,6 +177,12 @@ def norm(n: Node, x: Value, p: Number | None, axes: Any = None, keepdims: bool =
     return vector_norm(n, x, 2 if p is None else p, axes, keepdims, None)
 
 
+@torch_op("aten.dist.default")
+def distance(n: Node, a: Value, b: Value, p: Number) -> Value:
+    apart = n.emit("sub", n.cast(a, n.dtype), n.cast(b, n.dtype))
+    return vector_norm(n, apart, p, None, False, None)
+
+
 @torch_op("aten.logsumexp.default")
 def log_sum_exp(n: Node, x: Value, axes: Any, keepdims: bool) -> Value:
     x, own = n.cast(x, n.dtype), axes_of(n, x, axes)
@@ -247,11 +253,6 @@ def stable_sort(n: Node, x: Value, stable: bool, axis: int, descending: bool) ->
 def arg_sort(n: Node, x: Value, *options: Any) -> Value:
     axis, descending = options[-2:]
     return sort(n, x, axis, descending)[1]
-
-
-@torch_op("aten.median.dim", "aten.kthvalue.default", "aten.mode.default")
-def order_statistic(n: Node, *options: Any) -> Value:
-    raise UnsupportedNodeError("order statistics are not supported; use sort or topk")
 
 
 @torch_op("aten.histc.default")

@@ -65,17 +65,9 @@ def test_scatters_and_norms(t: Any, nn: Any) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "order": (
-        lambda t, x: x.median(dim=0).values,
-        "order statistics are not supported; use sort or topk",
-    ),
     "bits of another width": (
         lambda t, x: x.view(t.int16),
         "f32 seen as i16 is not supported",
-    ),
-    "sorter": (
-        lambda t, x: t.searchsorted(x[0], x[1], sorter=x[0].argsort()),
-        "a sorter is not supported",
     ),
 }
 
