@@ -14,14 +14,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot.analysis.cost.candidates import Choice, Run, admits, candidates, modelled_cost, runs_of
+from aot.analysis.cost.candidates import (
+    Choice,
+    Run,
+    admits,
+    candidates,
+    modelled_cost,
+    runs_of,
+    schedule_with,
+)
 from aot.analysis.tuning import Tuning
 from aot.base.records import dataclass
 from aot.errors import TuningWarning
 from aot.ir import dims
 from aot.ir.assumed_extents import MEASURED
 from aot.ir.bounds import bounds_of
+from aot.ir.clone import clone_function
 from aot.ir.graph import Function, Module
+from aot.kernels.ir.fingerprint import fingerprint
+from aot.kernels.lowering import lower
 from aot.options import CompileOptions, Progress, no_progress
 from aot.passes.base import PassContext
 from aot.target.model import Target
@@ -152,12 +163,13 @@ class Tuner:
             share, own = costs[function] / whole, runs[function.name]
             if share < LEAST_SHARE:
                 break
-            choices = candidates(function, own, target, has_winograd=self._options.winograd)
+            all_choices = candidates(function, own, target, has_winograd=self._options.winograd)
+            choices = different(function, all_choices, target, MOST + 1)
             sized = _heaviest(function, own, target, symbols)
             if len(choices) > 1 and sized:
                 key = table.key(function, own, target)
                 cost = costs[function] * len(sized) / sum(run.count for run in own)
-                waiting = choices[1 : MOST + 1]
+                waiting = choices[1:]
                 subject = Subject(function, key, choices[0], sized, cost, share, waiting)
                 self._recall(subject, target)
                 found.append(subject)
@@ -215,6 +227,21 @@ class Tuner:
             )
             session.run()
         self.tuned.measured = session.measured
+
+
+def different(
+    function: Function, choices: Sequence[Choice], target: Target, most: int
+) -> list[Choice]:
+    """The first of the choices that give one kernel, for each of at most `most` kernels: a rule may
+    have tiles of its own, whatever the plan's are."""
+    trial = clone_function(function)
+    kernels: dict[bytes, Choice] = {}
+    for choice in choices:
+        if len(kernels) == most:
+            break
+        trial.schedule = schedule_with(function, choice, target)
+        kernels.setdefault(fingerprint(lower(trial, target)), choice)
+    return list(kernels.values())
 
 
 def _record_of(subject: Subject, target: Target) -> TuningRecord:

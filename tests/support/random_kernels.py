@@ -79,8 +79,8 @@ def changed_sample(rng: random.Random, sample: Sample) -> Sample | None:
     return replace(sample, operands=operands)
 
 
-def kernels_of(record: OpRecord, sample: Sample, target: Target) -> Iterator[Random]:
-    """The kernels of a sample; none where the op has no such operands."""
+def module_of(record: OpRecord, sample: Sample) -> Module | None:
+    """A sample by itself, outlined; None where the op has no such operands."""
     try:
         function = sample_function(record, sample)
         module = Module([function])
@@ -88,7 +88,15 @@ def kernels_of(record: OpRecord, sample: Sample, target: Target) -> Iterator[Ran
         tie_operands(function)
         outline(module)
     except (AotError, AssertionError, ValueError, IndexError):
-        return  # the op has no such operands
+        return None
+    return module
+
+
+def kernels_of(record: OpRecord, sample: Sample, target: Target) -> Iterator[Random]:
+    """The kernels of a sample; none where the op has no such operands."""
+    module = module_of(record, sample)
+    if module is None:
+        return
     types = ", ".join("-" if t is None else str(t) for t in sample.operands)
     tied = {
         name
