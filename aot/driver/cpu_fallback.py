@@ -35,7 +35,7 @@ from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lowering import Unrolled, lower, root_of
+from aot.kernels.lowering import Unrolled, lower, recorded, root_of
 from aot.kernels.nest.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
@@ -128,6 +128,7 @@ class CpuFallback:
                     alignments[apart.name] = known
                     waiting.append(apart)
             made.kernels.append(kernel)
+            function.schedule = recorded(function, kernel) if function.schedule else ()
             if begin is not None and not why:
                 begin(kernel, target)
         return made

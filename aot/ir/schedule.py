@@ -68,6 +68,7 @@ class StageSchedule:
         staged: terms of a contraction's sums that a workgroup of a GPU brings into shared memory at
             a time, for all of its tile, whose rows are then those of all windows; 0 where each lane
             loads what it multiplies.
+        rule: that of aot/kernels/rules/table.py that builds it; "" for the first that can.
     """
 
     schedule: Schedule
@@ -76,9 +77,11 @@ class StageSchedule:
     columns: int = 1
     shares: int = 1
     staged: int = 0
+    rule: str = ""
 
     def __str__(self) -> str:
         tile = "" if (self.rows, self.columns) == (1, 1) else f" tile={self.rows}:{self.columns}"
         shares = "" if self.shares == 1 else f" shares={self.shares}"
         staged = f" staged={self.staged}" if self.staged else ""
-        return f"{self.schedule.value} lanes={self.lanes}{tile}{shares}{staged}"
+        rule = f' by "{self.rule}"' if self.rule else ""
+        return f"{self.schedule.value} lanes={self.lanes}{tile}{shares}{staged}{rule}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from aot.analysis.cost.candidates import WINOGRAD
 from aot.analysis.memory.views import memory_order
@@ -27,7 +28,7 @@ from aot.kernels.ir.nodes import (
     Stmt,
     holds_matrices,
 )
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Loops, Work
 from aot.kernels.nest.index_math import simplifier
 from aot.kernels.nest.inline import Inliner, flat_index
 from aot.kernels.nest.nest import Axis, Nest, Output
@@ -36,7 +37,7 @@ from aot.kernels.nest.stored_bits import as_bits
 from aot.kernels.nest.two_ways import two_ways
 from aot.kernels.rules.reductions.lanes import SHARED, schedule_shared_reduction
 from aot.kernels.rules.rule import OpWork
-from aot.kernels.rules.table import OP_RULES, RULES
+from aot.kernels.rules.table import BY_NAME, OP_RULES, RULES
 from aot.ops.pooling import AVERAGE_POOL, MAX_POOL
 from aot.ops.spatial import RESAMPLE
 from aot.target.model import CACHE_LINE, Target
@@ -102,7 +103,9 @@ def _lower(
     rules: list[str] = []
 
     def build(work: Work) -> Loops:
-        return _built(work, rules)
+        name, built = chosen(work)
+        rules.append(name)
+        return built()
 
     is_alone = len(results) == 1
     if made.schedule in _OF_AN_OP or (made.schedule is Schedule.ATTENTION and is_alone):
@@ -111,7 +114,7 @@ def _lower(
         body = _stages(nest, function, buffers, results, schedule, build)
         return builder.build(body, rules)
     output = _output([(function.results[0], results[0])], function, buffers)
-    work = Work(nest, output, made, stages[0].ops, is_alone=True, build=build)
+    work = Work(nest, output, made, stages[0].ops, is_alone=True, build_part=_part)
     body = build(work)
     kernel = builder.build(body, rules)
     if unrolled is None or target.gpu is None or work.blocks is not None or holds_matrices(kernel):
@@ -218,23 +221,46 @@ def _stages(
         buffers.update((s.result, own[s.result]) for s in group)
         ops = tuple(op for stage in group for op in stage.ops)
         nest_of_stage = replace(nest, lanes=made.lanes)
-        return build(Work(nest_of_stage, output, made, ops, is_alone=False, build=build))
+        return build(Work(nest_of_stage, output, made, ops, is_alone=False, build_part=_part))
 
     return schedule_stages(nest, loops_of(stages), body)
 
 
-def _built(work: Work, names: list[str]) -> Loops:
-    """The loops of a nest by the first rule that can build it, whose name joins `names`.
+def _part(work: Work) -> Loops:
+    """A part of a nest, by whichever rule can build it."""
+    return chosen(work)[1]()
+
+
+def chosen(work: Work) -> tuple[str, Build]:
+    """The rule that builds a nest, by name: the recorded one, else the first that can.
 
     Raises:
-        InternalError: no rule can, not even the last.
+        CompileError: there is no such rule, or the nest is none of its own.
+        InternalError: no rule can build it, not even the last.
     """
-    for rule in RULES:
-        body = rule.build(work) if work.plan.schedule in rule.classes else None
-        if body is not None:
-            names.append(rule.name)
-            return body
-    raise InternalError(f"no rule builds a nest of [{work.plan}]")
+    name, tried = work.plan.rule, RULES
+    if name:
+        if name not in BY_NAME:
+            near = get_close_matches(name, BY_NAME, 1)
+            raise CompileError(
+                f"{_what(work)}: there is no rule {name}"
+                + (f", did you mean {near[0]}?" if near else f": {', '.join(BY_NAME)}")
+            )
+        tried = (BY_NAME[name],)
+    for rule in tried:
+        build = rule.match(work) if work.plan.schedule in rule.classes else None
+        if build is not None:
+            return rule.name, build
+    if name:
+        raise CompileError(
+            f"{_what(work)}: the recorded rule {name} builds no such kernel for "
+            f"{work.nest.target.name}: take it out of the schedule, and one that does is chosen"
+        )
+    raise InternalError(f"{_what(work)}: no rule builds it")
+
+
+def _what(work: Work) -> str:
+    return f"executable {work.nest.builder.name}, {heaviest(work.ops).name} [{work.plan}]"
 
 
 def _buffer(
@@ -293,9 +319,33 @@ def _output(
 
 
 def _of_op(work: OpWork) -> Kernel:
-    """The kernel of an executable around one op, by the rule of the op or of its kind."""
-    record = work.op.record
-    for rule in OP_RULES:
-        if rule.kind is record.kind and rule.record in (None, record):
-            return work.nest.builder.build(rule.build(work), [rule.name])
-    raise InternalError(f"no rule builds {work.op}")
+    """The kernel of an executable around one op, by the rule of the op or of its kind.
+
+    Raises:
+        CompileError: another rule is recorded.
+    """
+    record, recorded = work.op.record, work.plan.rule
+    of_kind = (rule for rule in OP_RULES if rule.kind is record.kind)
+    rule = next((rule for rule in of_kind if rule.record in (None, record)), None)
+    if rule is None:
+        raise InternalError(f"no rule builds {work.op}")
+    if recorded not in ("", rule.name):
+        raise CompileError(
+            f"executable {work.function.name}, {work.op.name}: the recorded rule {recorded} builds "
+            f"no such kernel, only {rule.name} does"
+        )
+    return work.nest.builder.build(rule.build(work), [rule.name])
+
+
+def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
+    """The schedule of an executable, with the rules that built its kernel."""
+    stages = stages_of(function.block, function.results)
+    loops = loops_of(stages)
+    # a kernel of one op has one rule, and one of two ways has both by their first
+    names = kernel.rules if len(loops) == len(kernel.rules) else kernel.rules[:1] * len(loops)
+    pairs = zip(loops, names, strict=True)
+    by_result = {stage.result: name for group, name in pairs for stage in group}
+    return tuple(
+        replace(made, rule=by_result[stage.result])
+        for made, stage in zip(function.schedule, stages, strict=True)
+    )

@@ -65,7 +65,8 @@ class Plan:
 
     def as_recorded(self, stage: StageSchedule) -> Plan:
         """The plan with what an executable records of it."""
-        return replace(self, **{f.name: getattr(stage, f.name) for f in fields(stage)})
+        kept = {f.name for f in fields(self)} & {f.name for f in fields(stage)}
+        return replace(self, **{name: getattr(stage, name) for name in kept})
 
 
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few

@@ -204,19 +204,21 @@ class _FunctionParser:
         tokens.expect("lanes")
         tokens.expect("=")
         lanes = self.tile_extent("lanes", 65536)
-        if not tokens.take("tile"):
-            return StageSchedule(_SCHEDULES[name], lanes)
-        tokens.expect("=")
-        rows = self.tile_extent("rows of a tile", 4096)
-        tokens.expect(":")
-        columns, shares, staged = self.tile_extent("columns of a tile", 4096), 1, 0
+        rows = columns = shares = 1
+        staged = 0
+        if tokens.take("tile"):
+            tokens.expect("=")
+            rows = self.tile_extent("rows of a tile", 4096)
+            tokens.expect(":")
+            columns = self.tile_extent("columns of a tile", 4096)
         if tokens.take("shares"):
             tokens.expect("=")
             shares = self.tile_extent("shares of a sum", lanes)
         if tokens.take("staged"):
             tokens.expect("=")
             staged = self.tile_extent("staged terms", 4096)
-        return StageSchedule(_SCHEDULES[name], lanes, rows, columns, shares, staged)
+        rule = tokens.string("the name of a rule in quotes") if tokens.take("by") else ""
+        return StageSchedule(_SCHEDULES[name], lanes, rows, columns, shares, staged, rule)
 
     def tile_extent(self, what: str, most: int) -> int:
         number = int(self.tokens.next("int", what))

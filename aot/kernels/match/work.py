@@ -25,6 +25,8 @@ from aot.ops.blocked import MATMUL_BLOCKED, PANEL, STORED, Blocks, blocks_of
 from aot.ops.integer_contraction import MAX_WEIGHT
 
 Loops = tuple[Stmt, ...]
+Build = Callable[[], Loops]
+"""What builds a nest that a rule has found to be one of its own."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Work:
         plan: the class and the tiles that are recorded of it.
         ops: what it is of, in the graph's words.
         is_alone: whether it has a kernel to itself, and so lanes of its own.
-        build: builds a part of it by whichever rule can.
+        build_part: builds a part of it by whichever rule can.
     """
 
     nest: Nest
@@ -45,11 +47,11 @@ class Work:
     plan: StageSchedule
     ops: tuple[Op, ...]
     is_alone: bool
-    build: Callable[[Work], Loops]
+    build_part: Callable[[Work], Loops]
 
     def part(self, output: Output) -> Loops:
         """The loops of a part of the result, as a rule of its own builds them."""
-        return self.build(replace(self, output=output))
+        return self.build_part(replace(self, output=output, plan=replace(self.plan, rule="")))
 
     @cached_property
     def blocks(self) -> Blocks | None:

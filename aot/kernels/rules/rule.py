@@ -12,7 +12,7 @@ from aot.ir.graph import Function, Op, Value
 from aot.ir.record import Kind, OpRecord
 from aot.ir.schedule import Schedule, StageSchedule
 from aot.kernels.ir.nodes import Buffer
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Loops, Work
 from aot.kernels.nest.inline import stored
 from aot.kernels.nest.nest import Nest
 
@@ -22,12 +22,12 @@ class Rule:
     """Attributes:
     name: what is printed, and what tests ask for: "windows/pools".
     classes: of the plans that it may build.
-    build: the loops of a nest; None where it is none of the rule's.
+    match: what builds a nest, or None where it is none of the rule's.
     """
 
     name: str
     classes: frozenset[Schedule]
-    build: Callable[[Work], Loops | None]
+    match: Callable[[Work], Build | None]
 
 
 @dataclass(frozen=True)

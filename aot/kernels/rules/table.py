@@ -165,3 +165,5 @@ OP_RULES: tuple[OpRule, ...] = (
     OpRule("lines/scan", Kind.SCAN, schedule_scan),
     OpRule("lines/scatter", Kind.SCATTER, schedule_scatter),
 )
+
+BY_NAME = {rule.name: rule for rule in RULES}

@@ -5,16 +5,18 @@ Owns what a GPU's lane does for several neighbours, and what every other rule le
 
 from __future__ import annotations
 
+from functools import partial
+
 from aot.ir.expr import Expr
 from aot.kernels.ir.nodes import Stmt
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Loops, Work
 from aot.kernels.nest.data_places import vector_places
 from aot.kernels.nest.nest import Values
 from aot.kernels.nest.over_output import lanes_over_output
 from aot.kernels.rules.elementwise.neighbours_gpu import Neighbours
 
 
-def schedule_neighbours(work: Work) -> Loops | None:
+def schedule_neighbours(work: Work) -> Build | None:
     """Four neighbours a lane of a GPU, which are loaded and stored together; None where they lie
     apart."""
     output = work.elements.output
@@ -25,11 +27,15 @@ def schedule_neighbours(work: Work) -> Loops | None:
     def four(values: Values, width: int, lane: Expr | None) -> list[Stmt]:
         return together.stores(values)
 
-    return lanes_over_output(work.nest, together.axes, four)
+    return lambda: lanes_over_output(work.nest, together.axes, four)
 
 
-def schedule_elements(work: Work) -> Loops:
+def schedule_elements(work: Work) -> Build:
     """An element a lane, whatever it is made of."""
+    return partial(_elements, work)
+
+
+def _elements(work: Work) -> Loops:
     nest, output = work.nest, work.elements.output
     if work.elements.has_vectors:
         nest, output = work.elements.wide, work.elements.in_vectors

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from aot.ir import expr
 from aot.ir.expr import Expr
 from aot.kernels.ir.nodes import If, Stmt
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest import segments
 from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, Values
 from aot.kernels.nest.rows import row_of_vectors
@@ -24,7 +24,7 @@ MOST_SEGMENTS = 48
 REPEATS, LEAST_VECTOR = (2, 3, 4, 5, 6, 7, 8, 10, 12), 4
 
 
-def schedule_segments(work: Work) -> Loops | None:
+def schedule_segments(work: Work) -> Build | None:
     """Loops for each segment of the axes whose indices conditions are about; None where there are
     none, or too many."""
     if not work.elements.has_vectors:
@@ -83,7 +83,7 @@ def schedule_segments(work: Work) -> Loops | None:
         return between(0, len(ends) - 1)
 
     asked = [axis for axis in outer if axis in found]
-    return nest.grid(outer, lambda values: rows(values, output, asked), inner.extent)
+    return lambda: nest.grid(outer, lambda values: rows(values, output, asked), inner.extent)
 
 
 def _width(nest: Nest, count: int) -> int:

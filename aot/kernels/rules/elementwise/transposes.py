@@ -14,7 +14,7 @@ from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.rows import row_of_vectors
 
@@ -30,7 +30,7 @@ SET_BYTES, SET_LINES = 4096, 8
 RUN_BYTES = 512
 
 
-def schedule_transpose(work: Work) -> Loops | None:
+def schedule_transpose(work: Work) -> Build | None:
     """Loops over blocks of the innermost axis and of one along which operands have their
     neighbours; None where there is no such axis."""
     if not work.elements.has_vectors:
@@ -49,7 +49,7 @@ def schedule_transpose(work: Work) -> Loops | None:
         height = max(1, width * PART // nest.target.vector_bytes)
         if inner.extent < width:
             height, width = width, height
-    return _Blocks(nest, output, rows, inner, height, width).build()
+    return _Blocks(nest, output, rows, inner, height, width).build
 
 
 def _far_axis(output: Output) -> Axis | None:

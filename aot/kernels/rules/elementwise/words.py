@@ -13,7 +13,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Var
 from aot.kernels.ir.nodes import If, Stmt
 from aot.kernels.match.elements import groups_of
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, group_of_axis
 from aot.kernels.nest.stages import as_one_workgroup
 
@@ -28,7 +28,7 @@ def _cut(output: Output) -> tuple[int, int] | None:
     return next(((n, size) for n, size, left in groups_of(output) if left), None)
 
 
-def schedule_groups(work: Work) -> Loops | None:
+def schedule_groups(work: Work) -> Build | None:
     """Loops around the groups of an axis whose last group is not whole, and has loops by itself;
     None where the address takes no such axis apart."""
     nest, output = work.nest, work.elements.output
@@ -62,10 +62,10 @@ def schedule_groups(work: Work) -> Loops | None:
         return [If(is_whole, tuple(part(values, group, size)), tuple(last))]
 
     cost = dims.product([size, *(a.extent for a in others)])
-    return nest.grid([*outer, groups], body, cost)
+    return lambda: nest.grid([*outer, groups], body, cost)
 
 
-def schedule_words(work: Work) -> Loops | None:
+def schedule_words(work: Work) -> Build | None:
     """Loops over blocks of words; None where operands' words are no neighbours along another axis
     than the result's."""
     if not work.elements.has_vectors:
@@ -84,7 +84,8 @@ def schedule_words(work: Work) -> Loops | None:
     width = nest.target.vector_bytes // (count * size)
     if width < LEAST or min(columns.extent, rows.extent) < LEAST:
         return None
-    return _Words(nest, output, rows, width).build([axis for axis in outer if axis is not rows])
+    around = [axis for axis in outer if axis is not rows]
+    return lambda: _Words(nest, output, rows, width).build(around)
 
 
 def _rows(output: Output, count: int) -> Axis | None:

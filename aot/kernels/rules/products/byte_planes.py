@@ -19,7 +19,7 @@ from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows
@@ -35,7 +35,7 @@ MOST_PLANES, MOST_COLUMNS = 32, 16
 SUMS = 16
 
 
-def schedule_byte_planes(work: Work) -> Loops | None:
+def schedule_byte_planes(work: Work) -> Build | None:
     """The loops of such a convolution; None where it is none, or its target has no instruction."""
     if work.is_long or work.product is None:
         return None
@@ -61,9 +61,9 @@ def schedule_byte_planes(work: Work) -> Loops | None:
     if not isinstance(columns, int) or any(a.var in in_weight for a in roles.outer):
         return None
     if expr.coefficient(output.address, rows.var) == 1 and columns <= MOST_COLUMNS:
-        return _AlongPlaces(nest, output, roles, panel, axes).build()
+        return _AlongPlaces(nest, output, roles, panel, axes).build
     if expr.coefficient(output.address, roles.columns.var) == 1 and columns % nest.lanes == 0:
-        return _AlongColumns(nest, output, roles, panel, axes).build()
+        return _AlongColumns(nest, output, roles, panel, axes).build
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_bytes
 from aot.analysis.cost.plan import rest_chunks, tail_rows
@@ -20,7 +21,7 @@ from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Stmt
 from aot.kernels.match.products import ContractionAxes, find_axes
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Loops, Work
 from aot.kernels.nest.borders import without_guard
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
@@ -58,7 +59,7 @@ FEW_ROWS = (63, 8), (1, 1)
 LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
 
 
-def schedule_blocked_dots(work: Work) -> Loops | None:
+def schedule_blocked_dots(work: Work) -> Build | None:
     """Tiles of quantised rows by weights that are stored in blocks, both integers, on a CPU; None
     of others."""
     weights = _blocked(work)
@@ -68,15 +69,15 @@ def schedule_blocked_dots(work: Work) -> Loops | None:
     left = QuantisedRows.of(roles)
     if left is None or not DotBlockTiles.fits(work.nest, work.blocks):
         return None
-    return DotBlockTiles(work.nest, output, roles, work.plan, weights, left).build()
+    return DotBlockTiles(work.nest, output, roles, work.plan, weights, left).build
 
 
-def schedule_blocked(work: Work) -> Loops | None:
+def schedule_blocked(work: Work) -> Build | None:
     """Tiles of a product whose weights are stored in blocks, on a CPU; None of others."""
     weights = _blocked(work)
     if weights is None or work.product is None:
         return None
-    return BlockedTiles(work.nest, *work.product, work.plan, weights).build()
+    return BlockedTiles(work.nest, *work.product, work.plan, weights).build
 
 
 def _blocked(work: Work) -> StoredWeights | None:
@@ -86,7 +87,7 @@ def _blocked(work: Work) -> StoredWeights | None:
     return StoredWeights.of(work.product[1].right, work.blocks)
 
 
-def schedule_staged(work: Work) -> Loops | None:
+def schedule_staged(work: Work) -> Build | None:
     """Tiles of what is brought into shared memory, where the plan has such and lanes share it."""
     found = None if work.is_long or not work.plan.staged else _summed(work)
     if found is None:
@@ -96,16 +97,16 @@ def schedule_staged(work: Work) -> Loops | None:
     if roles is None:
         return None
     tiles = StagedTiles.of(work.nest, output, roles, work.plan, work.panel)
-    return None if tiles is None else _or_few_rows(work, found, tiles.build())
+    return None if tiles is None else partial(_or_few_rows, work, found, tiles.build)
 
 
-def schedule_tiles(work: Work) -> Loops | None:
+def schedule_tiles(work: Work) -> Build | None:
     """Tiles of the plan's rows and columns; None where the output isn't a contraction."""
     found = None if work.is_long else _summed(work)
     if found is None:
         return None
     tiles = ContractionTiles(work.nest, *found, work.plan, work.panel, work.max_weight)
-    return _or_few_rows(work, found, tiles.build())
+    return partial(_or_few_rows, work, found, tiles.build)
 
 
 def _summed(work: Work) -> tuple[Output, ContractionAxes] | None:
@@ -115,10 +116,10 @@ def _summed(work: Work) -> tuple[Output, ContractionAxes] | None:
     return sum_words(work.nest, *work.product) or work.product
 
 
-def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], usual: Loops) -> Loops:
-    """The loops `usual`, and tiles of few rows where only the device knows that there are no more;
-    not for windows, as an image is seldom a point."""
-    nest, (output, roles) = work.nest, found
+def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build) -> Loops:
+    """The loops of `tiles`, and tiles of few rows where only the device knows that there are no
+    more; not for windows, as an image is seldom a point."""
+    nest, (output, roles), usual = work.nest, found, tiles()
     if work.has_windows or roles.rows is None:
         return usual
     scratch = ReusedScratch(nest)

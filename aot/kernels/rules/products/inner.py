@@ -13,7 +13,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load, Var
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, loaded, sum_of_products
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Axis, Output, Values, collapse
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors
@@ -24,7 +24,7 @@ from aot.kernels.rules.products.sum_order import by_weight_step
 _Body = Callable[[Expr], Sequence[Stmt]]
 
 
-def schedule_inner(work: Work) -> Loops | None:
+def schedule_inner(work: Work) -> Build | None:
     """Tiles of `plan.rows` rows by all columns; None where neighbours along the sum are no
     neighbours in the memory of both sides."""
     found = work.product or _one_column(work.output)
@@ -34,7 +34,7 @@ def schedule_inner(work: Work) -> Loops | None:
     output, roles = found
     columns = roles.columns.extent
     if roles.rows is None:  # there is one
-        roles = replace(roles, rows=Axis(nest.builder.var("row"), 1))
+        roles = replace(roles, rows=Axis(Var("row"), 1))
     if not isinstance(columns, int) or columns > plan.columns:
         return None
     axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
@@ -57,7 +57,7 @@ def schedule_inner(work: Work) -> Loops | None:
         return over_rows(nest, rows.extent, first, shape, 0, build)
 
     cost = dims.multiply(terms, -(-count * columns // nest.lanes) * 4)
-    return nest.grid([*roles.outer, tiles], body, cost)
+    return lambda: nest.grid([*roles.outer, tiles], body, cost)
 
 
 def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:

@@ -27,7 +27,7 @@ from aot.kernels.ir.nodes import (
     Space,
     Stmt,
 )
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import is_long
 from aot.kernels.rules.products.matrix_sides import (
@@ -43,7 +43,7 @@ from aot.kernels.rules.products.matrix_sides import (
 STEPS, MOST_QUADS = (4, 2, 1), 16
 
 
-def schedule_matrices(work: Work) -> Loops | None:
+def schedule_matrices(work: Work) -> Build | None:
     """The kernel; None where the target has no such matrices, or the contraction is not one of
     them. Rows that only the device knows may be a single one, but for those of windows."""
     nest, gpu = work.nest, work.nest.target.gpu
@@ -60,7 +60,7 @@ def schedule_matrices(work: Work) -> Loops | None:
     # where lanes would share sums there are few, whatever kernels of others are merged
     extents = MatrixExtents(*sizes, are_few=work.plan.shares > 1)
     tile = matrix_tile(product.shape, gpu, nest.lanes, extents)
-    return None if tile is None else _Tiles(nest, output, product, tile).build()
+    return None if tile is None else _Tiles(nest, output, product, tile).build
 
 
 class _Tiles:

@@ -19,7 +19,7 @@ from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, loaded
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.products import Placed, Terms, Tile
@@ -36,7 +36,7 @@ TURNED = 128
 TILES_AHEAD, FOLLOWED = 2, 8
 
 
-def schedule_planes(work: Work) -> Loops | None:
+def schedule_planes(work: Work) -> Build | None:
     """Tiles of `plan.columns` neighbours by `plan.rows` of what the contraction calls columns; None
     where its rows are no neighbours, once the ops around it are inlined."""
     if work.product is None:
@@ -47,8 +47,8 @@ def schedule_planes(work: Work) -> Loops | None:
     if swapped is None:
         return None
     if expr.coefficient(swapped.weight.indices[0], swapped.columns.var) == 1:
-        return _Tiles(nest, output, swapped, plan, panel).build()
-    return _TurnedTiles(nest, output, swapped, plan, panel).build()
+        return _Tiles(nest, output, swapped, plan, panel).build
+    return _TurnedTiles(nest, output, swapped, plan, panel).build
 
 
 def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:

@@ -14,7 +14,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce
 from aot.ir.record import call_of
 from aot.kernels.ir.nodes import For, If, LoopKind, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import is_long
@@ -22,7 +22,7 @@ from aot.kernels.rules.products.winograd_lines import INPUT_LINES, OUTPUT_LINES,
 from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
 
 
-def schedule_transform(work: Work) -> Loops | None:
+def schedule_transform(work: Work) -> Build | None:
     """The loops of one of the transforms; None where it is a part of a nest that has the indices of
     a tile's elements already."""
     nest, output, call = work.nest, work.output, call_of(heaviest(work.ops))
@@ -34,8 +34,8 @@ def schedule_transform(work: Work) -> Loops | None:
         return None
     side, outputs = matrices_of(call).side, call.int("outputs")
     if is_of_inputs:
-        return _ToPoints(nest, output, found, side, INPUT_LINES[outputs]).build()
-    return _ToOutputs(nest, output, found, side, OUTPUT_LINES[outputs], outputs).build()
+        return _ToPoints(nest, output, found, side, INPUT_LINES[outputs]).build
+    return _ToOutputs(nest, output, found, side, OUTPUT_LINES[outputs], outputs).build
 
 
 def _summed(output: Output) -> tuple[Reduce, Expr] | None:

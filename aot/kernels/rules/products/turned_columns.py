@@ -13,7 +13,7 @@ from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.rules.products.contraction import ContractionTiles
 
@@ -23,7 +23,7 @@ LEAST_ROWS = 8
 LEAST_TERMS = 4
 
 
-def schedule_turned(work: Work) -> Loops | None:
+def schedule_turned(work: Work) -> Build | None:
     """The loops of such a product; None for any other."""
     nest, plan, panel = work.nest, work.plan, work.panel
     if nest.is_gpu or nest.lanes < 4 or work.blocks is not None or work.product is None:
@@ -53,7 +53,7 @@ def schedule_turned(work: Work) -> Loops | None:
         return None
     if plan.columns > held:
         plan = replace(plan, columns=held // panel * panel)
-    return TurnedTiles(nest, output, roles, plan, panel, terms).build()
+    return TurnedTiles(nest, output, roles, plan, panel, terms).build
 
 
 class TurnedTiles(ContractionTiles):

@@ -32,7 +32,7 @@ from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, find_axes
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import Borders, masked, without_guard
 from aot.kernels.nest.nest import Axis, Nest, Output
 from aot.kernels.nest.tiles import is_long
@@ -45,7 +45,7 @@ from aot.kernels.rules.products.winograd_lines import filter_line, input_line
 from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs, if_there
 
 
-def schedule_winograd(work: Work) -> Loops:
+def schedule_winograd(work: Work) -> Build:
     """Blocks of tiles by `plan.columns` filters, `plan.rows` tiles of them in registers at a time.
 
     Raises:
@@ -55,7 +55,7 @@ def schedule_winograd(work: Work) -> Loops:
     roles = find_axes(output)
     if roles is None or len(roles.reduce.axes) != 3:
         raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
-    return _Winograd(nest, output, roles, work.plan, nest.target.panel).build()
+    return _Winograd(nest, output, roles, work.plan, nest.target.panel).build
 
 
 def _unscaled(left: Expr) -> Expr:

@@ -12,7 +12,7 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.lane_reductions import collapsed_axes
 from aot.kernels.nest.nest import Axis, Nest, Output, collapse, combined, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
@@ -23,12 +23,12 @@ MOST_COLUMNS = 512
 ROWS = 4
 
 
-def schedule_columns(work: Work) -> Loops | None:
+def schedule_columns(work: Work) -> Build | None:
     """The loops of columns that are reduced; None of other reductions."""
     nest, found = work.nest, work.reduced
     if found.free or not _are_columns(nest, found.output, found.reduces):
         return None
-    return _Columns(nest, found.output, found.reduces[0]).build()
+    return _Columns(nest, found.output, found.reduces[0]).build
 
 
 def _are_columns(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from aot.ir import expr
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.index_math import simplify
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
@@ -21,7 +21,7 @@ from aot.kernels.nest.rows import SUMS, row_of_vectors
 BLOCK = 64
 
 
-def schedule_group_norm(work: Work) -> Loops | None:
+def schedule_group_norm(work: Work) -> Build | None:
     """The loops of such a normalisation; None where the output is none, or where its groups fill
     vectors."""
     nest, found = work.nest, work.reduced
@@ -36,7 +36,8 @@ def schedule_group_norm(work: Work) -> Loops | None:
         return None
     if any(r.axes[-1][1] != each or not _is_of_images(r) for r in reduces):
         return None
-    return _GroupNorm(nest, output, reduces, free, count, each).build()
+    made = _GroupNorm(nest, output, reduces, free, count, each)
+    return made.build if made.is_contiguous else None
 
 
 def _is_of_images(reduce: Reduce) -> bool:
@@ -66,26 +67,36 @@ class _GroupNorm:
         self.image = [axis for axis in output.axes[:-2] if axis in free]
         block = BLOCK - BLOCK % each or each
         self.block = block if self.channels % block == 0 else self.channels
-
-    def build(self) -> tuple[Stmt, ...] | None:
+        # what stands for each reduction of a channel, until there is scratch for it
+        self.totals = [Var("total", reduce.dtype) for reduce in reduces]
         done: dict[Expr, Expr] = {}
-        bodies: list[Expr] = []
-        totals: list[Scratch] = []
-        for reduce in self.reduces:
+        self.bodies: list[Expr] = []
+        for reduce, total in zip(reduces, self.totals, strict=True):
             body = self._along(expr.transform(reduce.body, done.get), reduce.axes[-1][0])
-            bodies.append(body)
-            scratch = self.nest.builder.scratch(
-                "totals", reduce.dtype, (self.channels,), Space.WORKGROUP
-            )
-            totals.append(scratch)
-            done[reduce] = Load(scratch, (self.channel,), reduce.dtype)
-        value = self._along(expr.transform(self.output.value, done.get), self.member)
-        address = self._along(self.output.address, self.member)
-        if not all(self._is_contiguous(e) for e in (*bodies, value)):
-            return None
-        if expr.coefficient(address, self.channel) != 1:
-            return None
-        whole = replace(self.output, address=address, value=value)
+            self.bodies.append(body)
+            done[reduce] = total
+        value = self._along(expr.transform(output.value, done.get), self.member)
+        address = self._along(output.address, self.member)
+        self.whole = replace(output, address=address, value=value)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether channels lie side by side in all that is read and stored."""
+        read = all(self._is_contiguous(e) for e in (*self.bodies, self.whole.value))
+        return read and expr.coefficient(self.whole.address, self.channel) == 1
+
+    def build(self) -> tuple[Stmt, ...]:
+        builder, shape = self.nest.builder, (self.channels,)
+        totals = [
+            builder.scratch("totals", reduce.dtype, shape, Space.WORKGROUP)
+            for reduce in self.reduces
+        ]
+        loads: Values = {
+            total: Load(scratch, (self.channel,), scratch.dtype)
+            for total, scratch in zip(self.totals, totals, strict=True)
+        }
+        bodies = [expr.substitute(body, loads) for body in self.bodies]
+        whole = self.whole.rewritten(lambda e: expr.substitute(e, loads))
 
         def one(values: Values) -> list[Stmt]:
             start = expr.mul(values[blocks.var], expr.index(self.block))

@@ -17,7 +17,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Stmt, Store
 from aot.kernels.match.reduced import Reduced
-from aot.kernels.match.work import Loops, Work, is_long_for_a_lane
+from aot.kernels.match.work import Build, Loops, Work, is_long_for_a_lane
 from aot.kernels.nest.borders import Borders, Corners, without_guard
 from aot.kernels.nest.data_places import vector_places
 from aot.kernels.nest.lane_reductions import collapsed_axes, reduce_lanes
@@ -43,23 +43,23 @@ MOST_PICKED = 4
 MIN_WORKGROUPS = 8
 
 
-def schedule_long_terms(work: Work) -> Loops | None:
+def schedule_long_terms(work: Work) -> Build | None:
     """Reductions that are more than a GPU's lane may go through: lanes share their terms."""
     nest, found = work.nest, work.reduced
     if not is_long_for_a_lane(nest, found.output):
         return None
-    return _lanes_over_reduction(nest, *found.parts)
+    return partial(_lanes_over_reduction, nest, *found.parts)
 
 
-def schedule_few_results(work: Work) -> Loops | None:
+def schedule_few_results(work: Work) -> Build | None:
     """Reductions that leave most of a GPU's lanes idle, had each a result of its own: lanes share
     their terms."""
     if _fills_lanes(work.nest, *work.reduced.parts):
         return None
-    return _lanes_over_reduction(work.nest, *work.reduced.parts)
+    return partial(_lanes_over_reduction, work.nest, *work.reduced.parts)
 
 
-def schedule_results(work: Work) -> Loops | None:
+def schedule_results(work: Work) -> Build | None:
     """A lane reduces for an element of its own, where reductions are short or more is contiguous
     along the result; None elsewhere."""
     nest, (output, reduces, free) = work.nest, work.reduced.parts
@@ -68,11 +68,11 @@ def schedule_results(work: Work) -> Loops | None:
     most = 4 * nest.lanes if depends else nest.lanes // 2  # more would keep a workgroup busy
     is_short = nest.is_gpu and all(_is_short(r, most) for r in depends or reduces)
     if is_short or (depends and _prefers_output_lanes(depends, inner)):
-        return _lanes_over_results(nest, output, reduces, free)
+        return partial(_lanes_over_results, nest, output, reduces, free)
     return None
 
 
-def schedule_blocks_of_rows(work: Work) -> Loops | None:
+def schedule_blocks_of_rows(work: Work) -> Build | None:
     """Rows in blocks, a vector of rows at a time; None where a vector has room for more than a row,
     which isn't side by side."""
     if _has_narrow_rows(work) and not all(map(_is_row, _depending(work.reduced))):
@@ -80,14 +80,18 @@ def schedule_blocks_of_rows(work: Work) -> Loops | None:
     return schedule_row_blocks(work)
 
 
-def schedule_narrow_rows(work: Work) -> Loops | None:
+def schedule_narrow_rows(work: Work) -> Build | None:
     """A lane reduces for an element of its own, where a vector has room for more than a row."""
-    return _lanes_over_results(work.nest, *work.reduced.parts) if _has_narrow_rows(work) else None
+    return (
+        partial(_lanes_over_results, work.nest, *work.reduced.parts)
+        if _has_narrow_rows(work)
+        else None
+    )
 
 
-def schedule_terms(work: Work) -> Loops:
+def schedule_terms(work: Work) -> Build:
     """Lanes share the terms of any reduction."""
-    return _lanes_over_reduction(work.nest, *work.reduced.parts)
+    return partial(_lanes_over_reduction, work.nest, *work.reduced.parts)
 
 
 # the name of the loops that a kernel may have beside its usual ones

@@ -7,13 +7,15 @@ these loops, for CPUs; tables.py has those of terms that tables name along the i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 from aot.ir import dims, expr
 from aot.ir.expr import Const, Expr, Reduce, Var
 from aot.kernels.ir.nodes import Buffer, Let, Stmt
-from aot.kernels.match.work import Loops, Work
-from aot.kernels.nest.nest import Axis, Nest, collapse, combined
+from aot.kernels.match.work import Build, Loops, Work
+from aot.kernels.nest.nest import Axis, Nest, Output, Values, collapse, combined
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.reductions.tables import written_out
 
@@ -21,7 +23,7 @@ from aot.kernels.rules.reductions.tables import written_out
 MOST_PLANES = 16
 
 
-def schedule_named_rows(work: Work) -> Loops | None:
+def schedule_named_rows(work: Work) -> Build | None:
     """The loops of such a reduction; None where the output is none."""
     nest, output = work.nest, work.reduced.output
     reduce = None if work.reduced.free else written_out(nest, output, work.reduced.reduces, 2)
@@ -31,6 +33,11 @@ def schedule_named_rows(work: Work) -> Loops | None:
     inner = axes[-1].var
     if len(axes) < 2 or not _are_rows(reduce, inner):
         return None
+    return partial(_rows, nest, output, reduce, axes, gone)
+
+
+def _rows(nest: Nest, output: Output, reduce: Reduce, axes: Sequence[Axis], gone: Values) -> Loops:
+    inner = axes[-1].var
     tables = {load for load in expr.loads(reduce.body) if inner not in expr.free_vars(load)}
     named = {var for load in tables for var in expr.free_vars(load)}
     # the innermost of the axes on which no table depends, some of whose indices share them

@@ -16,7 +16,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Select, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.lane_reductions import halved, over_lanes, reduce_lanes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, collapse, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors, vectors_of
@@ -106,7 +106,7 @@ def _asks_for(condition: Expr, element: Expr, extremum: Reduce) -> bool:
     return is_it and _are_same(same.a, element)  # type: ignore[union-attr]
 
 
-def schedule_position(work: Work) -> Loops | None:
+def schedule_position(work: Work) -> Build | None:
     """The loops of a position; None where neither its terms nor its results lie side by side."""
     nest, found = work.nest, work.reduced
     output = found.output
@@ -117,9 +117,9 @@ def schedule_position(work: Work) -> Loops | None:
     loads = expr.loads(position.element)
     inner = output.axes[-1] if output.axes else None
     if inner is not None and all(expr.coefficient(x.indices[0], inner.var) == 1 for x in loads):
-        return made.across()
+        return made.across
     if any(expr.coefficient(x.indices[0], position.var) == 1 for x in loads):
-        return made.along()
+        return made.along
     return None
 
 

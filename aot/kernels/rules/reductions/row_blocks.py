@@ -16,7 +16,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.index_math import simplify
 from aot.kernels.nest.lane_reductions import over_lanes, terms_in_lanes
 from aot.kernels.nest.nest import (
@@ -49,7 +49,7 @@ SHARE = 2
 _DTYPES = (DType.F32, DType.I32, DType.I64)
 
 
-def schedule_row_blocks(work: Work) -> Loops | None:
+def schedule_row_blocks(work: Work) -> Build | None:
     """The loops of such reductions; None where rows are long or few, or the output has none."""
     nest, output, reduces, free = work.nest, *work.reduced.parts
     if nest.is_gpu or nest.lanes < FEWEST or not reduces:
@@ -64,7 +64,7 @@ def schedule_row_blocks(work: Work) -> Loops | None:
     rows = Rows.of(nest, output, reduces, free, axes)
     if rows is None:
         return None
-    return RowBlocks(nest, output, reduces, free, rows, gone).build()
+    return RowBlocks(nest, output, reduces, free, rows, gone).build
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Const, Expr, Load, Reduce, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, If, Let, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.data_places import vector_places
 from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, collapse, combined
 from aot.kernels.nest.rows import row_of_vectors
@@ -44,13 +44,13 @@ def written_out(
     return reduce if is_known and least <= dims.product(terms) <= MOST_TERMS else None
 
 
-def schedule_tables(work: Work) -> Loops | None:
+def schedule_tables(work: Work) -> Build | None:
     """The loops of such a reduction; None where the output is none."""
     found = work.reduced
     return None if found.free else _tables(work.nest, found.output, found.reduces)
 
 
-def schedule_gathered(work: Work) -> Loops | None:
+def schedule_gathered(work: Work) -> Build | None:
     """Loops of what a table names along the innermost axis, the same in all rows, as a reduction of
     one term; None where that is not all."""
     if not work.elements.has_vectors:
@@ -70,19 +70,19 @@ def schedule_gathered(work: Work) -> Loops | None:
     places = [expr.free_vars(place) for place in expr.loads(load.indices[0])]
     if any({rows, inner} <= known for known in places):
         return None
-    one = Reduce("sum", ((nest.builder.var("t"), 1),), load, load.dtype)
+    one = Reduce("sum", ((Var("t"), 1),), load, load.dtype)
     reduced = output.rewritten(lambda e: expr.transform(e, {load: one}.get))  # type: ignore[arg-type]
     return _tables(nest, reduced, [one])
 
 
-def _tables(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Loops | None:
+def _tables(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | None:
     reduce = written_out(nest, output, reduces)
     if reduce is None:
         return None
     axes, gone = collapse(output.axes, output.address, output.values)
     if len(axes) < 2 or not _is_gathered(reduce, axes[-1]):
         return None
-    return Tables(nest, output, reduce, axes, gone).build()
+    return Tables(nest, output, reduce, axes, gone).build
 
 
 def _is_gathered(reduce: Reduce, inner: Axis) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aot.ir import expr
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Nest, Output
 from aot.kernels.rules.windows.padded import padded
 from aot.kernels.rules.windows.plane_windows import plane_window
@@ -18,7 +18,7 @@ from aot.kernels.rules.windows.plane_windows import plane_window
 FAR_RESULTS = 768
 
 
-def schedule_by_planes(work: Work) -> Loops | None:
+def schedule_by_planes(work: Work) -> Build | None:
     """The loops of such a window; None of others."""
     nest, found = work.nest, work.reduced
     output = None if found.free else _by_planes(nest, found.output)

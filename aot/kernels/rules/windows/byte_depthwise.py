@@ -19,7 +19,7 @@ from aot.ir.expr import Dot, Expr, Load
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Nest, Output, Values
 from aot.kernels.rules.windows.byte_windows import (
     Block,
@@ -52,7 +52,7 @@ class Term(NamedTuple):
     begin: int
 
 
-def schedule_byte_depthwise(work: Work) -> Loops | None:
+def schedule_byte_depthwise(work: Work) -> Build | None:
     """The loops of a depthwise convolution of bytes; None where the output is none, or has too few
     channels for a vector."""
     nest, output, reduces = work.nest, work.reduced.output, work.reduced.reduces
@@ -71,8 +71,8 @@ def schedule_byte_depthwise(work: Work) -> Loops | None:
     slides = window.down, window.along
     # windows that begin at every other place share words of two by two of them
     if all(s.step == SIDE and s.apart == 1 and s.taps > LEAST_TAPS for s in slides):
-        return _Squares(nest, output, window).build()
-    return _Depthwise(nest, output, window).build()
+        return _Squares(nest, output, window).build
+    return _Depthwise(nest, output, window).build
 
 
 class _Words(ByteTiles):

@@ -19,7 +19,7 @@ from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Space, Stmt, Store
 from aot.kernels.match.products import at_splits
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, split_axis
 from aot.kernels.nest.rows import row_of_vectors
@@ -81,7 +81,7 @@ class Groups:
         return made if fits else None
 
 
-def schedule_byte_groups(work: Work) -> Loops | None:
+def schedule_byte_groups(work: Work) -> Build | None:
     """The loops of a grouped convolution of bytes; None where the output is none."""
     nest, output = work.nest, work.output
     if work.is_long or work.blocks is not None:
@@ -110,7 +110,7 @@ def schedule_byte_groups(work: Work) -> Loops | None:
     if words is None:
         return None
     whole = replace(window, reduce=reduces[0], channels=channels)
-    return _Groups(nest, output, whole, groups, words).build()
+    return _Groups(nest, output, whole, groups, words).build
 
 
 def _members(reduce: Reduce, channels: Axis) -> int | None:

@@ -18,7 +18,7 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Reduce
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import sum_of_products, without_groups
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.windows.padded import Slide, Taps, slide_along
@@ -38,7 +38,7 @@ NARROW = 16  # bytes of a vector that a group may fill
 MANY_REGISTERS = 32
 
 
-def schedule_grouped_planes(work: Work) -> Loops | None:
+def schedule_grouped_planes(work: Work) -> Build | None:
     """The loops of a convolution in groups over planes; None for any other."""
     nest = work.nest
     is_scalar = nest.is_gpu or nest.lanes == 1
@@ -48,7 +48,7 @@ def schedule_grouped_planes(work: Work) -> Loops | None:
     if not _is_better(nest.target, found[1]):
         return None
     made = _GroupedPlanes(nest, *found)
-    return made.build() if made.band is not None else None
+    return made.build if made.band is not None else None
 
 
 def _is_better(target: Target, groups: _Groups) -> bool:

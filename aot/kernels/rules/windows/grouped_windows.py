@@ -16,7 +16,7 @@ from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import Stmt, Store
 from aot.kernels.match.products import sum_of_products
 from aot.kernels.match.windows import Window
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.windows.packed_windows import HeldTiles, Packed, slides_of
@@ -33,7 +33,7 @@ LEAST_TILES, LINES_OF_PARTS = 4, 2
 MOST_COLUMNS = 64
 
 
-def schedule_grouped(work: Work) -> Loops | None:
+def schedule_grouped(work: Work) -> Build | None:
     """The loops of a convolution in such groups; None for any other."""
     nest, output, plan = work.nest, work.output, work.plan
     found = None if work.blocks is not None else sum_of_products(output)
@@ -92,7 +92,7 @@ def schedule_grouped(work: Work) -> Loops | None:
         return None
     packed = replace(packed, asked=None)
     made_of = channel, groups, together, tiles
-    return GroupedTiles(nest, output, window, plan, packed, *made_of).build()
+    return GroupedTiles(nest, output, window, plan, packed, *made_of).build
 
 
 def _together(columns: int, whole: int, held: int) -> int:

@@ -19,7 +19,7 @@ from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Space, Stmt, Store
 from aot.kernels.match.windows import Window
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import skipped_guard
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
@@ -108,13 +108,13 @@ def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
     return lines > 0 and down.places(lines) <= MOST_COPIES * lines
 
 
-def schedule_packed_window(work: Work) -> Loops | None:
+def schedule_packed_window(work: Work) -> Build | None:
     """The loops of a window whose input is brought into scratch; None of others."""
     window = work.window
     packed = None if window is None else find_packed(work.nest, window, work.plan)
     if window is None or packed is None:
         return None
-    return PackedTiles(work.nest, work.reduced.output, window, work.plan, packed).build()
+    return PackedTiles(work.nest, work.reduced.output, window, work.plan, packed).build
 
 
 class HeldTiles(WindowTiles):

@@ -15,7 +15,7 @@ from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, combined, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
@@ -255,17 +255,17 @@ def _linear(
     return found[0], found[1] if tap is not None else 0, start
 
 
-def schedule_padded(work: Work) -> Loops | None:
+def schedule_padded(work: Work) -> Build | None:
     """The loops of a padded window; None where scratch doesn't hold the rows of one result."""
     found = work.reduced
     return None if found.free else padded(work.nest, found.output, found.reduces)
 
 
-def padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Loops | None:
+def padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | None:
     """The same of an output, by the order of its axes."""
     window = find_padded(nest, output, reduces)
     made = None if window is None else _Rows.of(nest, output, window)
-    return None if made is None else made.build()
+    return None if made is None else made.build
 
 
 class _Rows:

@@ -12,7 +12,7 @@ from aot.ir import expr
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.windows import Window
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
@@ -44,7 +44,7 @@ def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Po
     return pool
 
 
-def schedule_plane_pool(work: Work) -> Loops | None:
+def schedule_plane_pool(work: Work) -> Build | None:
     """The loops of a separable window over planes; None where it is none, or scratch doesn't hold
     its lines."""
     nest, output = work.nest, work.reduced.output
@@ -60,7 +60,7 @@ def schedule_plane_pool(work: Work) -> Loops | None:
     tiles = -(-groups // max(1, TILE // (rows * places)))
     shape = -(-groups // tiles) * rows, places
     lines = nest.builder.scratch("lines", pool.reduce.dtype, shape, Space.WORKGROUP)
-    return _Tiles(nest, output, pool, (rows, pool.along.at.count), lines).build()
+    return _Tiles(nest, output, pool, (rows, pool.along.at.count), lines).build
 
 
 class _Tiles(PoolTiles):

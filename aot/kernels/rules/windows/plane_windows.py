@@ -12,7 +12,7 @@ from enum import Enum, auto
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Reduce
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined, identity
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors, vectors_of
@@ -44,19 +44,19 @@ MANY_TAPS = 16
 WAY = 4096
 
 
-def schedule_plane_window(work: Work) -> Loops | None:
+def schedule_plane_window(work: Work) -> Build | None:
     """The loops of a window that sums up products by a weight for each tap; None for another."""
     found = work.reduced
     return None if found.free else plane_window(work.nest, found.output, found.reduces)
 
 
-def plane_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Loops | None:
+def plane_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | None:
     """The same of an output, by the order of its axes."""
     window = find_padded(nest, output, reduces, needs_padding=False)
     if window is None or not _is_weighted(output, window):
         return None
     made = _Planes(nest, output, window)
-    return made.build() if made.rows else None
+    return made.build if made.rows else None
 
 
 def _is_weighted(output: Output, window: PaddedWindow) -> bool:

@@ -15,7 +15,7 @@ from aot.ir.assumed_extents import IMAGE
 from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.match.windows import Window
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import skipped_guard
 from aot.kernels.nest.lane_reductions import halved, over_lanes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, identity
@@ -115,12 +115,12 @@ def rows_together(pool: Pool) -> int:
     return 1 if down.taps <= down.step else min(ROWS, down.at.count)
 
 
-def schedule_pool(work: Work) -> Loops | None:
+def schedule_pool(work: Work) -> Build | None:
     """The loops of a separable window; None where it is none, or scratch doesn't hold a line of a
     few results."""
     pool = None if work.window is None else find_pool(work.nest, work.window)
     made = None if pool is None else _Tiles.of(work.nest, work.reduced.output, pool)
-    return None if made is None else made.build()
+    return None if made is None else made.build
 
 
 class PoolTiles:

@@ -25,7 +25,7 @@ from aot.ir.expr import Expr, Load, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.resized import found_pair, nested, picked_pair, written_out
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Nest, Output, collapse
 from aot.kernels.nest.rows import row_of_vectors
@@ -38,7 +38,7 @@ PICKED_ROWS = 4
 ROWS_ASKED = 64
 
 
-def schedule_resized(work: Work) -> Loops | None:
+def schedule_resized(work: Work) -> Build | None:
     """The loops of such an output; None where they don't fit."""
     output = work.output
     while (pair := nested(output)) is not None:
@@ -49,7 +49,7 @@ def schedule_resized(work: Work) -> Loops | None:
     return None
 
 
-def _of_pair(nest: Nest, output: Output, pair: tuple[Reduce, Reduce]) -> Loops | None:
+def _of_pair(nest: Nest, output: Output, pair: tuple[Reduce, Reduce]) -> Build | None:
     if nest.is_gpu or nest.lanes != LANES or not nest.target.picks_lanes(4):
         return None
     axes, gone = collapse(output.axes, output.address, output.values)
@@ -61,10 +61,10 @@ def _of_pair(nest: Nest, output: Output, pair: tuple[Reduce, Reduce]) -> Loops |
     made = (_ColumnsFirst if found.is_columns_first else _RowsFirst)(
         nest, output, found, axes, gone
     )
-    return made.build() if made.fits() else None
+    return made.build if made.fits() else None
 
 
-def schedule_picked(work: Work) -> Loops | None:
+def schedule_picked(work: Work) -> Build | None:
     """The loops of planes of which tables pick rows and columns; None where they don't fit, or most
     rows that would be made are read by none."""
     if not work.elements.has_vectors or len(work.elements.in_vectors.axes) < 2:
@@ -87,7 +87,7 @@ def schedule_picked(work: Work) -> Loops | None:
         return None  # a line in few registers
     order = _Picked if height > count else _ColumnsFirst
     made = order(replace(nest, lanes=LANES), output, pair, output.axes, {})
-    return made.build() if made.fits() else None
+    return made.build if made.fits() else None
 
 
 class _ColumnsFirst(ResizedPlanes):

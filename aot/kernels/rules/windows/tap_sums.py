@@ -18,7 +18,7 @@ from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, sum_of_products
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.rows import SUMS, row_of_vectors
 from aot.kernels.nest.tiles import ReusedScratch, Shape
@@ -30,14 +30,14 @@ from aot.target.model import CACHE_LINE
 AHEAD = 4  # tiles from the one whose places are multiplied to those that are asked for
 
 
-def schedule_tap_sums(work: Work) -> Loops | None:
+def schedule_tap_sums(work: Work) -> Build | None:
     """The loops of such windows; None for any other."""
     nest = work.nest
     found = None if nest.is_gpu else _found(work.output)
     if found is None:
         return None
     made = _TapSums(nest, work.output, found, work.plan, nest.target.panel)
-    return made.build() if made.lines else None
+    return made.build if made.lines else None
 
 
 @dataclass(frozen=True)

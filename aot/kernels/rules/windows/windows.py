@@ -22,7 +22,7 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Stmt, Store
 from aot.kernels.match.reduced import Reduced
 from aot.kernels.match.windows import Window, find_window, members_apart
-from aot.kernels.match.work import Loops, Work
+from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import Borders, masked, with_guard, without_guard
 from aot.kernels.nest.nest import (
     Axis,
@@ -44,14 +44,14 @@ MOST_ASKED = 4
 WAY_BYTES = 4096
 
 
-def schedule_window(work: Work) -> Loops | None:
+def schedule_window(work: Work) -> Build | None:
     """The loops of a window whose lanes go along the last axis; None where it is none."""
     if work.window is None:
         return None
-    return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build()
+    return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
 
 
-def schedule_members(work: Work) -> Loops | None:
+def schedule_members(work: Work) -> Build | None:
     """The same of groups of several members, whose lanes go along groups."""
     nest, found = work.nest, work.reduced
     apart = None if found.free or nest.is_gpu else members_apart(found.output)
@@ -59,7 +59,7 @@ def schedule_members(work: Work) -> Loops | None:
         return None
     output, size = apart
     window = find_window(nest, output, Reduced.of(output).reduces, step=size)
-    return None if window is None else WindowTiles(nest, output, window, work.plan).build()
+    return None if window is None else WindowTiles(nest, output, window, work.plan).build
 
 
 class WindowTiles:
