@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from aot.analysis.dispatches import dispatches_of
 from aot.api import ungrouped
 from aot.backends.registry import Backends
 from aot.driver.cpu_fallback import CpuFallback, hosts_of
@@ -18,6 +19,7 @@ from aot.driver.pipeline import prepared
 from aot.driver.proofs import Proofs
 from aot.ir.clone import clone_module
 from aot.ir.graph import Module
+from aot.kernels.lowering import root_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.region_report import regions_of
@@ -55,13 +57,13 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
             {"entry_point": f.name, "regions": regions_of(f, made)} for f in copy.entry_points
         ]
         run_passes(copy, TARGET_PASSES[FORMED:], made)
-        proofs = _proofs(copy, made)
-        variants.append({"target": target.name, "entry_points": functions, "proofs": proofs})
+        variants.append({"target": target.name, "entry_points": functions} | _kernels(copy, made))
     return {"variants": variants}
 
 
-def _proofs(module: Module, context: PassContext) -> dict[str, Any]:
-    """How the kernels of a module after its passes are proved to stay inside their memory."""
+def _kernels(module: Module, context: PassContext) -> dict[str, Any]:
+    """The kernels of a module after its passes: the rules that build them, and how they are proved
+    to stay inside their memory."""
     assert context.target is not None
     with Backends(context.options) as backends:
         unrolled = backends.of(context.target).unrolled
@@ -69,7 +71,20 @@ def _proofs(module: Module, context: PassContext) -> dict[str, Any]:
         proofs = Proofs(module, backends.cache)
         for function, kernel in zip(module.executables, fallback.kernels, strict=True):
             proofs.prove(function, kernel, fallback.runner_of(function))
-    return proofs.section()
+    launches: dict[str, list[str]] = {}
+    for op, name in dispatches_of(module):
+        launches.setdefault(name, []).append(op.origin)
+    kernels = [
+        {
+            "executable": function.name,
+            "op": root_of(function).name,
+            "node": next(iter(launches.get(function.name, ())), ""),
+            "dispatches": len(launches.get(function.name, ())),
+            "schedule": [str(stage) for stage in function.schedule],
+        }
+        for function in module.executables
+    ]
+    return {"kernels": kernels, "proofs": proofs.section()}
 
 
 def proofs_line(section: Mapping[str, Any]) -> str:
@@ -84,6 +99,9 @@ def format_fusion(facts: Mapping[str, Any]) -> str:
     for variant in facts["variants"]:
         if variant["proofs"]["kernels"]:
             lines += ["", f"{variant['target']}: {proofs_line(variant['proofs'])}"]
+        kernels = variant["kernels"]
+        lines += ["", f"{len(kernels)} kernels for {variant['target']}, and how they are built"]
+        lines += [line for kernel in kernels for line in _kernel_lines(kernel)]
         for function in variant["entry_points"]:
             regions = function["regions"]
             lines += [
@@ -94,6 +112,12 @@ def format_fusion(facts: Mapping[str, Any]) -> str:
             for region in regions:
                 lines += ["", *_region_lines(region)]
     return "\n".join(lines[1:])
+
+
+def _kernel_lines(kernel: Mapping[str, Any]) -> Iterator[str]:
+    times = f", {kernel['dispatches']} times" if kernel["dispatches"] != 1 else ""
+    yield f"   {kernel['executable']}: {_name(kernel)}{times}"
+    yield f"      {', '.join(kernel['schedule'])}"
 
 
 def _region_lines(region: Mapping[str, Any]) -> Iterator[str]:

@@ -20,8 +20,10 @@ from tests.support.random_kernels import module_of
 TARGETS = ("x86-64-v3", "x86-64-v4", "aarch64-generic", "armv7-neon", "wasm32", "vulkan-1.1")
 OPS = ("conv", "matmul", "conv_integer", "matmul_integer", "max_pool", "average_pool")
 CONV = """
-executable @e0(%x: f32[1,64,28,28], %w: f32[64,CHANNELS,3,3]) -> ("y") bindings [2, 0, 3] {
-  %1 = conv(%x, %w) { strides=[1,1], dilations=[1,1], pads=[1,1,1,1], group=GROUPS } : f32[1,64,28,28]
+executable @e0(%x: f32[1,64,28,28], %w: f32[64,CHANNELS,3,3]) -> ("y")
+  bindings [2, 0, 3] {
+  %1 = conv(%x, %w) { strides=[1,1], dilations=[1,1], pads=[1,1,1,1], group=GROUPS }
+    : f32[1,64,28,28]
   return(%1)
 }
 func @main(%x: f32[1,64,28,28], %w: f32[64,CHANNELS,3,3]) -> ("y") {
