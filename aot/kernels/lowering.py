@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cached_property
 
 from aot.analysis.cost.candidates import WINOGRAD
 from aot.analysis.memory.views import memory_order
 from aot.analysis.stages import DIRECT, Stage, heaviest, loops_of, planned, schedule_of, stages_of
+from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir import expr
 from aot.ir.expr import Expr, Var
@@ -25,7 +27,6 @@ from aot.kernels.ir.nodes import (
     For,
     Kernel,
     KernelBuilder,
-    Stmt,
     holds_matrices,
 )
 from aot.kernels.match.work import Build, Loops, Work
@@ -36,7 +37,7 @@ from aot.kernels.nest.stages import schedule_stages
 from aot.kernels.nest.stored_bits import as_bits
 from aot.kernels.nest.two_ways import two_ways
 from aot.kernels.rules.reductions.lanes import SHARED, schedule_shared_reduction
-from aot.kernels.rules.rule import OpWork
+from aot.kernels.rules.rule import OpRule, OpWork
 from aot.kernels.rules.table import BY_NAME, OP_RULES, RULES
 from aot.ops.pooling import AVERAGE_POOL, MAX_POOL
 from aot.ops.spatial import RESAMPLE
@@ -84,46 +85,134 @@ def lower(
     return as_bits(kernel) if any(v.type.dtype in STORED_ONLY for v in values) else kernel
 
 
+def rules_of(function: Function, target: Target) -> tuple[str, ...]:
+    """The rules that build the loop nests of an executable's kernel, which is not built."""
+    start = _Start.of(function, target)
+    if start.is_of_op:
+        return (_rule_of(start.of_op()).name,)
+    names: list[str] = []
+
+    def note(work: Work) -> Loops:
+        names.append(chosen(work)[0])
+        return ()
+
+    start.nests(note)
+    return tuple(names)
+
+
 def _lower(
     function: Function,
     target: Target,
     alignments: Sequence[int] = (),
     unrolled: Unrolled | None = None,
 ) -> Kernel:
-    builder = KernelBuilder(function.name)
-    for name in function.dim_names:
-        builder.dim_param(name)
-    buffers, results = _buffers(builder, function, target, alignments)
-    root = root_of(function)
-    stages = stages_of(function.block, function.results)
-    schedule = _checked(function, stages, schedule_of(function, target), target)
-    by_stage = zip(schedule, stages, strict=True)
-    made = next((s for s, stage in by_stage if root in stage.ops), schedule[0])
-    nest = Nest(builder, target, made.lanes)
-    rules: list[str] = []
+    start = _Start.of(function, target, alignments)
+    builder, rules = start.nest.builder, list[str]()
+    if start.is_of_op:
+        work = start.of_op()
+        rule = _rule_of(work)
+        return builder.build(rule.build(work), [rule.name])
 
     def build(work: Work) -> Loops:
         name, built = chosen(work)
         rules.append(name)
         return built()
 
-    is_alone = len(results) == 1
-    if made.schedule in _OF_AN_OP or (made.schedule is Schedule.ATTENTION and is_alone):
-        return _of_op(OpWork(nest, function, root, buffers, results, made))
-    if not is_alone:
-        body = _stages(nest, function, buffers, results, schedule, build)
-        return builder.build(body, rules)
-    output = _output([(function.results[0], results[0])], function, buffers)
-    work = Work(nest, output, made, stages[0].ops, is_alone=True, build_part=_part)
-    body = build(work)
+    body = start.nests(build)
     kernel = builder.build(body, rules)
-    if unrolled is None or target.gpu is None or work.blocks is not None or holds_matrices(kernel):
+    is_open = unrolled is not None and target.gpu is not None and start.is_alone
+    if not is_open or start.work.blocks is not None or holds_matrices(kernel):
         return kernel
-    most, shared = target.gpu.max_lane_iterations, schedule_shared_reduction(nest, output)
-    both = two_ways(builder, body, shared, most, unrolled(kernel))
+    assert unrolled is not None and target.gpu is not None
+    shared = schedule_shared_reduction(start.nest, start.output)
+    both = two_ways(builder, body, shared, target.gpu.max_lane_iterations, unrolled(kernel))
     if both is None:
         return _lower(function, target, alignments)
     return builder.build(both, [*rules, SHARED])
+
+
+@dataclass(frozen=True)
+class _Start:
+    """An executable with its buffers, before it has loops.
+
+    Attributes:
+        buffers: of its operands, and of the results that other nests load.
+        results: the buffers of its results.
+        root: the op that decides its schedule.
+        schedule: of its stages.
+        made: of the stage of `root`.
+    """
+
+    function: Function
+    nest: Nest
+    buffers: dict[Value, Buffer]
+    results: list[Buffer]
+    root: Op
+    stages: list[Stage]
+    schedule: Sequence[StageSchedule]
+    made: StageSchedule
+
+    @staticmethod
+    def of(function: Function, target: Target, alignments: Sequence[int] = ()) -> _Start:
+        """The buffers, and the schedule that is recorded or planned."""
+        builder = KernelBuilder(function.name)
+        for name in function.dim_names:
+            builder.dim_param(name)
+        buffers, results = _buffers(builder, function, target, alignments)
+        root = root_of(function)
+        stages = stages_of(function.block, function.results)
+        schedule = _checked(function, stages, schedule_of(function, target), target)
+        by_stage = zip(schedule, stages, strict=True)
+        made = next((s for s, stage in by_stage if root in stage.ops), schedule[0])
+        nest = Nest(builder, target, made.lanes)
+        return _Start(function, nest, buffers, results, root, stages, schedule, made)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has one result, and so one loop nest."""
+        return len(self.results) == 1
+
+    @property
+    def is_of_op(self) -> bool:
+        """Whether it is around an op that is no expression of its operands' elements."""
+        is_attention = self.made.schedule is Schedule.ATTENTION and self.is_alone
+        return self.made.schedule in _OF_AN_OP or is_attention
+
+    def of_op(self) -> OpWork:
+        """What the rule of its op builds."""
+        given = self.nest, self.function, self.root, self.buffers, self.results
+        return OpWork(*given, self.made)
+
+    @cached_property
+    def output(self) -> Output:
+        """Its one result."""
+        return _output([(self.function.results[0], self.results[0])], self.function, self.buffers)
+
+    @cached_property
+    def work(self) -> Work:
+        """Its one loop nest."""
+        ops = self.stages[0].ops
+        return Work(self.nest, self.output, self.made, ops, is_alone=True, build_part=_part)
+
+    def nests(self, build: Callable[[Work], Loops]) -> Loops:
+        """All its loop nests, as `build` builds them; of stages that one nest stores, those of
+        others are loaded."""
+        if self.is_alone:
+            return build(self.work)
+        own = dict(zip(self.function.results, self.results, strict=True))
+        by_result = dict(zip((s.result for s in self.stages), self.schedule, strict=True))
+        buffers = self.buffers
+
+        def body(group: Sequence[Stage], shared: Sequence[Expr]) -> Loops:
+            made = by_result[group[0].result]
+            results = [(s.result, own[s.result]) for s in group]
+            output = _output(results, self.function, buffers, shared)
+            buffers.update(results)
+            ops = tuple(op for stage in group for op in stage.ops)
+            nest = replace(self.nest, lanes=made.lanes)
+            return build(Work(nest, output, made, ops, is_alone=False, build_part=_part))
+
+        return schedule_stages(self.nest, loops_of(self.stages), body)
 
 
 def _buffers(
@@ -200,30 +289,6 @@ def _is_alike(a: Schedule, b: Schedule) -> bool:
     and where extents became parameters the plan no longer knows which is best."""
     ways = (*_TILES, Schedule.REDUCTION)
     return a is b or (a in ways and b in ways)
-
-
-def _stages(
-    nest: Nest,
-    function: Function,
-    buffers: dict[Value, Buffer],
-    results: list[Buffer],
-    schedule: Sequence[StageSchedule],
-    build: Callable[[Work], Loops],
-) -> Loops:
-    """A stage for each result; those of other loop nests are loaded."""
-    own = dict(zip(function.results, results, strict=True))
-    stages = stages_of(function.block, function.results)
-    by_result = dict(zip((s.result for s in stages), schedule, strict=True))
-
-    def body(group: Sequence[Stage], shared: Sequence[Expr]) -> tuple[Stmt, ...]:
-        made = by_result[group[0].result]
-        output = _output([(s.result, own[s.result]) for s in group], function, buffers, shared)
-        buffers.update((s.result, own[s.result]) for s in group)
-        ops = tuple(op for stage in group for op in stage.ops)
-        nest_of_stage = replace(nest, lanes=made.lanes)
-        return build(Work(nest_of_stage, output, made, ops, is_alone=False, build_part=_part))
-
-    return schedule_stages(nest, loops_of(stages), body)
 
 
 def _part(work: Work) -> Loops:
@@ -318,8 +383,8 @@ def _output(
     return Output(buffer, address, simple(elements[0]), tuple(axes), tuple(others))
 
 
-def _of_op(work: OpWork) -> Kernel:
-    """The kernel of an executable around one op, by the rule of the op or of its kind.
+def _rule_of(work: OpWork) -> OpRule:
+    """The rule of an op, or of its kind.
 
     Raises:
         CompileError: another rule is recorded.
@@ -334,7 +399,7 @@ def _of_op(work: OpWork) -> Kernel:
             f"executable {work.function.name}, {work.op.name}: the recorded rule {recorded} builds "
             f"no such kernel, only {rule.name} does"
         )
-    return work.nest.builder.build(rule.build(work), [rule.name])
+    return rule
 
 
 def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
