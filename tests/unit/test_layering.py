@@ -31,9 +31,10 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("ir",),
     ("ops", "target"),
     ("analysis",),
+    ("kernels",),  # their rules, which passes ask what an executable would become
     # the row, in the data's order
     ("frontends", "passes"),
-    ("kernels", "link"),
+    ("link",),
     ("backends",),  # code of kernels, linked
     # what drives the row, and what is told of it
     ("tuning",),

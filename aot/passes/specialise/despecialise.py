@@ -49,7 +49,9 @@ from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.base.records import dataclass
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
-from aot.ir.record import Call, call_of
+from aot.ir.record import Call, call_of, contraction_of
+from aot.ir.schedule import Schedule
+from aot.kernels.lowering import rules_of
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.outline import record_schedule
 from aot.passes.specialise.slots import (
@@ -71,6 +73,11 @@ __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
 # how much more all dispatches may cost together, in the estimate, by `--optimize`; what is promised
 # of `balanced` is 0.05
 BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
+# what a kernel costs more, beside its estimate, that another rule builds than those of its members:
+# three times as much was measured, of depthwise windows over planes; and the bound from which on
+# code is to be small, whichever rule builds it
+OTHER_RULE, LARGE_BOUND = 2.0, 1.0
+_BY_EXTENTS = (Schedule.REDUCTION, Schedule.PLANES, Schedule.INNER)
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
 FEW = 24
@@ -111,15 +118,16 @@ def despecialise(
     """
     is_cpu = not target.has_workgroups
     members = _members(module, target)
+    rules = _Rules(target) if bound < LARGE_BOUND else None
     entries = list(dict.fromkeys(m.entry for m in members))
     parts: list[_Part] = []
     for entry in entries:
         own = [m for m in members if m.entry == entry]
-        alone = _Parts(_leaves(own), each)
+        alone = _Parts(_leaves(own), each, rules)
         alone.merge({entry: bound * sum(m.cost(m.tiles, m.dynamic) for m in own)})
         parts += alone.final(is_cpu=is_cpu)
     if len(entries) > 1:
-        parts = _across(parts, each, is_cpu=is_cpu)
+        parts = _across(parts, each, rules, is_cpu=is_cpu)
     expected = {m.function.name: m.bytes for m in members}
     kept = dict(expected)
     for number, part in enumerate(parts):
@@ -159,7 +167,9 @@ def _leaves(members: Iterable[_Member]) -> list[list[_Part]]:
     return [[_Part.of(m) for m in sorted(f, key=_Member.order)] for f in families.values()]
 
 
-def _across(parts: Sequence[_Part], each: float, *, is_cpu: bool) -> list[_Part]:
+def _across(
+    parts: Sequence[_Part], each: float, rules: _Rules | None, *, is_cpu: bool
+) -> list[_Part]:
     """Merges the parts of several entry points, none of which becomes slower or has more code than
     compiled alone by more than a little."""
     families: dict[Hashable, list[_Part]] = {}
@@ -170,7 +180,7 @@ def _across(parts: Sequence[_Part], each: float, *, is_cpu: bool) -> list[_Part]
         families.setdefault(part.members[0].family, []).append(part)
         costs.update(part.costs(part.tiles, part.dynamic))
         code.update(dict.fromkeys(part.entries, part.bytes))
-    together = _Parts(families.values(), each)
+    together = _Parts(families.values(), each, rules)
     together.merge(
         {entry: ACROSS * cost for entry, cost in costs.items()},
         {entry: ACROSS_CODE * bytes for entry, bytes in code.items()} if is_cpu else None,
@@ -201,6 +211,7 @@ class _Member:
         dynamic: what its own kernel doesn't know, by stage.
         fit: the bytes of the parts of its code.
         groups: of its contractions.
+        has_known_extents: whether rules that want extents known may build it.
     """
 
     number: int
@@ -214,6 +225,7 @@ class _Member:
     stages: tuple[_Stage, ...]
     fit: Fit
     groups: tuple[Groups, ...] = ()
+    has_known_extents: bool = False
 
     @staticmethod
     def of(number: int, entry: int, function: Function, calls: list[Op], target: Target) -> _Member:
@@ -234,6 +246,7 @@ class _Member:
             stages,
             fit_of(target),
             groups_of(function),
+            _has_known_extents(function, plans),
         )
 
     @staticmethod
@@ -291,6 +304,20 @@ def _stages(
         stages.append(_Stage(kernel, runs, code, Steps.of(call, made)))
         dynamic.append(found[0][1])
     return tuple(stages), tuple(dynamic)
+
+
+def _has_known_extents(function: Function, plans: Sequence[Plan]) -> bool:
+    """Whether rules that want extents known may build an executable: those of reductions, windows
+    and groups. Elements and products of all channels have loops for what is left of any extent."""
+    for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
+        contraction = contraction_of(heaviest(stage.ops))
+        if made.schedule in _BY_EXTENTS:
+            return True
+        if made.schedule is Schedule.CONTRACTION and contraction is not None:
+            is_plain = contraction.groups == 1 and contraction.accumulator.is_float
+            if not is_plain:
+                return True
+    return False
 
 
 def _given(function: Function, call: Op) -> dict[str, Dim]:
@@ -379,6 +406,8 @@ class _Merger:
 
     Attributes:
         lost: what that costs more; infinite where no kernel could serve both.
+        share: what the one kernel costs more beside its estimate, as a share of it.
+        is_priced: whether it is known which rule builds the one kernel.
     """
 
     lost: float
@@ -386,6 +415,8 @@ class _Merger:
     parts: tuple[_Part, _Part] = field(compare=False)
     dynamic: tuple[DynamicLoops, ...] = field(compare=False)
     tiles: Tiles = field(compare=False)
+    share: float = field(default=0.0, compare=False)
+    is_priced: bool = field(default=False, compare=False)
 
     @staticmethod
     def of(a: _Part, b: _Part) -> _Merger:
@@ -424,14 +455,42 @@ class _Merger:
         if all(part.entries == (entry,) for part in self.parts):
             return self.lost
         now = sum(part.costs(part.tiles, part.dynamic)[entry] for part in users)
-        return sum(part.costs(self.tiles, self.dynamic)[entry] for part in users) - now
+        fresh = sum(part.costs(self.tiles, self.dynamic)[entry] for part in users)
+        return (1 + self.share) * fresh - now
+
+
+class _Rules:
+    """The rules that build executables, apart and as one.
+
+    The estimate knows an executable by its plan: it does not see that a kernel whose extents are
+    parameters is none of the rule's that builds each of its members.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: dict[Function, tuple[str, ...]] = {}
+
+    def are_kept(self, part: _Part) -> bool:
+        """Whether the one kernel of a part has the rules of its members' own."""
+        own = {self._of(m.function) for m in part.members if m.has_known_extents}
+        if not own:
+            return True
+        return len(own) == 1 and own == {rules_of(_shared(part, self._target)[0], self._target)}
+
+    def _of(self, function: Function) -> tuple[str, ...]:
+        if function not in self._known:
+            self._known[function] = rules_of(function, self._target)
+        return self._known[function]
 
 
 class _Parts:
     """The parts of all families, of which those merge that lose least."""
 
-    def __init__(self, families: Iterable[Sequence[_Part]], each: float) -> None:
+    def __init__(
+        self, families: Iterable[Sequence[_Part]], each: float, rules: _Rules | None
+    ) -> None:
         self.each = each  # bytes that an executable costs beside its code
+        self.rules = rules  # that a change of is priced by; None where it is free
         self.alive: dict[int, list[_Part]] = {}  # by family
         self.family: dict[_Part, int] = {}
         self.heap: list[_Merger] = []
@@ -470,6 +529,13 @@ class _Parts:
             if any(lost[entry] > left[entry] for entry in entries):
                 continue
             made = step.made()
+            if self.rules is not None and not step.is_priced:
+                step.is_priced = True
+                if not self.rules.are_kept(made):
+                    step.share = OTHER_RULE
+                    step.lost += OTHER_RULE * made.cost(made.tiles, made.dynamic)
+                    heappush(self.heap, step)  # others cost less now
+                    continue
             if room is not None:
                 grown = {entry: self._growth(made, entry) for entry in entries}
                 if any(grown[entry] > room[entry] for entry in entries):
@@ -521,13 +587,12 @@ class _Parts:
                         yield kept
 
 
-def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
-    """One executable in the place of all; dispatches say what its parameters are."""
+def _shared(part: _Part, target: Target) -> tuple[Function, dict[str, list[Dim]]]:
+    """The executable of a part, and each parameter's value by member."""
     members = part.members
     first = members[0]
     fresh, values = parameters([m.slots for m in members])
     made = rebuilt(first.function, fresh)
-    made.name = name
     made.bindings = shared_bindings([m.function for m in members], values)
     made.dim_names = tuple(values)
     made.schedule = tuple(
@@ -536,7 +601,14 @@ def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
     )
     if target.has_workgroups:
         assume_queries(made, [m.function for m in members], part.tiles[0][0])
-    for number, member in enumerate(members):
+    return made, values
+
+
+def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
+    """One executable in the place of all; dispatches say what its parameters are."""
+    made, values = _shared(part, target)
+    made.name = name
+    for number, member in enumerate(part.members):
         for op in member.calls:
             own = _given(member.function, op)
             op.attrs["executable"] = FunctionRef(made.name)
