@@ -20,7 +20,7 @@ from aot.ir.graph import Module, Value
 from aot.ir.text.printer import print_function, print_module
 from aot.ir.verifier import verify
 from aot.kernels.ir.text import to_text
-from aot.kernels.lowering import lower
+from aot.kernels.lowering import lower, rules_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
@@ -423,6 +423,27 @@ def test_more_may_be_spent_for_fewer() -> None:
     assert all(a >= b for a, b in pairwise(counts))
     assert counts[0] > counts[3] and counts[-1] == 1
     assert list(BOUNDS.values()) == sorted(BOUNDS.values())
+
+
+def test_a_kernel_that_another_rule_builds_is_priced_so() -> None:
+    """Groups over planes have a rule of their own, which wants extents known: the plan is the same
+    before and after, and the kernel for all sizes took 1.64 times as long."""
+    how = "strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1], group = 4"
+    given = [
+        Given(
+            (planes := f"f32[1, 32, {n}, {n}]", "f32[32, 8, 3, 3]{order=2:3:1:0}"),
+            (f"%2 = conv(%0, %1, _) {{{how}}} : {planes}",),
+            *(planes, "1, 0, 1"),
+        )
+        for n in (56, 40, 28, 20)
+    ]
+    target = targets.load("x86-64-v3")
+    for bound, count in ((BOUNDS["balanced"], 4), (BOUNDS["size"], 1)):
+        module = module_of(*given)
+        despecialise(module, target, bound)
+        assert len(module.executables) == count
+        own = {rules_of(function, target) for function in module.executables}
+        assert (own == {("windows/grouped_planes",)}) == (count == 4)
 
 
 def test_many_members_merge_as_few_do() -> None:
