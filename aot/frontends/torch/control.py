@@ -7,6 +7,7 @@ all of it, and their results have the same types whichever branch runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from aot.frontends.torch.table import Node, UnsupportedNodeError
@@ -90,6 +91,24 @@ def import_while(
     (again,) = importer.subgraph(condition, [*values, *more], inside)
     inside.create(YIELD, [again, *values], {}, n.label)
     return _with_blocks(n, "loop", [None, _truth(n, first), *starts], block)
+
+
+def repeated(
+    n: Node,
+    first: Value,
+    starts: Sequence[Value],
+    step: Callable[[Node, Sequence[Value]], list[Value]],
+) -> list[Value]:
+    """What a loop carries at its end.
+
+    Args:
+        first: whether it runs at all.
+        step: given a node inside and the carried values, whether it goes on, and the next ones.
+    """
+    block = Block([TensorType(DType.I64, ()), *(v.type for v in starts)])
+    inside = replace(n, rewriter=Rewriter(n.rewriter.function, block))
+    inside.rewriter.create(YIELD, step(inside, block.args[1:]), {}, n.label)
+    return _with_blocks(n, "loop", [None, first, *starts], block)
 
 
 CONTROL: Mapping[str, Callable[..., list[Value]]] = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.torch.control import repeated
 from aot.frontends.torch.table import Node, Operand, UnsupportedNodeError, torch_op
 from aot.ir.graph import Value
 from aot.ir.types import DType
@@ -90,6 +92,41 @@ def next_after(n: Node, x: Value, y: Value) -> Value:
     made = n.emit("where", n.emit("equal", x, y), y, made)
     is_nan = n.emit("or", n.emit("is_nan", x), n.emit("is_nan", y))
     return n("where", is_nan, n.scalar(math.nan, dtype), made)
+
+
+def _common_divisor(n: Node, a: Value, b: Value) -> Value:
+    """Euclid's algorithm on all elements, until each has its divisor."""
+    size, zero = n.dims, n.scalar(0, n.dtype)
+    x, y = (n.broadcast(n("abs", n.cast(v, n.dtype)), size) for v in (a, b))
+
+    def goes_on(place: Node, v: Value) -> Value:
+        is_left = place.cast(place.emit("not", place.emit("equal", v, zero)), I32)
+        axes = tuple(range(v.type.rank))
+        some = place.emit("reduce_max", is_left, axes=axes, keepdims=False) if axes else is_left
+        return place("less", 0, some)
+
+    def step(inside: Node, carried: Sequence[Value]) -> list[Value]:
+        x, y = carried
+        is_done = inside.emit("equal", y, zero)
+        divisor = inside("where", is_done, 1, y)
+        quotient = inside.emit("div", x, divisor)
+        rest = inside.emit("sub", x, inside.emit("mul", quotient, divisor))
+        after = inside.emit("where", is_done, x, y), inside("where", is_done, 0, rest)
+        return [goes_on(inside, after[1]), *after]
+
+    return repeated(n, goes_on(n, y), (x, y), step)[0]
+
+
+@torch_op("aten.gcd.default")
+def greatest_common_divisor(n: Node, a: Value, b: Value) -> Value:
+    return _common_divisor(n, a, b)
+
+
+@torch_op("aten.lcm.default")
+def least_common_multiple(n: Node, a: Value, b: Value) -> Value:
+    divisor = _common_divisor(n, a, b)
+    share = n.emit("div", n.cast(a, n.dtype), n("maximum", divisor, 1))
+    return n("abs", n.emit("mul", share, n.cast(b, n.dtype)))
 
 
 @torch_op("aten.angle.default")

@@ -15,11 +15,13 @@ from aot.frontends.lib import distinct, extents
 from aot.frontends.torch.ops.movement import sliced
 from aot.frontends.torch.table import Node, UnsupportedNodeError, torch_op
 from aot.ir import dims
+from aot.ir.bounds import bounds_of
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Value
 from aot.ir.types import DType
 
 I64 = DType.I64
+_MOST_EXTENT = 1 << 31  # of a dim without a bound
 
 
 def _ordered(n: Node, x: Value, axis: int, count: Dim) -> tuple[Value, Value]:
@@ -141,23 +143,21 @@ def _smaller(n: Node, a: Value, b: Value) -> Value:
 def running(
     n: Node, x: Value, axis: int, join: Callable[[Node, Value, Value], Value], nothing: float
 ) -> Value:
-    """What all elements up to each make along a dim, joined in steps that double.
+    """What all elements up to each make along a dim, joined in steps that double, up to the most
+    elements that there may be.
 
     Args:
         join: an associative function of two.
         nothing: what changes nothing by it.
-
-    Raises:
-        UnsupportedNodeError: the extent is not known, nor how many steps there are.
     """
     extent = x.type.dims[axis]
-    if not isinstance(extent, int):
-        raise UnsupportedNodeError("an extent that depends on the input's shape is not supported")
+    most = dims.bounds(extent, bounds_of(n.rewriter.function.assumptions))[1]
     step = 1
-    while step < extent:
-        before = sliced(n, x, axis, 0, extent - step)
-        shifted = n.emit("concat", _filled(n, x, axis, step, nothing), before, axis=axis)
-        x = join(n, shifted, x)
+    while step < (_MOST_EXTENT if most is None else most):
+        own = dims.minimum(step, extent)
+        before = sliced(n, x, axis, 0, dims.add(extent, dims.multiply(own, -1)))
+        shifted = n.emit("concat", _filled(n, x, axis, own, nothing), before, axis=axis)
+        x = join(n, n.reshape(shifted, x.type.dims), x)
         step *= 2
     return x
 

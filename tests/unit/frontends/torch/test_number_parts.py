@@ -98,3 +98,27 @@ def test_distances_and_products(t: Any) -> None:
 def test_numbers_of_tensors_that_are_results(t: Any) -> None:
     """Below 0 they are no sizes."""
     check({"item": lambda i: i.sum().item()}, [t.tensor([3, -11])])
+
+
+def test_divisors_and_multiples(t: Any) -> None:
+    numbers = t.tensor([0, 1, -1, 2, 12, -18, 35, 64, 97, 1000, 6765, 4181, -(2**31), 2**40])
+    a, b = (v.reshape(-1) for v in t.meshgrid(numbers, numbers, indexing="ij"))
+    functions: Functions = {
+        "gcd": lambda a, b: (t.gcd(a, b), t.gcd(a[:5, None], b[:14]), t.gcd(a[3], b[4])),
+        "lcm": lambda a, b: t.lcm(a[:90], b[:90]),
+        "bytes": lambda a, b: t.gcd(a[:90].to(t.int8), b[:90].to(t.int32)),
+    }
+    others = [[a * 0, b * 0], [a, b * 0]]
+    check(functions, [a, b], others=others)
+
+
+def test_divisors_are_compiled(t: Any) -> None:
+    a, b = t.randint(-999, 999, (40,)), t.randint(-999, 999, (40,))
+
+    class Divisors(t.nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return t.gcd(a, b), t.lcm(a, b)
+
+    with aot.load(aot.compile(t.export.export(Divisors(), (a, b)))) as program:
+        for ours, theirs in zip(program(a, b), Divisors()(a, b), strict=True):
+            np.testing.assert_array_equal(np.asarray(ours), theirs.numpy())

@@ -84,6 +84,19 @@ def test_medians_of_open_extents(t: Any) -> None:
     check(functions, [_numbers(t, 5, 3)], {"x0": {0: "rows"}}, others)
 
 
+def test_running_extrema_of_open_extents(t: Any) -> None:
+    t.manual_seed(4)
+    functions: Functions = {
+        "cummax": lambda x: (*t.cummax(x, 0), *t.cummin(x, 0)),
+        "logcumsumexp": lambda x: t.logcumsumexp(x, 0),
+        "mode": lambda x: t.mode((x > 0).int(), 0)[0],
+    }
+    others = [[t.randn(n, 3)] for n in (2, 3, 8, 17)]
+    rows = t.export.Dim("rows", min=2, max=20)
+    check(functions, [t.randn(5, 3)], {"x0": {0: rows}}, others)
+    check(functions, [t.randn(5, 3)], {"x0": {0: "rows"}}, others)
+
+
 @pytest.mark.parametrize("extent", [1, 2, 7, 8])
 def test_running_extrema(t: Any, extent: int) -> None:
     t.manual_seed(extent)
