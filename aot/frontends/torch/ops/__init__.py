@@ -19,6 +19,7 @@ from aot.frontends.torch.ops import (
     recurrent,
     reduction,
     resize,
+    special,
 )
 
 complex_numbers.register()
@@ -42,4 +43,5 @@ __all__ = [
     "recurrent",
     "reduction",
     "resize",
+    "special",
 ]
