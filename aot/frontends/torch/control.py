@@ -95,20 +95,25 @@ def import_while(
 
 def repeated(
     n: Node,
-    first: Value,
     starts: Sequence[Value],
-    step: Callable[[Node, Sequence[Value]], list[Value]],
+    step: Callable[[Node, Value, Sequence[Value]], list[Value]],
+    *,
+    trips: Value | None = None,
+    first: Value | None = None,
 ) -> list[Value]:
     """What a loop carries at its end.
 
     Args:
+        step: given a node inside, the number of the run and the carried values, the next ones;
+            before them whether it goes on, unless trips say how often it runs.
         first: whether it runs at all.
-        step: given a node inside and the carried values, whether it goes on, and the next ones.
     """
     block = Block([TensorType(DType.I64, ()), *(v.type for v in starts)])
     inside = replace(n, rewriter=Rewriter(n.rewriter.function, block))
-    inside.rewriter.create(YIELD, step(inside, block.args[1:]), {}, n.label)
-    return _with_blocks(n, "loop", [None, first, *starts], block)
+    made = step(inside, block.args[0], block.args[1:])
+    going = [] if trips is None else [inside.scalar(True, DType.BOOL)]
+    inside.rewriter.create(YIELD, [*going, *made], {}, n.label)
+    return _with_blocks(n, "loop", [trips, first, *starts], block)
 
 
 CONTROL: Mapping[str, Callable[..., list[Value]]] = {

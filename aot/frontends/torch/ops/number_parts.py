@@ -105,7 +105,7 @@ def _common_divisor(n: Node, a: Value, b: Value) -> Value:
         some = place.emit("reduce_max", is_left, axes=axes, keepdims=False) if axes else is_left
         return place("less", 0, some)
 
-    def step(inside: Node, carried: Sequence[Value]) -> list[Value]:
+    def step(inside: Node, number: Value, carried: Sequence[Value]) -> list[Value]:
         x, y = carried
         is_done = inside.emit("equal", y, zero)
         divisor = inside("where", is_done, 1, y)
@@ -114,7 +114,7 @@ def _common_divisor(n: Node, a: Value, b: Value) -> Value:
         after = inside.emit("where", is_done, x, y), inside("where", is_done, 0, rest)
         return [goes_on(inside, after[1]), *after]
 
-    return repeated(n, goes_on(n, y), (x, y), step)[0]
+    return repeated(n, (x, y), step, first=goes_on(n, y))[0]
 
 
 @torch_op("aten.gcd.default")
