@@ -1,14 +1,14 @@
 """The CPU fallback of a Vulkan variant: the CPU target, and the executables that it runs.
 
-Owns both decisions and their statistics. The CPU runs an executable if the Vulkan target cannot run
-one of its ops, if the kernel exceeds a limit of the target, or if a lane would execute more loop
-iterations than drivers allow.
+Owns both decisions and their statistics; `aot/driver/kernels.py` lowers by them. The CPU runs an
+executable if the Vulkan target cannot run one of its ops, if the kernel exceeds a limit of the
+target, or if a lane would execute more loop iterations than drivers allow.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import count
@@ -23,8 +23,6 @@ from aot.analysis.dispatches import (
     is_dispatch,
     where,
 )
-from aot.analysis.memory.alignment import buffer_alignments
-from aot.analysis.stages import planned
 from aot.base.records import dataclass
 from aot.errors import UnsupportedError
 from aot.ir import dims
@@ -35,7 +33,7 @@ from aot.ir.dims import Dim, Interval
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Kind
 from aot.kernels.ir.nodes import Kernel
-from aot.kernels.lowering import Unrolled, lower, recorded, root_of
+from aot.kernels.lowering import Unrolled, root_of
 from aot.kernels.nest.steps import lane_iterations
 from aot.link.image import EntryPointImage
 from aot.link.program import decode
@@ -94,46 +92,14 @@ class CpuFallback:
 
     Attributes:
         why: why the host runs an executable, by name.
-        kernels: of the executables, in order, for whoever runs them.
     """
 
     module: Module
     target: Target
     host: Target | None
     why: dict[str, str] = field(default_factory=dict)
-    kernels: list[Kernel] = field(default_factory=list)
 
-    @staticmethod
-    def of(
-        module: Module,
-        target: Target,
-        host: Target | None,
-        unrolled: Unrolled,
-        begin: Callable[[Kernel, Target], None] | None = None,
-    ) -> CpuFallback:
-        """Kernels of a module whose functions are outlined, each of the target's handed to `begin`
-        as soon as it is there; what only code generation finds is still to come, see `give`."""
-        made = CpuFallback(module, target, host if target.has_cpu_fallback else None)
-        alignments = buffer_alignments(module) if target.has_workgroups else {}
-        waiting = deque(module.executables)
-        while waiting:
-            function = waiting.popleft()
-            why = made.why_by_type(function)
-            known = alignments.get(function.name, ())
-            kernel = made._lowered(function, why) if why else lower(function, target, known)
-            if not why and made._may_be_too_long(kernel, unrolled):
-                kernel = lower(function, target, known, unrolled=unrolled)
-                apart = made._apart(function, lane_iterations(kernel, unrolled(kernel)))
-                if apart is not None:
-                    alignments[apart.name] = known
-                    waiting.append(apart)
-            made.kernels.append(kernel)
-            function.schedule = recorded(function, kernel) if function.schedule else ()
-            if begin is not None and not why:
-                begin(kernel, target)
-        return made
-
-    def _apart(self, function: Function, iterations: Dim) -> Function | None:
+    def apart(self, function: Function, iterations: Dim) -> Function | None:
         """A copy of an executable for those of its dispatches whose lanes make too many iterations,
         where others' don't; None where all are alike. It joins the module."""
         assert self.target.gpu is not None
@@ -151,7 +117,7 @@ class CpuFallback:
         del self._dims
         return made
 
-    def _may_be_too_long(self, kernel: Kernel, unrolled: Unrolled) -> bool:
+    def may_be_too_long(self, kernel: Kernel, unrolled: Unrolled) -> bool:
         """Whether extents that only the device knows may give a lane more to do than it may."""
         if self.target.gpu is None or isinstance(lane_iterations(kernel), int):
             return False
@@ -167,15 +133,6 @@ class CpuFallback:
         if self.host is None:
             return ""
         return next(filter(None, (why_on_cpu(op, self.target) for op in function.block)), "")
-
-    def give(self, number: int, why: str) -> bool:
-        """Gives an executable to the host; False where there is none."""
-        function = self.module.executables[number]
-        if self.host is None:
-            self.why[function.name] = why
-            return False
-        self.kernels[number] = self._lowered(function, why)
-        return True
 
     def why_too_long(self, name: str, iterations: Dim) -> str:
         """Why an executable, whose lanes make so many iterations, is not for the target; "" where
@@ -208,12 +165,6 @@ class CpuFallback:
         """The dispatches by executable, each with its dim parameters and the bounds of their
         symbols."""
         return _dims_of_dispatches(self.module)
-
-    def _lowered(self, function: Function, why: str) -> Kernel:
-        self.why[function.name] = why
-        runner = self.host or self.target
-        function.schedule = planned(function, runner)  # it had the target's
-        return lower(function, runner)
 
     def runner_of(self, function: Function) -> Target:
         """The target or the host, whichever runs an executable."""

@@ -16,7 +16,7 @@ from aot.analysis.needs import needs_of_function
 from aot.backends.code import Code
 from aot.backends.registry import Backend, Backends
 from aot.driver.clock import Clock
-from aot.driver.cpu_fallback import CpuFallback
+from aot.driver.kernels import Kernels
 from aot.driver.ledger import level_stats
 from aot.driver.missed_merges import Settings, missed_merges
 from aot.driver.observer import VariantObserver
@@ -85,15 +85,15 @@ class VariantBuilder:
         backend = self._backends.of(target)
         self._progress("kernels", 0, len(module.executables))
         with clock.stage("kernels"):
-            fallback = CpuFallback.of(module, target, context.host, backend.unrolled, backend.begin)
+            made = Kernels.of(module, target, context.host, backend.unrolled, backend.begin)
         proofs = Proofs(module, self._backends.cache)
         with clock.stage("proofs"):
-            self._prove(proofs, fallback)
+            self._prove(proofs, made)
         with clock.stage("codegen"):
-            code = self._code(fallback)
+            code = self._code(made)
         with clock.stage("proofs"):
-            self._prove(proofs, fallback)  # of what code generation gave to the host
-        functions, kernels = module.executables, fallback.kernels
+            self._prove(proofs, made)  # of what code generation gave to the host
+        functions, kernels, fallback = module.executables, made.made, made.fallback
         self._progress("link", 0, 0)
         with clock.stage("link"):
             kept: dict[ExecutableImage, int] = {}
@@ -153,26 +153,28 @@ class VariantBuilder:
                 section["missed_merges"] = missed_merges(module, sizes, target, settings)
         return variant, section
 
-    def _prove(self, proofs: Proofs, fallback: CpuFallback) -> None:
+    def _prove(self, proofs: Proofs, kernels: Kernels) -> None:
         """Proves the kernels of a variant, but those that are proved already."""
         if not self._options.is_enabled(FEATURE):
             return
-        for function, kernel in zip(fallback.module.executables, fallback.kernels, strict=True):
+        fallback = kernels.fallback
+        for function, kernel in zip(fallback.module.executables, kernels.made, strict=True):
             proofs.prove(function, kernel, fallback.runner_of(function))
 
-    def _code(self, fallback: CpuFallback) -> Code:
+    def _code(self, kernels: Kernels) -> Code:
         """The code of all executables, in order: the target's, and the host's for what the target
         can't run."""
+        fallback = kernels.fallback
         backend = self._backends.of(fallback.target)
-        own = [k for k in fallback.kernels if k.name not in fallback.why]
+        own = [k for k in kernels.made if k.name not in fallback.why]
         code = backend.compile(own, fallback.target, self._progress, fallback.why_too_long)
-        for number, kernel in enumerate(fallback.kernels):
+        for number, kernel in enumerate(kernels.made):
             if kernel.name in code.refused:
-                fallback.give(number, code.refused[kernel.name])
+                kernels.give(number, code.refused[kernel.name])
         fallback.refuse()
         if fallback.host is None or not fallback.why:
             return code
-        given = [k for k in fallback.kernels if k.name in fallback.why]
+        given = [k for k in kernels.made if k.name in fallback.why]
         other = self._backends.of(fallback.host).compile(given, fallback.host, self._progress)
         made = {e.name: e for e in code.executables}
         made |= {e.name: replace(e, why_on_cpu=fallback.why[e.name]) for e in other.executables}
@@ -181,7 +183,7 @@ class VariantBuilder:
             for c in (code, other)
             for e, size in zip(c.executables, c.emitted.sizes, strict=True)
         }
-        names = [k.name for k in fallback.kernels]
+        names = [k.name for k in kernels.made]
         return replace(
             other,
             executables=tuple(made[name] for name in names),

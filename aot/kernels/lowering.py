@@ -403,7 +403,10 @@ def _rule_of(work: OpWork) -> OpRule:
 
 
 def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
-    """The schedule of an executable, with the rules that built its kernel."""
+    """The schedule of an executable, with the rules that built its kernel; none where there is
+    none."""
+    if not function.schedule:
+        return ()
     stages = stages_of(function.block, function.results)
     loops = loops_of(stages)
     # a kernel of one op has one rule, and one of two ways has both by their first

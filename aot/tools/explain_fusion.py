@@ -14,7 +14,8 @@ from typing import Any
 from aot.analysis.dispatches import dispatches_of
 from aot.api import ungrouped
 from aot.backends.registry import Backends
-from aot.driver.cpu_fallback import CpuFallback, hosts_of
+from aot.driver.cpu_fallback import hosts_of
+from aot.driver.kernels import Kernels
 from aot.driver.pipeline import prepared
 from aot.driver.proofs import Proofs
 from aot.ir.clone import clone_module
@@ -67,14 +68,14 @@ def _kernels(module: Module, context: PassContext) -> dict[str, Any]:
     assert context.target is not None
     with Backends(context.options) as backends:
         unrolled = backends.of(context.target).unrolled
-        fallback = CpuFallback.of(module, context.target, context.host, unrolled)
+        kernels = Kernels.of(module, context.target, context.host, unrolled)
         proofs = Proofs(module, backends.cache)
-        for function, kernel in zip(module.executables, fallback.kernels, strict=True):
-            proofs.prove(function, kernel, fallback.runner_of(function))
+        for function, kernel in zip(module.executables, kernels.made, strict=True):
+            proofs.prove(function, kernel, kernels.fallback.runner_of(function))
     launches: dict[str, list[str]] = {}
     for op, name in dispatches_of(module):
         launches.setdefault(name, []).append(op.origin)
-    kernels = [
+    built = [
         {
             "executable": function.name,
             "op": root_of(function).name,
@@ -84,7 +85,7 @@ def _kernels(module: Module, context: PassContext) -> dict[str, Any]:
         }
         for function in module.executables
     ]
-    return {"kernels": kernels, "proofs": proofs.section()}
+    return {"kernels": built, "proofs": proofs.section()}
 
 
 def proofs_line(section: Mapping[str, Any]) -> str:

@@ -1,0 +1,81 @@
+"""The kernels of a variant: each executable lowered for who runs it, with the rules that built it.
+
+Owns which executables are lowered again, by two ways or for the host. Must not decide who runs what,
+which the CPU fallback does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import field
+
+from aot.analysis.memory.alignment import buffer_alignments
+from aot.analysis.stages import planned
+from aot.base.records import dataclass
+from aot.driver.cpu_fallback import CpuFallback
+from aot.ir.graph import Function, Module
+from aot.kernels.ir.nodes import Kernel
+from aot.kernels.lowering import Unrolled, lower, recorded
+from aot.kernels.nest.steps import lane_iterations
+from aot.target.model import Target
+
+
+@dataclass
+class Kernels:
+    """The kernels of a module's executables, in their order, for whoever runs them."""
+
+    fallback: CpuFallback
+    made: list[Kernel] = field(default_factory=list)
+
+    @staticmethod
+    def of(
+        module: Module,
+        target: Target,
+        host: Target | None,
+        unrolled: Unrolled,
+        begin: Callable[[Kernel, Target], None] | None = None,
+    ) -> Kernels:
+        """Kernels of a module whose functions are outlined, each of the target's handed to `begin`
+        as soon as it is there; what only code generation finds is still to come, see `give`.
+
+        The executables' schedules have the rules that built them from then on.
+        """
+        fallback = CpuFallback(module, target, host if target.has_cpu_fallback else None)
+        kernels = Kernels(fallback)
+        alignments = buffer_alignments(module) if target.has_workgroups else {}
+        waiting = deque(module.executables)
+        while waiting:
+            function = waiting.popleft()
+            why = fallback.why_by_type(function)
+            known = alignments.get(function.name, ())
+            kernel = kernels._hosted(function, why) if why else lower(function, target, known)
+            if not why and fallback.may_be_too_long(kernel, unrolled):
+                kernel = lower(function, target, known, unrolled=unrolled)
+                apart = fallback.apart(function, lane_iterations(kernel, unrolled(kernel)))
+                if apart is not None:
+                    alignments[apart.name] = known
+                    waiting.append(apart)
+            function.schedule = recorded(function, kernel)
+            kernels.made.append(kernel)
+            if begin is not None and not why:
+                begin(kernel, target)
+        return kernels
+
+    def give(self, number: int, why: str) -> bool:
+        """Gives an executable to the host; False where there is none."""
+        function = self.fallback.module.executables[number]
+        if self.fallback.host is None:
+            self.fallback.why[function.name] = why
+            return False
+        self.made[number] = self._hosted(function, why)
+        return True
+
+    def _hosted(self, function: Function, why: str) -> Kernel:
+        """The kernel of an executable that the host runs, if there is one."""
+        self.fallback.why[function.name] = why
+        runner = self.fallback.host or self.fallback.target
+        function.schedule = planned(function, runner)  # it had the target's
+        kernel = lower(function, runner)
+        function.schedule = recorded(function, kernel)
+        return kernel
