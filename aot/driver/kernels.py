@@ -1,7 +1,7 @@
 """The kernels of a variant: each executable lowered for who runs it, with the rules that built it.
 
-Owns which executables are lowered again, by two ways or for the host. Must not decide who runs what,
-which the CPU fallback does.
+Owns which executables are lowered again, by two ways or for the host. Must not decide who runs
+what, which the CPU fallback does.
 """
 
 from __future__ import annotations
