@@ -12,7 +12,7 @@ from aot.ir.expr import Binary, nodes
 from aot.ir.graph import Function, Value
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, Let, Stmt, Store
-from aot.kernels.rules.reductions.row_blocks import ELEMENT_BYTES, FEWEST, GROUPS, LONGEST, SHARE
+from aot.kernels.rules.reductions.rows import ELEMENT_BYTES, FEWEST, GROUPS, LONGEST, SHARE
 from aot.target import selection as targets
 from aot.target.model import Target
 from tests.support.cpu_running import native_targets

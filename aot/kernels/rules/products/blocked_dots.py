@@ -20,13 +20,10 @@ from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.blocked_weights import (
-    BlockedTiles,
-    HeldWord,
-    StoredWeights,
-)
+from aot.kernels.rules.products.blocked_weights import BlockedTiles
 from aot.kernels.rules.products.dots import DotAxes, StagedRows
 from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
 

@@ -28,7 +28,7 @@ from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
 from aot.kernels.nest.two_ways import up_to
 from aot.kernels.rules.products.ahead import Ahead, AskingTile
 from aot.kernels.rules.products.blocked_dots import DotBlockTiles, QuantisedRows
-from aot.kernels.rules.products.blocked_weights import BlockedTiles, StoredWeights
+from aot.kernels.rules.products.blocked_weights import BlockedTiles
 from aot.kernels.rules.products.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
@@ -51,6 +51,7 @@ from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.products_gpu import GpuTile
 from aot.kernels.rules.products.products_staged import StagedTiles, rows_as_one
 from aot.kernels.rules.products.row_vectors import are_neighbours, slide_of
+from aot.kernels.rules.products.stored_weights import StoredWeights
 from aot.kernels.rules.products.sum_pieces import Pieces, TilesInPieces
 
 # the rows up to which a product has a tile of fewer, and how many that has: one of many first

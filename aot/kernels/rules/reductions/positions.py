@@ -20,7 +20,8 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.lane_reductions import halved, over_lanes, reduce_lanes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, collapse, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors, vectors_of
-from aot.kernels.rules.reductions.row_blocks import RowBlocks, Rows
+from aot.kernels.rules.reductions.row_blocks import RowBlocks
+from aot.kernels.rules.reductions.rows import Rows
 
 # results side by side of a workgroup
 MOST_COLUMNS = 512

@@ -9,19 +9,18 @@ tile has some of a group's columns, whose weights are scalars. CPU only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Load, Reduce
+from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
-from aot.kernels.match.products import sum_of_products, without_groups
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined
 from aot.kernels.nest.rows import row_of_vectors
-from aot.kernels.rules.windows.padded import Slide, Taps, slide_along
+from aot.kernels.rules.windows.groups import Groups, groups_over_planes, phases_of
+from aot.kernels.rules.windows.padded import Taps
 from aot.target.model import CACHE_LINE, Target
 
 Fact = TypeVar("Fact")
@@ -42,7 +41,7 @@ def schedule_grouped_planes(work: Work) -> Build | None:
     """The loops of a convolution in groups over planes; None for any other."""
     nest = work.nest
     is_scalar = nest.is_gpu or nest.lanes == 1
-    found = None if is_scalar or work.blocks is not None else _found(work.output)
+    found = None if is_scalar or work.blocks is not None else groups_over_planes(work.output)
     if found is None:
         return None
     if not _is_better(nest.target, found[1]):
@@ -51,7 +50,7 @@ def schedule_grouped_planes(work: Work) -> Build | None:
     return made.build if made.band is not None else None
 
 
-def _is_better(target: Target, groups: _Groups) -> bool:
+def _is_better(target: Target, groups: Groups) -> bool:
     """Whether lanes along places are better than along so many columns, which may fill the narrow
     vectors of some targets, or than other tiles of points, whose columns are many."""
     members, has_many = groups.member.count, target.vector_registers >= MANY_REGISTERS
@@ -62,83 +61,6 @@ def _is_better(target: Target, groups: _Groups) -> bool:
     if not has_many:
         return members < 2 * NARROW // 4
     return members % target.panel != 0 and members < 2 * target.panel
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Attributes:
-    left, right: of the products; the left side without its guard.
-    along, down: how windows slide along a line, and from line to line.
-    channel: of a group, that is summed over; None where a group has one.
-    member: a column of a group.
-    """
-
-    reduce: Reduce
-    left: Load
-    right: Load
-    along: Slide
-    down: Slide
-    channel: Axis | None
-    member: Axis
-
-
-def _found(output: Output) -> tuple[Output, _Groups] | None:
-    parted = without_groups(output)
-    products = sum_of_products(parted)
-    if products is None or len(parted.axes) < 3:
-        return None
-    reduce, left, right = products
-    if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
-        return None
-    *outer, down_at, along_at = parted.axes
-    if {down_at.var, along_at.var} & expr.free_vars(right):
-        return None
-    if expr.coefficient(parted.address, along_at.var) != 1:
-        return None
-    if left.guard is not None and (not isinstance(left.other, expr.Const) or left.other.value != 0):
-        return None
-    conditions = [] if left.guard is None else list(expr.conditions_of(left.guard))
-    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
-    slides: list[Slide] = []
-    for at in (along_at, down_at):
-        asked = [c for c in conditions if at.var in expr.free_vars(c)]
-        slide = slide_along(left, at, taps, asked) if len(taps) > 1 or asked else None
-        slide = slide or _of_points(left, at, asked, slides)
-        if slide is None:
-            return None
-        slides.append(slide)
-        conditions = [c for c in conditions if c not in asked]
-        taps = [tap for tap in taps if tap is not slide.tap]
-    along, down = slides
-    are_points = along.tap is None and down.tap is None
-    if are_points if parted is not output else not are_points or along.step == 1:
-        return None
-    in_left, in_right = expr.free_vars(left), expr.free_vars(right)
-    members = [a for a in outer if a.var in in_right and a.var not in in_left and a.extent != 1]
-    if conditions or along.stride != 1 or len(taps) > 1 or len(members) != 1:
-        return None
-    (member,) = members
-    if not all(isinstance(a.extent, int) for a in (*taps, member)):
-        return None
-    plain = replace(left, guard=None, other=None)
-    channel = taps[0] if taps else None
-    return parted, _Groups(reduce, plain, right, along, down, channel, member)
-
-
-def _of_points(
-    load: Load, at: Axis, asked: Sequence[Expr], before: Sequence[Slide]
-) -> Slide | None:
-    """How windows of one tap slide without padding, after those along a line if there are any."""
-    by_at = expr.coefficient(load.indices[0], at.var)
-    if asked or not isinstance(by_at, int) or by_at <= 0 or not isinstance(at.extent, int):
-        return None
-    step, stride = (1, by_at) if before else (by_at, 1)
-    return Slide(at, None, step, 1, stride, 0, step * (at.extent - 1) + 1)
-
-
-def _phases(slide: Slide) -> list[int]:
-    """Of the places that windows read along an axis."""
-    return sorted({taps.phase for taps in slide.by_phase()})
 
 
 @dataclass(frozen=True)
@@ -178,13 +100,13 @@ class _GroupedPlanes:
         sums: [column of a tile][place]
     """
 
-    def __init__(self, nest: Nest, output: Output, groups: _Groups) -> None:
+    def __init__(self, nest: Nest, output: Output, groups: Groups) -> None:
         self.nest, self.output, self.groups = nest, output, groups
         along, down = groups.along, groups.down
         lanes = nest.lanes
         self.width, self.height = along.at.count, down.at.count
         self.inner = 1 if groups.channel is None else groups.channel.count
-        self.phases = len(_phases(down)) * len(_phases(along))
+        self.phases = len(phases_of(down)) * len(phases_of(along))
         self.band = self._best_band()
         if self.band is None:
             return
@@ -306,7 +228,7 @@ class _GroupedPlanes:
         along, band = self.groups.along, self.band
         assert band is not None
         found = []
-        for phase in _phases(along):
+        for phase in phases_of(along):
             first = strip * band.width
             begin, end = (-(-(n - phase) // along.step) - first for n in (along.begin, along.end))
             begin = min(max(begin, 0), band.pitch)
@@ -325,7 +247,7 @@ class _GroupedPlanes:
         first, start = place
         origin = self._origin(values)
         last = down.places(self.bands * band.lines)
-        phases = list(enumerate(_phases(along)))
+        phases = list(enumerate(phases_of(along)))
 
         def line(c: Expr, j: Expr, row: tuple[int, int]) -> list[Stmt]:
             n, phase = row
@@ -349,7 +271,7 @@ class _GroupedPlanes:
 
         def channel(c: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            for n, phase in enumerate(_phases(down)):
+            for n, phase in enumerate(phases_of(down)):
                 count = -(-(down.places(band.lines) - phase) // down.step)
                 stmts += nest.serial(count, partial(line, c, row=(n, phase)), "j")
                 for k, _ in phases:
@@ -569,8 +491,8 @@ class _GroupedPlanes:
                 here[slide.tap.var] = expr.add(step, expr.index(taps.first))
             ahead = expr.add(expr.mul(k, expr.index(slide.apart)), expr.index(taps.ahead))
             offset = expr.add(offset, expr.mul(ahead, expr.index(far)))
-        number = _phases(down).index(vertical[0].phase) * len(_phases(along))
-        number += _phases(along).index(horizontal[0].phase)
+        number = phases_of(down).index(vertical[0].phase) * len(phases_of(along))
+        number += phases_of(along).index(horizontal[0].phase)
 
         def channel(c: Expr) -> list[Stmt]:
             at = dict(here)

@@ -36,7 +36,7 @@ from aot.kernels.ir.verifier import verify
 from aot.kernels.lowering import lower
 from aot.kernels.proof import inequalities
 from aot.kernels.proof.bounds import check_bounds
-from aot.kernels.rules.reductions.row_blocks import Rows
+from aot.kernels.rules.reductions.rows import Rows
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
