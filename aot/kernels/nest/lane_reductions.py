@@ -7,6 +7,7 @@ a schedule's choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from aot.analysis.cost.recompute import operation_cost
 from aot.ir import dims, expr
@@ -110,17 +111,32 @@ def terms_in_lanes(
         )
         stmts += nest.inside(axes[:-1], {}, rows)
         return stmts + halved(nest, reduce.op, acc, width, left), acc, left
-    # what narrower vectors are left for is added to what wider ones have been combined to
     stmts = over_lanes(nest, width, first)
+    stmts += _by_vectors(nest, reduce, acc, left, inner, more)
+    return stmts, acc, left
+
+
+def _by_vectors(
+    nest: Nest,
+    reduce: Reduce,
+    acc: Scratch,
+    left: int,
+    inner: Axis,
+    more: Callable[[Expr, dict[Var, Expr]], list[Stmt]],
+) -> list[Stmt]:
+    """The terms of a row behind its first vector, which `acc` has, added to it by `more`: what
+    narrower vectors are left for is added to what wider ones have been combined to."""
+    stmts: list[Stmt] = []
+    (width,), extent = acc.shape, inner.count
     at = width
-    while at < inner.extent:
-        rest = inner.extent - at
+    while at < extent:
+        rest = extent - at
         wide = min(width, _power_below(rest))
         if reduce.op in IDEMPOTENT and rest < width and (wide < rest or wide < left):
             # one vector of the last elements, some of which have been seen
             wide = max(left, wide if wide == rest else 2 * wide)
-            at = inner.extent - wide
-        count = (inner.extent - at) // wide
+            at = extent - wide
+        count = (extent - at) // wide
 
         def vector(o: Expr, begin: int = at, wide: int = wide) -> list[Stmt]:
             start = expr.add(expr.index(begin), expr.mul(o, expr.index(wide)))
@@ -132,7 +148,7 @@ def terms_in_lanes(
             width = narrow
         stmts += nest.serial(count, vector, "o")
         at += count * wide
-    return stmts + halved(nest, reduce.op, acc, width, left), acc, left
+    return stmts + halved(nest, reduce.op, acc, width, left)
 
 
 def _rows_together(axes: Sequence[Axis], most: int) -> int:
@@ -288,37 +304,29 @@ def _reduce_workgroup(
         lane, made = nest.builder.var("l"), nest.builder.var("r", reduce.dtype)
         value = Load(acc, (lane,), reduce.dtype)
         return [*stmts, Combine(made, op, lane, width, value, shared)], made
-    stmts.append(
-        nest.spread(width, lambda lane: [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))])
-    )
-    stmts.append(Barrier())
+    stmts += _by_a_tree(nest, reduce, acc, shared)
+    return stmts, nest.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
+
+
+def _by_a_tree(nest: Nest, reduce: Reduce, acc: Scratch, shared: Scratch) -> list[Stmt]:
+    """What lanes have in `acc`, combined in the first element of shared memory."""
+    width = nest.lanes
+
+    def copied(lane: Expr) -> list[Stmt]:
+        return [Store(shared, (lane,), Load(acc, (lane,), reduce.dtype))]
+
+    def halved_at(lane: Expr, offset: Expr) -> list[Stmt]:
+        a = Load(shared, (lane,), reduce.dtype)
+        b = Load(shared, (expr.add(lane, offset),), reduce.dtype)
+        store = Store(shared, (lane,), combine(reduce.op, a, b))
+        return [If(expr.binary("lt", lane, offset), (store,))]
+
+    stmts: list[Stmt] = [nest.spread(width, copied), Barrier()]
     half = width // 2
     while half >= 1:
-        offset = expr.index(half)
-        stmts.append(
-            nest.spread(
-                width,
-                lambda lane, offset=offset: [  # type: ignore[misc]
-                    If(
-                        expr.binary("lt", lane, offset),
-                        (
-                            Store(
-                                shared,
-                                (lane,),
-                                combine(
-                                    reduce.op,
-                                    Load(shared, (lane,), reduce.dtype),
-                                    Load(shared, (expr.add(lane, offset),), reduce.dtype),
-                                ),
-                            ),
-                        ),
-                    )
-                ],
-            )
-        )
-        stmts.append(Barrier())
+        stmts += [nest.spread(width, partial(halved_at, offset=expr.index(half))), Barrier()]
         half //= 2
-    return stmts, nest.let(Load(shared, (expr.index(0),), reduce.dtype), stmts, "r")
+    return stmts
 
 
 def _is_quick(body: Expr, along: Sequence[Var]) -> bool:
