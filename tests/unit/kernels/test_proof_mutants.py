@@ -108,7 +108,7 @@ def tries_of(kernel: Kernel, names: Sequence[str], rng: np.random.Generator) -> 
         dims = {name: int(rng.choice(among)) for name in names}
         try:
             buffers = {b.name: _contents(b, dims, number, rng) for b in kernel.buffers}
-        except (ArithmeticError, ValueError):  # a negative extent
+        except (ArithmeticError, ValueError):  # an extent that is negative, or too large
             continue
         if sum(a.size for a in buffers.values()) > ELEMENTS:
             continue
@@ -124,6 +124,8 @@ def _contents(
     there is to be relied on."""
     last = sum((_value(n, dims) - 1) * _value(s, dims) for n, s in _axes(buffer))
     size = 0 if any(_value(n, dims) <= 0 for n in buffer.shape) else last + 1
+    if size > ELEMENTS:
+        raise ValueError("too many elements to try")
     if buffer.dtype is DType.BOOL:
         return rng.integers(0, 2, size).astype(np.uint8)
     dtype = buffer.dtype.numpy
