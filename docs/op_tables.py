@@ -162,7 +162,7 @@ def _compiles(name: str, dtype: Any, target: str) -> bool:
     import aot
     from aot.backends.registry import Backends
     from aot.builder import Builder
-    from aot.driver.cpu_fallback import CpuFallback
+    from aot.driver.kernels import Kernels
     from aot.ir.record import REGISTRY
     from aot.options import CompileOptions, no_progress
     from aot.passes.base import PassContext, run_passes
@@ -180,13 +180,13 @@ def _compiles(name: str, dtype: Any, target: str) -> bool:
     try:
         run_passes(module, MODEL_PASSES, PassContext(options))
         run_passes(module, TARGET_PASSES, PassContext(options, machine))
-        found = CpuFallback.of(module, machine, None, Backends(options).of(machine).unrolled)
+        found = Kernels.of(module, machine, None, Backends(options).of(machine).unrolled)
         if machine.is_cpu:
             return True
         code = (
             Backends(options)
             .of(machine)
-            .compile(found.kernels, machine, no_progress, found.why_too_long)
+            .compile(found.made, machine, no_progress, found.fallback.why_too_long)
         )
     except (aot.CompileError, aot.UnsupportedError):
         return False
