@@ -57,7 +57,7 @@ class Assumptions:
 
     def __init__(self, facts: Iterable[Dim], bounds: Mapping[str, Interval]) -> None:
         self.facts = [f for f in facts if isinstance(f, DimExpr)]
-        self.facts += [f for fact in self.facts for f in _only_cases(fact)]
+        self.facts += [f for fact in self.facts for f in (*_only_cases(fact), *_weaker(fact))]
         self.bounds = bounds
 
     def with_facts(self, more: Sequence[Dim]) -> Assumptions:
@@ -153,6 +153,18 @@ def _only_cases(fact: DimExpr) -> Iterator[DimExpr]:
         left = [case for case in cases if not isinstance(case, int) or case >= 0]
         if len(left) == 1 and isinstance(left[0], DimExpr):
             yield left[0]
+
+
+def _weaker(fact: DimExpr) -> Iterator[DimExpr]:
+    """For each extremum that bounds a fact from one side, the fact with each of its arguments in
+    its place: `min(a, b) >= n` says that a is n or more."""
+    for monomial, coefficient in fact.terms:
+        atom = monomial[0]
+        if len(monomial) == 1 and isinstance(atom, Extremum) and atom.is_max == (coefficient < 0):
+            for arg in atom.args:
+                made = replaced(fact, atom, arg)
+                if isinstance(made, DimExpr):
+                    yield made
 
 
 def _cases(dim: DimExpr) -> Iterator[list[Dim]]:

@@ -18,6 +18,7 @@ from aot.builder import Builder
 from aot.errors import InternalError, ProofWarning
 from aot.frontends.text import import_text
 from aot.ir import dims
+from aot.ir.dim_parser import parse
 from aot.ir.dims import Dim
 from aot.ir.graph import Function, Module
 from aot.link import emit_program as emitter
@@ -351,6 +352,19 @@ N, M, K = (dims.symbol(name) for name in "NMK")
 )
 def test_proofs(dim: Dim, facts: tuple[Dim, ...], wanted: bool) -> None:
     assert is_nonnegative(dim, Assumptions(facts, {})) is wanted
+
+
+def test_what_limits_is_a_fact_of_its_own() -> None:
+    """Among others: a limit times what is not negative, and the limit again for the rest."""
+    texts = (
+        "min(64*max(T, 1), n) - n",
+        "2*T - 1",
+        "max(min((max(2*T - 1, 0) + 63)//64, 128), 1) - 1",
+        "max(min((T + 63)//64, 128), 1) - 1",
+    )
+    facts = [parse(text) for text in texts]
+    room = parse("256*T*max(T, 1) + 256*max(T, 1) - 4*T*n - 4*n")
+    assert is_nonnegative(room, Assumptions(facts, {"T": (1, None), "n": (0, None)}))
 
 
 @st.composite
