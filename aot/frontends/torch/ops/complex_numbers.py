@@ -20,7 +20,7 @@ from aot.frontends.torch.table import (
     UnsupportedNodeError,
     complex_op,
 )
-from aot.ir.dims import DimExpr
+from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Value
 
 Either = Union[Complex, Value, DimExpr, int, float, bool]
@@ -240,20 +240,25 @@ def power(n: Node, x: Complex, exponent: Number) -> Complex:
 _NONE, _ROOT, _WHOLE = range(3)  # by what is divided
 
 
-def _scaled(n: Node, x: Value, length: int, mode: int, *, is_inverse: bool) -> Value:
+def _scaled(n: Node, x: Value, length: Dim, mode: int, *, is_inverse: bool) -> Value:
     """A transform as torch wants it scaled; ours divides an inverse by its length."""
+    if not isinstance(length, int):
+        if mode == (_WHOLE if is_inverse else _NONE):
+            return x
+        number = n.value(length, x.type.dtype)
+        number = n("sqrt", number) if mode == _ROOT else number
+        return n("mul" if is_inverse else "div", x, number)
     factor = float(length) if is_inverse else 1.0
     factor /= {_NONE: 1.0, _ROOT: math.sqrt(length), _WHOLE: float(length)}[mode]
     return x if factor == 1 else n("mul", x, factor)
 
 
 def _along(
-    n: Node, x: Value, axis: int, mode: int, is_inverse: bool, length: int | None = None
+    n: Node, x: Value, axis: int, mode: int, is_inverse: bool, length: Dim | None = None
 ) -> Value:
     """A transform of interleaved numbers over one dim; one-sided where a length is given, or where
     the numbers are real."""
-    extent = fourier.known_extent(x.type.dims[axis], "the number of elements")
-    whole = extent if length is None else length
+    whole = x.type.dims[axis] if length is None else length
     made = fourier.dft(n, x, axis, whole, is_inverse=is_inverse, is_onesided=length is not None)
     return _scaled(n, made, whole, mode, is_inverse=is_inverse)
 
@@ -262,8 +267,7 @@ def _along(
 def real_transform(n: Node, x: Value, axes: Sequence[int], mode: int, onesided: bool) -> Complex:
     *others, last = (n.axis(a, x.type.rank) for a in axes)
     spread = n.reshape(x, (*x.type.dims, 1))
-    extent = fourier.known_extent(x.type.dims[last], "the number of elements")
-    made = _along(n, spread, last, mode, False, extent if onesided else None)
+    made = _along(n, spread, last, mode, False, x.type.dims[last] if onesided else None)
     for axis in others:
         made = _along(n, made, axis, mode, False)
     return _separate(n, made)
@@ -278,7 +282,7 @@ def transform(n: Node, x: Complex, axes: Sequence[int], mode: int, is_forward: b
 
 
 @complex_op("aten._fft_c2r.default")
-def inverse_to_real(n: Node, x: Complex, axes: Sequence[int], mode: int, length: int) -> Value:
+def inverse_to_real(n: Node, x: Complex, axes: Sequence[int], mode: int, length: Dim) -> Value:
     *others, last = (n.axis(a, x.real.type.rank) for a in axes)
     made = _interleaved(n, x)
     for axis in others:

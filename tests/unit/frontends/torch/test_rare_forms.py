@@ -97,3 +97,19 @@ def test_open_extents_are_scaled_as_floats_are(t: Any) -> None:
     length = t.export.Dim("length", min=900, max=4000)
     others = [[t.arange(float(n)).sin().reshape(1, 1, n)] for n in (900, 901, 910, 1000, 1110)]
     check(functions, [t.ones(1, 1, 1200)], {"x0": {2: length}}, others, tolerance=2e-4)
+
+
+def test_transforms_of_open_lengths(t: Any) -> None:
+    fft = t.fft
+    functions: Functions = {
+        "rfft": lambda x: t.view_as_real(fft.rfft(x)),
+        "fft": lambda x: t.view_as_real(fft.fft(x, norm="ortho")),
+        "there and back": lambda x: fft.irfft(
+            fft.rfft(x, norm="forward"), x.shape[1], norm="forward"
+        ),
+        "even": lambda x: fft.irfft(fft.rfft(x)[:, : x.shape[1] // 4 + 1]),
+        "inverse": lambda x: fft.ifft(fft.fft(x) * 2, norm="backward").real,
+        "columns": lambda x: t.view_as_real(fft.fft2(x, norm="forward")),
+    }
+    others = [[t.randn(3, length)] for length in (8, 9, 17, 40)]
+    check(functions, [t.randn(3, 12)], {"x0": {1: "length"}}, others, tolerance=4e-6)
