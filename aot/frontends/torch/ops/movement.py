@@ -34,6 +34,15 @@ def reshape(n: Node, x: Value, *shape: object) -> Value:
     return n.reshape(x, n.dims)
 
 
+@torch_op("aten.resize.default")
+def resize(n: Node, x: Value, shape: Sequence[Dim], memory_format: object = None) -> Value:
+    """The first elements under other dims; what there is beyond all of them torch leaves open."""
+    count, wanted = x.type.element_count, dims.product(n.dims)
+    if not isinstance(count, int) or not isinstance(wanted, int) or wanted > count:
+        raise UnsupportedNodeError(f"{count} elements resized to {wanted} are not supported")
+    return n.reshape(sliced(n, n.reshape(x, (count,)), 0, 0, wanted), n.dims)
+
+
 @torch_op("aten.view.dtype")
 def view_as_type(n: Node, x: Value, dtype: DType) -> Value:
     if dtype.bits != x.type.dtype.bits or DType.BOOL in (dtype, x.type.dtype):

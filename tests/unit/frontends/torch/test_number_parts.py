@@ -90,6 +90,7 @@ def test_distances_and_products(t: Any) -> None:
         "copies": lambda x, y: (
             *(t.narrow_copy(x, 1, 1, 2), t.permute_copy(x, (2, 0, 1))),
             *t.unbind_copy(x, 0),
+            x.clone().resize_(3, 5),
         ),
     }
     check(functions, [x, y], tolerance=4e-6)

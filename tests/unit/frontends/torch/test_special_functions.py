@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import aot
-from tests.support.torch_modules import imported, interpreted, module_of
+from tests.support.torch_modules import check, imported, interpreted, module_of
 
 MOST_ULP = 4.0
 Exact = Callable[[Any], Any]
@@ -125,3 +125,20 @@ def test_functions_at_their_ends(t: Any) -> None:
     ]
     for ours, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
+
+
+def test_orthogonal_polynomials(t: Any) -> None:
+    """Of degrees that are elements, or one number."""
+    x = t.tensor([-1.0, -0.7, 0, 0.3, 1, 1.5, 2])[:, None]
+    degrees = t.tensor([-1, 0, 1, 2, 5, 9, 12])
+    names = [
+        *(f"{shift}chebyshev_polynomial_{kind}" for shift in ("", "shifted_") for kind in "tuvw"),
+        *("hermite_polynomial_h", "hermite_polynomial_he"),
+        *("laguerre_polynomial_l", "legendre_polynomial_p"),
+    ]
+    calls = {name: getattr(t.special, name) for name in names}
+    functions = {
+        name: lambda x, n, call=call: (call(x, n), call(x, 3), call(0.25, n))
+        for name, call in calls.items()
+    }
+    check(functions, [x, degrees], tolerance=1e-5)
