@@ -49,7 +49,7 @@ def test_lanes_go_along_channels(opened: str) -> None:
     """Elements one by one would gather the channels."""
     target = targets.load("x86-64-v4")
     kernel = lower(of(2, (64, 8, 8), 7, 2, opened=opened).function(), target)
-    assert any(s.name == "acc" and s.shape[-1] == 16 for s in kernel.scratch)
+    assert kernel.rules == ("windows/members",)
     loops = [x for x in walk(kernel.body) if isinstance(x, For) and x.kind is LoopKind.VECTOR]
     assert {loop.extent for loop in loops} >= {16}
 
@@ -76,4 +76,4 @@ def test_planes_that_are_stored_channels_last(kernel: int) -> None:
 )
 def test_where_stores_run_by_planes(size: tuple[int, int, int], is_by_planes: bool) -> None:
     kernel = lower(of(1, size, 3, 1, left=PLANES).function(), targets.load("x86-64-v4"))
-    assert any(s.name == "rows" for s in kernel.scratch) == is_by_planes
+    assert (kernel.rules == ("windows/by_planes",)) == is_by_planes

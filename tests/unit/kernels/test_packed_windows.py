@@ -28,7 +28,7 @@ def depthwise(sizes: tuple[int, int, int], kernel: int, stride: int, pad: int, e
 
 
 def holds_lines(kernel: Kernel) -> bool:
-    return any(s.name == "held" and len(s.shape) == 3 for s in kernel.scratch)
+    return kernel.rules == ("windows/packed",)
 
 
 @pytest.mark.parametrize("end", ["", "residual"])

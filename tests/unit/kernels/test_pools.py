@@ -71,7 +71,7 @@ def numbers(shape: tuple[int, ...], seed: int = 3) -> Array:
 
 
 def is_apart(kernel: Kernel) -> bool:
-    return any(s.name == "lines" for s in kernel.scratch)
+    return bool({"windows/pools", "windows/plane_pools"} & set(kernel.rules))
 
 
 WINDOWS = [
