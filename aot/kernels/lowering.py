@@ -195,8 +195,8 @@ class _Start:
         return Work(self.nest, self.output, self.made, ops, is_alone=True, build_part=_part)
 
     def nests(self, build: Callable[[Work], Loops]) -> Loops:
-        """All its loop nests, as `build` builds them; of stages that one nest stores, those of
-        others are loaded."""
+        """All its loop nests, each built by `build`. A later nest loads what an earlier one
+        stores."""
         if self.is_alone:
             return build(self.work)
         own = dict(zip(self.function.results, self.results, strict=True))

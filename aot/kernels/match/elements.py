@@ -34,8 +34,8 @@ class Elements:
 
     @cached_property
     def wide(self) -> Nest:
-        """With as many lanes as a vector has of the widest elements, where all are narrower than
-        those that lanes are counted for."""
+        """A nest whose vectors are full of the widest elements in use. The plan counts lanes of 32
+        bits, where all elements may be narrower."""
         nest, output = self._nest, self.in_vectors
         places = [i for value in output.values for x in expr.loads(value) for i in x.indices]
         if any(map(expr.loads, places)) and not nest.target.looks_up_bytes:
@@ -75,8 +75,8 @@ def _grouped(output: Output) -> tuple[int, int] | None:
 
 
 def groups_of(output: Output) -> Iterator[tuple[int, int, int]]:
-    """Axes that the address takes apart, the size of their groups, and that of the last if it is
-    not whole."""
+    """The axes that a packed result's address divides by a constant. Yields each axis's number,
+    the constant, and the remainder of its extent."""
     for e in expr.nodes(output.address):
         if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
             continue

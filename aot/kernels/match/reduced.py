@@ -1,6 +1,6 @@
-"""The reductions of a nest, and the axes of its result on which none of them depends.
+"""The reductions of a nest, and its free axes, on which no reduction depends.
 
-Owns the order in which their axes stand. Owns no loops.
+Owns the order of their axes. Owns no loops.
 """
 
 from __future__ import annotations

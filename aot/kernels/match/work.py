@@ -97,9 +97,8 @@ class Work:
 
     @cached_property
     def reduced(self) -> Reduced:
-        """Its reductions, those inside of others written out; where one value of each serves many
-        elements of a CPU, their axes are in the order of memory, so that lanes and the lines of a
-        cache are one."""
+        """Its reductions. Those inside of others are written out. On a CPU, if a reduction serves
+        several elements, its axes are in the order of memory."""
         output = self.output
         while (pair := nested(output)) is not None:
             output = written_out(output, pair[0])
@@ -110,7 +109,7 @@ class Work:
 
     @cached_property
     def window(self) -> Window | None:
-        """The window that it is, of which all elements have reductions of their own."""
+        """The window that it is; None where it is none, or a reduction serves several elements."""
         found = self.reduced
         return None if found.free else find_window(self.nest, found.output, found.reduces)
 

@@ -20,9 +20,9 @@ from aot.kernels.nest.nest import Nest
 @dataclass(frozen=True)
 class Rule:
     """Attributes:
-    name: what is printed, and what tests ask for: "windows/pools".
-    classes: of the plans that it may build.
-    match: what builds a nest, or None where it is none of the rule's.
+    name: printed in an executable's text and reports, such as "windows/pools".
+    classes: the plan's schedule classes that the rule may serve.
+    match: the builder of a nest's loops; None where the rule does not apply.
     """
 
     name: str
