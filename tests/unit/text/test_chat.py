@@ -176,7 +176,8 @@ def test_a_template_of_a_stranger_ends(
     template: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its process, within its limits, with one line of why."""
-    monkeypatch.setattr(template_worker, "CPU_SECONDS", 1)
+    if template is ENDLESS:  # others end by themselves, on a slow machine later
+        monkeypatch.setattr(template_worker, "CPU_SECONDS", 1)
     if reason is None:
         assert [part.text for part in render(template, said("x"))] == [template]
         return
