@@ -172,6 +172,8 @@ def module_of(case: Case) -> tuple[Module, list[Array]] | None:
         return None
     if prod(n for _, n in case.extents) > BOUND:
         return None
+    if any(n < 0 for shape in made.shapes for n in shape):
+        return None  # an open window is larger than what it slides over
     rng = np.random.default_rng(7)
     arrays = [
         draw(TensorType(v.type.dtype, shape), *ends, rng)
