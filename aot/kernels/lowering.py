@@ -1,4 +1,4 @@
-"""From an executable to its kernel: buffers and parameters, then the schedule that the plan chose.
+"""From an executable to its kernel: buffers and parameters, then the rule of each loop nest.
 
 Requires an executable of ops with `compute` (or one recurrence) whose function says which buffer
 class each operand and result has. Never looks at the rest of the program.
