@@ -100,6 +100,11 @@ def rules_of(function: Function, target: Target) -> tuple[str, ...]:
     return tuple(names)
 
 
+def gain_of(rules: Sequence[str]) -> float:
+    """How many times as long loop nests may take by other rules than those that are named."""
+    return max((BY_NAME[name].gain for name in rules if name in BY_NAME), default=1.0)
+
+
 def _lower(
     function: Function,
     target: Target,

@@ -51,7 +51,7 @@ from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
 from aot.ir.record import Call, call_of, contraction_of
 from aot.ir.schedule import Schedule
-from aot.kernels.lowering import rules_of
+from aot.kernels.lowering import gain_of, rules_of
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.outline import record_schedule
 from aot.passes.specialise.slots import (
@@ -73,10 +73,8 @@ __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
 # how much more all dispatches may cost together, in the estimate, by `--optimize`; what is promised
 # of `balanced` is 0.05
 BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
-# what a kernel costs more, beside its estimate, that another rule builds than those of its members:
-# three times as much was measured, of depthwise windows over planes; and the bound from which on
-# code is to be small, whichever rule builds it
-OTHER_RULE, LARGE_BOUND = 2.0, 1.0
+# from this bound on code is to be small, whichever rule builds it
+LARGE_BOUND = 1.0
 _BY_EXTENTS = (Schedule.REDUCTION, Schedule.PLANES, Schedule.INNER)
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
@@ -470,12 +468,13 @@ class _Rules:
         self._target = target
         self._known: dict[Function, tuple[str, ...]] = {}
 
-    def are_kept(self, part: _Part) -> bool:
-        """Whether the one kernel of a part has the rules of its members' own."""
+    def lost(self, part: _Part) -> float:
+        """What the one kernel of a part may cost more than its estimate, as a share of that: what
+        the rules of its members gain, where others build it."""
         own = {self._of(m.function) for m in part.members if m.has_known_extents}
-        if not own:
-            return True
-        return len(own) == 1 and own == {rules_of(_shared(part, self._target)[0], self._target)}
+        if not own or own == {rules_of(_shared(part, self._target)[0], self._target)}:
+            return 0.0
+        return max(gain_of(rules) for rules in own) - 1
 
     def _of(self, function: Function) -> tuple[str, ...]:
         if function not in self._known:
@@ -531,9 +530,9 @@ class _Parts:
             made = step.made()
             if self.rules is not None and not step.is_priced:
                 step.is_priced = True
-                if not self.rules.are_kept(made):
-                    step.share = OTHER_RULE
-                    step.lost += OTHER_RULE * made.cost(made.tiles, made.dynamic)
+                step.share = self.rules.lost(made)
+                if step.share:
+                    step.lost += step.share * made.cost(made.tiles, made.dynamic)
                     heappush(self.heap, step)  # others cost less now
                     continue
             if room is not None:

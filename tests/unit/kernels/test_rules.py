@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def test_a_rule_that_does_not_match_leaves_nothing_behind(monkeypatch: pytest.Mo
                 failed.append(rule.name)
             return found
 
-        return Rule(rule.name, rule.classes, match)
+        return replace(rule, match=match)
 
     monkeypatch.setattr(lowering, "RULES", tuple(map(watched, table.RULES)))
     for sample in SAMPLES:
