@@ -40,7 +40,11 @@ def needs_of_function(function: Function) -> tuple[Need, ...]:
 def _of_slice(step: Slice, source: tuple[Dim, ...]) -> Iterator[Need]:
     ends = zip(step.starts, step.stops, step.steps, source, strict=True)
     for axis, (start, stop, by, extent) in enumerate(ends):
-        first, behind = (start, stop) if by > 0 else (dims.add(stop, 1), dims.add(start, 1))
+        # a stop may lie behind the end, by less than a step
+        span = dims.add(stop, dims.multiply(start, -1))
+        count = dims.ceil_divide(span, by)
+        last = dims.add(start, dims.multiply(dims.add(count, -1), by))
+        first, behind = (start, dims.add(last, 1)) if by > 0 else (last, dims.add(start, 1))
         what = f"axis {axis} of its input is too short"
         yield from (Need(0, first, what), Need(behind, extent, what))
 
