@@ -20,9 +20,9 @@ from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.blocked_weights import BlockedTiles
+from aot.kernels.rules.products.blocked_weights import BlockedTiles, PlacedBlocks
 from aot.kernels.rules.products.dots import DotAxes, StagedRows
-from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
@@ -263,7 +263,7 @@ def _row_bytes(blocks: Blocks, form: WordForm) -> int:
     return -(-blocks.k // blocks.per_word) * blocks.per_word * form.staged.bytes + 4 * blocks.count
 
 
-class DotBlocks(Placed):
+class DotBlocks(PlacedBlocks):
     """A register tile of such a product at its place."""
 
     def __init__(
@@ -292,16 +292,6 @@ class DotBlocks(Placed):
         self.scales = builder.scratch("scales", F32, vectors)
         self.zeros = builder.scratch("zeros", F32, vectors)
         self.minimums = builder.scratch("minimums", F32, vectors)
-
-    @property
-    def _may_begin_with_bias(self) -> bool:
-        return False
-
-    def _sum(self) -> list[Stmt]:
-        blocks = self.weights.blocks
-        whole, rest = divmod(blocks.k, blocks.block)
-        stmts = self.nest.serial(whole, lambda b: self._block(b, blocks.block), "b")
-        return stmts + (self._block(expr.index(whole), rest) if rest else [])
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
         """The products of a block, of which `terms` are there."""

@@ -7,6 +7,7 @@ the scales in it, and serves all register tiles of a group of rows. Chooses no t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -159,14 +160,14 @@ class DecodedRow(Tile):
         return _PlacedRow(self, values, first, start).build()
 
 
-class _PlacedRow(Placed):
-    """Such a row at its place."""
+class PlacedBlocks(Placed, ABC):
+    """A register tile whose sums are made block by block of the weights.
 
-    def __init__(self, tile: DecodedRow, values: Values, first: Expr, start: Expr) -> None:
-        super().__init__(tile, values, first, start)
-        self.weights = tile.weights
-        self.part = tile.part
-        self.lefts = tile.lefts
+    Attributes:
+        weights: whose blocks its sums run over.
+    """
+
+    weights: StoredWeights
 
     @property
     def _may_begin_with_bias(self) -> bool:
@@ -177,6 +178,20 @@ class _PlacedRow(Placed):
         whole, rest = divmod(blocks.k, blocks.block)
         stmts = self.nest.serial(whole, lambda b: self._block(b, blocks.block), "b")
         return stmts + (self._block(expr.index(whole), rest) if rest else [])
+
+    @abstractmethod
+    def _block(self, block: Expr, terms: int) -> list[Stmt]:
+        """The sums of a block, of which `terms` are there."""
+
+
+class _PlacedRow(PlacedBlocks):
+    """Such a row at its place."""
+
+    def __init__(self, tile: DecodedRow, values: Values, first: Expr, start: Expr) -> None:
+        super().__init__(tile, values, first, start)
+        self.weights = tile.weights
+        self.part = tile.part
+        self.lefts = tile.lefts
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
         """The sums of a block, of which `terms` are there, times its scales."""
