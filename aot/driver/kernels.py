@@ -56,9 +56,11 @@ class Kernels:
                 if apart is not None:
                     alignments[apart.name] = known
                     waiting.append(apart)
-            function.schedule = recorded(function, kernel)
             kernels.made.append(kernel)
-            if begin is not None and not why:
+            if why:
+                continue
+            function.schedule = recorded(function, kernel)
+            if begin is not None:
                 begin(kernel, target)
         return kernels
 
