@@ -73,9 +73,11 @@ def distinct_slices(
 
 
 def runs(place: Place, x: Value, axis: int) -> tuple[Value, Value, Value]:
-    """The runs of equal slices of x along an axis, neighbours of which differ in an element: where
-    each is first, i64[n]; the run of each slice, i64[N]; and how long they are, i64[n]. NaN differs
-    from NaN."""
+    """The runs of equal slices of x along an axis. NaN differs from NaN.
+
+    Returns the first slice of each run, i64[n]; the run of each slice, i64[N]; and the length of
+    each run, i64[n].
+    """
     count = x.type.dims[axis]
     if count == 0:
         return _of_nothing(place)

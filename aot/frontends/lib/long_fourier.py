@@ -65,8 +65,7 @@ def _of_prime(b: Place, x: Value, n: int, is_inverse: bool) -> Value:
 
 
 def _unit(turns: Array, count: int, is_inverse: bool) -> Array:
-    """Numbers on the unit circle, `turns / count` of a turn on; turned the other way unless
-    `is_inverse`."""
+    """Numbers on the unit circle at `turns / count` of a turn; clockwise unless `is_inverse`."""
     angles = turns % count * (2 * math.pi / count)
     return np.asarray(np.cos(angles) + (1j if is_inverse else -1j) * np.sin(angles))
 

@@ -1,4 +1,4 @@
-"""Which dims a Squeeze without axes drops: those of extent 1, some of which only a run knows."""
+"""The dims that a Squeeze without axes drops. An open dim may turn out to be 1 in a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aot.ir.graph import Assumption
 
 
 def single(place: Place, shape: Sequence[Dim], declared: int | None) -> list[int]:
-    """The dims of `shape` that are 1. Which of the open ones are, the rank says that the model
-    declares of the result; without one none is. A run checks it.
+    """The dims of `shape` that are 1. The declared rank of the result says how many open dims are;
+    without a declared rank none is. A run checks them.
 
     Raises:
         UnsupportedNodeError: the rank leaves it open which are.

@@ -1,5 +1,5 @@
-"""ONNX's Reshape, where 0 keeps a dim and -1 is what is left, as constants, dims, or computed; and
-Squeeze and Unsqueeze."""
+"""ONNX's Reshape, Squeeze and Unsqueeze. The shape of a Reshape may be constant or computed; its 0
+keeps a dim, its -1 is inferred from the other extents."""
 
 from __future__ import annotations
 

@@ -327,14 +327,14 @@ def inverse(n: Node, x: Value, checks: bool = False) -> Any:
 
 @torch_op("aten.linalg_tensorinv.default")
 def inverse_of_tensor(n: Node, x: Value, count: int = 2) -> Value:
-    """Of the matrix of which the first dims are the rows."""
+    """The inverse of x as a matrix, whose rows are its first `count` dims."""
     height, width = (dims.product(part) for part in (x.type.dims[:count], x.type.dims[count:]))
     flat = n.reshape(x, (height, width))
     return n.reshape(_solution(n, flat, _identity(n, (), height, x.type.dtype))[0], n.dims)
 
 
 def _solution_of(n: Node, x: Value, right: Value, left: bool) -> tuple[Value, Value, Value]:
-    """Of a vector or matrix on the right; or with A on its right, if not `left`."""
+    """The solution for a vector or matrix `right`: of A X = B, or of X A = B if not `left`."""
     is_vector = right.type.rank == 1 or (
         right.type.rank == x.type.rank - 1 and right.type.dims == x.type.dims[:-1]
     )

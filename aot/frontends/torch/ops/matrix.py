@@ -77,7 +77,7 @@ def trilinear(
 
 @torch_op("aten._pdist_forward.default")
 def distances_of_pairs(n: Node, x: Value, p: Number) -> Value:
-    """Of each pair of rows the norm of their difference."""
+    """The p-norm of the difference of each pair of rows."""
     (count,) = static_extents(x.type.dims[:1], "a number of rows")
     n.check_computed(count * count, "its table of pairs")
     first, second = (n.constant(part.astype(np.int64)) for part in np.triu_indices(count, 1))

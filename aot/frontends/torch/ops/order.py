@@ -247,7 +247,7 @@ def unique_in_runs(
     with_counts: bool = False,
     axis: int | None = None,
 ) -> list[Value]:
-    """Of each run of equal elements, or slices, one; NaN is equal to nothing."""
+    """One element, or slice, of each run of equal ones. NaN is equal to nothing."""
     whole = _vector(n, x) if axis is None else x
     at = 0 if axis is None else n.axis(axis, x.type.rank)
     firsts, inverse, counts = distinct.runs(n, _comparable(n, whole), at)

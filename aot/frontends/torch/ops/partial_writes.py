@@ -138,7 +138,7 @@ def as_strided_scatter(
     strides: Sequence[Dim],
     offset: Dim | None = None,
 ) -> Value:
-    """Of places that are met more than once the last source counts."""
+    """x with `source` written by strides. The last write to a place counts."""
     start, *known = static_extents([offset or 0, *shape, *strides], "a stride")
     places = np.full((), start, np.int64)
     for extent, stride in zip(known[: len(shape)], known[len(shape) :], strict=True):
