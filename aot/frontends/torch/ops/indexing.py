@@ -77,8 +77,8 @@ def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
 _OF_TRUTHS = {"add": "max", "mul": "min", "max": "max", "min": "min"}
 
 
-def _of_truths(n: Node, x: Value, source: Operand, write: Callable[..., Value]) -> Value:
-    """A write of truths that reduces those which meet, by their numbers."""
+def of_truths(n: Node, x: Value, source: Operand, write: Callable[..., Value]) -> Value:
+    """A write of truths that reduces those in one place, as the numbers 0 and 1."""
     return n("less", 0, write(n.cast(x, DType.I32), n.value(source, DType.I32)))
 
 
@@ -87,7 +87,7 @@ def scattered(
 ) -> Value:
     if x.type.dtype is DType.BOOL and reduction in _OF_TRUTHS:
         how = _OF_TRUTHS[reduction]
-        return _of_truths(n, x, source, lambda a, b: scattered(n, a, dim, indices, b, how))
+        return of_truths(n, x, source, lambda a, b: scattered(n, a, dim, indices, b, how))
     rank = max(x.type.rank, 1)
     axis = n.axis(dim, rank)
     indices = n.cast(_ranked(n, indices, rank), I64)
@@ -140,7 +140,7 @@ def into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduct
     """Slices along a dim in the places that indices say; a number is a vector of one."""
     if x.type.dtype is DType.BOOL and reduction in _OF_TRUTHS:
         how = _OF_TRUTHS[reduction]
-        return _of_truths(n, x, source, lambda a, b: into_rows(n, a, dim, indices, b, how))
+        return of_truths(n, x, source, lambda a, b: into_rows(n, a, dim, indices, b, how))
     if x.type.rank == 0:
         vector = n.reshape(x, (1,))
         return n.reshape(into_rows(n, vector, dim, indices, source, reduction), ())
@@ -333,7 +333,7 @@ def index_put(
     if not accumulate:
         made = write(moved, part, "none")
     elif x.type.dtype is DType.BOOL:
-        made = _of_truths(n, moved, part, lambda a, b: write(a, b, "max"))
+        made = of_truths(n, moved, part, lambda a, b: write(a, b, "max"))
     else:
         made = write(moved, part, "add")
     return permute(n, made, [order.index(d) for d in range(x.type.rank)])

@@ -10,7 +10,7 @@ import numpy as np
 
 from aot.frontends.lib.builder import static_extents
 from aot.frontends.torch.ops.elementwise import truth
-from aot.frontends.torch.ops.indexing import into_rows, one_after_another, scattered
+from aot.frontends.torch.ops.indexing import into_rows, of_truths, one_after_another, scattered
 from aot.frontends.torch.table import Node, UnsupportedNodeError, torch_op
 from aot.ir.dims import Dim
 from aot.ir.graph import ConstantData, Value
@@ -44,8 +44,7 @@ def _reduced(
     dtype, source = x.type.dtype, n.cast(source, x.type.dtype)
     if dtype is DType.BOOL:
         kind = {"sum": "amax", "prod": "amin"}.get(reduce, reduce)
-        numbers = n.cast(x, DType.I32), n.cast(source, DType.I32)
-        return n("less", 0, _reduced(n, *numbers, kind, includes_self, write))
+        return of_truths(n, x, source, lambda a, b: _reduced(n, a, b, kind, includes_self, write))
     if includes_self and reduce != "mean":
         return write(x, source, _REDUCTIONS[reduce])
     zeros = n.emit("fill", shape=x.type.dims, value=ConstantData(np.zeros((), np.int64)))
