@@ -61,7 +61,9 @@ def squares(function: Function) -> set[Value]:
 
 
 def _look_into(region: Op, powers: set[Value], found: dict[Value, None]) -> None:
-    """Adds the results of a region that are squares to `powers`, and of what to `found`."""
+    """Adds a region's results that are squares to `powers`, and the values that are squared to
+    `found`.
+    """
     (block,) = region.blocks
     outer: dict[Value, Value] = {
         a: v for a, v in zip(block.args, region.operands, strict=True) if v is not None

@@ -129,7 +129,9 @@ def _bytes_of(op: Op, executable: Function, env: Mapping[str, Dim]) -> Dim:
 
 
 def _size(type: TensorType) -> Dim:
-    """Of its elements; a view of a part of a buffer spans others that are not touched."""
+    """Bytes of the elements themselves; a view of a part of a buffer spans others that are not
+    touched.
+    """
     return type.dtype.storage_bytes(type.element_count)
 
 

@@ -11,7 +11,9 @@ from aot.ir.record import Kind
 
 
 def permutation_of(op: Op) -> tuple[int, ...] | None:
-    """p such that result dim d of the op is dim p[d] of its operand, if it only reorders dims."""
+    """The permutation p with result dim d equal to operand dim p[d], if the op only reorders dims;
+    else None.
+    """
     if op.record.kind is not Kind.MOVEMENT or len(op.operands) != 1 or op.record.compute is None:
         return None
     (accesses,) = accesses_of(op)

@@ -45,16 +45,17 @@ def may_be_tiled(width: int) -> bool:
 
 
 def are_near(read: int, width: int, taps: int) -> bool:
-    """Whether the terms of a vector of columns, `width` in all out of `read`, are in a pair of
-    vectors, where positions are those of a resize."""
+    """Whether the source elements for a vector of columns are always within one pair of vectors,
+    for a resize of `read` elements to `width` by `taps` terms each.
+    """
     span = -(-(LANES - 1) * read // width) + taps
     return read <= PAIR or (span < PAIR and read <= MOST_ELEMENTS)
 
 
 def ring_of(width: int, taps: int, row_taps: int, target: Target) -> tuple[int, int] | None:
-    """How many lines of resampled rows are made together, and how many scratch holds, a power of
-    two: beside those the lines that a row before it wants. None where that is too much, beside what
-    tables say of `width` columns of `taps` terms."""
+    """(resampled rows made together, rows that scratch holds, a power of two). None where these
+    rows, with the tables of `width` columns of `taps` terms, exceed the target's scratch.
+    """
     line = _line_bytes(width)
     for together in (4, 2, 1):
         lines = 1 << (row_taps + together - 2).bit_length()

@@ -204,8 +204,10 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
 
 
 def _reduced_once(stage: Stage) -> int:
-    """Leading dims of a stage's result that all of its reductions depend on, and that a contraction
-    has beside its rows and columns, of which its tiles want several."""
+    """The number of leading dims of a stage's result over which no reduction is shared: all of its
+    reductions depend on them, and in a contraction they are batch dims, since tiles want several
+    rows and columns.
+    """
     count = stage.result.type.rank
     for op in stage.ops:
         if op.record.compute is None:
@@ -223,8 +225,9 @@ def _reduced_once(stage: Stage) -> int:
 
 
 def _gathered_by_line(stage: Stage) -> int:
-    """Leading dims of a stage's result that leave it several lines, where tables say which elements
-    of a line neighbours read: what they say is found once for all lines."""
+    """The number of leading dims of a stage's result that leave it at least two dims where elements
+    are gathered along the innermost dim by a table: the table is then decoded once for all rows.
+    """
     type = stage.result.type
     order = memory_order(type)
     for op in stage.ops:
@@ -248,8 +251,9 @@ def _batch_dims(contraction: ContractionDims) -> int:
 
 
 def _side_by_side(stage: Stage, count: int, unknown: int) -> int:
-    """Elements of one index of the first `count` dims that lanes may do together: of the result, or
-    of what is reduced where neighbours of that lie side by side."""
+    """How many elements lanes may compute together at one index of the first `count` dims: elements
+    of the result, or terms of a reduction that are contiguous in memory.
+    """
     most = estimate(dims.product(stage.result.type.dims[count:]), unknown)
     for op in stage.ops:
         for accesses in accesses_of(op) if op.record.compute is not None else ():

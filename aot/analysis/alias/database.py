@@ -32,9 +32,10 @@ from aot.ir.types import TensorType
 
 @dataclass
 class AliasCounts:
-    """Databases built inside `count_alias`, those of them and of others that were solved there, and
-    updates of any: changes of a function that one took in, other than by seeing that they write
-    nothing."""
+    """Counts of work on alias databases inside `count_alias`: databases that were built, times that
+    any database was solved from scratch, and incremental updates (a change of a function that a
+    database took in, other than one that provably writes nothing).
+    """
 
     builds: int = 0
     solves: int = 0
@@ -261,8 +262,9 @@ class AliasDb(Listener):
         self._touch()
 
     def copy(self, source: Value, to: Value) -> None:
-        """`to`, a value of a block that is being made outside of the function, is what `source`
-        is. Once the block is in the function, what `to` is follows from there."""
+        """Records that `to`, a value of a block under construction, aliases exactly what `source`
+        does. Once the block is in the function, the aliases of `to` are derived from there.
+        """
         if to in self.facts.numbers:
             raise InternalError(f"{to!r} is known already")
         self._facts.draft(to, source)

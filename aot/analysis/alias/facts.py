@@ -18,13 +18,16 @@ from aot.ir.types import DType
 
 
 class AliasFacts:
-    """Attributes:
-    numbers: each value's number; numbers are never given again.
-    graph: what values may be; node `2 * number` is what it is, the next what it keeps.
-    writes: locations that ops write; right once `settle` is done.
-    owners: what brought a fresh location into being.
-    outside, states: locations of memory that others see too.
-    unknown_ops: ops of unknown effect.
+    """Alias facts of one function, updated as rewrites change it.
+
+    Attributes:
+        numbers: each value's number; a number is never reused.
+        graph: the points-to graph: node `2 * number` is what the value may be, the next node what
+            it keeps.
+        writes: locations that ops write; right once `settle` is done.
+        owners: the value that created each fresh location.
+        outside, states: locations of memory that others can see too.
+        unknown_ops: ops whose effects are not known.
     """
 
     def __init__(self, function: Function) -> None:

@@ -45,8 +45,9 @@ class WriteOrder:
         return self._first_write(effects.reads, here)
 
     def may_rise(self, op: Op, to: Op) -> bool:
-        """Whether what `op` reads is the same at the place of `to`, which is before it, and
-        nothing sees what it makes there."""
+        """Whether `op` may be moved up to the place of `to`, an earlier op: nothing between the two
+        writes what `op` reads, and `op` itself writes nothing.
+        """
         if self.db is None:
             return True
         effects = self.db.effects(op)

@@ -46,9 +46,10 @@ def _are_far(contraction: ContractionDims) -> bool:
 def tile_of_far_planes(
     contraction: ContractionDims, target: Target, lanes: int
 ) -> tuple[int, int] | None:
-    """A tile whose lanes go along rows, where it has best few columns and long pieces of these, as
-    all planes of a result want the same place of a cache and sums are so short that what is stored
-    counts; None of others."""
+    """The tile (columns, rows) of a product whose lanes run along rows: few columns and long runs
+    of rows, for results whose planes all map to the same cache sets and whose sums are so short
+    that stores dominate. None where that does not apply.
+    """
     terms, vectors = contraction.k, LONG_PIECE
     while 3 * vectors + 1 > target.vector_registers:
         vectors //= 2
@@ -67,8 +68,10 @@ def tile_of_far_planes(
 def tile_of_dense_rows(
     contraction: ContractionDims, target: Target, lanes: int
 ) -> tuple[int, int] | None:
-    """A tile whose lanes go along rows, and which has all of few columns that are neighbours in the
-    result's memory, so that it stores them interleaved; None of others."""
+    """The tile (columns, rows) of a product whose lanes run along rows and which covers all
+    columns, where these are few and contiguous in the result's memory, so that stores interleave
+    them. None where that does not apply.
+    """
     columns, rows = contraction.n, contraction.tile_extents[0]
     if not isinstance(columns, int) or not 1 < columns < lanes or is_across(contraction):
         return None

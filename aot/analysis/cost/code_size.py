@@ -57,7 +57,7 @@ class CodeModel(NamedTuple):
 
     @staticmethod
     def of(ops: Sequence[Op], call: Call) -> CodeModel:
-        """Of the ops of a stage, and the call of the heaviest."""
+        """The code model of a stage, from its ops and the call of the heaviest one."""
         elementwise = [op for op in ops if op.record.kind is Kind.ELEMENTWISE]
         cheap = sum(op.record.is_cheap for op in elementwise)
         contraction, taps, is_padded = call.contraction, 1, False
@@ -88,19 +88,19 @@ class Body(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Powers of two that the rows and columns of a stage are multiples of."""
+    """Powers of two that divide the rows and columns of a stage."""
 
     rows: int = 1
     columns: int = 1
 
     @staticmethod
     def of(call: Call, made: Plan) -> Steps:
-        """Of a stage whose heaviest op is `call`, which runs as `made` says."""
+        """The steps of a stage whose heaviest op is `call` and runs as the plan `made`."""
         rows, columns, _ = extents_of(call, made)
         return Steps(_step(rows), _step(columns))
 
     def with_(self, other: Steps) -> Steps:
-        """What those of both are multiples of."""
+        """The smaller steps of both: multiples of either are multiples of the result."""
         return Steps(min(self.rows, other.rows), min(self.columns, other.columns))
 
 
@@ -125,7 +125,7 @@ class StageCode:
 
     @property
     def form(self) -> str:
-        """Of its loops, as `code_bytes.py` has them."""
+        """The form of the stage's loops, a key of the table in `code_bytes.py`."""
         other = _OTHERS.get(self.code.kind)
         return other if other is not None else self.kernel.form
 

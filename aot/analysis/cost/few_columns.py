@@ -1,8 +1,8 @@
-"""Products of so few columns that most of a vector of these would be none: what lanes go along.
+"""Tiles of products with so few columns that vectors of columns would be mostly idle.
 
-Along the terms of the sums, where these are long, or along rows, which are then turned in
-registers. Pure functions of a contraction and a target's vectors; whose sums are of floats, the
-caller knows.
+Lanes run along the terms of the sums where these are long, or along rows, which are then transposed
+in registers. Pure functions of a contraction and a target's vectors; the caller has checked that
+the sums are of floats.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ LEAST_CHANNELS, LEAST_BAND, MOST_BAND = 12, 6, 32
 
 
 def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool:
-    """Whether a CPU's vectors hold rows that lie apart in memory, their terms side by side, and are
-    turned in registers: where a vector of columns, or the last of some, would be idle for the most
-    part. Targets that multiply by lanes lose nothing by that."""
+    """Whether a CPU loads rows of the left side as vectors of terms and transposes them in
+    registers, so that lanes run along rows: where a vector of columns, or the last one, would be
+    mostly idle. Targets that multiply by a lane don't need it.
+    """
     if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
         return False
     left, right = contraction.left, contraction.right
@@ -78,7 +79,7 @@ def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
 
 
 def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int]:
-    """Columns, and rows in whole vectors, of a tile of turned rows."""
+    """Columns, and rows in whole vectors, of a tile whose rows are transposed in registers."""
     columns, channels = contraction.n, contraction.channels
     assert isinstance(columns, int) and isinstance(channels, int)
     most = max(1, (target.vector_registers - 1) // (columns + 1))
@@ -88,8 +89,9 @@ def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tup
 
 
 def has_lanes_along_sum(contraction: ContractionDims, target: Target, lanes: int) -> bool:
-    """Whether a CPU's vectors hold terms of a sum: where they are neighbours in the memory of the
-    left side, and most of a vector of columns would be none."""
+    """Whether a CPU's lanes run along the terms of a sum: where terms are contiguous in the left
+    side's memory and a vector of columns would be mostly idle.
+    """
     if target.has_workgroups or lanes == 1:
         return False
     columns, channels = contraction.n, contraction.channels
@@ -130,8 +132,10 @@ def innermost(type: TensorType) -> int:
 
 
 def sums_by_tap(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int] | None:
-    """The tile of windows of few columns whose taps are summed first, each for all places of a
-    line, as columns of their own; None for any other."""
+    """The tile of a convolution with few columns that computes, for each place of an image row, the
+    sums of every tap as columns of their own, and adds shifted taps afterwards. None where that
+    does not apply.
+    """
     if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
         return None
     left, right, windows = contraction.left, contraction.right, contraction.windows

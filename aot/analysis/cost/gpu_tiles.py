@@ -94,9 +94,10 @@ def gpu_tile(extents: Extents, target: Target, lanes: int, least: int = 1) -> tu
 def staged_tile(
     contraction: ContractionDims, target: Target, lanes: int
 ) -> tuple[int, int, int, int] | None:
-    """Rows, of all windows, and columns of a workgroup that brings what it multiplies into shared
-    memory; by how many lanes a sum is shared, and how many terms are brought at a time. None where
-    that serves too few lanes, or the target has no use for it."""
+    """(rows of all windows, columns, lanes per sum, terms per stage) of a workgroup that stages its
+    operands in shared memory. None where such a tile would use too few lanes, or the target does
+    not stage.
+    """
     gpu = target.gpu
     if gpu is None or not gpu.staged_terms or contraction.accumulator is not DType.F32:
         return None
@@ -136,8 +137,9 @@ def staged_bytes(
 
 
 def row_stride(rows: int, terms: int) -> int:
-    """How many fours of a row's terms lie from one four of its terms to the next: such that eight
-    lanes next to each other store to all of a memory's eight banks of fours."""
+    """Stride, in vec4s, between consecutive vec4s of a row in shared memory: padded so that eight
+    neighbouring lanes store to eight different banks.
+    """
     step = 8 // min(8, terms // QUAD)
     return rows + (step - rows) % 8
 
@@ -220,8 +222,9 @@ def gpu_columns(target: Target) -> int:
 
 
 def gpu_lanes(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
-    """How a workgroup's lanes, of those that have sums of their own, stand along rows and columns
-    of its tile."""
+    """(lanes along rows, lanes along columns) of a workgroup's tile, from the lanes that have sums
+    of their own.
+    """
     across = max(1, columns // gpu_columns(target))
     along = max(1, min(lanes // across, rows))
     while rows % along:

@@ -57,7 +57,7 @@ class LayoutCosts:
         return record.compute is None or record.kind.has_handwritten_kernel
 
     def result(self, number: int, type: TensorType) -> float:
-        """Of writing result `number` as `type`."""
+        """The cost of writing result `number` as `type`."""
         if self.is_dense or self.map is not None:
             return 0.0
         if self.call.record is CONCAT:
@@ -69,7 +69,7 @@ class LayoutCosts:
         return count / lanes
 
     def operand(self, number: int, type: TensorType, result: TensorType) -> float:
-        """Of reading operand `number` as `type` where the first result is `result`."""
+        """The cost of reading operand `number` as `type` where the first result is `result`."""
         key = (number, type, result)
         if key not in self._known:
             self._known[key] = self._operand(number, type, result)
@@ -92,8 +92,9 @@ class LayoutCosts:
         return self._computed(number, type, result)
 
     def _positions(self, result: TensorType) -> float:
-        """Of positions of a grid, which are the same in all channels: in vectors along a line of
-        the result, or by itself each, where lanes run along channels."""
+        """The cost of computing a grid's positions, which are equal for all channels: in vectors
+        along the result's innermost dim, or one by one where lanes run along channels.
+        """
         count = _count([n for d, n in enumerate(result.dims) if d != 1])
         return POSITION * count / (1 if innermost(result) == 1 else self._lanes(result))
 
@@ -184,8 +185,10 @@ class LayoutCosts:
         return total
 
     def _repeated(self, read: Read, type: TensorType, result: TensorType) -> float:
-        """Of what is repeated along a result's innermost dim of few elements, one by one: vectors
-        run along the dim before it, and each element of theirs is stored that often."""
+        """The cost per element of a read that repeats along the result's short innermost dim:
+        vectors run along the dim before it, and each of their elements is stored once per repeat. 0
+        where the read is of another kind.
+        """
         wide = [d for d in memory_order(result) if result.dims[d] != 1]
         lanes = lanes_of_type(self.target, type)
         times = _count([result.dims[d] for d in wide[-1:]])
@@ -196,7 +199,7 @@ class LayoutCosts:
         return self._price(read, type, wide[-2], lanes) / times
 
     def _price(self, read: Read, type: TensorType, lane: int, lanes: int) -> float:
-        """Of one element of a read whose lanes run along variable `lane`."""
+        """The cost of one element of a read whose lanes run along variable `lane`."""
         # where movement asks a condition is known for whole segments, of which few fill a vector of
         # narrow elements
         is_asked = self.call.record.kind is not Kind.MOVEMENT or type.dtype.bits < 32
@@ -219,8 +222,9 @@ class LayoutCosts:
 
 
 def _around(accesses: Accesses, read: Read) -> list[int]:
-    """The variables that a read is done for: all of the result's, or those that a reduction has,
-    which is done once for all elements that it serves."""
+    """The variables whose loops surround a read: all of the result's, or, for a read inside
+    reductions, those that the reductions depend on together with its own axes.
+    """
     own = set(read.axes)
     inside = [r for r in accesses.reductions if own.issuperset(r.axes)]
     dims = {d for r in inside for d in r.dims} if inside else range(accesses.rank)
@@ -239,7 +243,7 @@ def lanes_of_type(target: Target, type: TensorType) -> int:
 
 
 def copy_cost(type: TensorType, target: Target) -> float:
-    """Of bringing a value from one order into another."""
+    """The cost of copying a value from one order of dims to another."""
     count = _count(type.dims)
     return DISPATCH + count + count / lanes_of_type(target, type)
 

@@ -227,8 +227,9 @@ def _is_line(contraction: ContractionDims, target: Target) -> bool:
 
 
 def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:
-    """Whether the scalars of rows are neighbours in the memory of the left side, for a target that
-    multiplies by lanes of what it loads."""
+    """Whether the scalars of neighbouring rows are contiguous in the left side's memory, for a
+    target that multiplies a vector by a lane of another.
+    """
     if not target.multiplies_by_lane or not contraction.accumulator.is_float:
         return False
     strides = {window.axis: window.stride for window in contraction.windows}
@@ -267,8 +268,10 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
 
 
 def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, int] | None:
-    """The stride and the taps of windows over lines of planes that are not neighbours, whose
-    scalars a target that multiplies by lanes loads as one piece of a line for all rows."""
+    """(stride, taps) of strided windows over planes whose scalars, on a target that multiplies by a
+    lane, load as one contiguous piece of an image row for all rows of the tile. None of other
+    windows.
+    """
     if not target.multiplies_by_lane or contraction.accumulator is not DType.F32:
         return None
     found = [w for w in contraction.windows if w.axis == contraction.row_axis]
@@ -296,8 +299,9 @@ def _row_vectors(
 
 
 def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
-    """Whether windows slide over planes for few columns: as those of pooling, an output at a time,
-    because most of a vector of columns would be none."""
+    """Whether a convolution with few columns slides over planes as pooling does, one output channel
+    at a time, because a vector of columns would be mostly idle.
+    """
     lanes = lanes_of(target, contraction.accumulator.bytes)
     if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
@@ -333,7 +337,9 @@ def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[
     where registers hold a block's sums and those of all blocks."""
 
     def most(vectors: int, sums: int) -> int:
-        """Rows of so many vectors of columns, beside words and codes of each of these."""
+        """The most rows of `vectors` vectors of columns, `sums` sums each, that registers hold
+        beside the vectors' words and codes.
+        """
         free = target.vector_registers - 2 * vectors - BLOCKED_REGISTERS
         return free // (sums * vectors)
 
@@ -345,13 +351,16 @@ def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:
-    """How many vectors the tiles have that do what is left of the columns by tiles of `chunks`,
-    wide ones first: narrow ones load each row's scalar for little, each more is code."""
+    """The height of the tiles for rows left over by tiles of `rows`; 0 where the main tile is low
+    enough for them.
+    """
     return (2, 1) if chunks > 2 else (1,)
 
 
 def tail_rows(rows: int, columns: int, lanes: int) -> int:
-    """The height of the tiles that do what tiles of `rows` leave; 0 where those are low enough."""
+    """The height of the tiles for the rows that tiles of `rows` leave over; 0 where the main tile
+    is low enough to serve them.
+    """
     low, high = TAIL_ROWS
     height = max(low, min(high, SUMS * lanes // columns))
     return height if rows > height else 0
@@ -540,9 +549,10 @@ def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:
-    """A layout whose innermost dim is of columns, with groups of what is summed inside of it:
-    [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O] -> [taps...][C/4][O][4], of
-    bytes; of bf16 there are 2 in a group."""
+    """The layout with columns innermost, changed so that groups of summed elements are inside of a
+    column, a machine word each: [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O]
+    -> [taps...][C/4][O][4] of bytes; groups of 2 of bf16.
+    """
     word = right.type.rank + len(layout.splits)
     return Layout((*layout.splits, (right.summed, word_terms(right.dtype))), (*layout.order, word))
 

@@ -24,10 +24,13 @@ _SLOW_OPS = ("div", "sqrt", "floordiv", "floormod")
 
 @dataclass(frozen=True)
 class Prices:
-    """Attributes:
-    passes: how often the user's loops read an element.
-    inline: of computing it there, in each pass or in the first of those that share scratch.
-    apart: of a dispatch that stores it, and of loading it in each pass.
+    """What an element of a value costs its user, recomputed or stored.
+
+    Attributes:
+        passes: how often the user's loops read an element.
+        inline: cost of computing it in the user: in each pass, or in the first of those that share
+            scratch.
+        apart: cost of a dispatch that stores it, and of loading it in each pass.
     """
 
     passes: int

@@ -341,7 +341,9 @@ def _window(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops
 
 
 def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
-    """Tiles for a kernel that several layers share, beside those that they have of their `own`."""
+    """Candidate tiles for a kernel that several layers share, in addition to the layers' `own`
+    tiles.
+    """
     found: list[Tile] = []
     if kernel.form == "window":  # two vectors of sums, and one of each tap and each neighbour
         fits = [tile for tile in own if 3 * tile[0] + 5 <= kernel.registers]
@@ -361,8 +363,10 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
 
 
 def _wide_tiles(total: int, size: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Tiles of `size` that take `total` columns, and how many, then those that take the rest of
-    them, of few chunks each; the rest of all is as wide as one where chunks are tiles."""
+    """(columns per tile, number of tiles): first tiles of `size` over `total` columns, then
+    narrower ones of few chunks for the tail. Where a chunk is a whole tile, the last tile is not
+    narrowed.
+    """
     if chunk == size:
         yield size, -(-total // size)
         return
@@ -377,8 +381,9 @@ def _wide_tiles(total: int, size: int, chunk: int) -> Iterator[tuple[int, int]]:
 
 
 def _tiles(total: int, size: int, rest: int) -> Iterator[tuple[int, int]]:
-    """Tiles of `size` that take `total`, and how many: where `rest` isn't 0 those of its size do
-    what is left, else the last one has more than there is."""
+    """(rows per tile, number of tiles) covering `total`: tiles of `size`, then tiles of `rest` for
+    the tail; with `rest` 0 the last tile of `size` overhangs.
+    """
     if not rest or rest >= size:
         yield size, -(-total // size)
         return

@@ -118,9 +118,9 @@ def piece_of(channels: Dim, target: Target) -> Dim:
 def stored_block_of(
     tile: tuple[int, int], channels: Dim, filters: Dim, cache_bytes: int
 ) -> tuple[int, int, int]:
-    """As `block_of`, and how many channels are multiplied at a time, where filters are stored
-    transformed: all of them, so that no sums are kept between pieces, if the inputs of some tiles
-    leave room for that; else as many as they do.
+    """(tiles, filters, channels) per block where filters are stored transformed: `block_of`'s tiles
+    and filters, and all channels at once, so that no sums are kept between blocks, if the inputs of
+    some tiles leave room for that; else as many channels as fit.
     """
     (rows, columns), room = tile, int(SHARE * cache_bytes) // (POINTS * DType.F32.bytes)
     tiles, across = block_of(tile, filters, cache_bytes)
@@ -164,8 +164,9 @@ def extents(call: Call) -> tuple[Dim, Dim, Dim]:
 def register_tiles(
     panel: int, lanes: int, registers: int, *, has_row_vectors: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """Rows (tiles of outputs) and columns (filters) that registers hold beside what they need,
-    and beside a vector of each row's scalars where it `has_row_vectors`."""
+    """(rows, columns) of each register tile that fits: rows are tiles of outputs, columns filters.
+    With `has_row_vectors`, a vector of each row's scalars is kept in registers too.
+    """
     for columns in (panel // 2, panel, 2 * panel):
         vectors = columns // lanes
         if vectors and columns % lanes == 0:
@@ -232,7 +233,7 @@ def cost(
 
 
 def product_cost(rows: int, vectors: float) -> float:
-    """Of one outer product of a register tile, Winograd's or a contraction's."""
+    """The cost of one outer product of a register tile, Winograd's or a contraction's."""
     return max(rows * vectors, LEAST_SUMS) + LOAD_COST * (rows + vectors)
 
 

@@ -112,8 +112,9 @@ def parts_ns(call: Call, outputs: int, target: Target) -> float | None:
 
 
 def _ns(gpu: GpuGeometry, products: int, blocks: int, moved: int) -> float:
-    """What a dispatch takes: the longest of all its products, of blocks of terms that come one
-    after another, and of what it moves."""
+    """Nanoseconds of a dispatch: its launch and the longest of its multiplications, its blocks of
+    terms, which wait for each other, and its memory traffic in bytes.
+    """
     return gpu.launch_ns + max(
         1000 * products / gpu.products_per_us,
         blocks * gpu.block_ns,

@@ -1,8 +1,9 @@
-"""Where each value of a program lives: which of the four buffers, whose memory, and where in it.
+"""Where each value of a program is stored: its buffer class, the value whose memory it uses, and
+its offset there.
 
-A view lives where its operand lives; a part of an assembled value lives in that value's memory,
-what a branch yields in its op's result, what a run of a loop stacks in its row. Changes nothing
-and places nothing.
+A view is stored in its operand; a part of an assembled value in that value; what a branch yields in
+the result of its op; what a loop's iteration stacks in its row. Changes no op and assigns no
+addresses.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def canonical(type: TensorType) -> TensorType:
 
 
 def view_type(map: IndexMap, type: TensorType, *, may_split: bool = False) -> TensorType | None:
-    """The type under which what `map` makes of a value of `type` is that value's bytes.
+    """The type of `map`'s result, for a value of `type`, as a view of the value's bytes.
 
     A slice's bytes begin at `view_offset`. None where no layout does it: a reshape of what doesn't
     are in order, elements repeated or taken backwards, a part of a dim that is in pieces. With
