@@ -413,7 +413,7 @@ def _readers(option: str) -> str:
 
 
 def _kinds(source: Any) -> set[tuple[str, str]]:
-    """The names of a source's class and of those that it is derived from, with their modules."""
+    """(name, module) of a source's class and of all of its base classes."""
     return {(kind.__name__, kind.__module__) for kind in type(source).__mro__}
 
 

@@ -146,7 +146,7 @@ class DecoderBuilder:
             self.function.assumptions[Assumption(bound, COUNT, reason)] = None
 
     def _layer_caches(self, layer: int) -> tuple[Cache, Cache]:
-        """Of the keys and the values of the tokens before."""
+        """The caches of a layer's keys and values of earlier tokens."""
         model = self.model
         keys, values = (
             self.caches(
@@ -333,7 +333,9 @@ class DecoderBuilder:
         return self._angles[key]
 
     def _positions(self, place: _Part) -> Value:
-        """Of the tokens in their sequences, [..., tokens]; less than 0 where they are padding."""
+        """The positions of the tokens in their sequences, [..., tokens]; negative where they are
+        padding.
+        """
         places = positions_from(place, PAST, COUNT)
         if self.starts is None:
             return places

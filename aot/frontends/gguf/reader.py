@@ -77,7 +77,7 @@ class GgufFile:
     memory: mmap.mmap | None = None
 
     def forget(self) -> None:
-        """Lets go of what was read of a mapped file, which is read again where it is used."""
+        """Releases the pages of a mapped file that were read; they are read again when used."""
         if self.memory is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.memory.madvise(mmap.MADV_DONTNEED)
 

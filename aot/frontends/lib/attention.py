@@ -1,4 +1,6 @@
-"""Attention: heads, windows and masks, brought to what our op says."""
+"""Attention of any format: heads, windows and masks, converted to the operands of the `attention`
+op.
+"""
 
 from __future__ import annotations
 

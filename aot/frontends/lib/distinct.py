@@ -105,8 +105,9 @@ def _one(place: Place) -> Value:
 
 
 def _first_difference(place: Place, a: Value, b: Value) -> Value:
-    """Of slices along the last dim: twice the place of their first difference, one more where b's
-    element is the smaller one; twice the extent where there is none."""
+    """Sort keys of pairs of slices along the last dim: twice the index of their first difference,
+    plus 1 where b's element is the smaller one; twice the extent where they are equal.
+    """
     width = a.type.dims[-1]
     twice = place.emit("mul", place.emit("range", size=width), place.scalar(2, I64))
     none = dim_value(place, dims.multiply(width, 2))

@@ -29,8 +29,9 @@ _MOVES = frozenset({"concat", "reshape", "slice", "gather", "transpose", "cast",
 
 
 def given_dims(place: Place, x: Value) -> Array | None:
-    """The elements of an integer tensor as dims, symbols made of those that the model computes;
-    None where it can have no such elements."""
+    """The elements of an integer tensor as dims, with a new symbol for each element that the model
+    computes. None where the tensor is not small enough to be read as dims.
+    """
     known = place.values.of(x)
     if known is not None:
         return known
@@ -173,7 +174,9 @@ def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
 
 
 def own_extent(place: Place, dim: Dim) -> Dim:
-    """A symbol that is given here and is `dim`, of which shape rules know that it is not more."""
+    """A new symbol that equals `dim` at run time and is bounded by it, defined by an `extent` op
+    here.
+    """
     own = dims.symbol(place.values.fresh_symbol(place.label))
     place.emit_all("extent", dim_value(place, dim), dim=own)
     bound(place, own, dim, "an extent of its own")

@@ -75,8 +75,10 @@ class Place:
         return [v if v is None or isinstance(v, Value) else self.scalar(v, dtype) for v in operands]
 
     def _meeting(self, operands: Sequence[Value | None]) -> list[Value | None]:
-        """Operands that broadcast: a dim of at most one element, such as that of the last row of
-        many, which meets another dim is 1, and a run checks that."""
+        """The operands reshaped so that they broadcast. An open dim of at most one element, such as
+        a slice of the last row has, becomes 1 where it meets another dim; each run checks that it
+        is.
+        """
         shapes = [v.type.dims for v in operands if v is not None]
         result = list(operands)
         for number, operand in enumerate(operands):

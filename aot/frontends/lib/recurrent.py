@@ -1,4 +1,4 @@
-"""Recurrent layers: what differs between formats, brought to what our ops say."""
+"""Recurrent layers of any format, converted to the operands of our recurrent ops."""
 
 from __future__ import annotations
 

@@ -320,8 +320,10 @@ class _Program:
         return self.positions(at), weights
 
     def place(self) -> _Place:
-        """The coordinates [1, size]. Those of a scale by which floats don't divide exactly, and
-        those that follow from the exact width of the result, are quotients of integers."""
+        """The source coordinates of the results along the axis, [1, size]: quotients of integers
+        where division of floats would be inexact, or where they follow from the result's exact
+        width.
+        """
         axis, row = self.axis, (1, self.axis.size)
         line = None
         if axis.ratio is None and axis.scale is not None:
@@ -484,8 +486,10 @@ def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -
 
 
 def _order(axis: Axis) -> tuple[float, int]:
-    """What shrinks goes first, so that later dims have less to do. Of dims that grow alike the last
-    does, which reads elements here and there where it is innermost: the others then read lines."""
+    """Sort key of the order in which axes are resized: shrinking axes first, so that later ones
+    have less to do; among growing axes the last first, since it gathers single elements where it
+    is innermost, and the others then read whole rows.
+    """
     scale = float(axis.scale) if axis.scale is not None else 1.0
     return (scale, axis.number) if scale < 1.0 else (1.0, -axis.number)
 

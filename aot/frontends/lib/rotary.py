@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of a head's elements turned by angles of their position."""
+"""Rotary position embeddings: pairs of a head's elements, rotated by angles of their position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _part(b: GraphBuilder, x: Value, start: int, stop: int, step: int = 1) -> Va
 def rotated(
     b: GraphBuilder, x: Value, cos: Value, sin: Value, *, is_interleaved: bool = False
 ) -> Value:
-    """x [..., depth] with its first 2 * n elements turned, n the last extent of cos and sin.
+    """x [..., depth] with its first 2 * n elements rotated in pairs; n is the last extent of cos
+    and sin.
 
     Args:
         cos, sin: of the angles, broadcasting to [..., n]; computed with in x's dtype.

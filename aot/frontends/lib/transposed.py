@@ -158,8 +158,10 @@ def _phases(
     strides: Sequence[int],
     phases: Sequence[int | None],
 ) -> tuple[Value, list[int]]:
-    """Of a weight of one group, phases reversed, those of one convolution: a phase of a dim, or
-    None for all. As [phases * O, C, rounds...], with the rounds."""
+    """(weight [phases * O, C, rounds...], rounds) of the convolution that computes some phases of a
+    transposed one: `w` is one group's weight, split into phases with reversed taps, and `phases`
+    has the phase of each dim or None for all.
+    """
     spatial = len(strides)
     starts, stops = [0] * w.type.rank, list(static_extents(w.type.dims, "a weight"))
     rounds = []

@@ -185,8 +185,9 @@ class _Open:
         return try_block(self.importer, self.node, graph, self.outer, Block())
 
     def _taken_for_granted(self, tried: Tried, assumed: Iterable[Assumption]) -> set[str]:
-        """The symbols that are known before a branch, of which it assumes what need not hold where
-        it does not run."""
+        """Names of symbols known before a branch about which the branch makes assumptions that need
+        not hold when it does not run.
+        """
         if not self.is_of_data or not tried.is_whole:
             return set()
         sides = [

@@ -491,7 +491,7 @@ def _least(
 
 
 def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) -> None:
-    """That the branches which were chosen lead to the outputs that the model declares."""
+    """Checks that outputs have the ranks that the model declares, whatever branches were chosen."""
     ranks = ranks_of(graph)
     for name, value in results.items():
         wanted = ranks.get(name)

@@ -51,7 +51,7 @@ Held = Union[Value, TensorList, StackedList]
 
 @dataclass
 class Scope:
-    """What a list of nodes sees, and where it reports what it can't have.
+    """The names visible to a list of nodes, and the nodes that are unsupported in it.
 
     Attributes:
         rewriter: where its ops go.

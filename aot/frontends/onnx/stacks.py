@@ -58,7 +58,8 @@ def type_of(held: AnyList) -> list[StackType]:
 
 
 def joined(place: Place, types: Iterable[StackType], inside: Sequence[Block] = ()) -> StackType:
-    """The type that tensors of all of `types` have, outside of blocks that make some of them.
+    """The common stack type of `types`, valid outside of the blocks `inside`, which compute some
+    extents.
 
     Raises:
         CompileError: they differ in element type.

@@ -150,7 +150,7 @@ def encoded(
 
 
 def saturated(b: GraphBuilder, x: Value, elem_type: int) -> Value:
-    """Integers of `dtype` brought into the range of one of less than a byte."""
+    """Integers clamped to the range of a stored element type narrower than a byte."""
     row = NARROW[elem_type]
     low, high = row.range
     x = b.emit("maximum", x, b.scalar(low, x.type.dtype))

@@ -1,4 +1,4 @@
-"""The table of ONNX ops, and what an entry sees of the node that it imports.
+"""The table of ONNX ops, and `Node`, the view of an ONNX node that its entry gets.
 
 An op more is one entry more: a function from a Node to values, registered with `onnx_op`. The
 entry adapts what opset versions spell differently; types, operand counts and required attributes
@@ -251,7 +251,7 @@ class Node(Place):
         return made
 
     def tensor_attr(self, name: str) -> Array:
-        """Of strings, their numbers."""
+        """The array of a tensor attribute; one of strings as their numbers in the model's table."""
         found = self.attribute(name)
         try:
             what = f"attribute {name!r}"

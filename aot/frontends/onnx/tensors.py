@@ -70,7 +70,8 @@ def dtype_of(elem_type: int) -> DType:
 
 
 def held_dtype(elem_type: int) -> DType:
-    """The DType that elements of an ONNX element type are held in, one that is only stored too.
+    """The DType in which elements of an ONNX element type are represented, storage-only types
+    included.
 
     Raises:
         UnsupportedTypeError: there is none.

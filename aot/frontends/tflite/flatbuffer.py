@@ -57,7 +57,7 @@ class Flatbuffer:
         return struct.unpack_from(_FORMATS[kind], self.data, position)[0]
 
     def check(self, position: int, size: int, what: str) -> None:
-        """That `size` bytes are there."""
+        """Checks that `size` bytes at `position` are inside the file."""
         if not 0 <= position <= len(self.data) - size:
             raise self.fault(position, f"{what} is outside of the file")
 

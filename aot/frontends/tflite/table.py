@@ -1,4 +1,4 @@
-"""The table of TFLite operators, and what an entry sees of the operator that it imports.
+"""The table of TFLite operators, and `Node`, the view of an operator that its entry gets.
 
 An operator more is one entry more: a function from a Node to values. An entry gives results either
 as numbers, in floats, or as the integers that the file stores; `Node.stored` makes of the former
@@ -302,8 +302,9 @@ class Node(Place):
         return self.emit("quantize", value, scale, zero, to=dtype)
 
     def transposed(self, x: Value, perm: Sequence[int]) -> Value:
-        """x with its dims in another order: of what is made of stored elements one by one, these
-        are moved, so that what is moved can be computed once."""
+        """x with its dims permuted. Where x is a cast or dequantised constant, the constant is
+        transposed before the conversion, so that folding computes the transpose once.
+        """
         if tuple(perm) == tuple(range(x.type.rank)):
             return x
         op = x.op

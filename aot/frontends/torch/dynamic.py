@@ -84,8 +84,9 @@ def _name_of(dim: Any) -> str | None:
 def dim_names(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> dict[tuple[int, int], str]:
-    """(number of a tensor among all leaves of the arguments, axis) -> the name of its open dim,
-    or of that of which it is a multiple."""
+    """(number of a tensor among all leaves of the arguments, axis) -> name of its open dim. For a
+    multiple of a dim, the name of that dim.
+    """
     if not shapes:
         return {}
     numbers = {id(leaf): n for n, leaf in enumerate(pytree.tree_leaves((tuple(args), kwargs)))}

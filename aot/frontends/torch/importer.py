@@ -421,7 +421,7 @@ def _in_type(place: Node, found: Any, wanted: TensorType) -> Any:
 
 
 def _check_types(place: Node, results: Sequence[Any]) -> None:
-    """That an entry has made what torch says that there is."""
+    """Checks that an entry's results have the types that torch records for the node."""
     for number, (found, wanted) in enumerate(zip(results, place.types, strict=False)):
         if not isinstance(found, Value) or wanted is None or number not in place.wanted:
             continue

@@ -1,4 +1,4 @@
-"""The table of PyTorch ops, and what an entry sees of the node that it imports.
+"""The table of PyTorch ops, and `Node`, the view of a node that its entry gets.
 
 An op more is one entry more: a function from a Node and the op's arguments, in the order of its
 schema, to values. Arguments are values, dims, numbers, texts, lists of these, or None. An op that
@@ -169,8 +169,10 @@ def _wider(a: DType, b: DType) -> DType:
 
 
 def promoted(*operands: Operand) -> DType:
-    """torch.result_type: tensors with dims count before those without, these before numbers, and
-    what counts less only where it is of a higher category."""
+    """The dtype that torch.result_type gives: tensors with dims count before those without, these
+    before numbers, and an operand of lower weight counts only if its category (bool, integer,
+    float) is higher.
+    """
     found: DType | None = None
     by_weight: list[list[DType]] = [[], [], []]
     for operand in operands:

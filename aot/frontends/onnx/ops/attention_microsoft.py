@@ -64,7 +64,9 @@ def refuse_operands(node: Node, **names: int) -> None:
 
 
 class _Scores:
-    """The extents of the scores of one node, and what a key that is not to be read adds."""
+    """The score matrix of an attention node: its extents, and what is added to the score of a
+    masked key.
+    """
 
     def __init__(self, node: Node, q: Value, keys: Dim, past: Dim) -> None:
         self.node = node

@@ -71,7 +71,7 @@ class _Rows:
     lengths: Value | None
 
     def positions(self, node: Node, count: Dim) -> Value:
-        """Those of the new keys: i64[count], or [batch, count] where rows differ."""
+        """Positions of the new keys: i64[count], or [batch, count] where rows differ."""
         if self.lengths is None:
             return rotary.positions_from(node, self.past, count)
         steps = node.emit("range", size=count, start=0, step=1, dtype=I64)

@@ -288,8 +288,7 @@ def compress(node: Node) -> Value:
 
 
 def _chosen(node: Node, extent: Dim) -> Value:
-    """Positions of the true elements of Compress's condition, of which those behind the last one of
-    x say nothing."""
+    """Indices of the true elements of Compress's condition, cut to the extent of x's axis."""
     condition = node.input(1)
     (count,) = condition.type.dims
     return true_positions(node, first(node, condition, dims.minimum(count, extent)))

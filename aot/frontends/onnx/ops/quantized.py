@@ -299,7 +299,9 @@ def requantized(
 
 
 def check_scales(node: Node, **operands: int) -> None:
-    """As `check_scale`, of several operands by the name of what they are the scale of."""
+    """Runs `check_scale` on several operands; a keyword is the name of the tensor that is scaled,
+    its value the operand's number.
+    """
     for name, number in operands.items():
         scale = node.optional(number)
         if scale is not None:

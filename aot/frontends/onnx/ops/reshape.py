@@ -60,7 +60,9 @@ def _elements(node: Node) -> list[Dim | None] | None:
 
 
 def _computed(node: Node, x: Value, elements: Sequence[Dim | None], is_kept: bool) -> list[Dim]:
-    """The dims where a run computes some of them, and which of those are 0 or -1."""
+    """The dims of a Reshape some of whose extents are computed at run time, with 0 (copy the
+    input's dim) and -1 (infer) resolved there.
+    """
     zero = node.scalar(0, DType.I64)
     values = []
     for d, known in enumerate(elements):
@@ -81,8 +83,9 @@ def _computed(node: Node, x: Value, elements: Sequence[Dim | None], is_kept: boo
 
 
 def _completed(node: Node, x: Value, values: Sequence[Value]) -> list[Value]:
-    """i64 scalars with what is left of the elements in the place of a -1. More than one of them
-    stay, and no extent is -1."""
+    """The extents as i64 scalars, with a single -1 replaced by the number of elements divided by
+    the other extents. Two or more stay -1, which later checks refuse.
+    """
     zero, one, minus = (node.scalar(v, DType.I64) for v in (0, 1, -1))
     missing = [node.emit("equal", value, minus) for value in values]
     count, beside = zero, one
@@ -99,7 +102,9 @@ def _completed(node: Node, x: Value, values: Sequence[Value]) -> list[Value]:
 
 
 def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
-    """What -1 stands for: what is left once the dims that both shapes have are taken away."""
+    """The extent that -1 stands for: the number of elements divided by the product of the other
+    extents, with dims that both shapes have cancelled.
+    """
     old = list(x.type.dims)
     rest: list[Dim] = []
     for extent in shape:

@@ -14,7 +14,7 @@ ML = "ai.onnx.ml"  # the domain
 
 
 class Scores(Enum):
-    """What the score of one of two classes says of the other's."""
+    """How a binary classifier derives one class's score from the other's."""
 
     SHARES = "1 - score"
     OPPOSITES = "-score"

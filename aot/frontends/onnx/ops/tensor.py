@@ -46,7 +46,9 @@ def optional_get_element(node: Node) -> Value:
 
 
 def _of_type(node: Node, made: Value) -> Value:
-    """What is made of the attribute `value`, with its element type where that is only stored."""
+    """`made`, whose elements come from the attribute `value`, with the ONNX element type recorded
+    if it is a string or narrower than a byte.
+    """
     elem_type = node.attribute("value").t.data_type if node.has("value") else 0
     if elem_type in NARROW or elem_type == STRING:
         node.kinds[made] = elem_type

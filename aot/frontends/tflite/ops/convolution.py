@@ -40,7 +40,7 @@ def pads_of(
 
 
 def check_rank(n: Node, rank: int, *numbers: int) -> None:
-    """That operands have a rank."""
+    """Checks that the operands `numbers` have rank `rank`."""
     for number in numbers:
         found = n.input(number).type
         if found.rank != rank:

@@ -34,8 +34,9 @@ def _column(n: Node, points: Value, number: int) -> Value:
 
 @custom_op("Landmarks2TransformMatrix")
 def transform_matrix(n: Node) -> Value:
-    """The matrix that cuts out the box around some landmarks, turned so that two of them are on a
-    line of the crop."""
+    """The affine matrix that crops the bounding box of some landmarks, rotated so that two given
+    landmarks are horizontal in the crop.
+    """
     options = n.flexible_options()
     if n.input(0).type.rank != 3:
         raise UnsupportedNodeError("the first version of this operator is not supported")

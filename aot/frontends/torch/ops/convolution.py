@@ -67,7 +67,9 @@ def convolution(
 
 
 def _batched(n: Node, x: Value, spatial: int, build: Callable[[Value], Value]) -> Value:
-    """Of an image without a batch, which poolings take too, as of a batch of one."""
+    """The result of `build`, called on a batch of one where x is a single image, as pooling layers
+    take too.
+    """
     if x.type.rank == spatial + 2:
         return build(x)
     made = build(n.reshape(x, (1, *x.type.dims)))

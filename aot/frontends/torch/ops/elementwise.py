@@ -167,7 +167,7 @@ for _names, _op in _BINARY.items():
 
 
 def _number_wins(op: str) -> Callable[[Node, Operand, Operand], Value]:
-    """The extremum of two, of which one that is NaN counts as absent."""
+    """The importer of an extremum of two numbers that ignores NaN: the other operand wins."""
 
     def build(n: Node, a: Operand, b: Operand) -> Value:
         x, y = n.value(a, n.dtype), n.value(b, n.dtype)

@@ -60,7 +60,7 @@ def _ranked(n: Node, x: Value, rank: int) -> Value:
 
 
 def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
-    """The part of x whose dims but one are those of the indices, which may be smaller."""
+    """x cut to the extents of `indices` in every dim but `axis`; they may be smaller than x's."""
     stops = tuple(
         e if d == axis else m
         for d, (e, m) in enumerate(zip(x.type.dims, indices.type.dims, strict=True))
@@ -192,8 +192,9 @@ def _indexed_dims(indices: Sequence[Value | None]) -> list[int]:
 
 
 def _without_masks(n: Node, indices: Sequence[Value | None]) -> list[Value | None]:
-    """Positions in place of masks: of a mask, those of its true elements, a vector for each of its
-    dims."""
+    """The indices with each boolean mask replaced by the positions of its true elements, one vector
+    for each dim of the mask.
+    """
     found: list[Value | None] = []
     for value in indices:
         if value is None or value.type.dtype is not DType.BOOL:
@@ -296,7 +297,9 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def _order(indexed: Sequence[int], count: int, rank: int) -> list[int]:
-    """Where the dims of a result are, of which the chosen ones, `count`, stand in front."""
+    """The permutation that moves the `count` chosen dims, which are in front, to their place in the
+    result.
+    """
     others = rank - len(indexed)
     is_together = list(indexed) == list(range(indexed[0], indexed[-1] + 1))
     before = indexed[0] if is_together else 0

@@ -93,7 +93,9 @@ def outer(n: Node, a: Value, b: Value) -> Value:
 
 @torch_op("aten._cdist_forward.default")
 def distances(n: Node, a: Value, b: Value, p: Number, mode: Any) -> Value:
-    """Of each row of a and each of b the norm of their difference."""
+    """Distances [..., rows of a, rows of b]: the p-norm of each row's difference from each other
+    row.
+    """
     left = n.reshape(a, (*a.type.dims[:-1], 1, a.type.dims[-1]))
     right = n.reshape(b, (*b.type.dims[:-2], 1, *b.type.dims[-2:]))
     return vector_norm(n, n("sub", left, right), p, [-1], False, None)

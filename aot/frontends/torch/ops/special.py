@@ -88,8 +88,9 @@ def _bernoulli(count: int) -> tuple[Fraction, ...]:
 
 
 def _turned(n: Node, x: Value) -> tuple[Value, Value, Value, Value]:
-    """Of numbers below 1/2 their mirror image 1 - x, in whose place a reflection computes; whether
-    they are; and the sine and cosine of pi x, whose whole turns are taken away."""
+    """(y, is_low, sin(pi x), cos(pi x)) for a reflection formula: y is 1 - x where x is below 1/2
+    (`is_low`), else x; the sine and cosine take the angle modulo whole turns.
+    """
     is_low = n("less", x, 0.5)
     y = n("where", is_low, n("sub", n.scalar(1.0, F64), x), x)
     angle = n("mul", n("sub", x, n("round", x)), math.pi)
