@@ -520,8 +520,10 @@ def _is_left(user: Op, number: int) -> bool:
 
 
 def _summed(user: Op) -> int | None:
-    """The dim of a contraction's left side that it sums over, where it reads that side a scalar at
-    a time: each serves all columns, so that finding it may take some arithmetic."""
+    """The dim of the left side that the contraction `user` sums over, if it loads that side one
+    scalar at a time: each scalar then serves all columns, so that computing its address may take
+    some arithmetic. None for depthwise convolutions and other ops.
+    """
     contraction = contraction_of(user)
     # of a depthwise convolution, lanes go along the channels
     if contraction is None or contraction.is_depthwise:

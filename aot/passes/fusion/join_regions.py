@@ -113,7 +113,7 @@ class _Facts:
         )
 
     def with_(self, other: _Facts) -> _Facts:
-        """Those of both joined; at most so many buffers."""
+        """The facts of both regions joined; `buffers` is an upper bound."""
         return _Facts(
             self.has_stages and other.has_stages,
             self.ops + other.ops,

@@ -84,7 +84,7 @@ class EagerShapes(Listener):
 
 
 class _Remembering(Sweep):
-    """A sweep that asks again only where operands are not those of the last time."""
+    """A sweep that reuses an op's earlier decision as long as its mapped operands are unchanged."""
 
     def __init__(
         self,

@@ -49,8 +49,9 @@ def pack(function: Function, target: Target) -> None:
 
 
 def _share_tables(function: Function) -> None:
-    """Packs tables that rows are gathered from as what is packed of their transposes, so that their
-    bytes are the same."""
+    """Packs the tables of gathers like packed transposes of the same constants, so that both are
+    the same bytes in the file.
+    """
     packs = [op for op in function.walk() if op.record is pack_op.PACK]
     for op in list(function.walk()) if packs else ():
         if op.record is not GATHER or constant_of(op.operands[0]) is None:

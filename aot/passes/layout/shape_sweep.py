@@ -439,8 +439,9 @@ def _have_dims(op: Op, sources: Sequence[TensorType | None]) -> bool:
 def _before(
     type: TensorType, map: IndexMap, operands: Sequence[MappedOperand | None], is_elementwise: bool
 ) -> TensorType | None:
-    """The type whose elements `map` brings to those of `type`, for permutations, and where an
-    elementwise op's operand has the same map."""
+    """The type of the value that `map` maps to one of `type`: for permutations, and where an
+    operand of an elementwise op has the same map. None otherwise.
+    """
     perm = permutation(map, type.rank)
     if perm is None:
         alike = [s for s in operands if s is not None and s.map == map]

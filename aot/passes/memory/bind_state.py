@@ -327,7 +327,9 @@ def _quoted(name: str) -> str:
 
 
 def _strides(tie: _Tie, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Of a dense tensor that has the capacity along the dim that grows."""
+    """Strides of a dense tensor of `dims` whose extent along the growing axis is the state's
+    capacity.
+    """
     strides: list[Dim] = [1]
     for axis in range(len(dims) - 1, 0, -1):
         extent = tie.capacity if axis == tie.axis else dims[axis]

@@ -97,8 +97,8 @@ class ConcatAliaser:
         return True
 
     def share_parts(self, op: Op, position: int) -> bool:
-        """Makes a concat, all of whose parts lie side by side in a later one that is placed, a part
-        of that.
+        """Makes a concat a part of a later, already placed concat that has all of its parts side by
+        side.
 
             concat(a, b), concat_alias(a, b, c) -> concat_alias(a, b) = d, concat_alias(d, c)
         """
@@ -166,8 +166,8 @@ class ConcatAliaser:
         return (root, types) if _retype(root, type, types) else None
 
     def store_moved(self, op: Op) -> bool:
-        """Lets what makes the elements of a reshape that must move them store them where they go,
-        if nothing else reads them: a channel shuffle is a matter of addresses.
+        """Lets the producer of a reshape that needs a copy store elements at their final addresses,
+        if nothing else reads them: a channel shuffle becomes address arithmetic.
 
         Not where a CPU's lanes would go their own ways: storing each by itself costs a contraction
         more than copying its result in order does.
@@ -225,7 +225,9 @@ class ConcatAliaser:
 
 
 def _run_in(whole: Op, op: Op) -> int | None:
-    """The number of the operand of `whole` from which on it has all those of `op`, in order."""
+    """The index in `whole`'s operands at which all operands of `op` follow each other; None if they
+    don't.
+    """
     count = len(op.operands)
     if whole.attrs["axis"] != op.attrs["axis"] or count >= len(whole.operands):
         return None

@@ -1,5 +1,5 @@
-"""Which memory each value of a function shows, through views, branches and loops, and which memory
-can be turned into values.
+"""Which memory each value of a function aliases, through views, branches and loops, and which
+memory can be replaced by values.
 
 Two inputs count as two memories: the runtime refuses a written input that overlaps another one.
 Knows nothing of storage, and changes nothing.

@@ -76,7 +76,9 @@ def _growth(assign: Op) -> Growth:
 
 
 def _is_past(concat: Op, shown: Value) -> bool:
-    """Whether the first part of a concat is what the state held, where it will hold it."""
+    """Whether the first part of a concat is the state's previous content, at the place where the
+    state keeps it.
+    """
     past = concat.operands[0]
     if past is None or past.op is None or shown.op is None or not past.op.record.is_state:
         return False

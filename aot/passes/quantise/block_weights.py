@@ -105,8 +105,10 @@ def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def codes_of(right: Value) -> Codes | None:
-    """What is stored of a matrix [k, columns] that is a moved `dequantize` of constants; None where
-    it is not, or where that saves nothing."""
+    """The integer codes, scales and zero points of a matrix [k, columns] that is a transposed or
+    reshaped `dequantize` of constants. None of another matrix, or where keeping the codes saves
+    nothing.
+    """
     found = dequantized(right) if right.type.rank == 2 else None
     if found is None:
         return None

@@ -221,7 +221,7 @@ def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
 
 
 def _split_weights(plan: Plan, numbers: Array) -> tuple[Array, int] | None:
-    """Weights in i8 and what is left of each; None where that takes more than it saves."""
+    """(weights shifted into i8, the shift). None where the shift costs more than integers save."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if low >= -128 and high <= 127:
         return numbers.astype(np.int8), 0

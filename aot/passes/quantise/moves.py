@@ -1,5 +1,5 @@
-"""Rules that move `quantize` up and `dequantize` down, so that what only moves or compares elements
-does so on bytes, and that make the scales of neighbours one.
+"""Rules that move `quantize` towards producers and `dequantize` towards users, so that data
+movement and comparisons run on bytes, and rules that give neighbouring tensors one scale.
 
 `x` is what is stored, `s` a scale and `z` a zero point; a tensor has one of each, where nothing
 else is said.

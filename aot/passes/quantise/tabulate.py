@@ -86,7 +86,7 @@ class _Known:
 
 
 class _Chains:
-    """Of which value of 8 bits others are functions, element by element."""
+    """Finds, for each value, the 8-bit value that it is an elementwise function of."""
 
     def __init__(self) -> None:
         self._sources: dict[Value, Value | _Known | None] = {}

@@ -130,7 +130,9 @@ def _is_widened(value: Value) -> bool:
 
 
 def _shift_columns(*, has_bias: bool) -> Rewrite:
-    """A shift as the bias of a contraction that has none, or as a part of the one that it has."""
+    """The rule that makes an added vector the bias of a contraction without one, or, with
+    `has_bias`, adds it to the bias that is there.
+    """
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
         found, shift = _sole_contraction(op.operands[0]), op.operands[1]
@@ -165,7 +167,9 @@ def _may_be_one(bias: Value, shift: Value) -> bool:
 
 
 def _add_nothing(op: Op, _: Rewriter) -> Value | None:
-    """Where the sign of a zero is that of a sum's or a function's result, which is open."""
+    """x + 0 -> x, where x comes from an op whose rounding is free, such as a sum: its contract
+    leaves the sign of a zero open.
+    """
     x, other = op.operands
     if x is None or x.type != op.result.type or not x.type.dtype.is_float or not is_all(other, 0):
         return None

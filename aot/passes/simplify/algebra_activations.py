@@ -84,7 +84,7 @@ def _sigmoid_of_tanh(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _clip_of(value: Value) -> tuple[Value | None, float, float] | None:
-    """x, low and high of a value that is x brought to [low, high], for this use alone."""
+    """(x, low, high) of a value that clamps x to [low, high] for this use alone; else None."""
     upper = sole(value, elementwise.MINIMUM)
     if upper is not None:
         high, inner = number_of(upper.operands[1]), upper.operands[0]

@@ -80,7 +80,9 @@ def shaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> 
 
 
 def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
-    """The number that every element of a float constant is, or of one that rules make."""
+    """The number that all elements of a float tensor are: of a constant, or of constants that rules
+    have combined elementwise. None of others.
+    """
     if value is None or depth == 0 or not value.type.dtype.is_float:
         return None
     data = constant_of(value)

@@ -1,4 +1,4 @@
-"""The contract of rewrite rules: what each kind of rule may change of a value, and where.
+"""The contract of rewrite rules: how far a kind of rule may change a value, and where it applies.
 
 Owns the kinds, and what they ask. docs/internals/algebra.md is the contract in words; its table of
 rules is generated from the bounds that rules carry.

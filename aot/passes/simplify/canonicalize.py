@@ -137,8 +137,10 @@ def _skip_exact_cast(op: Op, _: Rewriter) -> Value | None:
 
 
 def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
-    """A kernel asks of each element in which part it lies: of which of the groups, and then where
-    in it. Parts of known extents are copied one by one, or are computed in their place."""
+    """Splits a concat with many parts, of which some have open extents, into concats of concats:
+    its kernel then finds an element's part by a short search in two levels. Parts of known extents
+    are copied one by one, or computed in their place, and need no search.
+    """
     parts, axis = op.operands, op.attrs["axis"]
     assert isinstance(axis, int)
     extents = [v.type.dims[axis] for v in parts if v is not None]

@@ -9,8 +9,9 @@ from aot.passes.simplify.rewriting import definer, make
 
 
 def pad_inside(op: Op, rewriter: Rewriter) -> Value | None:
-    """Zeros around the image, which a transpose may stand behind, as pads of the convolution,
-    where each window has some of the image."""
+    """Moves a `pad` by zeros, perhaps before a transpose, into the pads of the convolution after
+    it, as long as each window overlaps the image.
+    """
     swap = definer(op.operands[0], movement.TRANSPOSE)
     padded = definer(op.operands[0] if swap is None else swap.operands[0], movement.PAD)
     if padded is None or padded.attrs["mode"] != "constant" or padded.attrs["value"] != 0:

@@ -1,5 +1,5 @@
-"""Rules of canonicalize about scatters whose positions are constants: each element gets the number
-of the update that it takes, so that all of them are made side by side.
+"""Rules of canonicalize for scatters at constant positions: each element gathers the last update
+that reaches it, so that elements are computed in parallel.
 
 Owns those equations. A scatter's kernel applies updates in order, by one lane for all that they can
 reach; where positions are known, the last update that reaches an element is known too.
@@ -59,7 +59,7 @@ class _Writes:
 
     @staticmethod
     def of(rows: Positions, extents: tuple[int, ...], rest: tuple[Dim, ...]) -> _Writes:
-        """Those by rows of positions, of which negative ones count from the end."""
+        """The writes at rows of positions; a negative position counts from the end."""
         wrapped = np.where(rows < 0, rows + np.array(extents, np.int64), rows)
         is_inside = np.all((wrapped >= 0) & (wrapped < extents), axis=1)
         return _Writes(wrapped, is_inside, extents, rest)
@@ -76,8 +76,9 @@ class _Writes:
         return (first, sizes) if np.array_equal(inside + first, self.rows) else None
 
     def last_updates(self) -> tuple[Positions, bool]:
-        """The number of the last update of each place that rows name, -1 where there is none; and
-        whether no place has two."""
+        """(index of the last update of each position, -1 where there is none; whether no position
+        has two updates).
+        """
         numbers = np.flatnonzero(self.is_inside)
         flat = np.zeros(len(numbers), np.int64)
         for column, extent in zip(self.rows[numbers].T, self.extents, strict=True):
@@ -132,8 +133,9 @@ def _box_of_columns(rows: Value | None, depth: int) -> tuple[Positions, Position
 
 
 def _unrepeated(column: Value | None, sizes: tuple[int, ...]) -> Positions | None:
-    """A column of shape [*sizes, 1] as what is repeated to that, of as many dims as there are
-    sizes."""
+    """Constant positions of shape [*sizes, 1] without their broadcast: an array that broadcasts to
+    `sizes`. None where they are no constant.
+    """
     moved = definer(column, movement.RESHAPE)
     value = column if moved is None else moved.operands[0]
     repeated = definer(value, movement.BROADCAST_TO)

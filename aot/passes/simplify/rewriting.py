@@ -27,9 +27,11 @@ Rewrite = Callable[[Op, Rewriter], Value | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """Attributes:
-    rewrite: gives what replaces the op's only result, of the same type, or None.
-    bound: what that may change of the result, which is asked before the rule is.
+    """A rewrite rule for calls of one op.
+
+    Attributes:
+        rewrite: returns what replaces the op's only result, of the same type, or None.
+        bound: how far the rewrite may change the result; checked before the rule is tried.
     """
 
     record: OpRecord

@@ -255,7 +255,7 @@ class _Member:
 
     @property
     def bytes(self) -> float:
-        """Of its own kernel's code, in the estimate."""
+        """Estimated bytes of code of the member's own kernel."""
         return _bytes(self, [s.steps for s in self.stages], self.tiles, self.dynamic)
 
     def cost(self, tiles: Tiles, dynamic: Sequence[DynamicLoops]) -> float:
@@ -270,8 +270,9 @@ class _Member:
 def _bytes(
     member: _Member, steps: Sequence[Steps], tiles: Tiles, dynamic: Sequence[DynamicLoops]
 ) -> float:
-    """The code of a kernel for `member` and others, of whose stages rows and columns are multiples
-    of `steps`."""
+    """Estimated bytes of code of one kernel for `member` and others: the rows and columns of its
+    stages are multiples of `steps`.
+    """
     costs = zip(member.stages, steps, tiles, dynamic, strict=True)
     fit = member.fit
     return executable_bytes(
@@ -305,8 +306,9 @@ def _stages(
 
 
 def _has_known_extents(function: Function, plans: Sequence[Plan]) -> bool:
-    """Whether rules that want extents known may build an executable: those of reductions, windows
-    and groups. Elements and products of all channels have loops for what is left of any extent."""
+    """Whether a rule that needs known extents may build an executable: one of reductions, windows
+    or groups. Rules of elementwise ops and of plain products have tail loops for any extent.
+    """
     for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
         contraction = contraction_of(heaviest(stage.ops))
         if made.schedule in _BY_EXTENTS:
@@ -379,7 +381,7 @@ class _Part:
 
     @property
     def bytes(self) -> float:
-        """Of its kernel's code, in the estimate."""
+        """Estimated bytes of code of the part's one kernel."""
         return _bytes(self.members[0], self.steps, self.tiles, self.dynamic)
 
     def smallest(self) -> Iterator[_Part]:
@@ -469,8 +471,9 @@ class _Rules:
         self._known: dict[Function, tuple[str, ...]] = {}
 
     def lost(self, part: _Part) -> float:
-        """What the one kernel of a part may cost more than its estimate, as a share of that: what
-        the rules of its members gain, where others build it."""
+        """How much slower than estimated the shared kernel of a part may be, as a fraction: the
+        gain of its members' own rules, where the shared kernel is built by others; else 0.
+        """
         own = {self._of(m.function) for m in part.members if m.has_known_extents}
         if not own or own == {rules_of(_shared(part, self._target)[0], self._target)}:
             return 0.0
@@ -483,7 +486,7 @@ class _Rules:
 
 
 class _Parts:
-    """The parts of all families, of which those merge that lose least."""
+    """The parts of all families, and a queue that merges first the pair that loses least."""
 
     def __init__(
         self, families: Iterable[Sequence[_Part]], each: float, rules: _Rules | None

@@ -123,8 +123,10 @@ class _Walk:
     def _strides(
         self, type: TensorType, extents: Sequence[Place]
     ) -> tuple[tuple[Dim, ...], Hashable]:
-        """The strides; and as a key those that are no slots, such as the 1 of elements side by
-        side, with which dims have a gap to the next one in. Inner strides are slots first."""
+        """(strides, key). The key has the strides that are no slots, such as the 1 of contiguous
+        elements, and tells which dims have a gap to the next inner one. Inner strides become slots
+        first.
+        """
         made: list[Dim] = [1] * type.rank
         gaps: list[bool] = []
         fixed: list[Dim] = []
@@ -227,8 +229,9 @@ def family_of(
 
 
 def is_row_a_query(op: Op, rows: int) -> bool:
-    """Whether each query of an attention has one of the `rows` of a workgroup on a GPU, and not
-    several, of which each has some of the keys."""
+    """Whether a GPU's workgroup of `rows` has one row for each query of an attention; if not,
+    several rows share a query's keys.
+    """
     queries = _queries(op)
     return isinstance(queries, int) and 2 * queries > rows
 
@@ -321,8 +324,9 @@ def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
 def shared_bindings(
     functions: Sequence[Function], values: dict[str, list[Dim]]
 ) -> tuple[int | str, ...]:
-    """The buffer classes of the one executable: a class, or a parameter that is it in each member
-    where they differ, which joins those in `values`."""
+    """The buffer classes of the merged executable's operands: a class where all members agree, else
+    the name of a parameter, whose value in each member is added to `values`.
+    """
     known: dict[tuple[int | str, ...], str] = {}
     made: list[int | str] = []
     for column in zip(*(f.bindings for f in functions), strict=True):
@@ -364,7 +368,7 @@ class Groups(NamedTuple):
 
 
 def groups_of(function: Function) -> tuple[Groups, ...]:
-    """Of each contraction of an executable that has several."""
+    """The groups of each grouped contraction of an executable."""
     found = []
     for op in function.block:
         made = contraction_of(op)
@@ -374,9 +378,10 @@ def groups_of(function: Function) -> tuple[Groups, ...]:
 
 
 def have_common_groups(members: Iterable[tuple[Groups, ...]]) -> bool:
-    """Whether one kernel can know where groups end in all of `members`, which are of a family: a
-    contraction has one number of columns a group in all, or one number of groups that follows from
-    the number of all columns."""
+    """Whether one kernel can compute group boundaries for all `members` of a family: each
+    contraction has the same number of columns per group in all, or the same number of groups, from
+    which the columns per group follow.
+    """
     for groups in zip(*members, strict=True):
         counts = {g.number for g in groups}
         is_told = all(n >= SMALL or n & (n - 1) == 0 for n in counts if isinstance(n, int))
@@ -417,8 +422,9 @@ def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, li
 def _without_products(
     fresh: list[Dim], values: dict[str, list[Dim]]
 ) -> tuple[list[Dim], dict[str, list[Dim]]]:
-    """The same dims without parameters that are products of others in every member, those among
-    them whose factors came later: a row of a reduction that is later a plane of some channels."""
+    """`fresh` and `values` without parameters that are products of other parameters in every
+    member, such as the row of a reduction that a later slot splits into planes and channels.
+    """
     left = dict(values)
     made: dict[str, Dim] = {}
     for name, own in values.items():
@@ -470,8 +476,10 @@ def _parameter(
     values: dict[str, list[Dim]],
     counts: Sequence[tuple[Dim, ...]],
 ) -> Dim:
-    """One slot's dim: a number, a product of dims that have parameters, or a new parameter, of
-    which all `counts` that divide it alike are parts."""
+    """The dim of one slot, given its value in each member: a number, a product of dims that have
+    parameters, or a new parameter. The new one is made divisible by the `counts` that divide every
+    value.
+    """
     first = column[0]
     if isinstance(first, int) and all(value == first for value in column):
         return first
@@ -505,8 +513,9 @@ def _several_of_a_count(
 
 
 def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> int:
-    """What a parameter for `column` must be known to be a multiple of, so that a part of it for
-    each of `count` follows; 1 where it has no such parts."""
+    """The number that a parameter for `column` must be known to be a multiple of, so that its
+    quotient by `count` is a whole dim; 1 where there is no such quotient.
+    """
     first = count[0]
     if isinstance(first, int) and all(n == first for n in count):
         return first if common % first == 0 else 1
