@@ -9,8 +9,9 @@ from pathlib import Path
 
 @cache
 def digest(*places: str) -> bytes:
-    """Of the sources in some folders and files of this package, `.` for all: the same on every
-    system that has them."""
+    """The SHA-256 of the sources in some folders and files of this package, `.` for all: the same
+    on every system.
+    """
     found = hashlib.sha256()
     root = Path(__file__).parents[1]
     for place in places:

@@ -285,8 +285,9 @@ class Assembler:
         return result
 
     def shuffle(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """The vector of chosen lanes of two vectors, those of `b` counted behind those of `a`;
-        where a negative one is chosen, any."""
+        """A vector of chosen lanes of two vectors: lanes of `b` are counted after those of `a`, and
+        a negative number leaves the lane undefined.
+        """
         chosen = ["i32 poison" if lane < 0 else f"i32 {lane}" for lane in lanes]
         to = Type(a.type.element, len(chosen))
         mask = f"<{len(chosen)} x i32> <{', '.join(chosen)}>"

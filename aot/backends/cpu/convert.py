@@ -66,7 +66,7 @@ def _float_to_i32(asm: Assembler, a: Value) -> Value:
 
 
 def _float_to_i64(asm: Assembler, a: Value) -> Value:
-    """As above."""
+    """Float to i64, saturating; NaN gives 0."""
     bits = 24 if a.type.element == "float" else 53  # of a significand
     number = asm.cast("fptosi", _clamped(asm, a, -(2.0**63), 2.0**63 - 2.0 ** (63 - bits)), "i64")
     is_beyond = asm.fcmp("oge", a, real(2.0**63, a.type))

@@ -100,12 +100,17 @@ def load_picked(
     before: int | None = None,
     used: int | None = None,
 ) -> Value:
-    """Every `step`th element, of `size` bytes, from a pointer on, or back from it where `step` is
-    negative, in the first `used` lanes, or all: picked from vectors of all from the first to the
-    last of them; or of whole steps, the first of which is `before` elements nearer where that is
-    known. So vectors are loaded as they were stored, which a core waits for else.
+    """Loads `count` elements that are `step` elements apart as full vectors and picks them out by
+    shuffles.
 
-    `load(pointer, type, n)` loads the first n elements of a vector."""
+    Wide loads match how the elements were stored, so that store forwarding works. Only the first
+    `used` lanes are loaded, or all. With a negative `step`, elements are before the pointer.
+
+    Args:
+        size: bytes of an element.
+        load: `load(pointer, type, n)` loads the first n elements of a vector.
+        before: where known, how many elements before the pointer loads of whole steps begin.
+    """
     count, back, apart = vector.lanes, before or 0, abs(step)
     used = count if used is None else used
     if step < 0:

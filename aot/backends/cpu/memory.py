@@ -143,8 +143,10 @@ class Memory:
         return is_known and are_near(address.places)
 
     def is_table(self, memory: Buffer | Scratch, indices: tuple[Expr, ...]) -> bool:
-        """Whether a number of 8 bits says which byte of a whole table is meant, and vectors of such
-        bytes are looked up at once: lanes that are off may read it too."""
+        """Whether a load indexes a whole table of 256 bytes by an 8-bit number, on a target that
+        looks up vectors of bytes at once. Any index is in bounds, so that inactive lanes may load
+        too.
+        """
         if not self.traits.target.looks_up_bytes or not isinstance(memory, Buffer):
             return False
         is_whole = memory.shape == (byte_tables.ENTRIES,) and memory.strides == (1,)

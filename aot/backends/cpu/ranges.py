@@ -1,4 +1,4 @@
-"""Indices as sums of products of loop variables, and where such sums lie by the loops' ranges.
+"""Indices as sums of products of loop variables, and their ranges given those of the loops.
 
 Emits nothing; what follows for comparisons is `dims.decided`'s.
 """

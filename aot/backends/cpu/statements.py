@@ -416,7 +416,7 @@ class KernelEmitter:
         return bool(stored) and all(is_packed(s.value) for s in stored)
 
     def pieces(self, stmt: For, extent: int, is_spread: bool) -> None:
-        """The loop in vectors that the machine has, and a narrower one for what is left."""
+        """Emits a loop in vectors of the machine's width, and its tail as a narrower vector."""
         width = self.width_of(stmt)
         count, rest = divmod(extent, width)
         if is_spread or count <= _MAX_UNROLLED_PIECES:

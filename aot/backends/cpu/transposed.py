@@ -124,8 +124,9 @@ def _step(memory: Buffer | Scratch, indices: Sequence[Expr], var: Var) -> Dim | 
 
 
 def _word(load: Load, along: Var, lane: Var, width: int) -> int:
-    """Of how many lanes words are that a load has whole, each word's lanes neighbours in memory,
-    and so are the words along the unrolled loop; 1 for any other load."""
+    """Lanes per word of a load whose words are contiguous in memory and follow each other along the
+    unrolled loop; 1 for any other load.
+    """
     source = load.source
     if not isinstance(source, Buffer) or len(load.indices) != 1 or source.strides != (1,):
         return 1
@@ -159,8 +160,9 @@ def _backwards(memory: Buffer | Scratch, indices: Sequence[Expr], along: Var, co
 
 
 def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) -> list[Value]:
-    """What a transposed load gives in each of `count` iterations of the loop along `along`, at the
-    first of which the scope is."""
+    """The vectors that a transposed load gives in each of `count` iterations along `along`. The
+    current scope is that of the first iteration.
+    """
     source, asm, lanes = load.source, memory.asm, memory.lanes.count
     address, size = memory.addresses.of(source, load.indices), memory.traits.bytes_of(source.dtype)
     element = memory.traits.memory_element(source.dtype)
@@ -251,7 +253,9 @@ def _interleaved_odd(asm: Assembler, rows: Sequence[Value]) -> Value:
 
 
 def _closed(asm: Assembler, rows: Sequence[Value]) -> Value:
-    """As `interleaved`, by way of a power of two of vectors, the gaps of which are closed."""
+    """`interleaved` for a count of vectors that is no power of two: pads them to one, interleaves,
+    and removes the gaps by a shuffle.
+    """
     count, type_ = len(rows), rows[0].type
     lanes, wide = type_.lanes, 1 << (count - 1).bit_length()
     gaps = _kept(asm, interleaved(asm, [*rows, *[poison(type_)] * (wide - count)]))

@@ -36,7 +36,7 @@ class Natives:
 
     @staticmethod
     def of(gpu: GpuGeometry, dtypes: Sequence[DType]) -> Natives:
-        """Of a target with these workgroups that computes in `dtypes`."""
+        """The native types of a target with such workgroups that computes in `dtypes`."""
         narrow = (d for d in dtypes if d.bits < 32 and d is not DType.BOOL)
         return Natives(frozenset(narrow), frozenset(gpu.storage_bits))
 

@@ -92,8 +92,9 @@ class Memory(ScratchMemory):
         return self._load_narrow(buffer, indices, guard, elements)
 
     def load_word(self, buffer: Buffer, indices: list[Linear], guard: int | None) -> int:
-        """Four neighbours of a byte each as a word: of four such words that are loaded together, by
-        itself, or, where it isn't known to lie at a multiple of its bytes, put together."""
+        """Loads four neighbouring bytes as one word: alone, or as one of four words that are loaded
+        together. Where the address is not known to be aligned, the word is put together from bytes.
+        """
         values, place = self.values, self._place(buffer, indices)
         if values.multiple_of(place) % QUAD or buffer.is_written:
             parts = (self._byte_at(buffer, place + Linear((), n), guard) for n in range(QUAD))
@@ -144,8 +145,10 @@ class Memory(ScratchMemory):
     def _load_narrow(
         self, buffer: Buffer, indices: list[Linear], guard: int | None, elements: Elements
     ) -> int:
-        """An element of less than a word: of four that lie side by side, by itself where storage is
-        read in its width, or out of its word."""
+        """Loads an element narrower than a word, in one of three ways: from a group of four loaded
+        together, by a load of its own width where storage allows that, or by extracting it from its
+        word.
+        """
         if buffer in self._in_quads:
             place = self._place(buffer, indices)
             found = self._load_from_narrow_quad(buffer, place, guard, elements)
@@ -200,7 +203,7 @@ class Memory(ScratchMemory):
         return self._buffers[binding, type]
 
     def _note_alias(self, binding: BufferClass) -> None:
-        """Says of the variables of a class that is written that they are the same memory."""
+        """Decorates the variables of a buffer class that is written as aliases of each other."""
         alike = [v for (other, _), v in self._buffers.items() if other is binding]
         for variable in alike if len(alike) > 1 else ():
             if variable not in self._aliased:

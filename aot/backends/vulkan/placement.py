@@ -168,7 +168,9 @@ def place(kernel: Kernel, gpu: GpuGeometry, computed: Container[DType] = frozens
 def _shared_quads(
     accesses: _Indices, constant_vars: set[Var], lets: dict[Var, Expr]
 ) -> set[Scratch]:
-    """Shared scratch in fours of f32, of which a lane knows which one it accesses."""
+    """Shared scratch of f32 that can be stored as vec4s: some access has a constant index within
+    the vec4.
+    """
     return {
         scratch
         for scratch, sites in accesses.items()
@@ -193,9 +195,9 @@ def _multiplied(kernel: Kernel) -> set[Scratch]:
 def _kept_loops(
     kernel: Kernel, accesses: dict[Scratch, list[tuple[Expr, ...]]], sums: dict[For, SumLoop]
 ) -> Iterator[For]:
-    """Loops that a schedule made so that a shader stays short: those around sums, of which it wrote
-    out as many as are worth it, those that PRIVATE scratch is there for, and those that store in a
-    branch of a branch, such as the levels of a heap.
+    """The loops that drivers should not unroll, so that shaders stay short: loops around sums,
+    loops that index PRIVATE scratch, and loops with stores in nested branches, such as those over
+    the levels of a heap.
 
     Drivers that unroll them all the same take a third longer to compile it, and run it no faster;
     a heap takes eight times as long to compile then, and twice to run.

@@ -76,8 +76,10 @@ def features_of_target(target: Target) -> tuple[str, ...]:
 
 
 def matrix_features(shapes: Iterable[MatrixShape], lanes: int) -> tuple[str, ...]:
-    """What a device must have for matrices of these shapes in subgroups of so many lanes, beside
-    the feature of Vulkan: names of the runtime's, which asks the device's list of shapes."""
+    """Names of the runtime's device features for matrices of `shapes` in subgroups of `lanes`
+    lanes. The runtime checks them against the device's list of shapes, in addition to the Vulkan
+    feature.
+    """
     return (*(f"cooperativeMatrix[{s}]" for s in dict.fromkeys(shapes)), f"subgroupSize[{lanes}]")
 
 

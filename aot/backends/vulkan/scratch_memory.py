@@ -105,8 +105,10 @@ class ScratchMemory:
         return self.shared_operands(wanted) if scratch.space is Space.WORKGROUP else ()
 
     def shared_operands(self, wanted: MemoryOperands) -> tuple[int, ...]:
-        """Of an access of what lanes share, which Vulkan's memory model takes to be a lane's own
-        unless told; none in the other one."""
+        """The SPIR-V memory operands of an access to shared scratch: with cooperative matrices the
+        module uses Vulkan's memory model, in which accesses are private to a lane unless marked;
+        else none.
+        """
         if not self.has_matrices:
             return ()
         bits = wanted | MemoryOperands.NON_PRIVATE_POINTER
@@ -155,8 +157,9 @@ class ScratchMemory:
         self.changed()
 
     def load_vector(self, scratch: Scratch, indices: list[Linear]) -> int | None:
-        """Four neighbours of promoted scratch, or of shared scratch in fours, the first at
-        `indices`."""
+        """Loads a vec4 of promoted scratch, or of shared scratch stored as vec4s, that begins at
+        `indices`. None where the scratch is stored by element.
+        """
         if scratch.space is Space.WORKGROUP:
             return self._shared_quad(
                 scratch, self._position(scratch, self.places[scratch], indices)
@@ -252,5 +255,5 @@ class ScratchMemory:
         return self._scratch[scratch]
 
     def _element_type(self, scratch: Scratch) -> int:
-        """Of scratch in memory."""
+        """The SPIR-V type of an element of scratch in memory."""
         return self.register_type(scratch) if scratch in self._vectors else self._slot(scratch)

@@ -226,7 +226,7 @@ class MemorySemantics(IntEnum):
 
 
 class MemoryOperands(IntFlag):
-    """Of accesses of memory, in Vulkan's memory model; a scope follows both of the first."""
+    """SPIR-V memory operands in Vulkan's memory model; a scope follows each of the first two."""
 
     MAKE_POINTER_AVAILABLE = 0x8
     MAKE_POINTER_VISIBLE = 0x10

@@ -379,8 +379,9 @@ class Values:
         return self.atom(made)
 
     def signed_extremum(self, a: int, b: int, *, is_max: bool, type: int | None = None) -> int:
-        """Of i32 values, or of integers of another `type`; SPIRV-Tools, which drivers use, folds
-        SMin and SMax of u32 as unsigned."""
+        """The signed minimum or maximum of two i32 values, or of integers of another `type`, by
+        comparison: SPIRV-Tools, which drivers use, folds SMin and SMax of u32 as unsigned.
+        """
         compare = Op.S_GREATER_THAN if is_max else Op.S_LESS_THAN
         is_first = self.pure(compare, self.asm.boolean, a, b)
         return self.select(type or self.asm.u32, is_first, a, b)

@@ -162,7 +162,7 @@ class Vectors:
         return self.memory.load_quad(source, indices)
 
     def _kept_indices(self, e: Load) -> list[Expr]:
-        """Those of the dims that memory has, of which there is one at least."""
+        """A load's indices along the dims that its memory has; at least one."""
         if not isinstance(e.source, Scratch):
             return list(e.indices)
         kept = [e.indices[d] for d in self.memory.places[e.source].kept]
