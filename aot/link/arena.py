@@ -140,9 +140,10 @@ def _strategies(requests: Sequence[ArenaRequest]) -> list[tuple[list[int], bool]
 
 
 class _Placed:
-    """Placed requests. Of many, those of a lifetime are found in grids of positions, each eight
-    times as wide as the one before; a request is in a few cells of the grid that is as wide as
-    its lifetime. Of few, all are looked at, which is faster."""
+    """Placed requests, searched by lifetime. Many requests are kept in grids of positions, each
+    eight times as coarse as the one before, and a request is entered in the few cells that it
+    covers in the grid of its lifetime's width. Few requests are scanned, which is faster.
+    """
 
     NARROWEST_BITS = 4
     STEP_BITS = 3

@@ -321,7 +321,9 @@ class _Program:
         return needs
 
     def _size(self, buffer: Buffer) -> Dim:
-        """Of a buffer in a branch: nothing, where the branch can't run for the inputs' shapes."""
+        """The size of a buffer in bytes; at least 0 for one in a branch that can't run for the
+        inputs' shapes.
+        """
         low, _ = dims.bounds(buffer.size, self.bounds)
         is_there = not buffer.is_nested or (low is not None and low >= 0)
         return buffer.size if is_there else dims.maximum(buffer.size, 0)

@@ -189,7 +189,7 @@ class ExecutePart:
         return made
 
     def later(self, first: Header, second: Header | None) -> Header:
-        """That one of two headers that stands behind the other."""
+        """The later of two headers in the program's order."""
         if second is None:
             return first
         return max((first, second), key=self.items.index)

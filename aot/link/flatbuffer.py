@@ -21,10 +21,10 @@ class Malformed(Exception):
 
 
 def read_structure(data: bytes, identifier: bytes, kind: str = "Module") -> Any:
-    """The root table of a structure, of the table `kind` of module.fbs, all of it read.
+    """Reads a whole FlatBuffer and returns its root, a table of kind `kind` in module.fbs.
 
     Raises:
-        Malformed: the first thing that is wrong.
+        Malformed: the first fault.
     """
     reader = _Reader(data)
     if len(data) < 8 or data[4:8] != identifier:

@@ -195,8 +195,9 @@ class Flow:
         self.code.emit("SET_STATE", len(states.lengths), following)
 
     def _slide(self, states: States) -> None:
-        """Moves the rows that stay to the start of each block of states whose rows leave. A run
-        that has come here ends well."""
+        """Emits the moves of the remaining rows to the start of each block, for states whose oldest
+        rows leave. This is the end of a run that has not failed.
+        """
         out, code = self.out, self.code
         alike: dict[tuple[Dim, Dim], list[Growth]] = {}
         for variable, growth in states.slides:
@@ -449,7 +450,9 @@ class Flow:
         return test
 
     def _enter(self, carried: Carried) -> Pair:
-        """Registers of the places of this run's value, which is there, and of the next one's."""
+        """Emits the initial copy of a loop-carried value; returns the registers of the current
+        iteration's place and of the next one's.
+        """
         buffers, pair = self.places.buffers, self.lifetimes.carried[carried.argument]
         place, current = buffers[pair.current], self.out.register()
         if not pair.is_taken:

@@ -36,11 +36,14 @@ class Span:
 
 @dataclass
 class HostCopies:
-    """Attributes:
-    assignment: of the function's values.
-    memory_of: the memory that a buffer_slice is in, if it is one that can be followed.
-    start_of, size_of: registers of where a buffer_slice begins, and of a number of bytes.
-    emit: adds an instruction to the execute part.
+    """Emits copies between a GPU's memory and the host's, only where the other side's copy is
+    stale.
+
+    Attributes:
+        assignment: buffers of the function's values.
+        memory_of: the memory that a buffer_slice is in, if it can be tracked.
+        start_of, size_of: registers of the start of a buffer_slice, and of a number of bytes.
+        emit: adds an instruction to the execute part.
     """
 
     assignment: BufferAssignment

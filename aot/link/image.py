@@ -186,7 +186,7 @@ class ExecutableImage:
 
     @property
     def shaders(self) -> tuple[bytes, ...]:
-        """Those of which a driver takes one."""
+        """The shader's variants, of which a driver takes one."""
         return tuple(s for s in (self.spirv, self.texel_spirv) if s is not None)
 
 

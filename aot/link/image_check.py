@@ -120,7 +120,7 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
 
 
 class ProgramFault(ValueError):
-    """What is wrong with a program, in the words of the runtime, and at which word of the code."""
+    """A fault of a program, in the runtime's words, with the word of code where it is."""
 
     def __init__(self, word: int, fault: str) -> None:
         super().__init__(f"word {word}: {fault}")

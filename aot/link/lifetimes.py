@@ -113,7 +113,7 @@ class Lifetimes:
         return list(found)
 
     def position(self, op: Op) -> int:
-        """Of a dispatch, or of where an op with blocks begins."""
+        """The position of a dispatch in the program, or that at which an op with blocks begins."""
         return self._at[op]
 
     def end_of(self, block: Block) -> int:

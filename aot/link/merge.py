@@ -134,8 +134,9 @@ def _notes(given: MergeInput) -> Notes:
 
 
 def _keys(inputs: Sequence[MergeInput]) -> list[_Key]:
-    """The variants of the merged module: those of the first input, where any input's variant for
-    a GPU needs a host, one for each such host."""
+    """(target, host) of each variant of the merged module: the targets of the first input; where
+    any input's GPU variant needs a host, one for each such host.
+    """
     hosts: dict[str, dict[str, None]] = {}
     for variant in (v for given in inputs for v in given.image.variants):
         if variant.host is not None:

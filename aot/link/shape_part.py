@@ -224,7 +224,7 @@ class ShapePart:
         return True
 
     def check_input(self, found: _Extent) -> None:
-        """That an extent is what the symbols make of its dim."""
+        """Emits the check that an input's extent equals its declared dim."""
         out, name = self.out, found.value.name
         symbol = linear(found.dim)
         is_symbol = symbol is not None and symbol[1:] == (1, 0)
@@ -249,7 +249,9 @@ class ShapePart:
                 self._check(is_there, message)
 
     def check_states(self) -> None:
-        """That variables of one length have it, and that what is appended has room."""
+        """Emits two checks: states of one symbolic length have equal lengths, and a run's appended
+        rows fit.
+        """
         out = self.out
         for held in self.lengths:
             name = str(held.length.symbol)
@@ -279,7 +281,9 @@ class ShapePart:
             self._check_added(variable, dims.add(following, dims.multiply(variable.length, -1)))
 
     def _check_added(self, variable: StateVariable, added: Dim) -> None:
-        """That what a run adds has room in an empty state: `prepare` sets memory aside for that."""
+        """Emits the check that what one run appends fits an empty state, whose memory `prepare`
+        reserves.
+        """
         out = self.out
         _, most = dims.bounds(added, self.known)
         if out.header_of(added) is not None or (most is not None and most <= variable.capacity):
@@ -291,7 +295,7 @@ class ShapePart:
         self._check(out.binary("LE", out.dim(added), out.constant(variable.capacity)), message)
 
     def check_assumption(self, assumption: Assumption) -> None:
-        """That what a shape rule or a bound took for granted holds."""
+        """Emits the check of an assumption that a shape rule or a bound has made."""
         out, left, right = self.out, assumption.left, assumption.right
         bound, most, emit = bound_of(left, right), limit_of(left, right), out.emit_for(left, right)
         message = _Message().add(f"{assumption.reason}: ")
@@ -321,7 +325,8 @@ class ShapePart:
         self._check(out.binary("EQ", out.dim(left), out.dim(right), emit), message, emit)
 
     def check_extents(self, block: Block, emit: Emit) -> None:
-        """That no dim of a block's results is negative, such as `N - 3` would be for a short input.
+        """Emits the checks that no extent of a block's results is negative, as `N - 3` would be for
+        a short input.
 
         An inner block's are checked where it runs, by what `emit` is given: it may be there for
         inputs of other sizes.
@@ -370,7 +375,9 @@ class ShapePart:
         self._check(self.out.binary("LE", low, high, emit), message, emit)
 
     def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
-        """That the loops of a lane of `what` end before a GPU's driver ends them."""
+        """Emits the check that a lane of `what` ends its loops before a GPU's driver would end
+        them.
+        """
         _, high = dims.bounds(iterations, self.known)
         if (high is not None and high <= most) or (iterations, most) in self.limited:
             return
@@ -386,7 +393,9 @@ class ShapePart:
         self._check(is_short, message, emit)
 
     def check_less(self, register: int, most: int, what: tuple[str, str], emit: Emit) -> None:
-        """That a register is less than a number; `what` is said before and behind its value."""
+        """Emits the check that a register is less than `most`; `what` is the message's text before
+        and after the value.
+        """
         before, after = what
         test = self.out.register()
         emit("LT", test, register, self.out.constant(most))
