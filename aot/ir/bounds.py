@@ -120,7 +120,7 @@ def _item(text: str) -> int | str | None:
 
 
 def assumptions_of(dim: Dim, wanted: WantedDim, what: str) -> Iterator[Assumption]:
-    """The bounds of `wanted` on `dim`, of which the message says that it is `what`.
+    """The assumptions that `dim` is within `wanted`; `what` names the dim in their messages.
 
     Raises:
         ValueError: no value of its symbols satisfies them.
@@ -150,7 +150,7 @@ def bound_of(left: Dim, right: Dim) -> tuple[Dim, Interval] | None:
 
 
 def bounds_of(assumptions: Iterable[Assumption]) -> dict[str, Interval]:
-    """Bounds of symbols that follow from bounds of dims which are linear in one symbol."""
+    """Bounds of symbols that follow from assumptions on dims linear in one symbol."""
     known: dict[str, Interval] = {}
     for assumption in assumptions:
         add_bound(known, assumption.left, assumption.right)

@@ -63,7 +63,9 @@ def limits_of(names: Iterable[str], assumptions: Iterable[Assumption]) -> dict[s
 
 
 def limit_of(left: Dim, right: Dim) -> tuple[Dim, Dim] | None:
-    """The dim and what it is at most, where that is what `left == right` says."""
+    """(dim, its upper bound) if the equation `left == right` says only that the dim is at most the
+    bound; else None.
+    """
     for extreme, dim in ((left, right), (right, left)):
         most = _other(extreme, dim)
         if most is not None:
@@ -84,8 +86,9 @@ def _other(extreme: Dim, dim: Dim) -> Dim | None:
 
 
 def assumptions_by_last(function: Function) -> dict[str, list[Assumption]]:
-    """The assumptions about symbols that values give, by that one of their symbols which is given
-    last."""
+    """Assumptions about symbols that are defined by values, keyed by the symbol that is defined
+    last.
+    """
     order = {name: number for number, name in enumerate(extents_of(function))}
     found: dict[str, list[Assumption]] = {}
     for assumption in function.assumptions if order else ():

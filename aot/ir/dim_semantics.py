@@ -152,7 +152,9 @@ def is_not_negative(a: Dim) -> bool:
 
 
 def _where_positive(decide: Callable[[], bool], dim: Dim) -> bool:
-    """What `decide` says, or what it says where the symbols of a dim are at least 1."""
+    """The result of `decide`; where it is undecided, its result under the assumption that the dim's
+    symbols are at least 1, which is recorded.
+    """
     try:
         return decide()
     except UndecidedError:

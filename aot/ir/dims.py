@@ -581,7 +581,7 @@ def _map_atoms(dim: Dim, atom_value: Callable[[Atom], Dim]) -> Dim:
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
-    """`dim` with symbols replaced by `values` and brought back to canonical form."""
+    """`dim` with symbols replaced by `values`, in canonical form."""
     known: dict[Atom, Dim] = {}  # dims that follow from one another share most atoms
 
     def of(dim: Dim) -> Dim:

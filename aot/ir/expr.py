@@ -175,7 +175,7 @@ class Fma:
 
 @dataclass(frozen=True, eq=False)
 class Dot:
-    """`c` plus the sum of the products of the parts of two packed words, in i32, which wraps.
+    """The dot product of two packed words, added to `c`, in i32, which wraps.
 
     Both words have as many parts, but signs of their own. Words of bytes may be summed as I16X2, to
     which each half of their parts adds its own sum, wrapping in 16 bits. Words of bf16 are summed

@@ -88,8 +88,9 @@ def kept(array: Array) -> Array:
 
 
 def given(array: Array) -> Array:
-    """A dense array of these elements that nobody can change, of an array that only the caller has:
-    itself, frozen, where it is dense and there is room for it in memory."""
+    """An immutable dense array with the elements of one that the caller owns: the array itself,
+    frozen, if it is dense and memory has room for it; else a copy.
+    """
     flags = array.flags
     is_own = array.base is None and flags.writeable and flags.c_contiguous and flags.aligned
     if not is_own or not _Memory.has_room(array.nbytes):

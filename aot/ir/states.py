@@ -53,8 +53,9 @@ class StateVariable:
 
     @property
     def leaving(self) -> Dim:
-        """How many rows leave it at its start when a run has ended: a multiple of SLIDE_ROWS, so
-        that those which stay move once in so many rows."""
+        """Rows that are dropped at the state's start when a run has ended: a multiple of
+        SLIDE_ROWS, so that the other rows are moved only once in that many rows.
+        """
         if not self.window or self.next_length is None:
             return 0
         spare = extents.maximum(extents.add(self.next_length, -self.window), 0)

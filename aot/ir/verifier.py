@@ -354,7 +354,7 @@ class _FunctionCheck:
         )
 
     def check_types_match(self, what: str, inner: object, outer: object, op: Op) -> None:
-        """Types of a body against those of the op that runs it; layouts count."""
+        """Checks that a body's types equal those of its op, layouts included."""
         given, wanted = list(inner), list(outer)  # type: ignore[call-overload]
         if len(given) != len(wanted):
             raise self.fail(f"expected {len(wanted)} of {what}, found {len(given)}", op)

@@ -384,7 +384,7 @@ def factor(word: e.Expr, place: e.Expr) -> e.Expr:
 
 
 def stored_word(blocks: Blocks, word: e.Expr) -> e.Expr:
-    """Where a word of codes is stored, of those that have low bits."""
+    """The index of word `word` in the stored codes, which have words of low bits between groups."""
     if not blocks.group:
         return word
     return e.add(word, e.binary("floordiv", word, e.index(blocks.group)))

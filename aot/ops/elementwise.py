@@ -178,7 +178,7 @@ def _by_name(op: str) -> Callable[[e.Expr], e.Expr]:
 
 
 def _arc_tangent(x: e.Expr) -> e.Expr:
-    """Cephes' atanf: |x| brought to [-tan(pi/8), tan(pi/8)], then an odd polynomial; 2 ulp."""
+    """Cephes' atanf: |x| reduced to [-tan(pi/8), tan(pi/8)], then an odd polynomial; 2 ulp."""
     if x.dtype is not x.dtype.accumulator:
         return e.cast(_arc_tangent(e.cast(x, x.dtype.accumulator)), x.dtype)
 
@@ -488,7 +488,7 @@ def _cast_type(call: Call) -> Sequence[TensorType]:
 
 
 def clamp_array(x: Array, to: DType) -> Array:
-    """`x` with finite numbers beyond a narrower float's largest brought to that one."""
+    """`x` with finite numbers clamped to the range of a narrower float type."""
     limit = np.asarray(np.finfo(to.numpy).max, x.dtype)
     return np.where(np.isfinite(x), np.clip(x, -limit, limit), x)
 

@@ -1,4 +1,4 @@
-"""Tables: a function of one number of 8 bits, written down for each of the 256 that there are."""
+"""Table lookups: a function of one 8-bit number, given by its 256 values."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ _R = 2**0.5
 
 @dataclass(frozen=True)
 class Matrices:
-    """Those of F(outputs x outputs, 3x3): of a tile's inputs, of a filter, and of a tile's sums.
+    """The transform matrices of F(outputs x outputs, 3x3): for a tile's inputs, a filter, and a
+    tile's sums.
 
     A transform of x is M x M^T.
     """

@@ -466,8 +466,9 @@ class _Frame:
 
 
 class _MemoryFrame(_Frame):
-    """A run in which values are places in memory, so that what is written shows wherever that
-    memory is looked at."""
+    """A frame in which values are places in memory, so that a write is visible through every value
+    that aliases it.
+    """
 
     states: States
 

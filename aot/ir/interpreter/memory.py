@@ -61,7 +61,9 @@ class Place:
 
     @staticmethod
     def joined(places: Sequence[Place], join: Callable[[list[Array]], Array]) -> Place:
-        """The place of elements that `join` makes of arrays of the places' shapes."""
+        """One place over the buffers of several, whose elements `join` orders: it is applied to the
+        arrays of the places' indices.
+        """
         first = [sum(len(p.buffers) for p in places[:n]) for n in range(len(places))]
         return Place(
             tuple(b for p in places for b in p.buffers),
