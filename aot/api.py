@@ -244,7 +244,7 @@ class GroupedOptions(TypedDict, total=False):
 
 
 def ungrouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their own names, of keywords of `compile`, some of which are groups.
+    """The options among keywords of `compile`, by name, with groups taken apart.
 
     Raises:
         CompileError: an option is given by itself and in a group, or a group is something else.

@@ -53,7 +53,9 @@ def _with_stand_ins(cls: type, frozen: bool, eq: bool) -> type:
 
 
 def _stand_in(cls: type, name: str, make: Callable[[], Callable[..., Any]]) -> None:
-    """Gives the class a method that becomes what `make` makes, where it has none of its own."""
+    """Gives the class a method, unless it has its own, that is compiled by `make` at its first
+    call.
+    """
     if name in vars(cls) and vars(cls)[name] is not None:
         return
 

@@ -100,8 +100,9 @@ class CpuFallback:
     why: dict[str, str] = field(default_factory=dict)
 
     def apart(self, function: Function, iterations: Dim) -> Function | None:
-        """A copy of an executable for those of its dispatches whose lanes make too many iterations,
-        where others' don't; None where all are alike. It joins the module."""
+        """A copy of an executable for the dispatches whose lanes iterate too often, added to the
+        module; None where all its dispatches do, or none.
+        """
         assert self.target.gpu is not None
         most, name = self._most_iterations(function, iterations), function.name
         is_long = [n > self.target.gpu.max_lane_iterations for n in most]
@@ -246,6 +247,6 @@ def _dims_of_dispatches(module: Module) -> dict[str, list[_Dims]]:
 
 
 def _assumed(dim: Dim, known: Mapping[str, Interval], unknown: int) -> dict[str, Interval]:
-    """Bounds of symbols, of which those without one are at most `unknown`."""
+    """Bounds of the dim's symbols; a symbol without an upper bound gets `unknown`."""
     found = {name: known.get(name, (0, None)) for name in dims.symbols(dim)}
     return {n: (low, unknown if high is None else high) for n, (low, high) in found.items()}

@@ -96,7 +96,7 @@ def _bytes_saved(
 
 
 def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[str]]:
-    """By executable that is left: which of those that were outlined it serves."""
+    """Final executable -> the outlined executables that were merged into it."""
     found: dict[str, list[str]] = {}
     for name, kept in dict.fromkeys(zip(outlined, final, strict=True)):
         found.setdefault(kept, []).append(name)

@@ -51,7 +51,7 @@ class Settings:
 def missed_merges(
     module: Module, sizes: Mapping[str, int], target: Target, settings: Settings
 ) -> list[dict[str, Any]]:
-    """Pairs of executables that differ in little, those that would save most code first.
+    """Pairs of executables that differ in one respect only, largest saving of code first.
 
     Args:
         sizes: bytes of code, by executable.

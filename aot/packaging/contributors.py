@@ -47,7 +47,9 @@ def flash_contributors(given: PackageInput, program_bytes: int) -> list[str]:
 
 
 def arena_contributors(given: PackageInput, entries: list[HeaderEntry]) -> list[str]:
-    """The arena's parts, whose sum is what is needed, and the nodes that touch most of it."""
+    """Text lines on what the arena is used for: its parts with their sizes, and the nodes that
+    touch most of it.
+    """
     number, entry = max(enumerate(entries), key=lambda e: e[1].program.memory_bytes)
     program = entry.program
     lengths = {s.offset: s.length for s in given.image.rodata_segments}

@@ -146,12 +146,12 @@ class Module:
     def compiled(
         module: bytes, stats: Mapping[str, Any], details: Details, title: str = ""
     ) -> Module:
-        """Of a compile."""
+        """The page of a module that was just compiled."""
         return _Builder(module, stats, details).module(title)
 
     @staticmethod
     def of_file(path: str | os.PathLike[str]) -> Module:
-        """Of a module file, by what it keeps itself.
+        """The page of a module file, from what the file itself records.
 
         Raises:
             CompileError: it cannot be read, or is no module.
@@ -430,7 +430,7 @@ def _passes(details: VariantDetails | None) -> list[tuple[str, int, Figure, Figu
 def _executables(
     image: VariantImage, origins: Mapping[int, Sequence[str]], whys: Sequence[str]
 ) -> list[Executable]:
-    """Those of most code first."""
+    """The module's executables, largest code first."""
     sizes = code_sizes(image)
     total = sum(sizes)
     found = []

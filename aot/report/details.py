@@ -199,7 +199,7 @@ def _grid(op: Op, callees: Mapping[str, tuple[Function, Kernel]]) -> tuple[Dim, 
 
 
 def _within(op: Op) -> tuple[str, ...]:
-    """What control flow an op stands in: what is repeated, and which branch of what."""
+    """Names of the loops and branches around an op, outermost first."""
     found: list[str] = []
     block: Block | None = op.parent
     while block is not None and isinstance(owner := block.owner, Op):
@@ -211,7 +211,7 @@ def _within(op: Op) -> tuple[str, ...]:
 
 
 def _constants(function: Function, numbers: Mapping[Op, int]) -> list[ConstantDetails]:
-    """Those that something reads, in the order of the program."""
+    """Details of the constants that have a reader, in the order of the program."""
     found = []
     for op in control_ops(function):
         data = op.attrs.get("value")

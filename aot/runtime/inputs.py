@@ -73,7 +73,7 @@ def _known_extents(
     given: Mapping[str, ArrayLike],
     shapes: Mapping[str, Sequence[int]],
 ) -> dict[str, int]:
-    """What the dims of inputs whose shape the user chose say of dims with the same text."""
+    """Dim text -> extent, from the inputs whose shape the user chose."""
     known: dict[str, int] = {}
     for tensor in tensors:
         value = given.get(tensor.name)

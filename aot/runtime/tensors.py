@@ -137,8 +137,10 @@ class Slot:
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Where an array's elements are; `array.ctypes`, which takes several times as long to say so,
-    knows it of those that are read-only, empty or of a type that buffers lack."""
+    """The address of an array's elements. Takes the fast way for writable arrays; `array.ctypes`,
+    several times slower, serves arrays that are read-only, empty, or of a type without a buffer
+    format.
+    """
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
@@ -216,7 +218,7 @@ def to_array(slot: Slot, value: ArrayLike) -> NDArray[Any]:
 
 
 def check_writeable(info: TensorInfo, value: ArrayLike) -> None:
-    """That a model may write an input.
+    """Checks that the model may write to an input that the caller gives.
 
     Raises:
         RuntimeFailure: it is no array, or a read-only one.

@@ -168,9 +168,8 @@ class Tokeniser(_Native):
     def __init__(
         self, source: str | os.PathLike[str] | bytes | Program, *, is_segment: bool = False
     ) -> None:
-        """Opens the vocabulary of a module file, of the bytes of one, of a program's module, which
-        is used until the program is closed, or, with `is_segment`, of what `aot.link.vocabulary`
-        wrote.
+        """Opens the vocabulary of a module: a file, the bytes of one, or a program's module, which
+        must stay open; with `is_segment`, of the bytes that `aot.link.vocabulary` wrote.
 
         Raises:
             RuntimeFailure: it is no module, is damaged, or has no vocabulary.

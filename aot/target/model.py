@@ -242,8 +242,9 @@ class Target:
         return self.arch == "riscv64" and self.has("v")
 
     def sums_bytes(self, left: DType, right: DType) -> bool:
-        """Whether the products of four pairs of bytes are summed in i32 by fewer instructions than
-        those of pairs of 16 bits: by one, or by products of bytes in 16 bits."""
+        """Whether the CPU has an instruction for the sum of four products of bytes in i32, or of
+        byte products in 16 bits, which takes fewer instructions than products of 16-bit pairs.
+        """
         pair = {left, right}
         if pair == {DType.U8, DType.I8}:
             return any(map(self.has, ("avx512vnni", "avxvnni", "i8mm")))

@@ -1,4 +1,4 @@
-"""Which targets there are, which one a name means, and which of several comes first.
+"""The shipped targets, their lookup by name, and the order of several targets in a module.
 
 Owns the choice for this machine and the order of a module's variants.
 """

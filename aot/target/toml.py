@@ -144,7 +144,7 @@ def check_names(target: Target) -> None:
 
 
 def _key_of_name(target: Target, name: str) -> str:
-    """The key of a target's file whose value holds a name that LLVM complained of."""
+    """The key of a target file whose value contains `name`, a name that LLVM does not know."""
     for key in ("triple", "cpu", "tune"):
         if getattr(target, key) == name:
             return key
@@ -264,7 +264,9 @@ class _Reader:
         return CompileError(f"{place}: {message}")
 
     def line_of(self, key: str) -> int | None:
-        """The line of a key of this table, or of a table of that name in the file's own."""
+        """The line number of a key in this table, or of a sub-table's header; None if there is
+        neither.
+        """
         pattern = re.compile(rf"^\s*(\[{{0,2}}\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
         table = ""
         for number, line in enumerate(self.text.splitlines(), 1):

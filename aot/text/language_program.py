@@ -47,7 +47,7 @@ class Generation:
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Of the tokens behind the first one."""
+        """Tokens per second after the first token."""
         return (self.tokens - 1) / self.decode_s if self.decode_s > 0 and self.tokens > 1 else 0.0
 
 
@@ -170,7 +170,7 @@ def check_language_program(program: Program) -> tuple[int, int]:
 
 
 def check_room(program: Program, tokens: int, used: int = 0) -> None:
-    """That a prompt fits behind what is in use of the context.
+    """Checks that a prompt fits into the unused part of the context.
 
     Raises:
         RuntimeFailure: it does not.

@@ -157,7 +157,7 @@ def _tensor(tensor: TensorInfo) -> dict[str, Any]:
 
 
 def _updates(entry: EntryPointImage) -> dict[str, str]:
-    """Of each output that is what an input holds after a run, the input."""
+    """Output name -> name of the input that the run writes in place, for each such output."""
     numbers = zip(entry.outputs, entry.program.updates, strict=False)
     return {output.name: entry.inputs[n - 1].name for output, n in numbers if n}
 

@@ -122,7 +122,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def format_missed_merges(ledger: Mapping[str, Any]) -> str:
-    """The pairs of executables that almost became one, those that would save most first."""
+    """The text of missed merges: pairs of nearly equal executables, largest saving first."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:

@@ -16,8 +16,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def open_litert(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """What runs a TFLite model, by the names of the only signature, or of tensors where there is
-    none. Variables keep what a run left in them.
+    """Opens a TFLite model in LiteRT; returns a function from inputs to outputs, by the names of
+    its only signature, or of tensors where there is none. Variables keep their values between
+    calls.
 
     Raises:
         CompileError: LiteRT is not installed, or can't read the model; or later can't run it.
@@ -54,8 +55,9 @@ def _results(interpreter: Any, inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def run_graph(interpreter: Any, inputs: Arrays, calls: int = 1) -> dict[str, NDArray[Any]]:
-    """What LiteRT computes of a model's first graph in the last of some calls, by the names of
-    tensors."""
+    """The outputs of a model's first graph in LiteRT after `calls` runs on the same inputs, by
+    tensor name.
+    """
     details = interpreter.get_input_details()
     for d in details:
         if tuple(d["shape"]) != inputs[d["name"]].shape:

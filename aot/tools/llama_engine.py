@@ -19,8 +19,8 @@ TOKENS, LOGITS = "tokens", "logits"
 def open_llama(
     model: Path, context: int, *, all_logits: bool
 ) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """What gives the logits of a language model, f32[rows, vocabulary], for tokens i32[T] that
-    continue those of the runs before; on the CPU, in one thread.
+    """Opens a GGUF model in llama.cpp, on one CPU thread; returns a function from tokens i32[T],
+    which continue those of earlier calls, to logits f32[rows, vocabulary].
 
     Args:
         context: how many tokens all runs have together.

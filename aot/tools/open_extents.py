@@ -1,4 +1,4 @@
-"""Extents of a program's inputs that follow from others, such as a mask's of `past + T` columns.
+"""Inferred extents of inputs: for example `past + T` columns of a mask, from the other inputs.
 
 Owns what is known of open dims before a call; the extents themselves are of `aot.runtime.inputs`.
 """
@@ -25,8 +25,8 @@ def with_followers(
     states: Sequence[TensorInfo] = (),
     kept: Shapes | None = None,
 ) -> dict[str, Sequence[int]]:
-    """`shapes`, and those of the other inputs whose extents all follow from what is known: from the
-    shapes and arrays that are given, from first dims that nobody gives, and from states.
+    """`shapes`, extended by the inputs whose extents all follow from given shapes and arrays, from
+    the defaults of first dims that nobody gives, and from states.
 
     Args:
         given: input name -> array.

@@ -61,7 +61,7 @@ class Oracle:
 
     @property
     def version(self) -> str:
-        """Of its package; "" where there is none."""
+        """The version of the engine's Python package; "" where there is none."""
         try:
             return version(self.package) if self.package else ""
         except PackageNotFoundError:

@@ -302,7 +302,7 @@ Activations = Mapping[str, Sequence[Array]]
 
 
 def _activations(model: Path, samples: Sequence[Sample]) -> Activations:
-    """Of all values of an ONNX file."""
+    """The activations of every value of an ONNX model on the samples."""
     from onnxruntime.quantization import qdq_loss_debug as debug
 
     opened = model.with_name(f"{model.stem}.opened.onnx")
@@ -337,7 +337,9 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def _plain_options() -> Any:
-    """Nothing is fused: sums of what is dequantised are sums of floats, which do not saturate."""
+    """ONNX Runtime options without graph optimisations: fused integer sums would saturate, whereas
+    float sums of dequantised values do not.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

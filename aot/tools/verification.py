@@ -198,8 +198,9 @@ def verify(
 
 
 class _Engine:
-    """What a module is compared with: the engine that was asked for; or that of the model's format,
-    or the reference interpreter where that can't run the model."""
+    """The engine that a module is compared with: the requested one; else the engine of the model's
+    format, or the reference interpreter if that can't run it.
+    """
 
     def __init__(self, against: str | None, model: Path, program: Program) -> None:
         self.choice = usual(model) if against is None else Choice(ORACLES[against])

@@ -60,7 +60,7 @@ class CommandRunner:
 
     @staticmethod
     def of(text: str | None) -> CommandRunner:
-        """Of the option `--tune-runner`; None is this machine's `aot-run`.
+        """The runner that option `--tune-runner` names; None means this machine's `aot-run`.
 
         Raises:
             CompileError: the text is no command.

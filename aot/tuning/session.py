@@ -129,8 +129,9 @@ class Session:
     # ---- screening ----
 
     def _screen(self) -> bool:
-        """A batch of each subject, a smaller one of those that take less, as each candidate is to
-        be compiled; whether there was one."""
+        """Measures one batch of candidates per subject, smaller for subjects that take less of the
+        run time. Returns whether any candidate was waiting.
+        """
         waiting = [s for s in self.subjects if s.waiting]
         if not waiting:
             return False
@@ -313,7 +314,7 @@ class Session:
 
 
 def _round(totals: Sequence[float]) -> Round:
-    """Of the times of choices; the first has the last turn as well."""
+    """The round of measured times, relative to the first choice, which is measured at both ends."""
     if min(totals) <= 0:
         raise RunnerError("the runner's clock is too coarse: a dispatch took no time")
     base = (totals[0] + totals[-1]) / 2

@@ -1,4 +1,5 @@
-"""Tuning: which executables of a module are worth measuring, and what is known of them.
+"""The tuner: chooses the executables of a module that are worth measuring, and looks up recorded
+results.
 
 `aot/tuning/session.py` decides what is measured when; `aot/analysis/cost/candidates.py` lists the
 candidates. Each result is written to the cache at once. Passes read a table of results, and do not
@@ -121,8 +122,8 @@ class Tuner:
         return Tuning(compiler_id(), {one.key: one.best for one in lines})
 
     def tune(self, module: Module, context: PassContext) -> Tuning:
-        """Measures executables of a module whose passes have run, those first that the model says
-        take most, until the time is up.
+        """Measures executables of a module whose passes have run, in order of their modelled run
+        time, until the time is up.
 
         An interrupt loses what is under way. Gives all that is known then; `tuned` says what was
         done.

@@ -321,7 +321,9 @@ def _vector_bytes(variant: VariantImage) -> int:
 
 
 def _peak(gflops: Mapping[str, float], width: int) -> float | None:
-    """Of vectors of `width` bytes; of the widest the machine has below, if none is so wide."""
+    """The measured peak in GFLOP/s for vectors of `width` bytes: that of the widest measured
+    vectors up to it, or of the narrowest if all are wider.
+    """
     fitting = {int(bytes_): value for bytes_, value in gflops.items() if int(bytes_) <= width}
     if fitting:
         return fitting[max(fitting)]

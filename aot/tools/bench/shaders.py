@@ -1,4 +1,5 @@
-"""What shaders cost a Vulkan driver to compile, and what deduplication saves of that.
+"""Benchmarks how long a Vulkan driver compiles a module's shaders, and how much deduplication
+saves.
 
 Each figure comes from a fresh process of this module, with the driver's own caches off, or in a
 folder of its own. Creation and first dispatch are timed separately, because some drivers compile
@@ -190,8 +191,9 @@ def _totals(run: Mapping[str, Any]) -> dict[str, float]:
 def _by_pipeline(
     cold: Sequence[Mapping[str, Any]], cached: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Each pipeline's words and times, the least of the rounds; what is left of them where caches
-    are filled."""
+    """One row per pipeline: its words, its least times over the rounds with cold caches, and those
+    with filled caches.
+    """
     least = [_least(runs) for runs in (cold, cached)]
     return [
         {
