@@ -19,7 +19,7 @@ from aot.ir.rewriter import Rewriter
 from aot.ir.text.printer import print_function
 from aot.target.model import Target
 
-_NO_FACTS = ("summary", "file")
+_NO_FACTS = ("summary", "aliases", "host", "file")
 
 
 @dataclass(frozen=True)

@@ -13,26 +13,9 @@ from pathlib import Path
 from aot.errors import CompileError
 from aot.target import host_cpu
 from aot.target.model import Target
-from aot.target.toml import load_file
+from aot.target.toml import ANY_SYSTEM, load_file, parse
 
 HOST = "host"
-
-# Best first. What `host` picks is one of these, so a file depends on the choice and never on the
-# rest of the machine: `aotc` prints the name, and giving it by hand yields the same bytes.
-HOST_CHOICES = {
-    "x86_64": (
-        "x86-64-v4-bf16",
-        "x86-64-v4-vnni",
-        "x86-64-v4",
-        "x86-64-v3-vnni",
-        "x86-64-v3",
-        "x86-64-v2",
-    ),
-    "aarch64": ("aarch64-linux-i8mm", "aarch64-linux-dotprod", "aarch64-generic"),
-    "arm": ("armv7-neon",),
-    "riscv64": ("riscv64-v", "riscv64"),
-}
-_APPLE_CHOICES = ("aarch64-apple", "aarch64-generic")
 
 
 def directory() -> Path:
@@ -48,7 +31,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name_or_path: str | Path) -> Target:
-    """The target called `name_or_path`, the file at that path, or this machine for "host".
+    """The target with that name or alias, the file at that path, or this machine for "host".
 
     LLVM is not asked whether it knows a file's names: `check_names` does that before code is made.
 
@@ -61,12 +44,23 @@ def load(name_or_path: str | Path) -> Target:
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text:
         return replace(load_file(Path(name_or_path)), file=text)
     path = directory() / f"{text}.toml"
-    if not path.is_file():
-        raise CompileError(
-            f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
-            "or a path to a .toml file"
-        )
-    return load_file(path)
+    if path.is_file():
+        return load_file(path)
+    for target in _mentioning(f'"{text}"'):
+        if text in target.aliases:
+            return target
+    raise CompileError(
+        f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
+        "or a path to a .toml file"
+    )
+
+
+def _mentioning(*texts: str) -> Iterator[Target]:
+    """The shipped targets whose files contain all of some texts, by name; only these are parsed."""
+    for path in sorted(directory().glob("*.toml")):
+        text = path.read_text(encoding="utf-8")
+        if all(part in text for part in texts):
+            yield parse(text, str(path), path.stem)
 
 
 def load_together(names_or_paths: Sequence[str | Path]) -> tuple[Target, ...]:
@@ -112,28 +106,40 @@ def _is_better(a: Target, b: Target) -> bool:
     return a.is_cpu and a.arch == b.arch and set(a.features) > set(b.features)
 
 
+def host_choices(machine: str, system: str) -> list[Target]:
+    """What `host` may be on an architecture and operating system, best first: most features first.
+
+    Args:
+        machine: an `arch` of target files.
+        system: as `sys.platform` calls it.
+    """
+    found = _mentioning("\nhost = ", f'"{machine}"')
+    fits = [t for t in found if t.arch == machine and t.host in (ANY_SYSTEM, system)]
+    return sorted(fits, key=lambda t: (-len(t.features), t.name))
+
+
 def host() -> Target:
-    """The best target of `HOST_CHOICES` whose features this machine has.
+    """The target that `--target host` means: the best of `host_choices` that this machine can run.
+
+    A module depends on this choice and on nothing else of the machine: compiling for the target by
+    its name gives the same bytes.
 
     Raises:
         CompileError: this machine is of an architecture without choices, or below the least.
     """
     machine = host_cpu.machine()
-    choices = HOST_CHOICES.get(machine)
-    if machine == "aarch64" and sys.platform == "darwin":
-        choices = _APPLE_CHOICES
-    if choices is None:
+    choices = host_choices(machine, sys.platform)
+    if not choices:
         raise CompileError(
             f"no target is known for this machine ({machine}): name one with "
             f"--target; targets are {', '.join(names())}"
         )
     found = host_cpu.features()
-    targets = [load(choice) for choice in choices]
-    for target in targets:
+    for target in choices:
         if found.issuperset(target.features):
             return target
-    missing = [f for f in targets[-1].features if f not in found]
+    missing = [f for f in choices[-1].features if f not in found]
     raise CompileError(
-        f"this machine is below target {targets[-1].name}, the least for {machine}: "
+        f"this machine is below target {choices[-1].name}, the least for {machine}: "
         f"it lacks {', '.join(missing)}"
     )

@@ -24,6 +24,8 @@ from aot.target.model import GpuGeometry, MatrixShape, Target, VulkanLimits
 DEVICES = ("cpu", "vulkan")
 SUBGROUP_OPERATIONS = ("basic", "arithmetic")
 STORAGE_BITS = (8, 16)
+ANY_SYSTEM = "any"
+HOST_SYSTEMS = (ANY_SYSTEM, "linux", "darwin")  # as `sys.platform` calls them
 # What shaders may compute in; wider types are the host's.
 _COMPUTED = tuple(d for d in DType if d.is_stored and not d.is_storage_only)
 _VULKAN_DTYPES = tuple(d for d in _COMPUTED if d.bits <= 32)
@@ -172,9 +174,11 @@ _CPU = (
     "l2_bytes",
     "page_bytes",
 )
-_CPU_OPTIONAL = ("tune", "options", "abi", "panel", "max_stack_bytes", "scratch_bytes")
+_CPU_OPTIONAL = (
+    *("aliases", "host", "tune", "options", "abi", "panel", "max_stack_bytes", "scratch_bytes"),
+)
 _VULKAN = (*_COMMON, "gpu", "vulkan")
-_VULKAN_OPTIONAL = ("features", "l1_bytes", "l2_bytes", "panel")
+_VULKAN_OPTIONAL = ("aliases", "features", "l1_bytes", "l2_bytes", "panel")
 _VULKAN_FIXED: dict[str, Any] = {
     "arch": "none",
     "triple": "",
@@ -239,7 +243,7 @@ _NUMBERS = {
 _TRIPLES = ("max_workgroup_size", "max_workgroup_count")
 _TABLES: dict[str, type[GpuGeometry | VulkanLimits]] = {"gpu": GpuGeometry, "vulkan": VulkanLimits}
 _TEXTS = ("summary", "triple", "cpu", "tune", "abi")
-_TEXT_LISTS = ("features", "options")
+_TEXT_LISTS = ("aliases", "features", "options")
 
 
 class _Reader:
@@ -332,6 +336,7 @@ class _Reader:
         return {
             "device": self.keep,
             "arch": self.arch,
+            "host": self.host,
             "dtypes": self.dtypes,
             "gpu": self.inner,
             "vulkan": self.inner,
@@ -346,11 +351,11 @@ class _Reader:
         return value
 
     def words(self, key: str, value: Any) -> tuple[str, ...]:
-        pattern = re.compile(r"[a-zA-Z0-9][\w.-]*" if key == "features" else r"[+-][\w.-]+")
+        pattern = re.compile(r"[+-][\w.-]+" if key == "options" else r"[a-zA-Z0-9][\w.-]*")
         if not isinstance(value, list) or not all(
             isinstance(v, str) and pattern.fullmatch(v) for v in value
         ):
-            shape = "names" if key == "features" else "switches such as '+name' or '-name'"
+            shape = "switches such as '+name' or '-name'" if key == "options" else "names"
             raise self.fail(key, f"{key} is {value!r}, expected a list of {shape}")
         if len(set(value)) != len(value):
             raise self.fail(key, f"{key} names something twice")
@@ -359,6 +364,11 @@ class _Reader:
     def arch(self, key: str, value: Any) -> str:
         if value not in CPU_ARCHS:
             raise self.fail(key, f"arch is {value!r}, expected one of {', '.join(CPU_ARCHS)}")
+        return str(value)
+
+    def host(self, key: str, value: Any) -> str:
+        if value not in HOST_SYSTEMS:
+            raise self.fail(key, f"host is {value!r}, expected one of {', '.join(HOST_SYSTEMS)}")
         return str(value)
 
     def dtypes(self, key: str, value: Any) -> tuple[DType, ...]:

@@ -243,7 +243,8 @@ def object_key(kernel: Kernel, target: Target) -> str:
 def _target_id(target: Target) -> bytes:
     # Code generation may read any number of a target, but not what it is called.
     values = ((f.name, getattr(target, f.name)) for f in fields(target))
-    return repr([v for v in values if v[0] not in ("name", "summary", "file")]).encode()
+    unread = ("name", "summary", "aliases", "host", "file")
+    return repr([v for v in values if v[0] not in unread]).encode()
 
 
 @lru_cache(maxsize=1)
