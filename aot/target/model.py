@@ -13,9 +13,9 @@ from typing import Any
 from aot.base.records import dataclass
 from aot.ir.types import DType
 
-# LLVM's names of what has conversions of f16, where an architecture has none at its floor
-# bytes of a cache's line, which come from memory together
+# bytes of a cache line
 CACHE_LINE = 64
+# LLVM's names of features with conversions of f16, for architectures whose baseline has none
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 
@@ -66,32 +66,31 @@ class GpuGeometry:
         max_workgroup_size: lanes along x, y and z.
         max_workgroup_count: workgroups along x, y and z.
         max_shared_bytes: WORKGROUP scratch of one workgroup.
-        max_lane_iterations: iterations of loops that an invocation may make, of all of its loops
-            together. No API knows such a limit and drivers don't report it: llvmpipe ends loops
-            after 65,535 of them and goes on as if they were done, and a GPU that needs some
-            microseconds for each is reset by its watchdog. What needs more is the host's, or is
-            refused.
-        subgroup_operations: what lanes of a subgroup do together, by the names that Vulkan gives in
-            small letters; a device must have those that a kernel uses.
+        max_lane_iterations: loop iterations that one invocation may make, summed over its loops. No
+            API has such a limit and drivers don't report it: llvmpipe silently ends loops after
+            65,535 iterations, and a GPU that needs microseconds for each is reset by its watchdog.
+            A kernel that needs more runs on the host, or is refused.
+        subgroup_operations: operations among the lanes of a subgroup, by Vulkan's names in lower
+            case; a device must have those that a kernel uses.
         storage_bits: widths besides 32 in which kernels read and write buffers, of 8 and 16;
-            elements of others are taken out of words and flipped in them by atomics. A device must
-            have those that a kernel uses.
+            elements of other widths are extracted from words, and stored by atomics on words. A
+            device must have those that a kernel uses.
         integer_dot_product: whether an instruction sums the products of four pairs of bytes; a
             device must have it where a kernel uses it.
-        busy_lanes: lanes of a dispatch below which a GPU is not busy, so that lanes share sums for
-            there to be more; 0 where a lane more gains nothing.
+        busy_lanes: lanes of a dispatch below which the GPU is not busy: several lanes then share a
+            sum, so that there are more; 0 where more lanes gain nothing.
         subgroup_lanes: lanes of a subgroup, which a device must have where a kernel multiplies
             matrices; 0 where that is not known.
         matrices: products of matrices that the lanes of a subgroup compute together, best first; a
             device must have those that a kernel uses.
-        staged_terms: terms of a contraction's sums that workgroups bring into shared memory at a
-            time, at least, so that memory is read once for a tile and not for each lane; 0 where
-            shared memory is no nearer than others, and lanes load what they multiply.
-        launch_ns: what a dispatch takes at least, among others.
-        block_ns: what it takes until terms that lanes ask for are there.
-        products_per_us: pairs of f32 that a busy device multiplies and adds; 0 where it is not
-            known how fast it is, so that no algorithm is chosen by its price.
-        bytes_per_us: what moves between its memory and lanes; 0 where the former is.
+        staged_terms: least number of terms of a contraction's sums that a workgroup stages in
+            shared memory at a time, so that memory is read once for a tile instead of once for each
+            lane; 0 where shared memory is no faster, and lanes load their operands from memory.
+        launch_ns: least duration of a dispatch among others, in nanoseconds.
+        block_ns: latency of a load from memory, in nanoseconds.
+        products_per_us: f32 multiply-adds per microsecond of a busy device; 0 where its speed is
+            not known, so that no algorithm is chosen by cost.
+        bytes_per_us: bytes per microsecond between its memory and lanes; 0 if `products_per_us` is.
     """
 
     lanes: int
@@ -129,8 +128,8 @@ class VulkanLimits:
         max_push_constant_bytes: bytes of push constants.
         max_storage_buffer_bytes: bytes that one binding may span.
         min_storage_alignment_bytes: alignment of a binding's offset.
-        texel_buffers: whether shaders read through uniform texel buffers what they don't write: a
-            texture's way to memory, where that is quicker than a storage buffer's.
+        texel_buffers: whether shaders read buffers that they don't write through uniform texel
+            buffers, on devices whose texture path is faster than that of storage buffers.
     """
 
     max_storage_buffers: int
@@ -165,10 +164,13 @@ class Target:
         dtypes: element types that are computed natively; others can be loaded, stored and cast.
         panel: width P of packed panels; must be equal for all targets of a module.
         max_stack_bytes: REGISTER scratch that a kernel may put on the caller's stack.
-        scratch_bytes: memory of a worker that a kernel may keep values in which it could compute
-            again; on a CPU only.
+        scratch_bytes: memory per worker in which a kernel may keep values that it could also
+            recompute; on a CPU only.
         gpu: the geometry of workgroups, on a GPU only.
         vulkan: limits of the API, on vulkan only.
+        aliases: other names that `--target` takes for it.
+        host: the operating system on which `--target host` may be this target, as `sys.platform`
+            calls it, or "any"; "" for none.
         file: where a user's own target was read from; "" for those that come with the compiler.
     """
 
@@ -194,6 +196,8 @@ class Target:
     scratch_bytes: int = 65536
     gpu: GpuGeometry | None = None
     vulkan: VulkanLimits | None = None
+    aliases: tuple[str, ...] = ()
+    host: str = ""
     file: str = ""
 
     def has(self, feature: str) -> bool:
