@@ -1,4 +1,4 @@
-"""Options and rules of the whole suite: `--bless`, and no silent skips where CI runs."""
+"""Options and rules of the whole suite: `--bless`, `--op`, and no silent skips where CI runs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bless", action="store_true", help="rewrite golden files to what the code now gives"
     )
+    parser.addoption(
+        "--op",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of the samples that the runtime runs, only those of this op; repeatable",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ[name] = folder
             config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
             config.add_cleanup(partial(os.environ.pop, name, None))
+    if names := config.getoption("--op"):
+        from tests.support import samples_module
+
+        try:
+            samples_module.restrict_to(names)
+        except ValueError as error:
+            raise pytest.UsageError(f"--op: {error}") from None
 
 
 @pytest.hookimpl(wrapper=True)

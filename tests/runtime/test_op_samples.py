@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import aot
+from tests.support import samples_module
 from tests.support.cross import require_runtime, run_emulated
 from tests.support.samples_module import (
     CROSS,
@@ -101,3 +102,13 @@ def test_under_qemu(target: str, tmp_path: Path) -> None:
             assert (outputs is not None) == is_emulated, label(*case)
             if outputs is not None:
                 compare([case], outputs)
+
+
+def test_samples_of_one_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pytest --op NAME` runs those alone."""
+    monkeypatch.setattr(samples_module, "CASES", list(samples_module.CASES))
+    name = samples_module.CASES[0][0]
+    samples_module.restrict_to([name])
+    assert {op for cases in entries(MOST_EMULATED).values() for op, _ in cases} == {name}
+    with pytest.raises(ValueError, match="no op 'rely' has samples that programs run"):
+        samples_module.restrict_to([name, "rely"])

@@ -51,6 +51,19 @@ CASES = [
 ]
 
 
+def restrict_to(ops: Sequence[str]) -> None:
+    """Drops the samples of all other ops, before anything is compiled: `pytest --op NAME`.
+
+    Raises:
+        ValueError: an op has no samples that programs run.
+    """
+    known = {name for name, _ in CASES}
+    for name in ops:
+        if name not in known:
+            raise ValueError(f"no op {name!r} has samples that programs run")
+    CASES[:] = [case for case in CASES if case[0] in ops]
+
+
 def label(name: str, number: int) -> str:
     """What a sample is called: the entry point that begins with it, and what its operands and
     results begin with."""
