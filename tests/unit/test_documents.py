@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -20,25 +21,67 @@ import op_tables
 
 FOLDERS = ("docs", "benchmarks", "samples")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
-PLACE = re.compile(r"`((?:aot|runtime|targets|tests|samples|docs|benchmarks)/[\w./*-]+)`")
+ROOTS = "aot|runtime|targets|tests|samples|docs|benchmarks|[.]ci"
+PLACE = re.compile(rf"(?:{ROOTS})/[\w./*-]+")
+FILE = re.compile(r"[\w-]+\.(?:py|pyi|c|h|fbs|toml|sh|mjs|md)")
 # names of headers as they are included, what an installed package has, and made-up examples
 NO_PLACES = {
     *("aot/aot.h", "aot/state.h", "aot/text.h", "aot/vulkan.h"),  # as a C program includes them
     *("aot/_runtime", "tests/golden/passes/double-neg/"),
+    *("batch.toml", "app.c", "NAME.h", "NAME.mjs", "on-phone.sh", "my-board.toml"),
 }
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+SPAN = re.compile(r"`([^`\n]+)`")
+BLOCK = re.compile(r"^(?:    |\t)(.+)$", re.MULTILINE)
+FENCED = re.compile(r"^```(?:sh)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# `NAME` in `path`: also over the end of a line
+NAMED = re.compile(rf"`([A-Za-z_]\w*)`(?:\s\w+)?\s+in\s+`((?:{ROOTS})/[\w./-]+)`")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def _words(text: str) -> set[str]:
+    """The words of a document's code, inline or in blocks, without punctuation around them."""
+    code = [*SPAN.findall(text), *BLOCK.findall(text), *FENCED.findall(text)]
+    return {word.strip('",;:()[]').partition("::")[0] for part in code for word in part.split()}
+
+
+@cache
+def _file_names() -> frozenset[str]:
+    """The names, without folders, of all files of the project's folders."""
+    folders = (ROOT / f for f in ("aot", "runtime", "targets", "tests", *FOLDERS, ".ci"))
+    return frozenset(p.name for f in (*folders, ROOT) for p in f.glob("**/*" if f != ROOT else "*"))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as forges make them."""
+    found = HEADING.findall(page.read_text(encoding="utf-8"))
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in found)
+    return {heading.replace(" ", "-") for heading in plain}
 
 
 def _missing(document: Path) -> list[str]:
+    """Paths, file names, links and `NAME in path`s of a document that are not there."""
     text = document.read_text(encoding="utf-8")
-    found = [p for p in PLACE.findall(text) if p not in NO_PLACES]
-    places = [p for p in found if not list(ROOT.glob(p.rstrip("/")))]
-    links = [
-        link
-        for link in LINK.findall(text)
-        if "://" not in link and not (document.parent / link).exists()
-    ]
-    return places + links
+    words = sorted(_words(text) - NO_PLACES)
+    places = [w for w in words if PLACE.fullmatch(w) and not list(ROOT.glob(w.rstrip("/")))]
+    files = [w for w in words if FILE.fullmatch(w) and w not in _file_names()]
+    links = []
+    for page, anchor in LINK.findall(text):
+        path = document.parent / page if page else document
+        if "://" not in page and not (path.exists() and (not anchor or anchor in _anchors(path))):
+            links.append(f"{page}#{anchor}" if anchor else page)
+    names = [f"{name} in {path}" for name, path in NAMED.findall(text) if not _has(path, name)]
+    return [*places, *files, *links, *names]
+
+
+def _has(place: str, name: str) -> bool:
+    """Whether a file, or a file of a folder, has a word."""
+    path = ROOT / place
+    paths = path.rglob("*.*") if path.is_dir() else [path]
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return any(
+        word.search(p.read_text(encoding="utf-8", errors="replace")) for p in paths if p.is_file()
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -48,8 +91,16 @@ def test_what_a_document_names_is_there(document: Path) -> None:
 
 def test_a_missing_place_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("`aot/nowhere.py`, `aot/api.py`, [one](page.md), [other](gone.md)")
-    assert _missing(page) == ["aot/nowhere.py", "gone.md"]
+    page.write_text(
+        "# What is there\n`aot/nowhere.py`, `aot/api.py`, [one](page.md), [other](gone.md)\n"
+        "`compile` in `aot/api.py`, `RANKS` in\n`aot/api.py`; `layering.py`, `test_layering.py`\n"
+        "[a](#what-is-there), [b](page.md#else), `pytest -x tests/unit/nothing.py::test_x`\n\n"
+        "    python docs/never.py --check\n"
+    )
+    assert _missing(page) == [
+        *("aot/nowhere.py", "docs/never.py", "tests/unit/nothing.py"),
+        *("layering.py", "gone.md", "page.md#else", "RANKS in aot/api.py"),
+    ]
 
 
 @pytest.mark.sweep

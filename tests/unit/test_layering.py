@@ -154,9 +154,9 @@ def test_the_top_level_is_fixed() -> None:
     git = ["git", "-C", str(CHECKOUT), "ls-tree", "-z", "--name-only", "HEAD"]
     found = subprocess.run(git, capture_output=True, text=True, check=True).stdout
     folders = {"aot", "runtime", "targets", "tests", "samples", "docs", "benchmarks", ".ci"}
-    pages = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "LICENSE"}
+    pages = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
     settings = {"pyproject.toml", ".clang-format", ".gitignore"}
-    assert set(found.split("\0")) - {""} == folders | pages | settings
+    assert set(found.split("\0")) - {""} == folders | pages | settings | {"LICENSE"}
 
 
 def test_the_build_has_the_version_of_the_package() -> None:
