@@ -3,7 +3,8 @@ Vulkan drivers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,31 @@ from tests.support.qemu import require_runner, run_on
 Array = np.ndarray[Any, Any]
 
 
-def on_cpu(target: str) -> Engine:
+@cache
+def _loaded(name: str) -> Target:
+    base, *features = name.split("+")
+    found = targets.load(base)
+    return replace(found, features=(*found.features, *features))
+
+
+def device(target: str | Target) -> Target:
+    """A target by name, with features added: NAME+FEATURE+..."""
+    return _loaded(target) if isinstance(target, str) else target
+
+
+def on_cpu(target: str | Target) -> Engine:
     """Machine code for a target that this machine is."""
+    machine = device(target)
 
     def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:
-        cpu_running.run(kernel, buffers, params, targets.load(target))
+        cpu_running.run(kernel, buffers, params, machine)
 
     return run
 
 
-def on_qemu(machine: Target) -> Engine:
+def on_qemu(target: str | Target) -> Engine:
     """Machine code for a target that QEMU emulates; skips the test where there is no QEMU."""
+    machine = device(target)
     require_runner(machine.arch)
 
     def run(kernel: Kernel, buffers: dict[str, Array], params: dict[str, Any]) -> None:

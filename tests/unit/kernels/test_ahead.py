@@ -8,8 +8,8 @@ from aot.kernels.ir.nodes import Kernel, Prefetch, walk
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support.asked_lines import asked_lines
-from tests.support.conv_executables import LAST, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, Conv
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import on_interpreter
 

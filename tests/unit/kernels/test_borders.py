@@ -19,7 +19,6 @@ from aot.ir.dims import multiply, symbol
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
-from aot.ir.text.parser import parse_module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, Stmt, Store
 from aot.kernels.lowering import lower
@@ -29,7 +28,7 @@ from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
-from tests.support.lowering_checks import check, on_interpreter, on_whole_numbers
+from tests.support.lowering_checks import check
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
 WIDTH = symbol("W")
@@ -177,35 +176,6 @@ def test_rows_past_the_end_read_nothing_of_a_last_part(
     b.output("y", b.op("reduce_sum", b.op("concat", *parts, axis=1), axes=(0,)))
     inputs = [np.ones(shape, np.float32) for shape in shapes]
     check(b.function(), inputs, target, 1)
-
-
-@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v4", "aarch64-generic"])
-@pytest.mark.parametrize(
-    ("op", "dtype", "weight"),
-    [
-        ("conv(%0, %1, _) {group = 16,", "f32", "f32[16, 1, 3, 1]{order=2:3:1:0}"),
-        ("average_pool(%0) {count_include_pad = false, kernel = [3, 1],", "f32", ""),
-        ("max_pool(%0) {kernel = [3, 1],", "f32", ""),
-        (
-            "conv_integer(%0, %1, _) {group = 16, pad_value = 3,",
-            "u8",
-            "i8[16, 1, 3, 1]{order=2:3:1:0}",
-        ),
-        ("conv_integer(%0, %1, _) {group = 1, pad_value = 3,", "u8", "i8[16, 16, 3, 1]"),
-    ],
-)
-def test_rows_past_the_end_read_nothing_where_only_lines_are_padded(
-    op: str, dtype: str, weight: str, target: str
-) -> None:
-    attrs = "strides = [1, 1], dilations = [1, 1], pads = [1, 0, 1, 0]"
-    shape, made = "[1, 16, 5, 13]{order=0:2:3:1}", "i32" if dtype == "u8" else dtype
-    operands = f"%0: {dtype}{shape}" + (f", %1: {weight}" if weight else "")
-    text = f"""executable @e0({operands}) -> ("r0") bindings [2, {"0, " if weight else ""}3] {{
-      %2 = {op} {attrs}}} : {made}{shape}
-      return(%2)
-    }}"""
-    (function,) = parse_module(text).executables
-    np.testing.assert_allclose(*on_whole_numbers(function, target, on_interpreter), 1e-6)
 
 
 @dataclass(frozen=True)

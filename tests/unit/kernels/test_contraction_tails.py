@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import aot
-from tests.support.conv_executables import LAST, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, Conv
 from tests.support.kernel_backends import on_cpu
 
 ROWS = range(35)  # more than two of the highest tile, and none

@@ -17,8 +17,8 @@ from aot.kernels.ir.nodes import For, LoopKind, Store, walk
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from tests.support import dot_products
-from tests.support.conv_executables import LAST, PACKED, PLANES, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, PACKED, PLANES, Conv
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import check, on_interpreter

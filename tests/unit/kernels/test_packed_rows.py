@@ -12,7 +12,7 @@ from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import lower
 from aot.kernels.rules.products.packed_rows import LEAST_COLUMNS, MOST_BYTES, ROWS
 from aot.target import selection as targets
-from tests.support.conv_executables import LAST, Conv
+from tests.support.executables import LAST, Conv
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import on_interpreter
 

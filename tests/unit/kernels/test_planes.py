@@ -14,8 +14,8 @@ from aot.ir.schedule import Schedule
 from aot.kernels.ir.nodes import For, LoopKind, Prefetch, walk
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
-from tests.support.conv_executables import LAST, PLANES, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, PLANES, Conv
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import on_interpreter
 

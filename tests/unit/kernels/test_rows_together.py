@@ -11,7 +11,7 @@ from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from benchmarks.llvm_mca import inner_loop
-from tests.support.conv_executables import LAST, PLANES, Conv
+from tests.support.executables import LAST, PLANES, Conv
 from tests.support.lowering_checks import on_interpreter
 
 TARGET = "aarch64-generic"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot.target import selection as targets
-from tests.support.conv_executables import LAST, PLANES, Conv
+from tests.support.executables import LAST, PLANES, Conv
 from tests.support.lowering_checks import on_interpreter
 
 # columns that one tile divides and another doesn't; rows of whole tiles, that may leave some

@@ -11,8 +11,8 @@ from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
 from aot.target.model import Target
-from tests.support.conv_executables import LAST, PLANES, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, PLANES, Conv
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import on_interpreter

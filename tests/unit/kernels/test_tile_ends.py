@@ -7,8 +7,8 @@ import pytest
 from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
-from tests.support.conv_executables import LAST, Conv
 from tests.support.cpu_running import native_targets
+from tests.support.executables import LAST, Conv
 from tests.support.kernel_backends import on_cpu
 
 TARGET = native_targets()[-1]

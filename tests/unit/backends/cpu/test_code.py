@@ -19,13 +19,13 @@ from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Space
 from aot.kernels.lowering import lower
 from aot.link.code_image import link_image
 from aot.target import selection as targets
-from tests.support.conv_executables import Conv
 from tests.support.cpu_case import Case
 from tests.support.cpu_cases import access_cases, tail
 from tests.support.cpu_linked import check_image
 from tests.support.cpu_operators import operator_cases
 from tests.support.cpu_running import native_targets, target_of
 from tests.support.cpu_tiles import chain, matmul_tile, tile
+from tests.support.executables import Conv
 from tests.support.kernel_terms import (
     F32,
     add,
