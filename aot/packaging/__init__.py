@@ -7,6 +7,13 @@
 
 Owns what all formats share: reading the module, choosing its variants, writing the folder. A format
 says which files there are and compiles no model.
+
+Files:
+    source, executable, static_library, wasm: the formats
+    files, header, names, contributors: what a format gets and gives; C headers and names; what
+        takes most memory
+    compiling, toolchain, runtime_sources: C compilers and the runtime's sources
+    objects, apple, static_program: object files of bytes; programs for the static runtime
 """
 
 from __future__ import annotations

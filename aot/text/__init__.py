@@ -1,4 +1,11 @@
-"""What a language model makes of text: vocabularies, as models have them."""
+"""Language models' text: vocabularies as models store them, chat templates and generation.
+
+Files:
+    vocabulary, gguf, tokenizer_json: a vocabulary, and how GGUF files and Hugging Face store it
+    language_program, generation, batch: a language module's program; the loop that continues one
+        text, and several
+    chat, template_worker: chat templates, rendered in a process with limits
+"""
 
 from aot.text.vocabulary import NO_SYMBOL, ChatForm, PreTokeniser, Scheme, TokenType, Vocabulary
 

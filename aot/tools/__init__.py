@@ -1,4 +1,18 @@
 """What users do with models and modules beside compiling: inspect, merge, verify, explain.
 
 Owns facts and their text. Must not change what a compile does.
+
+Files:
+    inspection, explain_fusion, ledger_text, devices: texts and JSON of `aotc inspect`,
+        `explain-dedup` and `devices`
+    merging: `aotc merge`
+    verification, module_verification, oracles, agreement, rounding: `aotc verify`: the engine of a
+        model's format, the measure of agreement, what roundings explain
+    onnx_engine, torch_engine, litert_engine, llama_engine, reference_engine: the engines that
+        results are compared with
+    engines, engine_errors: other engines by turns, for benchmarks; how engines fail
+    open_extents, string_numbers: extents of inputs that follow from others; strings of engines as
+        numbers
+    quantisation, calibration, block_quantisation: `aotc quantize`
+    bench, batch: `aotc bench` and `aotc build`
 """

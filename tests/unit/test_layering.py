@@ -185,6 +185,30 @@ def test_packages_say_what_they_own() -> None:
         assert text, f"{folder} has no docstring"
 
 
+def _listed(docstring: str) -> set[str]:
+    """The modules that a docstring lists under `Files:`: a line of names, then what they do."""
+    _, _, table = docstring.partition("\nFiles:\n")
+    rows = re.findall(r"^    (\w[\w, ]*): ", table, re.M)
+    return {name for row in rows for name in row.split(", ")}
+
+
+def test_packages_list_their_files() -> None:
+    listed = 0
+    for folder in {path.parent for path in _files()} - {ROOT}:
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        names = _listed(str(text))
+        listed += bool(names)
+        found = {p.stem for p in folder.glob("*.py")} - {"__init__"}
+        found |= {p.parent.name for p in folder.glob("*/__init__.py")}
+        assert names in (set(), found), folder
+    assert listed > 12
+
+
+def test_a_list_of_files_is_read() -> None:
+    text = "A package.\n\nFiles:\n    a, b: two\n        lines: of text.\n    c_d: one"
+    assert _listed(text) == {"a", "b", "c_d"}
+
+
 @pytest.mark.parametrize(("one", "other"), [*STRANGERS, *((b, a) for a, b in STRANGERS[:1])])
 def test_strangers_stay_strangers(one: str, other: str) -> None:
     name = "aot." + other.replace("/", ".")
