@@ -23,12 +23,12 @@ FOLDERS = ("docs", "benchmarks", "samples")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 ROOTS = "aot|runtime|targets|tests|samples|docs|benchmarks|[.]ci"
 PLACE = re.compile(rf"(?:{ROOTS})/[\w./*-]+")
-FILE = re.compile(r"[\w-]+\.(?:py|pyi|c|h|fbs|toml|sh|mjs|md)")
+FILE = re.compile(r"(?![A-Z]+\.)[\w-]+\.(?:py|pyi|c|h|fbs|toml|sh|mjs|md)")
 # names of headers as they are included, what an installed package has, and made-up examples
 NO_PLACES = {
     *("aot/aot.h", "aot/state.h", "aot/text.h", "aot/vulkan.h"),  # as a C program includes them
     *("aot/_runtime", "tests/golden/passes/double-neg/"),
-    *("batch.toml", "app.c", "NAME.h", "NAME.mjs", "on-phone.sh", "my-board.toml"),
+    *("batch.toml", "app.c", "on-phone.sh", "my-board.toml"),
 }
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 SPAN = re.compile(r"`([^`\n]+)`")
