@@ -71,7 +71,7 @@ class WordForm:
 
 
 def _four(word: Expr, part: int, bits: int) -> Expr:
-    """Numbers of so many bits in the bytes of a word, of those that lie above each other there."""
+    """Part `part` of a word's packed codes, each of `bits` bits, as the four bytes of a word."""
     if bits == 8:
         return word
     if part:
@@ -157,8 +157,9 @@ class DotBlockTiles(BlockedTiles):
         return [If(is_whole, tuple(self._whole(values, first, strip)), tuple(singles))]
 
     def _whole(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
-        """A tile of all its rows. Where there are many, some workgroups do the columns of those
-        behind them as well, so that rows are brought into scratch less often."""
+        """A tile of full height. For many rows one workgroup computes the columns of its neighbours
+        too, so that rows are staged in scratch less often.
+        """
         is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
         strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
         tile = self._tile(values, first, strip, self.rows, strips)
@@ -253,7 +254,7 @@ class DotBlockTiles(BlockedTiles):
 
 
 def _words_in_pairs(blocks: Blocks) -> int:
-    """Of how many words the sums of pairs of products fit 16 bits, at least 1."""
+    """The largest number of words whose sums of product pairs fit 16 bits; at least 1."""
     largest = 2 * 128 * ((1 << blocks.bits) - 1) * (blocks.per_word // DOT_GROUP)
     return max(1, ((1 << 15) - 1) // largest)
 

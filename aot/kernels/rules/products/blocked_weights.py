@@ -128,8 +128,9 @@ class BlockedTiles:
         rows: int,
         strips: Dim = 1,
     ) -> list[Stmt]:
-        """The columns of a workgroup, by tiles of `chunks` vectors; those of the workgroups behind
-        it too, where it does `strips` of them."""
+        """The columns of a workgroup in tiles of `chunks` vectors; with `strips`, those of the
+        following workgroups too.
+        """
         extent, width = self.roles.columns.extent, self.width
         count = -(-self.together // (chunks * width))
         has_all = strips == 1 and dims.modulo(extent, count * chunks * width) == 0
@@ -185,7 +186,7 @@ class PlacedBlocks(Placed, ABC):
 
 
 class _PlacedRow(PlacedBlocks):
-    """Such a row at its place."""
+    """A `DecodedRow` at its place in the result."""
 
     def __init__(self, tile: DecodedRow, values: Values, first: Expr, start: Expr) -> None:
         super().__init__(tile, values, first, start)
@@ -263,8 +264,9 @@ class _PlacedRow(PlacedBlocks):
 
 
 class _Group:
-    """A group of rows times some vectors of columns, by pieces of the weights that are decoded
-    once for all rows."""
+    """A product of some rows and some vectors of columns, whose weights are decoded piece by piece,
+    once for all rows.
+    """
 
     def __init__(
         self, tiles: BlockedTiles, shape: Shape, values: Values, first: Expr, start: Expr

@@ -1,4 +1,4 @@
-"""Pointwise convolutions of a few planes of bytes, whose neighbours lie along rows of the image.
+"""Pointwise convolutions of a few planes of bytes that are contiguous along image rows.
 
 What four planes have at a place becomes a word in scratch, for many places at a time. A result of
 channels last has tiles of dot products that read rows there; one of few planes has lanes along
@@ -86,7 +86,7 @@ class _Planes(StagedRows):
         return nest.serial(self.axes.width // DOT_GROUP, group, "g")
 
     def fill_some(self, values: Values, first: Expr, count: int) -> list[Stmt]:
-        """So many of them, one by one, where those past the last one are that again."""
+        """Fills `count` places one by one; places past the last are copies of it."""
         nest, rows = self.nest, self.roles.rows
         assert rows is not None
         last = expr.index(dims.add(rows.extent, -1))
@@ -241,7 +241,7 @@ class _AlongPlaces(_Loops):
         return self.staged.fill(values, begin) + self._columns(values, begin, first)
 
     def _columns(self, values: Values, first: Expr, stored: Expr | None) -> list[Stmt]:
-        """All columns of the places from `first` on, of which those from `stored` on are stored."""
+        """All columns of the places from `first` on; only places from `stored` on are stored."""
         stmts: list[Stmt] = []
         named: dict[Expr, Expr] = {}
         inside = set(expr.nodes(self.roles.reduce))

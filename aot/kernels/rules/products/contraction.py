@@ -89,7 +89,7 @@ def _blocked(work: Work) -> StoredWeights | None:
 
 
 def schedule_staged(work: Work) -> Build | None:
-    """Tiles of what is brought into shared memory, where the plan has such and lanes share it."""
+    """Tiles whose operands are staged in shared memory, where the plan has them; else None."""
     found = None if work.is_long or not work.plan.staged else _summed(work)
     if found is None:
         return None
@@ -118,8 +118,9 @@ def _summed(work: Work) -> tuple[Output, ContractionAxes] | None:
 
 
 def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build) -> Loops:
-    """The loops of `tiles`, and tiles of few rows where only the device knows that there are no
-    more; not for windows, as an image is seldom a point."""
+    """The loops of `tiles`; for a symbolic number of rows also a tile of few rows, chosen at run
+    time. Not for windows, since an image is seldom a single point.
+    """
     nest, (output, roles), usual = work.nest, found, tiles()
     if work.has_windows or roles.rows is None:
         return usual
@@ -139,9 +140,10 @@ def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build
 def _tile_of_few(
     nest: Nest, roles: ContractionAxes, plan: StageSchedule, few: tuple[int, int], least: int
 ) -> tuple[int, int, int] | None:
-    """The tile of a GPU of a few rows, and at most how many rows have such tiles, where that may be
-    all there are, as of a language model's next tokens: tiles of many rows have lanes for all of
-    them. None elsewhere, and where windows slide over rows."""
+    """(rows, columns, lanes per sum) of a GPU's tile for few rows, as for a language model's next
+    tokens: tiles of many rows would leave most lanes idle. None where windows slide over rows, or
+    the row count is known.
+    """
     height, most = few
     rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
     if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
@@ -287,7 +289,9 @@ class ContractionTiles:
         return stmts
 
     def _pieces(self) -> Pieces | None:
-        """The pieces of the sums, where rows of several tiles share what is read of them."""
+        """How sums are split into pieces whose weights stay in a cache while several tiles of rows
+        use them; None where rows don't share weights.
+        """
         roles = self.roles
         if self.staged is not None or self._has_rows_together or roles.rows is None:
             return None
@@ -372,7 +376,7 @@ class ContractionTiles:
     def _several_columns(
         self, staged: StagedRows, values: Values, first: Expr, number: Expr
     ) -> list[Stmt]:
-        """The columns of some tiles, for which the rows are brought into scratch once."""
+        """The columns of `together` tiles, for which rows are staged in scratch once."""
         together = expr.index(self.together)
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
         begin = expr.mul(number, together)

@@ -253,7 +253,9 @@ class StagedRows:
         return stmts
 
     def word(self, row: Expr, group: Expr, part: int) -> Expr:
-        """The word of a row that holds a group, or a half of it where that takes 16 bits."""
+        """The load of a row's word that contains group `group`; if a group takes two words of 16
+        bits, of half `part`.
+        """
         if self.axes.is_split:
             words = Load(self.scratch, (row, expr.index(part), group), DType.U32)
             return Bitcast(words, DType.I16X2)
@@ -340,7 +342,7 @@ class StagedRows:
 
     @property
     def _held(self) -> Scratch:
-        """What elements are brought into first."""
+        """The scratch into which elements are copied first."""
         return self.scratch if self.bytes is None else self.bytes
 
     def _stored(self, r: Expr, at: Expr, value: Expr | None) -> Stmt:
@@ -436,7 +438,7 @@ class DotTile(Placed):
         )
 
     def _group(self, g: Expr) -> list[Stmt]:
-        """The products of group `g` of each row with those of all columns."""
+        """Statements that multiply group `g` of each row by the same group of all columns."""
         stmts, word = self._words(g)
         axes = self.staged.axes
         is_whole = axes.staged is not DType.I16

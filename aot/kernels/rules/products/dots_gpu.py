@@ -23,8 +23,9 @@ from aot.kernels.rules.products.dots import WORDS, is_grouped
 def sum_words(
     nest: Nest, output: Output, roles: ContractionAxes
 ) -> tuple[Output, ContractionAxes] | None:
-    """An output and its contraction of words; None where one of bytes is as good, or where a word
-    of the left side is not known to lie at a multiple of its bytes."""
+    """The output and its contraction rewritten to multiply words of four bytes. None where bytes
+    serve as well, or a left word may be unaligned.
+    """
     if roles.reduce.dtype is not DType.I32:
         return None
     left, right = _bytes_of(roles.left), _bytes_of(roles.right)

@@ -108,7 +108,7 @@ class DotTileInParts(DotTile):
 
     @property
     def steps(self) -> int:
-        """Of a sum."""
+        """Words per sum that each part adds up."""
         axes = self.staged.axes
         return axes.size // axes.terms // self.parts
 
@@ -199,7 +199,9 @@ class DotTileInParts(DotTile):
         return [self.nest.spread(TOGETHER, result)]
 
     def _total(self, begin: Expr, column: Expr) -> Expr:
-        """The sum of a column, the lanes of the first of which are from `begin` on."""
+        """The total of a column: the sum of its parts' lanes, which begin at `begin` for the first
+        column.
+        """
         at = expr.add(begin, expr.mul(column, expr.index(self.parts)))
         parts = (
             Load(self.sums, (expr.add(at, expr.index(n)),), self.sums.dtype)

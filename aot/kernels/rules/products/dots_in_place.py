@@ -53,7 +53,7 @@ def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
 
 
 class RowsInPlace(StagedRows):
-    """Rows that are not brought anywhere.
+    """Rows that are read from where they are, without staging.
 
     Attributes:
         outer: the taps whose words don't lie behind those of the tap before, outermost first.
@@ -76,7 +76,7 @@ class RowsInPlace(StagedRows):
         return []
 
     def word_at(self, values: Values, taps: Sequence[Expr], group: Expr) -> Expr:
-        """Word `group` of those that follow each other for some taps, of a row at `values`."""
+        """The load of word `group` of a run at outer taps `taps`, for the row at `values`."""
         load, zero = self._narrow_load(), expr.index(0)
         start: Values = {a.var: zero for a in (*self.axes.taps, self.axes.grouped)}
         start |= {axis.var: tap for axis, tap in zip(self.outer, taps, strict=True)}

@@ -25,7 +25,9 @@ LINE = PAIR * COLUMNS
 
 
 def has_matrices(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int, width: int) -> bool:
-    """Whether a tile of so many rows, and vectors of so many columns, is made of such products."""
+    """Whether the target's matrix instructions serve a tile of `rows` rows and vectors of `width`
+    columns.
+    """
     is_whole = rows >= PAIR and width % COLUMNS == 0
     step = expr.coefficient(roles.weight.indices[0], roles.columns.var)
     is_there = nest.target.multiplies_matrices(axes.staged, roles.weight.dtype)
@@ -204,7 +206,7 @@ class MatrixTile(DotTile):
         return [self.nest.spread(LINE, lambda lane: [Store(self.sums, (p, v, lane), zero)])]
 
     def _sum(self) -> list[Stmt]:
-        """A loop over the matrices of all taps, and what is left of the sums, row by row."""
+        """A loop over the matrices of all taps, then the remaining sums row by row."""
         groups = self.staged.axes.size // self.staged.axes.terms
         whole, is_uneven = divmod(groups, 2)
 
@@ -219,7 +221,7 @@ class MatrixTile(DotTile):
         return stmts + self.nest.unrolled(self.shape.rows, self._row_of_sums, "r")
 
     def _matrices(self, number: Expr, groups: tuple[Expr, Expr]) -> list[Stmt]:
-        """The products of a matrix of each pair of rows with the words of two groups."""
+        """The products of matrix `number` of each row pair with the words of two groups."""
         first = expr.binary("floordiv", self.row, expr.index(PAIR))
         stmts: list[Stmt] = []
         words: list[Callable[[Expr, Expr], Expr]] = []
@@ -263,6 +265,6 @@ class MatrixTile(DotTile):
 
 
 def _divided(e: Expr, size: int) -> tuple[Expr, Expr]:
-    """The quotient and what is left."""
+    """(quotient, remainder) of an index by `size`."""
     by = expr.index(size)
     return expr.binary("floordiv", e, by), expr.binary("floormod", e, by)

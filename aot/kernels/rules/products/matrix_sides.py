@@ -112,7 +112,7 @@ def _has_columns(roles: ContractionAxes, inner: Axis) -> bool:
 
 
 def _has_lines(roles: ContractionAxes) -> bool:
-    """Whether columns of the right side lie side by side, in fours that are whole."""
+    """Whether columns of the right side are contiguous and their count is a multiple of a vec4."""
     step = expr.coefficient(roles.weight.indices[0], roles.columns.var)
     return roles.is_packed or (step == 1 and dims.modulo(roles.columns.extent, QUAD) == 0)
 
@@ -158,7 +158,7 @@ class Lanes:
         body: Callable[[Expr], list[Stmt]],
         loop: Callable[..., list[Stmt]],
     ) -> list[Stmt]:
-        """A lane's share of `count` things, one of a power of two that lanes have in turn."""
+        """Statements of one lane for its share of `count` items, which lanes take in turn."""
         used = min(count, self.nest.lanes)
         size = expr.index(used)
         stmts = loop(count // used, lambda n: body(expr.add(expr.mul(n, size), lane)), "n")

@@ -253,7 +253,7 @@ class PackedTiles:
         )
 
     def _place(self, i: Expr, k: Expr, r: Expr) -> Expr:
-        """Where a term of a row of tile `i` of a block is."""
+        """The index of term `k` of row `r` in tile `i` of a packed block."""
         column = expr.add(expr.mul(i, expr.index(self.count)), k)
         return expr.add(expr.mul(column, expr.index(ROWS)), r)
 

@@ -177,8 +177,9 @@ class _Tiles:
 
 
 class _AskingTile(Placed):
-    """A tile that asks for the columns of one that follows it, while it multiplies: planes are so
-    many that no machine foresees what is loaded of each."""
+    """A tile that prefetches the columns of a later tile while it multiplies: with so many planes,
+    hardware prefetchers don't follow them.
+    """
 
     def _product(
         self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
@@ -270,7 +271,7 @@ class _StagedTile(Placed):
 
 
 class _TurnedTiles(_Tiles):
-    """Tiles whose columns are turned in registers, a square of them and their terms at a time."""
+    """Tiles whose columns are transposed in registers, a square of columns and terms at a time."""
 
     def __init__(
         self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
@@ -297,7 +298,7 @@ class _TurnedTiles(_Tiles):
 
 
 class TurnedTile(Placed):
-    """A tile whose columns lie apart, and are turned."""
+    """A tile whose columns are strided in memory, and are transposed in registers."""
 
     def __init__(
         self, tile: Tile, turned: Scratch, values: Values, first: Expr, start: Expr
@@ -321,8 +322,9 @@ class TurnedTile(Placed):
         return self._pieces(inner.extent, TURNED, piece)
 
     def _turn(self, inner: Var, indices: Values, begin: Expr, count: dims.Dim) -> list[Stmt]:
-        """Brings `count` terms of all columns into scratch: in squares that the backend turns in
-        registers, and what is left term by term."""
+        """Stages `count` terms of all columns in scratch: squares that the backend transposes in
+        registers, then tail terms one by one.
+        """
         nest, turned = self.nest, self.turned
 
         def squares(u: Expr) -> list[Stmt]:

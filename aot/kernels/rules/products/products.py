@@ -214,8 +214,9 @@ class Placed(TileEnds):
         skipped: Sequence[Expr],
         body: Callable[[Values], list[Stmt]] | None = None,
     ) -> list[Stmt]:
-        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known.
-        With a `body` that is inside of all of them, else products along the last one are."""
+        """Loops over `axes` around `body`, or around products along the last axis. A condition of
+        `skipped` is placed in the outermost loop that has all its variables.
+        """
         waiting = {a.var for a in axes}
         known = [c for c in skipped if not expr.free_vars(c) & waiting]
         if known:
@@ -255,7 +256,7 @@ class Placed(TileEnds):
     def _pieces(
         self, extent: dims.Dim, size: int, piece: Callable[[Expr, dims.Dim], list[Stmt]]
     ) -> list[Stmt]:
-        """`piece(start, count)` for pieces of `size` and for what is left of an extent."""
+        """`piece(start, count)` for pieces of `size`, then for the tail of an extent."""
         whole, rest = dims.floor_divide(extent, size), dims.modulo(extent, size)
         stmts = self.nest.serial(whole, lambda n: piece(expr.mul(n, expr.index(size)), size), "kb")
         if rest != 0:

@@ -154,8 +154,9 @@ class PlacedOnGpu(Placed):
         return self._each_row(store)
 
     def finish_shared(self, parts: Scratch) -> list[Stmt]:
-        """Epilogue and stores of some of the rows, of which each lane that has the tile has as
-        many, once the shares of all are added up."""
+        """Runs the epilogue on this lane's share of the tile's rows and stores them, after the
+        lanes' partial sums are added.
+        """
         nest, rows, zero = self.nest, self.shape.rows, expr.index(0)
         space = Space.REGISTER if self._has_all_or_none else Space.PRIVATE
         total = nest.builder.scratch(

@@ -253,14 +253,14 @@ class _Staged:
         return stmts + weights.fetch(lane, lambda q, into: self._weight_at(q, at, into))
 
     def put(self, lane: Expr) -> list[Stmt]:
-        """Stores what it brought into shared memory."""
+        """Stores the loaded operands into shared memory."""
         rows, weights = self.loads
         return rows.put(lane, self._row_place) + weights.put(lane, self._weight_place)
 
     # Rows
 
     def _row_of(self, q: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
-        """The four of terms, and the row, that are brought together."""
+        """(vec4 of terms, row) of load number `q` of the left side."""
         fours, rows = self.count // QUAD, self.tiles.rows
         return self._split(q, fours, into) if self.has_lines else self._turned(q, rows, into)
 
@@ -297,8 +297,9 @@ class _Staged:
     # Columns
 
     def _weight_of(self, q: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
-        """The term, or four of terms, and the four of columns, or column, that are brought
-        together."""
+        """(term, vec4 of columns) of load number `q` of the right side; (vec4 of terms, column)
+        where terms are contiguous.
+        """
         if self.has_own_lines:
             return self._split(q, self.count // QUAD, into)
         fours = self.tiles.columns // QUAD
@@ -362,7 +363,7 @@ Value = Callable[[Expr, list[Stmt]], Callable[[Expr], Expr]]
 
 
 class _Loads:
-    """Some fours of elements that a workgroup's lanes bring, each as many, held in registers."""
+    """The vec4s that each lane of a workgroup loads on their way to shared memory, in registers."""
 
     def __init__(self, nest: Nest, name: str, total: int) -> None:
         self.nest, self.total = nest, total
@@ -371,7 +372,7 @@ class _Loads:
         self.held = nest.builder.scratch(name, DType.F32, shape, Space.REGISTER)
 
     def fetch(self, lane: Expr, value: Value) -> list[Stmt]:
-        """Loads a lane's fours, element by element of `value(number)`."""
+        """Loads a lane's vec4s, element by element of `value(number)`."""
 
         def four(n: Expr, q: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []

@@ -126,8 +126,8 @@ def by_slide(
     left: Callable[[Expr], Expr],
     step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
 ) -> list[Stmt]:
-    """The outer products of all taps, for which the piece of a line that holds the scalars of all
-    rows is loaded a vector at a time.
+    """The outer products of all taps of a strided window: the image row's piece with the scalars of
+    all rows is loaded in vectors, and scalars are taken from it.
 
     Args:
         left: the scalar of the first row at a tap, or at what would be one further along.

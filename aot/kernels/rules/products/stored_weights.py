@@ -188,7 +188,9 @@ class HeldWord:
 
 
 def _parameter(e: Expr) -> tuple[Load | None, Load | None]:
-    """The loads of blocks' scales or minimums, and of the floats that they are factors of."""
+    """(load of a block's scale or minimum, load of the float that it is multiplied by); None for
+    what is missing.
+    """
     loaded = uncast(e)
     if isinstance(loaded, Load):
         return loaded, None

@@ -1,4 +1,4 @@
-"""Where a register tile is, what its sums begin with, and what becomes of them.
+"""A register tile's position, the initial values of its sums, and their epilogue.
 
 The products that are added up between are products.py's.
 """
@@ -94,8 +94,7 @@ class TileEnds:
         return stmts + begin
 
     def _begin_with_some(self, bias: Load) -> list[Stmt]:
-        """Sums that begin with the bias of those columns that are there, in a tile that has not
-        all."""
+        """Initialises the sums of a partial tile with the bias, masked to the columns in bounds."""
         nest, shape, acc, columns = self.nest, self.shape, self.acc, self.roles.columns
         held = self.scratch.get("bias", acc.dtype, acc.shape[1:])
 
@@ -216,8 +215,7 @@ class TileEnds:
         return (columns - left, columns) if self._moves_back else (0, left)
 
     def _finish_in_memory(self, some: Range | None = None) -> list[Stmt]:
-        """Epilogue and stores of sums that go through memory; of `some` columns, or of those that
-        are there."""
+        """Epilogue and stores of sums that go through memory, for `some` columns or all in bounds."""
         nest, acc, shape = self.nest, self.acc, self.shape
         tile, stored = self.pieces, list[Stmt]()
         if tile is None:

@@ -23,8 +23,9 @@ from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
 
 
 def schedule_transform(work: Work) -> Build | None:
-    """The loops of one of the transforms; None where it is a part of a nest that has the indices of
-    a tile's elements already."""
+    """The loops of a Winograd transform of inputs or sums; None where the nest already has the
+    indices of a tile's elements.
+    """
     nest, output, call = work.nest, work.output, call_of(heaviest(work.ops))
     found = _summed(output)
     own = {axis.var.name for axis in output.axes}
@@ -106,7 +107,7 @@ class _Transform:
 
 
 class _ToPoints(_Transform):
-    """Of a tile to its points, which are the result's first dim."""
+    """Transforms a tile of inputs to its points; they are the result's first dim."""
 
     def build(self) -> tuple[Stmt, ...]:
         point = self.named["i0"]
@@ -125,7 +126,7 @@ class _ToPoints(_Transform):
 
 
 class _ToOutputs(_Transform):
-    """Of the sums at all points to a tile of outputs, and what follows them."""
+    """Transforms the sums at all points to a tile of outputs, and runs the epilogue."""
 
     def __init__(
         self,

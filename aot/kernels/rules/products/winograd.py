@@ -190,8 +190,9 @@ class _Winograd:
         return self.nest.serial(self.wide, one, "w")
 
     def _each_group(self, first: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(number of its first tile)` for the register tiles of a block of tiles that begins
-        at `first`, which are there."""
+        """`body(first tile)` for each register tile in bounds of the block of tiles that begins at
+        `first`.
+        """
 
         def one(g: Expr) -> list[Stmt]:
             begin = expr.mul(g, expr.index(self.rows))
@@ -291,8 +292,9 @@ class _Winograd:
         return Tile(y, x, values)
 
     def _place_of(self, begin: Expr, r: Expr, q: Expr, lane: Expr) -> tuple[Expr, Expr]:
-        """Where a lane of vector `q` of the channels is of row `r` of the register tile that begins
-        at `begin`."""
+        """(row, column) in scratch for a lane of channel vector `q` in row `r` of the register tile
+        at `begin`.
+        """
         if not self.is_by_vectors:
             return expr.add(begin, r), expr.add(expr.mul(q, expr.index(self.across_channels)), lane)
         before = expr.mul(begin, expr.index(self.across_vectors))
@@ -360,8 +362,9 @@ class _Winograd:
         return stmts + nest.serial(dims.floor_divide(self.padded, lanes), channels, "q")
 
     def _is_inside(self, tile: Tile) -> Expr | None:
-        """Whether no input of a tile is at a border, where that is asked once for all of them:
-        guards take as long as the transform where a load is an instruction."""
+        """The condition that a whole tile's inputs are in bounds, on targets where one check per
+        tile pays: elsewhere guards are checked per load. None there.
+        """
         guards = [load.guard for load in expr.loads(self.left) if load.guard is not None]
         borders = Borders(
             (), tuple(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
@@ -380,7 +383,7 @@ class _Winograd:
     def _input(
         self, left: Expr, tile: Tile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
     ) -> Expr:
-        """What tap 0 of an output of a tile reads of the left side, the output at `place`."""
+        """The left side's element for tap 0 of the output at `place` in a tile."""
         y, x = expr.add(tile.y, place[0]), expr.add(tile.x, place[1])
         if not is_inside:
             y = self._inside(y, self.rows_axis.extent)
@@ -460,7 +463,7 @@ class _Winograd:
         )
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
-        """The first column of chunk `u` of column tile `w` of the block that begins at `column`."""
+        """The first column of chunk `u` in column tile `w`, for the block that begins at `column`."""
         tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
         return expr.add(tile, expr.mul(u, expr.index(self.width)))
 

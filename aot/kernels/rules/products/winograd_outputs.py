@@ -169,7 +169,9 @@ class TileOutputs:
         return each(OUTPUTS, stored, "x")
 
     def is_whole(self, tile: Tile) -> Expr | None:
-        """Whether all of a tile's outputs are there, where that is asked once for all of them."""
+        """The condition that a tile's outputs are all in bounds, on targets that check once per
+        tile; else None.
+        """
         if not self.nest.target.multiplies_by_lane:
             return None
         return expr.all_of(

@@ -119,7 +119,7 @@ class _Layer:
         return each * self._units_at_once(each)
 
     def _units_at_once(self, each: int) -> int:
-        """Panels of units, of each of which there are so many sums, in a fused step."""
+        """Panels of units that a fused step computes together, with `each` sums per panel."""
         count = self.hidden // self.panel
         most = max(1, PANELS_AT_ONCE // each)
         return max(n for n in range(1, most + 1) if count % n == 0)
@@ -370,7 +370,9 @@ class _Layer:
         return one
 
     def _late(self, at: At) -> list[Stmt]:
-        """The recurrent sums of the gate that looks at what other gates left of the state."""
+        """The recurrent sums of the late gate, which reads the state after other gates have changed
+        it.
+        """
         late = self.late
         assert late is not None and self.late_sums is not None
         first, last = (n * self.hidden for n in (self.cell.late_gate, self.cell.late_gate + 1))
