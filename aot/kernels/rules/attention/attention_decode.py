@@ -216,8 +216,9 @@ class DecodeAttention:
         return lanes if 2 * lanes >= self.nest.lanes else self._lanes(self.keys)
 
     def _over_keys(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
-        """`body(lane, t)` for each key of a tile, in vectors, and what is left one by one, as the
-        first lane."""
+        """`body(lane, t)` for each key of a tile: in whole vectors, then for tail keys one by one
+        as the first lane.
+        """
         nest, lanes = self.nest, self._key_lanes
         size, first = expr.index(lanes), expr.index(0)
         whole, left = divmod(self.keys, lanes)

@@ -152,8 +152,9 @@ class Elements(ABC):
     def split_key(
         self, values: Values, key: Expr, d: Expr, *, is_there: bool = False
     ) -> tuple[Expr, Expr | None]:
-        """An element of a key, and what all elements of that key are multiplied by, or None;
-        `is_there` is whether it is sure to be a key, and none beyond the last."""
+        """(element of a key, scale common to the key's elements or None). With `is_there` the key
+        is known to be in bounds.
+        """
         parts = _factored(self._k, self.d)
         at = key if is_there else self._there(key)
         return self._split(parts, {**values, self.key: at, self.d: d})

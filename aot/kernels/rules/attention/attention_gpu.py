@@ -102,7 +102,8 @@ class OnGpu(Elements):
         return [self.nest.spread(self.nest.lanes, one)]
 
     def _query_of(self, first: Expr, r: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
-        """The query of the block that row `r` is of, and which of its rows that is.
+        """(query, split): the query in the block to which row `r` belongs, and the row's number
+        among that query's rows.
 
         Rows that are too many do again what the last query asks, and are left out in the end.
         """
@@ -117,7 +118,7 @@ class OnGpu(Elements):
         return q, self.nest.let(expr.binary("floormod", r, splits), into, "split")
 
     def _place(self, i: Expr, p: Expr) -> Expr:
-        """The i-th of what lane `p` of a row has, of keys or places of a value."""
+        """Index of lane `p`'s i-th key or value element: lanes of a row take them in turn."""
         return expr.add(expr.mul(i, expr.index(self.peers)), p)
 
     def _peaks_of(self, r: Expr) -> Expr:
@@ -218,7 +219,7 @@ class OnGpu(Elements):
     def _weigh(
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
     ) -> list[Stmt]:
-        """The weights of a lane's keys, and that of what was there before.
+        """Statements that turn a lane's scores into softmax weights, and rescale the sums so far.
 
         All rows of a query take the largest score of any, so that their sums add up.
         """

@@ -116,7 +116,9 @@ def _is_repeated(nest: Nest, output: Output) -> bool:
 
 
 def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: int) -> list[Stmt]:
-    """Some of the rows of such a result: vectors of them, then narrower ones for what is left."""
+    """Statements for rows from `begin` to `end` whose results interleave: vectors of rows, then
+    narrower ones for the tail.
+    """
     rows, inner = output.axes[-2:]
     assert isinstance(inner.extent, int)
     times = inner.extent

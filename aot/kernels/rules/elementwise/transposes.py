@@ -191,8 +191,9 @@ class _Blocks:
     def blocks(
         self, values: Values, row: Expr, height: int, run: tuple[Scratch, Expr] | None = None
     ) -> list[Stmt]:
-        """`height` rows: whole blocks, narrower ones for what is left of each side, and then
-        single rows or columns. They are stored in a run of scratch if there is one."""
+        """Statements for `height` rows: whole blocks, narrower blocks for the tails of both sides,
+        then single rows or columns. They store to `run`, a row of scratch, if it is given.
+        """
         nest, output = self.nest, self.output
         assert isinstance(self.inner.extent, int)
 

@@ -110,9 +110,11 @@ def _rows(output: Output, count: int) -> Axis | None:
 
 
 class _Words:
-    """Attributes:
-    rows, columns, word: the axes of a block, and that of the elements of a word.
-    width: words of a vector, and so of a block's rows and columns.
+    """A transpose whose innermost elements form words: blocks of words are transposed in registers.
+
+    Attributes:
+        rows, columns, word: the axes of a block, and that of the elements of a word.
+        width: words per vector, which is also the number of a block's rows and columns.
     """
 
     def __init__(self, nest: Nest, output: Output, rows: Axis, width: int) -> None:

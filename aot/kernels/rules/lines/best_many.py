@@ -27,10 +27,12 @@ _SIGN, _LEAST, _GREATEST = 31, -(1 << 31), (1 << 31) - 1
 
 
 class ManyBest:
-    """Attributes:
-    keys: elements in the order of the result as integers, greatest first; a vector more than there
-        are, the least of all.
-    best, places: of those that are among the best, keys and where in the line they were.
+    """`top_k` of many elements: narrows a line down to candidates by vectors, and ranks these.
+
+    Attributes:
+        keys: the line's elements as integers that compare in the result's order, greatest first,
+            padded by a vector of least ones.
+        best, places: the keys of the candidates, and their positions in the line.
     """
 
     def __init__(self, lines: Lines, axis: int, count: int, wanted: Sequence[int]) -> None:

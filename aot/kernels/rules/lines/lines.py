@@ -222,7 +222,7 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
 
 
 def _scan(lines: Lines) -> tuple[Stmt, ...]:
-    """Of any dim, extents and layout."""
+    """The loops of a scan (cumulative sum or product) along any dim."""
     op = lines.op
     x = lines.operand(0)
     axis, reduce = op.attrs["axis"], str(op.attrs["combine"])

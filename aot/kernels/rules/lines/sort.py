@@ -59,10 +59,12 @@ def _many(lines: Lines) -> tuple[Stmt, ...] | None:
 
 
 class _TopK:
-    """Attributes:
-    held: for each result the scratch of the element that is looking for its place; None where
-        the result is not read.
-    hole: the scratch of that place.
+    """`top_k` by a heap, one lane per line.
+
+    Attributes:
+        held: for each result the scratch of the element that is being inserted; None where the
+            result is not read.
+        hole: the scratch of the index at which it may be inserted.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -204,7 +206,7 @@ class _TopK:
         return expr.binary("or", is_worse, is_later)
 
     def sink(self, at: Sequence[Expr], start: Expr, size: Expr) -> list[Stmt]:
-        """The held element goes down from `start` until nothing below it is worse."""
+        """Sifts the element being inserted down the heap from `start`."""
         zero, one = expr.index(0), expr.index(1)
         hole = Load(self.hole, (zero,), DType.INDEX)
         value, position = self.read(self.held[VALUES]), self.read(self.held[POSITIONS])
@@ -237,7 +239,7 @@ class _TopK:
 
 
 def _levels(count: Dim) -> Dim:
-    """Of a heap of so many; where only the device knows it, one more if that is odd."""
+    """The number of levels of a heap of `count` elements; if that is symbolic, possibly one more."""
     if isinstance(count, int):
         return count.bit_length()
     reached = (dims.minimum(1, dims.floor_divide(count, 4**n)) for n in range(_POWERS))
@@ -287,7 +289,9 @@ class _FewBest(_TopK):
         return [*stmts, If(is_better, tuple(self.insert(value, i, last)))]
 
     def of_rank(self, number: int, rank: int, lane: Expr | None = None) -> Load:
-        """What is kept of the element of a rank, of the line of a lane if there are several."""
+        """The load of a result's element of rank `rank`, for the line of `lane` if there are
+        several.
+        """
         best = self.best[number]
         return Load(best, (self.slot(rank, lane),), best.dtype)
 

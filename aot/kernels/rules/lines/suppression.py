@@ -51,10 +51,13 @@ def schedule_suppression(work: OpWork) -> Loops:
 
 
 class _Suppression:
-    """Attributes:
-    left, taken: scratch of how many candidates the heap has, and how many boxes are chosen.
-    hole: of a place in the heap; `at` where it may move on from, beyond the heap if it stays.
-    held: of the candidate that looks for its place, `score` its score.
+    """Non-maximum suppression: a heap of candidates by score, from which boxes are taken.
+
+    Attributes:
+        left, taken: scratch of the number of candidates in the heap, and of chosen boxes.
+        hole: scratch of an index in the heap; `at` has the index to continue from, beyond the heap
+            if done.
+        held: scratch of the candidate being inserted; `score` has its score.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -199,7 +202,9 @@ class _Suppression:
         ]
 
     def is_better(self, score: Expr, candidate: Expr, other: Expr, than: Expr) -> Expr:
-        """Of equal scores that of the box in front is the better."""
+        """Whether a candidate ranks before another: by the higher score, then by the lower box
+        number.
+        """
         is_first = expr.binary(
             "and", expr.binary("eq", score, other), expr.binary("lt", candidate, than)
         )
@@ -227,7 +232,7 @@ class _Suppression:
         return [*stmts, If(expr.binary("lt", first, size), tuple(inner))]
 
     def sink(self, start: Expr) -> list[Stmt]:
-        """The held candidate goes down from a place until nothing below it is better."""
+        """Sifts the candidate being inserted down the heap from `start`."""
 
         def level(_: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -253,9 +258,10 @@ class _Suppression:
         ]
 
     def replace_best(self) -> list[Stmt]:
-        """The held candidate takes the place of the heap's root, which has left: the better of each
-        pair moves up along one way to the end of the heap, from where the held one rises. It has
-        come from there, so that it seldom rises far."""
+        """Replaces the heap's root by its last element: moves the better child up along one path to
+        a leaf, then sifts the element up from there. It was a leaf before, so that it seldom rises
+        far.
+        """
 
         def sinking(_: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []

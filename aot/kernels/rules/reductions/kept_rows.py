@@ -176,7 +176,7 @@ def _place(made: _Pass) -> Expr:
 
 
 def _cost(e: Expr, axes: Sequence[tuple[Var, dims.Dim]]) -> int:
-    """Of one element, but for what is the same along the row."""
+    """The cost of one element, without subexpressions that are constant along the row."""
     rows = {var for var, _ in axes}
     inner = next((var for var, extent in reversed(axes) if extent != 1), None)
     seen: set[Expr] = set()

@@ -330,8 +330,9 @@ def _sums_apart(nest: Nest, reduce: Reduce, width: int) -> int:
 def _borders(
     nest: Nest, reduce: Reduce, values: Values, lanes: tuple[Var | None, Expr, int] | None
 ) -> tuple[Borders, Corners | None]:
-    """The conditions of a reduction's guards, and the corners of a whole vector's taps, which those
-    that are not alike in it are asked of; None where that can't be asked."""
+    """(border conditions of a reduction's guards, corners of a whole vector's taps at which to
+    check them); the corners are None where one check per vector is not possible.
+    """
     along, lane, width = lanes or (None, None, 0)
     if along is None or nest.is_gpu or not isinstance(lane, Var):
         return Borders((), ()), None

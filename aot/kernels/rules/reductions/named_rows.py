@@ -1,5 +1,5 @@
-"""Reductions of few terms in rows that tables name, as resizing across lines does: what the tables
-say of a row of results is found once for the row, and for rows of several planes.
+"""Reductions of few terms in rows that a table selects, as resizing across rows does. The table is
+read once per result row, for rows of several planes.
 
 Lanes run along the result's innermost axis, as neighbours there are neighbours of the terms. Owns
 these loops, for CPUs; tables.py has those of terms that tables name along the innermost axis.

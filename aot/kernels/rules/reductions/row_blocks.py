@@ -119,7 +119,7 @@ class RowBlocks:
         return nest.grid([*rows.outer, blocks], either, dims.multiply(terms, rows.per_block))
 
     def at(self, values: Values, start: Expr, row: Expr) -> Values:
-        """Indices of a row of the block that begins with index `start` of those counted."""
+        """The variables' values for row `row` of the block whose first counted index is `start`."""
         rows = self.rows
         place = {**self.gone, **values, self.row: row}
         if rows.each is None:
@@ -175,8 +175,9 @@ class RowBlocks:
         return stmts + self._lines(count, store)
 
     def _pieces(self, count: Dim) -> list[tuple[Dim, int, Dim]]:
-        """Groups of rows, fours for what is left and then single ones: where those of one size
-        begin, their size, and how many they are."""
+        """(first row, group size, number of groups): groups of the full size, then of four rows,
+        then single rows.
+        """
         found: list[tuple[Dim, int, Dim]] = []
         done: Dim = 0
         for size in dict.fromkeys((self.group, FEWEST, 1)):
@@ -294,8 +295,9 @@ class RowBlocks:
         count: Dim,
         into: list[Stmt],
     ) -> None:
-        """Computes what `value` has of each row's reductions that is the same along the row, for
-        groups of rows at once, and adds it to what is `known`."""
+        """Computes the parts of `value` that are constant along a row, for groups of rows at once,
+        and adds them to `known`.
+        """
         for e in self._same_along_rows(value, known):
             held = self.nest.builder.scratch(
                 *("same", e.dtype, (self.rows.capacity,), Space.WORKGROUP)
@@ -379,8 +381,9 @@ class RowBlocks:
         )
 
     def _across(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """Results that lie side by side where rows do: blocks of as many elements of each row as a
-        vector has, which are transposed in registers, and what is left one by one."""
+        """Stores results that are contiguous across rows: vector-sized blocks are transposed in
+        registers, and tail elements stored one by one.
+        """
         nest, lanes = self.nest, self.nest.lanes
         last = self._nearest()
         whole = dims.floor_divide(last.extent, lanes)
@@ -427,7 +430,7 @@ class RowBlocks:
     def _squares(
         self, count: Dim, number: int, body: Callable[[Expr, Expr], list[Stmt]]
     ) -> list[Stmt]:
-        """`body` of each of `count` rows, which lanes have, and each of `number` elements."""
+        """`body(row, element)` for `count` rows, in lanes, and `number` elements of each."""
         nest = self.nest
 
         def piece(begin: Expr, size: int) -> list[Stmt]:

@@ -215,9 +215,10 @@ class Tables:
         return row_of_vectors(nest, expr.index(0), inner.extent, nest.lanes, vector)
 
     def _computed(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt] | None:
-        """The elements of `count` rows from `start` on, column by column, where places are computed
-        of data, as those of a grid are: vectors of what is the same in all rows first. None where
-        they are not."""
+        """The elements of `count` rows from `start` on, column by column, where positions are
+        computed from data, as a grid's are: position vectors shared by all rows come first. None
+        for other positions.
+        """
         nest, inner, lanes = self.nest, self.inner, self.nest.lanes
         extent, lane = inner.extent, nest.builder.var("l")
         if not isinstance(extent, int) or not isinstance(count, int) or extent < lanes:

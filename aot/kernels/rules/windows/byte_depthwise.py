@@ -98,7 +98,9 @@ class _Words(ByteTiles):
 
     @property
     def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
-        """Whole blocks, and one for what is left, which begins early enough to be there."""
+        """(count, block) of whole blocks of channels, and of a last one, which overlaps the block
+        before if the tail is short.
+        """
         extent, width = number(self.window.channels), self.width
         count = extent // width
         found: list[tuple[int, Callable[[Expr], Block]]] = [(count, partial(_block, width))]
@@ -113,7 +115,7 @@ class _Words(ByteTiles):
 
     @abstractmethod
     def terms(self, block: Block, row: Expr, result: Expr) -> list[Term]:
-        """What is summed for a result of a piece, in row `row` of those that share scratch."""
+        """The terms of a result's sum, in row `row` of the rows that share scratch."""
 
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
         nest, lanes = self.nest, self.lanes

@@ -55,7 +55,7 @@ class Groups:
 
     @property
     def words(self) -> int:
-        """Of a column at a tap."""
+        """Words of a column at one tap."""
         return self.inner // DOT_GROUP
 
     @property
@@ -114,7 +114,9 @@ def schedule_byte_groups(work: Work) -> Build | None:
 
 
 def _members(reduce: Reduce, channels: Axis) -> int | None:
-    """Of how many channels the left side of a product sees the number of their group only."""
+    """Channels per group, where the left side depends on a channel only through its group; else
+    None.
+    """
     if not isinstance(reduce.body, Binary) or not isinstance(channels.extent, int):
         return None
     for e in expr.nodes(reduce.body.a):

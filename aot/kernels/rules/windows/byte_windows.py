@@ -185,12 +185,12 @@ class ByteTiles(ABC):
 
     @property
     def least_bands(self) -> int:
-        """Bands of a workgroup, which share what it makes of them."""
+        """The least number of bands per workgroup, which share what is staged for them."""
         return 1
 
     @property
     def reach(self) -> int:
-        """Rows of the image that the rows which share scratch are made of."""
+        """Image rows that the rows sharing scratch are computed from."""
         return self.window.down.places(self.rows)
 
     @property
@@ -213,12 +213,13 @@ class ByteTiles(ABC):
 
     @abstractmethod
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
-        """The sums of a tile from result `first` of a piece on, in row `row` of those that share
-        scratch, into `sums`."""
+        """Adds the products of a tile to `sums`: results from `first` on, in row `row` of the rows
+        that share scratch.
+        """
 
     @abstractmethod
     def total(self, block: Block, r: Expr, channel: Expr) -> Expr:
-        """The sum of channel `channel` of the block, with its bias, of result `r` of the tile."""
+        """The final sum with bias of one channel of the block, for result `r` of the tile."""
 
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window

@@ -123,7 +123,7 @@ class _GroupedPlanes:
         self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
 
     def _best_band(self) -> _Band | None:
-        """The band that takes the least time for all results, of those that scratch holds."""
+        """The band of image rows that computes all results fastest, among those that fit scratch."""
         groups, target = self.groups, self.nest.target
         most = target.scratch_bytes // groups.left.dtype.bytes
         taps = groups.along.taps * groups.down.taps
@@ -215,7 +215,9 @@ class _GroupedPlanes:
     def _by_strip(
         self, strip: Expr, facts: Sequence[Fact], body: Callable[[Fact], list[Stmt]]
     ) -> list[Stmt]:
-        """`body` of what is known of a strip, once for neighbours of which the same is."""
+        """`body(fact)` selected by the strip's number; neighbouring strips with equal facts share
+        code.
+        """
         ends = [n + 1 for n in range(len(facts)) if facts[n + 1 : n + 2] != [facts[n]]]
         stmts = body(facts[-1])
         for end in reversed(ends[:-1]):
@@ -562,9 +564,10 @@ def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
 
 
 def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:
-    """Columns and vectors of places of tiles whose sums, places and a weight are in so many
-    registers, and what they take for a vector of all members of a group: the best, and others that
-    are nearly as good, with which fewer places may be left over."""
+    """(columns, vectors of places, time) of register tiles that fit, fastest first: the best and
+    some nearly as good, which may leave a shorter tail. The time is that of one vector of all
+    members of a group.
+    """
 
     def tile(columns: int) -> tuple[int, int, float]:
         chunks = registers // (columns + 1)

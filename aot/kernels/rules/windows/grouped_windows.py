@@ -74,8 +74,9 @@ def schedule_grouped(work: Work) -> Build | None:
     place = channel.extent * left.dtype.bytes
 
     def fitting(tiles: int, lines: int) -> int:
-        """Columns of a workgroup, of whose channels scratch has what so many lines of so many tiles
-        read."""
+        """Columns of a workgroup whose inputs, for `lines` result rows of `tiles` tiles, fit
+        scratch.
+        """
         each = packed.down.places(lines) * packed.along.places(tiles * high) * place
         held = nest.target.scratch_bytes // each * groups
         assert isinstance(lane.extent, int)
@@ -96,8 +97,9 @@ def schedule_grouped(work: Work) -> Build | None:
 
 
 def _together(columns: int, whole: int, held: int) -> int:
-    """Columns of a workgroup, of whose groups scratch holds lines for `held` ones: of groups and
-    vectors that are `whole` where these make all columns, 0 if none."""
+    """Columns of a workgroup, at most `held`, as many as scratch has rows for: whole groups and
+    vectors if they make up all columns; 0 if none fit.
+    """
     if columns % whole:
         return columns if columns <= held else 0
     most = max(1, min(MOST_COLUMNS, held // 2) // whole)
@@ -132,8 +134,9 @@ class GroupedTiles(HeldTiles):
         together: int,
         tiles: int,
     ) -> None:
-        """Of groups of so many `members`, and so many columns `together`, so many `tiles` of a line
-        at once."""
+        """Stages inputs of groups with `members` columns each; a workgroup has `together` columns
+        and `tiles` tiles of a row at once.
+        """
         assert isinstance(packed.down.at.extent, int) and isinstance(channel.extent, int)
         channels = together // members * channel.extent
         most = -(-packed.down.at.extent // LEAST_STRIPS)

@@ -89,5 +89,5 @@ def _of_points(
 
 
 def phases_of(slide: Slide) -> list[int]:
-    """Of the places that windows read along an axis."""
+    """The phases (position modulo stride) that a window's taps read, sorted."""
     return sorted({taps.phase for taps in slide.by_phase()})

@@ -109,7 +109,7 @@ def _found(term: Expr, named: dict[Expr, Var]) -> _Term | None:
 
 
 def _line(position: Expr) -> int | None:
-    """Of how many elements a position names one, if that is known."""
+    """The extent to which an expression clamps a position; None if it is not known."""
     match position:
         case Binary(op="max", a=Binary(op="min", b=Const(value=last)), b=Const(value=0)):
             return int(last) + 1
@@ -118,8 +118,7 @@ def _line(position: Expr) -> int | None:
 
 
 def in_vectors(index: Expr) -> Expr:
-    """An index as an integer of 64 bits, which vectors compute with as far as it is made of numbers
-    that are loaded."""
+    """An index expression in 64-bit integers, so that its loaded parts are computed in vectors."""
     match index:
         case Cast():
             return expr.cast(index.a, DType.I64)
@@ -239,8 +238,9 @@ class _Near:
     def numbers(
         self, first: Expr, base: Expr, pairs: int, far: Scratch | None = None
     ) -> tuple[list[Stmt], tuple[Scratch, Scratch | None]]:
-        """Which lane of a pair of vectors each term is, and which of several pairs it is in; in
-        `far` how far a lane's terms lie from `base`."""
+        """Statements and scratch of each term's lane in a pair of vectors, and of the pair's number
+        if there are several; `far` gets the distance of a lane's terms from `base`.
+        """
         nest, dtype = self.nest, _NUMBERS[self.source.dtype.bytes]
         count = len(self.terms(first))
         lane_of = nest.builder.scratch("ahead", dtype, (count, self.lanes))

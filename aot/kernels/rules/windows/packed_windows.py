@@ -1,4 +1,4 @@
-"""Channels-last windows whose lines are first brought into scratch: lanes along the channels.
+"""Channels-last windows whose image rows are staged in scratch first; lanes run along channels.
 
 Neighbours that lie far apart in memory want the same few places of a cache, and windows of many
 taps read each of them again and again. So a workgroup copies some channels of some lines, with
@@ -35,7 +35,7 @@ MOST_LINES = 1 << 16
 
 @dataclass(frozen=True)
 class Packed:
-    """A window whose image is brought into scratch.
+    """A window whose input is staged in scratch.
 
     Attributes:
         load: of the image.
@@ -50,7 +50,7 @@ class Packed:
 
 
 def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | None:
-    """What is brought into scratch, if that is worth its while."""
+    """What of a window's input to stage in scratch; None where that does not pay."""
     if nest.is_gpu or nest.lanes == 1 or window.rows is None or not window.outer:
         return None
     moving = {window.rows.var, window.outer[-1].var}
@@ -93,9 +93,9 @@ def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
 
 
 def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
-    """Whether taps along a line are so many that they are a loop, so that neighbours share nothing
-    of what is loaded, nor what guards ask, and scratch holds what some lines of so many columns
-    share."""
+    """Whether staging pays: taps along a row are so many that they form a loop, where neighbours
+    share no loads or guards, and scratch holds the input of some result rows of `columns` columns.
+    """
     along, down = packed.along, packed.down
     if along.taps <= UNROLLED_TAPS:
         return False
@@ -109,7 +109,7 @@ def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
 
 
 def schedule_packed_window(work: Work) -> Build | None:
-    """The loops of a window whose input is brought into scratch; None of others."""
+    """The loops of a window whose input is staged in scratch; None of others."""
     window = work.window
     packed = None if window is None else find_packed(work.nest, window, work.plan)
     if window is None or packed is None:
@@ -141,8 +141,9 @@ class HeldTiles(WindowTiles):
         most: int,
         tiles: int = 0,
     ) -> None:
-        """Of so many `channels`, at `most` so many lines of the result, and so many `tiles` of a
-        part of a line; all where 0."""
+        """Stages `channels` channels for at most `most` result rows, `tiles` tiles of a row at a
+        time; 0 means the whole row.
+        """
         super().__init__(nest, output, window, plan)
         along, down = packed.along, packed.down
         assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
@@ -178,7 +179,7 @@ class HeldTiles(WindowTiles):
     def over_lines(
         self, values: Values, first: Expr, body: Callable[[Values, Expr], list[Stmt]]
     ) -> list[Stmt]:
-        """`body` for each tile of rows, which it is given the first of, of each line."""
+        """`body(values, first row)` for each tile of rows in each result line."""
         nest, down = self.nest, self.packed.down
 
         def line(t: Expr) -> list[Stmt]:
@@ -335,8 +336,9 @@ def columns_of_tiles(nest: Nest, window: Window, plan: StageSchedule) -> int:
 
 
 def _lines(down: Slide, held: int, most: int = MOST_LINES) -> int:
-    """Lines of the result, at most `most`, of whose own lines scratch holds `held`: as many in each
-    workgroup; 0 if none."""
+    """Result rows of a workgroup, at most `most`, whose input rows fit into `held` rows of scratch,
+    balanced over workgroups; 0 if none.
+    """
     assert isinstance(down.at.extent, int)
     lines = min(down.at.extent, most)
     while lines and down.places(lines) > held:

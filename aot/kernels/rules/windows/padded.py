@@ -269,7 +269,8 @@ def padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | Non
 
 
 class _Rows:
-    """Rows of the result, those of a workgroup on rows of the plane in scratch.
+    """A workgroup's rows of a pooled or convolved plane, computed from padded image rows in
+    scratch.
 
     Attributes:
         rows: how many the result's rows share what is in scratch.
@@ -470,14 +471,16 @@ class _Rows:
         return nest.serial(rows, row, "r")
 
     def _width(self, count: int) -> int:
-        """Of the widest vectors of a row of so many elements."""
+        """The widest vector width for a row of `count` elements."""
         width = self.nest.lanes * SUMS
         while width > 1 and width > count:
             width //= 2
         return width
 
     def _row(self, values: Values, r: Expr) -> list[Stmt]:
-        """Row `r` of those that share what is in scratch, by segments of what is done with it."""
+        """Row `r` of the rows that share scratch, in segments within which the epilogue's
+        conditions are constant.
+        """
         nest, at, reduce = self.nest, self.window.along.at, self.window.reduce
         total = Var("total", reduce.dtype)
         around = self.output.rewritten(
@@ -552,8 +555,9 @@ class _Rows:
 
 
 def rows_in_scratch(nest: Nest, least: int, row: int, near: int) -> int:
-    """How many rows of so many bytes a workgroup has in scratch: in `near` bytes, unless those are
-    fewer than `least` and would be brought again and again."""
+    """Rows of `row` bytes that a workgroup stages in scratch: as many as fit `near` bytes; a larger
+    share of the L2 cache if those are fewer than `least`, since rows would be staged repeatedly.
+    """
     most, far = (
         min(nest.target.scratch_bytes, size) // row for size in (near, nest.target.l2_bytes // 4)
     )

@@ -83,7 +83,7 @@ class _Tiles(PoolTiles):
         return nest.grid(outer, body, max(1, self.height * self.count * taps // 2))
 
     def _width(self, count: int) -> int:
-        """Of the widest vectors of so many places."""
+        """The widest vector width for `count` places."""
         width = self.nest.lanes * self.vectors
         while width > 1 and width > count:
             width //= 2

@@ -91,7 +91,7 @@ def _tile(target: Target) -> tuple[int, int]:
 
 
 class _Planes:
-    """Lines of the result, those of a workgroup on lines of the plane in scratch.
+    """A workgroup's rows of a convolved plane, computed from image rows in scratch.
 
     Attributes:
         together: lines of the result that are in registers at a time.
@@ -308,8 +308,9 @@ class _Planes:
         return stmts
 
     def _asked(self, values: Values, at: Expr, begin: Expr, x: Expr) -> list[Stmt]:
-        """Asks for the lines of the plane that the next workgroup reads, at place `x` of a result,
-        where there is time for that."""
+        """Prefetches the image rows of the next workgroup, at place `x` of a result, where tiles
+        leave time for that.
+        """
         if self.asks is not _Asks.IN_TILES:
             return []
         down, along = self.down, self.window.along

@@ -109,8 +109,7 @@ def _is_clamped(slide: Slide) -> bool:
 
 
 def rows_together(pool: Pool) -> int:
-    """Rows of results whose taps down the plane are combined together, as these share most of what
-    is loaded."""
+    """Result rows whose vertical taps are combined together, since they share most of their loads."""
     down = pool.down
     return 1 if down.taps <= down.step else min(ROWS, down.at.count)
 
@@ -158,8 +157,9 @@ class PoolTiles:
     def lines_ahead(
         self, values: Values, offsets: Sequence[Expr], beside: Expr, width: int
     ) -> list[Stmt]:
-        """Asks for what the next rows of results load and these did not, where that is far away:
-        of `width` neighbours whose lines begin at `offsets`, `beside` behind these."""
+        """Prefetches the input that only the next result rows load, where it is far in memory:
+        `width` elements, `beside` behind the starts `offsets`.
+        """
         if not self.is_far:
             return []
         down, load = self.pool.down, self.pool.load
@@ -290,7 +290,7 @@ def _lines(buffer: Buffer | Scratch, at: Expr, width: int) -> list[Stmt]:
 
 
 def _sum(terms: Sequence[Expr]) -> Expr:
-    """Of all terms, as a tree, in which few wait for others."""
+    """The sum of all terms as a balanced tree, so that additions overlap."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2
@@ -434,7 +434,7 @@ class _Tiles(PoolTiles):
         )
 
     def _width(self, channels: int) -> int:
-        """Of the widest vectors of so many channels."""
+        """The widest vector width for `channels` channels."""
         width = self.nest.lanes * self.vectors
         while width > 1 and width > channels:
             width //= 2

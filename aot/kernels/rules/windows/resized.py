@@ -137,10 +137,10 @@ class _ColumnsFirst(ResizedPlanes):
         return [*nothing, *nest.serial(-(-count // some), block, "yb")]
 
     def _rows_asked(self, first: Expr, count: int, *, are_there: bool) -> list[Stmt]:
-        """What tables say of rows: of each the lines of its terms, its first row and its last one.
-        Rows that are further apart than lines are kept have a line for each term, and -1 stands for
-        their first one. Unless whole vectors of them `are_there`, the last one is asked about in
-        place of those that are not."""
+        """Reads the row tables of `count` result rows: for each, the slots of its terms' resampled
+        rows, and the first and last source row. Rows further apart than the ring get one slot per
+        term, and -1 as first. Unless `are_there`, indices past the end are clamped to the last row.
+        """
         nest, last_row = self.nest, expr.index(self.count - 1)
         span = expr.const(self.lines - self.together, DType.I32)
 
@@ -182,8 +182,9 @@ class _ColumnsFirst(ResizedPlanes):
         return nest.serial(-(-count // LANES), vector, "o")
 
     def _row(self, row: Expr, number: Expr) -> list[Stmt]:
-        """A row of the result, number `number` of those that are asked together, and before it
-        lines that are not there."""
+        """Result row `row`, number `number` of those looked up together, after resampling the
+        source rows that it still lacks.
+        """
         stmts = self._made(row, number)
 
         def named(scratch: Scratch, k: int, name: str) -> Expr:
@@ -427,7 +428,7 @@ class _RowsFirst(ResizedPlanes):
 
 
 class _Picked(_RowsFirst):
-    """Columns of some rows of the result, picked out of the rows that tables name."""
+    """Resizes columns of some rows by picking elements from the source rows that the table selects."""
 
     def fits(self) -> bool:
         self.together = PICKED_ROWS

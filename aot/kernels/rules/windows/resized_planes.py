@@ -1,4 +1,4 @@
-"""Planes resampled along both axes: what tables say of columns, and vectors of columns by that.
+"""Planes resampled along both axes: reading the tables of columns, and vectors of columns.
 
 Columns are picked out of two vectors of neighbours by lanes, where all terms of each vector of
 results are found there; tables are asked that when the kernel runs. Owns the grid, and what both
@@ -297,7 +297,7 @@ class ResizedPlanes:
         ]
 
     def _named(self, body: Expr, held: Var, into: list[Stmt]) -> Expr:
-        """An expression in which what doesn't depend on `held` and is loaded has a name."""
+        """`body` with names (`let`) for the subexpressions that load and don't depend on `held`."""
 
         def name(e: Expr) -> Expr | None:
             if isinstance(e, (Var, Const)) or held in expr.free_vars(e) or not expr.loads(e):
@@ -412,7 +412,7 @@ class ResizedPlanes:
         return is_alone and is_dense and self.tile == self.width >= 2 * LANES
 
     def _lines_of(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
-        """The elements of a row in vectors that begin where lines of a cache do.
+        """Stores a row in vectors that are aligned to cache lines.
 
         Sums are made in vectors that begin with the row, and lines picked out of two of them: loads
         of what lies in two lines wait for what is stored. What is left of a row is stored with what

@@ -1,5 +1,5 @@
-"""Windows of few columns: the sums of each tap first, for every place of a line, and then those of
-a window's taps.
+"""Convolutions with few columns: sums of each tap for every place of an image row, then the sums of
+each window's shifted taps.
 
 A line's places and their channels are read once, in order, whatever the taps: what windows share is
 read for all of their taps together, as many columns of a contraction at single points. Lanes go
@@ -219,7 +219,7 @@ class _TapSums:
         return stmts + nest.serial(self.taps, tap, "r")
 
     def _there(self, first: Expr, y: Expr, stmts: Sequence[Stmt]) -> list[Stmt]:
-        """`stmts` where line `y` of the band that begins at `first` is one of the result."""
+        """`stmts`, executed if row `y` of the band that begins at `first` is in bounds."""
         if self.height % self.lines == 0:
             return list(stmts)
         at = expr.add(first, y)
@@ -268,7 +268,7 @@ class _TapSums:
         return _LastTile(tile, self.turned, values, zero, start).into(self.sums, begin)
 
     def _add(self, o: Expr, y: Expr, taps: Sequence[int]) -> list[Stmt]:
-        """The sums of some taps of a line, added to the totals of line `y` of a band."""
+        """Adds shifted tap sums of an image row to the totals of row `y` of a band."""
         nest, sums, totals, apart = self.nest, self.sums, self.totals, self.windows.along.apart
 
         def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
@@ -322,7 +322,7 @@ class _LastTile(_Kept, TurnedTile):
 
 
 class _PlaneTile(_Kept):
-    """A tile of places that are side by side, those of a plane, and asks for later ones of it."""
+    """A tile of contiguous places of planes, which prefetches later places."""
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False

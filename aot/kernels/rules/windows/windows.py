@@ -242,8 +242,9 @@ class _Piece:
 
 
 def pieces_of(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
-    """How tiles take `extent` columns: ever narrower ones where it is known; else whole ones, and
-    what is left by vectors that are surely there, or by masked ones where those were many."""
+    """Tiles that cover `extent` columns, widest first. For a symbolic extent: whole tiles, then
+    tail vectors whose width divides it, or masked ones if those were many.
+    """
     width = min(lanes, max(columns, 1))
     chunks = max(1, columns // width)
     if isinstance(extent, int):
@@ -397,7 +398,9 @@ class _Tile:
     def _loops(
         self, axes: Sequence[Axis], indices: Values, body: Expr, skipped: Sequence[Expr]
     ) -> list[Stmt]:
-        """Loops over `axes`; each condition of `skipped` stands where what it asks of is known."""
+        """Loops over `axes`; a condition of `skipped` is placed in the outermost loop that has its
+        variables.
+        """
         known = [c for c in skipped if not expr.free_vars(c) & {a.var for a in axes}]
         if known:
             left = [c for c in skipped if c not in known]
