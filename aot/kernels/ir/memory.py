@@ -63,7 +63,7 @@ class Batch:
         return inner
 
     def lookup(self, var: Var) -> Array | None:
-        """The value of `var`, brought to this batch's length; None where it is not bound."""
+        """The value of `var`, expanded to this batch's length; None where it is not bound."""
         found = self.values.get(var)
         if found is not None:
             return found
@@ -346,7 +346,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where elements of a buffer or of a row of scratch are, counted in elements.
+    """Layout of a buffer, or of a row of scratch, in elements: its start, shape and strides.
 
     Attributes:
         limit: how many elements its memory has; None where all of `shape` are inside.

@@ -199,8 +199,8 @@ class Prefetch:
 
 @dataclass(frozen=True, eq=False)
 class MatrixDot:
-    """Adds products of words of two rows by those of four columns to their sums: to element
-    `4 * p + 2 * i + j` of a line of these the products of row i and column `2 * p + j`.
+    """A small matrix product: adds products of words of two rows and four columns to eight sums.
+    Element `4 * p + 2 * i + j` of a line of `sums` gets those of row i and column `2 * p + j`.
 
     Stands where a Prefetch may; on targets that multiply matrices of these words' parts.
 

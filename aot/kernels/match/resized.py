@@ -42,7 +42,9 @@ class Resized:
 
 
 def nested(output: Output) -> tuple[Reduce, Reduce] | None:
-    """The reduction in another one, of which it asks what element it is of; None elsewhere."""
+    """(inner, outer) reduction, where the body of one contains another that depends on its
+    variables; None elsewhere.
+    """
     for last in dict.fromkeys(r for value in output.values for r in reduces_of(value)):
         own = {var for var, _ in last.axes}
         for first in reduces_of(last.body):
@@ -147,7 +149,7 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
 
 
 def _extent(position: Expr) -> int | None:
-    """Of how many elements a position names one, if it is a position."""
+    """The extent to which an expression clamps a position; None if it is no clamped position."""
     match position:
         case Binary(op="max", a=Binary(op="min", b=Const(value=last)), b=Const(value=0)):
             return int(last) + 1

@@ -118,7 +118,8 @@ class Borders:
         return [If(is_inside, tuple(inside), tuple(asking))]
 
     def unsure(self, row: Var, span: Span, place: Values) -> Expr | None:
-        """What is asked of rows of `span`, which may fail there; None where all surely holds.
+        """The conditions that may fail for some row of `span`, joined by `and`; None if all surely
+        hold.
 
         `place` gives the other variables that what is asked depends on.
         """
@@ -167,8 +168,9 @@ def with_guard(guard: Expr) -> Callable[[Expr], Expr | None]:
 
 
 def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
-    """`e`, whose loads (only those that vary along a variable, where one is given) read nothing, or
-    what they read outside of their guards, where `condition` does not hold."""
+    """`e` with `condition` added to the guards of its loads, or only of those that vary along a
+    variable.
+    """
 
     def mask(x: Expr) -> Expr | None:
         if not isinstance(x, Load):

@@ -1,4 +1,4 @@
-"""Reductions of one value whose terms the lanes of a vector, or of a workgroup, share.
+"""Reductions of one value whose terms are distributed over the lanes of a vector or a workgroup.
 
 Owns how terms are dealt out and what lanes have is combined; which reductions are done like that is
 a schedule's choice.
@@ -55,8 +55,8 @@ def terms_in_lanes(
     most: int | None = None,
     seen: Callable[[int], Scratch] | None = None,
 ) -> tuple[list[Stmt], Scratch, int]:
-    """What each lane of a CPU's vector has of a reduction, `most` of them, and how many they are;
-    as above.
+    """(statements, scratch of partial results, their number): reduces in a CPU's vector lanes down
+    to `most` partial results.
 
     Args:
         seen: given how many lanes there are, to which sums of theirs all terms are added too.
@@ -152,8 +152,9 @@ def _by_vectors(
 
 
 def _rows_together(axes: Sequence[Axis], most: int) -> int:
-    """How many rows of terms, which are short, have sums of their own, so that these don't wait for
-    each other: a power of two that divides their number."""
+    """The number of short rows that get separate sums, so that additions don't wait for each other:
+    a power of two that divides the number of rows.
+    """
     count = axes[-2].extent if len(axes) > 1 else 1
     parts = 1
     while 2 * parts <= most and isinstance(count, int) and count and count % (2 * parts) == 0:
@@ -169,7 +170,7 @@ def _rows_apart(
     axes: Sequence[Axis],
     shape: tuple[int, int],
 ) -> tuple[list[Stmt], Scratch, int]:
-    """`terms_in_lanes` of rows in turn, some of which have sums of their own.
+    """`terms_in_lanes` for short rows: consecutive rows add to separate sums, in turn.
 
     Args:
         shape: the lanes of a row, and how many rows have sums.
@@ -238,8 +239,9 @@ def halved(nest: Nest, op: str, acc: Scratch, width: int, left: int) -> list[Stm
 
 
 def collapsed_axes(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
-    """A reduction's loops, those that every access walks as one merged, and what to substitute for
-    the variables that went."""
+    """(loops, substitutions): the reduction's loops with those merged that every access walks as
+    one, and expressions for the variables that are gone.
+    """
     kept = [a for a in axes if a.extent != 1] or axes[-1:]
     gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
     merged, more = collapse(kept, expr.index(0), [body])

@@ -343,7 +343,7 @@ class Nest:
     def vectors(
         self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "o"
     ) -> list[Stmt]:
-        """A CPU's loop over `extent` elements: whole vectors, then what is left one by one."""
+        """A CPU's loop over `extent` elements: whole vectors, then a scalar tail."""
         full = dims.floor_divide(extent, self.lanes)
         size = expr.index(self.lanes)
         stmts = self.serial(
@@ -461,7 +461,7 @@ class Nest:
     def keep(
         self, kept: Sequence[Kept], body: Expr, place: Mapping[Var, Expr]
     ) -> tuple[list[Stmt], Expr]:
-        """Stores of what is kept of an element, and `body` there, which uses it."""
+        """(stores of the values to keep, `body` that uses them), at one element."""
         stmts: list[Stmt] = []
         memo: dict[Expr, Expr] = {}
         known: dict[Expr, Expr] = {}

@@ -1,5 +1,6 @@
-"""Rows of neighbours in vectors, ever narrower ones for what is left, or some lanes of one. Chooses
-no axis."""
+"""Loops over contiguous elements: full vectors, then a tail of narrower vectors or of masked lanes.
+Chooses no axis.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +31,15 @@ def row_of_vectors(
     is_long: bool = False,
     before: Callable[[Expr, int], Sequence[Stmt]] | None = None,
 ) -> list[Stmt]:
-    """`count` elements from `start`: vectors of `width`, then narrower ones for what is left.
+    """A loop over `count` elements from `start`: vectors of `width`, then narrower ones for the
+    tail.
 
-    `body(index, width, lane)` gives the statements of an element. With `may_mask` what is left may
-    be lanes of one vector, the others of which are off. An element that `is_long` is rather code
-    for one width more than done one by one. `before(index, width)` stands before a vector.
+    Args:
+        body: `body(index, width, lane)` gives the statements of an element.
+        may_mask: the tail may be a vector with some lanes masked off.
+        is_long: an element is so much code that one more vector width is better than single
+            elements.
+        before: `before(index, width)` gives statements in front of a vector.
     """
 
     def element(at: Expr, wide: int, lane: Expr | None) -> list[Stmt]:
@@ -88,8 +93,9 @@ def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]
 
 
 def masked_lanes(nest: Nest, count: Dim) -> int:
-    """How many lanes of a last vector are on, where the target turns lanes off by masks, and what
-    is left of whole vectors would take several narrower ones; else 0."""
+    """Active lanes of a masked last vector, on targets with masks where the tail would otherwise
+    take several narrower vectors; else 0.
+    """
     if nest.is_gpu or nest.lanes < _LEAST_MASKED or not nest.target.has("avx512bw"):
         return 0
     rest = count % nest.lanes if isinstance(count, int) else 0
@@ -97,9 +103,9 @@ def masked_lanes(nest: Nest, count: Dim) -> int:
 
 
 def _widths(width: int, lanes: int, count: Dim, *, is_long: bool = False) -> list[int]:
-    """Widths of the vectors that `count` elements are taken in, ever narrower; where only the
-    device knows how many there are, of `lanes` at least, and of the power of two that divides what
-    is left, or of a few if elements are long."""
+    """Widths of the vectors that cover `count` elements, widest first. For a symbolic count:
+    `lanes` at least, and a power of two that divides the tail, or a small one if elements are long.
+    """
     if not isinstance(count, int):
         widths = [width] if width <= lanes else [width, lanes]
         part = min(width, lanes) // 2

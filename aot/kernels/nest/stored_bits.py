@@ -121,7 +121,9 @@ class _Rewriter:
         return expr.transform(e, self._rewritten, self.done)
 
     def _rewritten(self, e: Expr) -> Expr | None:
-        """What stands for an expression that is of such a dtype, or reads one; None for others."""
+        """The replacement of an expression that has a dtype without backend support, or loads one;
+        None for others.
+        """
         match e:
             case Var():
                 return self.vars.get(e)
