@@ -15,13 +15,14 @@ import pytest
 
 from tests.support import shape_cases
 from tests.support.samples_module import NATIVE
-from tests.support.shape_cases import Case, case_of, problem_of, reduced, report
+from tests.support.shape_cases import WASM, Case, case_of, problem_of, reduced, report
 
 TINY = "tiny-x86-64-v3"
 TARGETS = [t for t in (*NATIVE[:2], "host", TINY) if t.removeprefix("tiny-") in (*NATIVE, "host")]
 ELSEWHERE = [
     pytest.param("aarch64-generic", marks=pytest.mark.qemu),
     pytest.param("vulkan-1.1", marks=pytest.mark.vulkan),
+    WASM,
 ]
 SEED = int(os.environ.get("AOT_SHAPE_SEED") or random.SystemRandom().randrange(1 << 31))
 FEW, GATE_SECONDS = 40, 60

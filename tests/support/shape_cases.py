@@ -9,7 +9,7 @@ follows from its number:
 
 compiles COUNT cases from FIRST on for the targets, runs them here, compares with the interpreter
 of graphs, prints what is wrong with a case that is as small as may be, and exits with 1 then.
-"tiny-x86-64-v3" is x86-64-v3 with tiny caches and scratch.
+"wasm32" runs under Node, "tiny-x86-64-v3" is x86-64-v3 with tiny caches and scratch.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from aot.ir.text.printer import print_module
 from aot.ir.types import DType, TensorType
 from aot.target.selection import load
 from tests.support.cross import run_module
+from tests.support.node import Call, make_package, run_calls
 from tests.support.op_samples import draw
 from tests.support.random_graphs import CALLS, difference
 from tests.support.samples_module import CROSS
@@ -60,6 +61,7 @@ BOUND = 1 << 21  # elements of a value times the sum that each is of
 FLOATS = (DType.F32, DType.F16)
 # no model has open numbers of heads, and no pass makes Winograd's ops of open extents
 NOT_OPEN = ("attention", "winograd_inputs", "winograd_outputs")
+WASM = "wasm32"
 _UNARY = ("neg", "tanh", "relu", "sigmoid")
 
 
@@ -338,16 +340,35 @@ def problem_of(case: Case, target: str) -> str | None:
 
 
 def _found(target: str, module: Module, inputs: dict[str, Array]) -> list[Array]:
-    """The results here, of a GPU's target on a software driver, or of another CPU's under QEMU."""
+    """The results here, of a GPU's target on a software driver, of WebAssembly under Node, or of
+    another CPU's under QEMU."""
     if load(machine_of(target)).gpu is not None:
         return run_on_driver("lavapipe", module.main, inputs)
     compiled = aot.compile(module, targets=[machine_of(target)], cache=False, jobs=1)
-    if target in CROSS:
+    if target in CROSS or target == WASM:
         with tempfile.TemporaryDirectory() as folder:
-            outputs, _ = run_module(CROSS[target], Path(folder), compiled.to_bytes(), inputs)
-        return [outputs[name] for name in module.main.result_names]
+            run_there = _under_node if target == WASM else _emulated
+            outputs = run_there(target, Path(folder), compiled.to_bytes(), inputs)
+        dtypes = [value.type.dtype.numpy for value in module.main.results]
+        pairs = zip(module.main.result_names, dtypes, strict=True)
+        return [outputs[name].view(dtype) for name, dtype in pairs]
     with aot.load(compiled) as program:
         return list(program(inputs).values())
+
+
+def _emulated(target: str, folder: Path, file: bytes, inputs: dict[str, Array]) -> dict[str, Array]:
+    return run_module(CROSS[target], folder, file, inputs)[0]
+
+
+def _under_node(
+    target: str, folder: Path, file: bytes, inputs: dict[str, Array]
+) -> dict[str, Array]:
+    module = folder / "module.aotm"
+    module.write_bytes(file)
+    (outcome,) = run_calls(make_package(module, folder / "package"), [Call(inputs)])
+    if outcome.message:
+        raise AotError(f"{target}: {outcome.message}")
+    return outcome.outputs
 
 
 def machine_of(target: str) -> str:
