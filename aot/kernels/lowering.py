@@ -100,6 +100,24 @@ def rules_of(function: Function, target: Target) -> tuple[str, ...]:
     return tuple(names)
 
 
+def matching_rules(
+    function: Function, target: Target, alignments: Sequence[int] = ()
+) -> tuple[tuple[str, ...], ...]:
+    """All rules that can build each loop nest of an executable, in the order of the table; none
+    where it is one op's."""
+    start = _Start.of(function, target, alignments)
+    found: list[tuple[str, ...]] = []
+
+    def note(work: Work) -> Loops:
+        rules = (rule for rule in RULES if work.plan.schedule in rule.classes)
+        found.append(tuple(rule.name for rule in rules if rule.match(work) is not None))
+        return ()
+
+    if not start.is_of_op:
+        start.nests(note)
+    return tuple(found)
+
+
 def gain_of(rules: Sequence[str]) -> float:
     """How many times as long loop nests may take by other rules than those that are named."""
     return max((BY_NAME[name].gain for name in rules if name in BY_NAME), default=1.0)
@@ -410,13 +428,19 @@ def _rule_of(work: OpWork) -> OpRule:
 def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
     """The schedule of an executable, with the rules that built its kernel; none where there is
     none."""
+    nests = len(loops_of(stages_of(function.block, function.results)))
+    # a kernel of one op has one rule, and one of two ways has both by their first
+    names = kernel.rules if nests == len(kernel.rules) else kernel.rules[:1] * nests
+    return with_rules(function, names)
+
+
+def with_rules(function: Function, rules: Sequence[str]) -> tuple[StageSchedule, ...]:
+    """The schedule of an executable with the rule of each of its loop nests; none where there is
+    none."""
     if not function.schedule:
         return ()
     stages = stages_of(function.block, function.results)
-    loops = loops_of(stages)
-    # a kernel of one op has one rule, and one of two ways has both by their first
-    names = kernel.rules if len(loops) == len(kernel.rules) else kernel.rules[:1] * len(loops)
-    pairs = zip(loops, names, strict=True)
+    pairs = zip(loops_of(stages), rules, strict=True)
     by_result = {stage.result: name for group, name in pairs for stage in group}
     return tuple(
         replace(made, rule=by_result[stage.result])
