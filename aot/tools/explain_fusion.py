@@ -8,25 +8,32 @@ hold what is needed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aot.analysis.dispatches import dispatches_of
+from aot.analysis.cost.candidates import Run, runs_of
+from aot.analysis.memory.alignment import buffer_alignments
 from aot.api import ungrouped
 from aot.backends.registry import Backends
 from aot.driver.cpu_fallback import hosts_of
 from aot.driver.kernels import Kernels
 from aot.driver.pipeline import prepared
 from aot.driver.proofs import Proofs
+from aot.ir import dims
+from aot.ir.assumed_extents import MEASURED
 from aot.ir.clone import clone_module
-from aot.ir.graph import Module
+from aot.ir.graph import Function, Module
+from aot.kernels.alternatives import alternatives
+from aot.kernels.ir.nodes import Kernel
 from aot.kernels.lowering import root_of
+from aot.kernels.price.cycles import cycles_of
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.region_report import regions_of
 from aot.passes.fusion.remarks import FusionRemarks
 from aot.passes.order import FORMED, MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
+from aot.target.model import Target
 
 
 def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
@@ -72,20 +79,43 @@ def _kernels(module: Module, context: PassContext) -> dict[str, Any]:
         proofs = Proofs(module, backends.cache)
         for function, kernel in zip(module.executables, kernels.made, strict=True):
             proofs.prove(function, kernel, kernels.fallback.runner_of(function))
-    launches: dict[str, list[str]] = {}
-    for op, name in dispatches_of(module):
-        launches.setdefault(name, []).append(op.origin)
+    runs = runs_of(module)
+    alignments = buffer_alignments(module) if context.target.has_workgroups else {}
     built = [
         {
             "executable": function.name,
             "op": root_of(function).name,
-            "node": next(iter(launches.get(function.name, ())), ""),
-            "dispatches": len(launches.get(function.name, ())),
+            "node": next((run.op.origin for run in runs.get(function.name, ())), ""),
+            "dispatches": sum(run.count for run in runs.get(function.name, ())),
             "schedule": [str(stage) for stage in function.schedule],
         }
-        for function in module.executables
+        | _prices(
+            function,
+            kernel,
+            kernels.fallback.runner_of(function),
+            runs.get(function.name, ()),
+            alignments.get(function.name, ()),
+        )
+        for function, kernel in zip(module.executables, kernels.made, strict=True)
     ]
     return {"kernels": built, "proofs": proofs.section()}
+
+
+def _prices(
+    function: Function,
+    kernel: Kernel,
+    target: Target,
+    runs: Sequence[Run],
+    alignments: Sequence[int],
+) -> dict[str, Any]:
+    """What the first dispatch of a kernel is estimated to take, and what it would take by the best
+    other rule."""
+    values = runs[0].values.items() if runs else ()
+    extents = {name: dims.estimate(dim, MEASURED) or 0 for name, dim in values}
+    others = alternatives(function, target, extents, alignments)
+    other = min(others, key=lambda a: a.cycles, default=None)
+    second = {"rule": other.rule, "cycles": round(other.cycles)} if other else None
+    return {"cycles": round(cycles_of(kernel, target, extents)), "next_best": second}
 
 
 def proofs_line(section: Mapping[str, Any]) -> str:
@@ -102,6 +132,9 @@ def format_fusion(facts: Mapping[str, Any]) -> str:
             lines += ["", f"{variant['target']}: {proofs_line(variant['proofs'])}"]
         kernels = variant["kernels"]
         lines += ["", f"{len(kernels)} kernels for {variant['target']}, and how they are built"]
+        lines += [
+            "   (estimates from their loops, of which two in three are right within a factor of 2)"
+        ]
         lines += [line for kernel in kernels for line in _kernel_lines(kernel)]
         for function in variant["entry_points"]:
             regions = function["regions"]
@@ -119,6 +152,9 @@ def _kernel_lines(kernel: Mapping[str, Any]) -> Iterator[str]:
     times = f", {kernel['dispatches']} times" if kernel["dispatches"] != 1 else ""
     yield f"   {kernel['executable']}: {_name(kernel)}{times}"
     yield f"      {', '.join(kernel['schedule'])}"
+    second = kernel["next_best"]
+    other = f'; next best by "{second["rule"]}", {second["cycles"]:,}' if second else ""
+    yield f"      an estimated {kernel['cycles']:,} cycles{other}"
 
 
 def _region_lines(region: Mapping[str, Any]) -> Iterator[str]:
