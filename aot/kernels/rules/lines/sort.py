@@ -239,7 +239,7 @@ class _TopK:
 
 
 def _levels(count: Dim) -> Dim:
-    """The number of levels of a heap of `count` elements; if that is symbolic, possibly one more."""
+    """Levels of a heap of `count` elements; if that is symbolic, possibly one more."""
     if isinstance(count, int):
         return count.bit_length()
     reached = (dims.minimum(1, dims.floor_divide(count, 4**n)) for n in range(_POWERS))

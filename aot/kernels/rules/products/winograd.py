@@ -463,7 +463,7 @@ class _Winograd:
         )
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
-        """The first column of chunk `u` in column tile `w`, for the block that begins at `column`."""
+        """The first column of chunk `u` in column tile `w`, of the block from `column` on."""
         tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
         return expr.add(tile, expr.mul(u, expr.index(self.width)))
 

@@ -123,7 +123,7 @@ class _GroupedPlanes:
         self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
 
     def _best_band(self) -> _Band | None:
-        """The band of image rows that computes all results fastest, among those that fit scratch."""
+        """The band of image rows that computes all results fastest and fits scratch."""
         groups, target = self.groups, self.nest.target
         most = target.scratch_bytes // groups.left.dtype.bytes
         taps = groups.along.taps * groups.down.taps
