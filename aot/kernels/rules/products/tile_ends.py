@@ -215,7 +215,7 @@ class TileEnds:
         return (columns - left, columns) if self._moves_back else (0, left)
 
     def _finish_in_memory(self, some: Range | None = None) -> list[Stmt]:
-        """Epilogue and stores of sums that go through memory, of `some` columns or all in bounds."""
+        """Epilogue and stores of sums that go through memory: `some` columns, or all in bounds."""
         nest, acc, shape = self.nest, self.acc, self.shape
         tile, stored = self.pieces, list[Stmt]()
         if tile is None:

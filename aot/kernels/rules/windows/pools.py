@@ -109,7 +109,7 @@ def _is_clamped(slide: Slide) -> bool:
 
 
 def rows_together(pool: Pool) -> int:
-    """Result rows whose vertical taps are combined together, since they share most of their loads."""
+    """Result rows whose vertical taps are combined together, since they share most loads."""
     down = pool.down
     return 1 if down.taps <= down.step else min(ROWS, down.at.count)
 

@@ -428,7 +428,7 @@ class _RowsFirst(ResizedPlanes):
 
 
 class _Picked(_RowsFirst):
-    """Resizes columns of some rows by picking elements from the source rows that the table selects."""
+    """Resizes columns of some rows by picking elements of source rows that the table selects."""
 
     def fits(self) -> bool:
         self.together = PICKED_ROWS
