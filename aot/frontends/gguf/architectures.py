@@ -1,4 +1,4 @@
-"""What the decoders of GGUF files have in common and where they differ, as one table.
+"""The decoder architectures of GGUF files: one table of what they share and where they differ.
 
 An architecture is a row; a model is that row and the numbers of its file. Knows no tensors'
 contents and makes no ops. The meaning of keys is that of llama.cpp.

@@ -22,7 +22,7 @@ Decode = Callable[[Array], Codes]
 
 @dataclass(frozen=True)
 class BlockType:
-    """One block type.
+    """A block type of GGUF: the size of a block and how its bytes are decoded.
 
     Attributes:
         elements, bytes: of a block.
@@ -38,7 +38,7 @@ class BlockType:
 
 
 def type_name(number: int) -> str:
-    """What ggml calls a block type."""
+    """ggml's name of a block type."""
     if number in BLOCK_TYPES:
         return BLOCK_TYPES[number].name
     return _OTHERS.get(number, f"block type {number}")

@@ -70,7 +70,7 @@ class Cache(ABC):
 
 
 class HalfCache(Cache):
-    """Elements are f16."""
+    """A cache of keys or values in f16."""
 
     def _parts(self, depth: int) -> Mapping[str, tuple[DType, int]]:
         return {self.name: (F16, depth)}

@@ -44,7 +44,7 @@ _ACTIVATIONS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
 
 
 class _Part(Place):
-    """Makes the ops of one part of the model, such as `blk.3.ffn`."""
+    """The builder of one part of the model, such as `blk.3.ffn`, whose name its ops have as origin."""
 
     def __init__(self, label: str, rewriter: Rewriter, values: DimValues) -> None:
         self.label = label
@@ -158,7 +158,9 @@ class DecoderBuilder:
         return keys, values
 
     def _rows(self, window: int) -> int:
-        """What a state holds at most: all tokens, or a window's before a run and the run's own."""
+        """Most rows of a layer's state: the context, or with a window, the window, the run's tokens
+        and the rows kept until the next slide.
+        """
         return window + SLIDE_ROWS - 1 + self._most_tokens if window else self.context
 
     def _window(self, layer: int) -> int:
@@ -168,7 +170,7 @@ class DecoderBuilder:
         return window if window > 0 and self._rows(window) < self.context else 0
 
     def keep(self, name: str, type: TensorType, window: int) -> Value:
-        """What a state that grows holds before a run."""
+        """Declares a growing state; returns its content before the run."""
         self.module.states[name] = Tie(f"{name}.next", self._rows(window), window)
         return self._input(name, type)
 
@@ -179,7 +181,7 @@ class DecoderBuilder:
         self.kept("tokens.past", grown)
 
     def kept(self, name: str, grown: Value) -> None:
-        """Says what such a state holds after the run."""
+        """Sets the content of a growing state after the run."""
         self._give(f"{name}.next", grown)
 
     # layers
@@ -237,7 +239,7 @@ class DecoderBuilder:
         return place.emit("less_equal", starts, positions_from(place, before, keys))
 
     def _wanted(self, x: Value) -> Value:
-        """Rows of x that lead to logits which are asked for."""
+        """The rows of x whose logits are computed: all, or each sequence's last."""
         if self.all_logits:
             return x
         place, width = self.part("output"), x.type.dims[-1]
@@ -284,7 +286,7 @@ class DecoderBuilder:
         return dict(zip(rows, parts, strict=True))
 
     def _split(self, label: str, y: Value, extents: list[int]) -> list[Value]:
-        """Parts of y's columns."""
+        """y's columns split into consecutive parts of these extents."""
         place, start, parts = self.part(label), 0, []
         for extent in extents:
             stop = start + extent

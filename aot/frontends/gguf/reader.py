@@ -1,4 +1,4 @@
-"""GGUF files of versions 2 and 3: what they say of themselves, and where their tensors lie.
+"""Reader of GGUF files, versions 2 and 3: metadata, and the places of tensors.
 
 Owns the file's structure. Everything that a file says is checked before it is used: lengths against
 what is left of the file, offsets against its end. Tensors stay in the mapped file.
@@ -62,7 +62,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a file holds.
+    """The contents of a GGUF file.
 
     Attributes:
         where: what messages call it.
@@ -158,7 +158,7 @@ class _Reader:
     # numbers and texts
 
     def take(self, size: int, what: str) -> memoryview:
-        """The next bytes."""
+        """The next `size` bytes of the file, which it advances past."""
         end = self.at + size
         if end > len(self.view):
             raise self.error(

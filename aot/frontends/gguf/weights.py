@@ -24,7 +24,7 @@ PACKED_ELEMENTS = 1 << 24  # of a matrix, whose rows are packed together
 
 
 class Weights:
-    """Tensors by name, each of which is asked for in the shape that it must have.
+    """A model's tensors by name; each is requested with the shape that it must have.
 
     Args:
         progress: called with the number of tensors that were asked for, and of all.
@@ -74,7 +74,7 @@ class Weights:
         return tensor.data.view(tensor.type.floats).reshape(extent).astype(np.float32)
 
     def check_all_used(self) -> None:
-        """Raises an UnsupportedError where the file has tensors that nobody asked for."""
+        """Raises an UnsupportedError if the file has tensors that were never requested."""
         others = sorted(set(self.file.tensors) - self.names)
         if others:
             raise UnsupportedError(
@@ -118,8 +118,9 @@ class Weights:
     def _codes(
         self, place: Place, tensor: Tensor, order: Array | None
     ) -> tuple[list[Value | None], dict[str, Attr]]:
-        """The operands behind the first of an op on a quantised matrix, and its attributes: those
-        of one matrix are one, whoever uses it."""
+        """(operands after the first, attributes) of an op on a quantised matrix; made once per
+        matrix.
+        """
         if tensor.name not in self._blocked:
             arrays, attrs = self._packed(tensor, order)
             made = [

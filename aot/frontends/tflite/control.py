@@ -41,16 +41,16 @@ class Variable:
 
 
 class GraphImporter(Protocol):
-    """What control flow needs of the importer."""
+    """The part of the importer that control flow uses."""
 
     variables: dict[str, Variable]
     depth: int
 
     def item(self, scope: Any, number: int) -> Any:
-        """What a tensor is."""
+        """The value or variable that tensor `number` is."""
 
     def state(self, variable: Variable, type: TensorType) -> Value:
-        """What a variable holds when the function begins."""
+        """Makes a variable a state; returns its value at the function's start."""
 
     def subgraph(self, index: int, given: Sequence[Any], rewriter: Rewriter) -> list[Any]:
         """The results of a graph."""
@@ -60,7 +60,7 @@ Results = Sequence[Value | Variable | None]
 
 
 def _given(importer: GraphImporter, scope: Any, n: Node, start: int = 0) -> list[Value]:
-    """Operands as values.
+    """The operands of control flow from `start` on; none may be a variable.
 
     Raises:
         UnsupportedNodeError: one is a variable.
@@ -140,7 +140,9 @@ def _composite(importer: GraphImporter, scope: Any, n: Node) -> Results:
 
 
 def _call_once(importer: GraphImporter, scope: Any, n: Node) -> Results:
-    """What a graph assigns before the first run: initial values."""
+    """CALL_ONCE: imports the graph that runs before the first call, and takes what it assigns to
+    variables as their initial values.
+    """
     index = n.option("init_subgraph_index", 0)
     before = {v.name: v.value for v in importer.variables.values()}
     importer.subgraph(index, [], n.rewriter)

@@ -1,4 +1,4 @@
-"""Tables of a TFLite file, read where they are asked for; no offset of the file is trusted.
+"""Lazy reader of a TFLite file's tables, which trusts no offset of the file.
 
 Owns the wire format of flatbuffers by `schema.py`. Vectors of numbers are views of the file's
 memory. Tables that are referred to often count each time against what the file can hold, so that
@@ -33,7 +33,7 @@ _FIELDS = {name: {field.name: field for field in fields} for name, fields in TAB
 
 
 class DamagedError(Exception):
-    """What is wrong with the file's structure, and at which byte of it."""
+    """A fault of the file's structure, with the byte at which it is."""
 
 
 class Flatbuffer:
@@ -62,7 +62,7 @@ class Flatbuffer:
             raise self.fault(position, f"{what} is outside of the file")
 
     def follow(self, at: int, what: str) -> int:
-        """Where the offset at `at` points."""
+        """The position that the offset at `at` refers to."""
         self.check(at, 4, f"the offset of {what}")
         position = at + int(self.number("u32", at))
         self.check(position, 4, what)
@@ -85,7 +85,9 @@ class Flatbuffer:
         return Table(self, kind, position, vtable, vtable_bytes, table_bytes)
 
     def vector(self, at: int, size: int, what: str) -> tuple[int, int]:
-        """Where the elements of a vector begin, and how many there are."""
+        """(position of the first element, number of elements) of a vector whose elements have
+        `size` bytes.
+        """
         position = self.follow(at, what)
         count = int(self.number("u32", position))
         self.check(position + 4, count * size, what)
@@ -98,7 +100,7 @@ class Flatbuffer:
 
 
 class Table:
-    """A table of the file; its fields are attributes, read when they are asked for."""
+    """A table of the file; its fields are attributes that are read on access."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class Table:
         return name in _FIELDS[self.kind]
 
     def _place(self, slot: int, size: int) -> int:
-        """Where a field is in the file; 0 where it is not given."""
+        """The position of a field in the file; 0 if it is absent."""
         vtable_bytes, table_bytes = self._extents
         if 6 + 2 * slot > vtable_bytes:
             return 0

@@ -98,7 +98,7 @@ class Scope:
 
 
 class Importer:
-    """One entry point."""
+    """The importer of one signature, which becomes a function."""
 
     def __init__(self, model: Model, signature: Signature) -> None:
         self.model, self.signature = model, signature
@@ -189,7 +189,7 @@ class Importer:
             results[f"{variable.is_set.name}{NEXT}"] = truth
 
     def state(self, variable: Variable, type: TensorType) -> Value:
-        """What a variable holds when the function begins."""
+        """Makes a variable a state; returns its value at the function's start."""
         held = self.argument(variable.name, type)
         variable.held = held
         self.states[held.name] = (f"{held.name}{NEXT}", 0)
@@ -268,7 +268,7 @@ class Importer:
         variable.value = scope.items[number] = value
 
     def item(self, scope: Scope, number: int) -> Item:
-        """What a tensor is; None where no operator has made it."""
+        """The value or variable that tensor `number` is; None if no operator has made it."""
         if number not in scope.items:
             tensor = scope.graph.tensors[number]
             scope.items[number] = self._stored(scope, tensor)
@@ -289,7 +289,8 @@ class Importer:
         return insert_constant(scope.rewriter, ConstantData.borrowed(data), name)
 
     def subgraph(self, index: int, given: Sequence[Item], rewriter: Rewriter) -> list[Item]:
-        """The results of a graph of the model with these inputs, imported at a rewriter.
+        """The results of the model's graph `index` for these inputs, with its ops made at
+        `rewriter`.
 
         Raises:
             CompileError: there is no such graph.
@@ -332,7 +333,9 @@ def _needed(graph: Graph, wanted: Sequence[int]) -> set[int]:
 
 
 def _label(graph: Graph, operator: Operator) -> str:
-    """The name of what an operator makes; converters join those of what they have fused."""
+    """The name of an operator's first result, in messages and as origin; of the first one where a
+    converter has joined several.
+    """
     if not operator.outputs:
         return f"{operator.name}_{operator.number}"
     return graph.tensors[operator.outputs[0]].name.partition(";")[0]

@@ -46,7 +46,9 @@ NONE = -1  # an operand that is left out
 
 @dataclass(frozen=True)
 class Quantization:
-    """What stored integers stand for: (q - zero) * scale; one number, or one along an axis."""
+    """A quantisation: integer q stands for (q - zero) * scale; one scale, or one for each index of
+    an axis.
+    """
 
     scale: Array
     zero: Array
@@ -57,7 +59,7 @@ class Quantization:
         return self.scale.size == 1
 
     def equals(self, other: Quantization | None) -> bool:
-        """Whether the same integers stand for the same numbers."""
+        """Whether two quantisations map every integer to the same number."""
         return (
             other is not None
             and np.array_equal(self.scale, other.scale)
@@ -92,7 +94,7 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
-        """Its element type.
+        """The element type of the tensor.
 
         Raises:
             UnsupportedNodeError: we have none that is like it.
@@ -108,7 +110,7 @@ class Tensor:
 
     @cached_property
     def quantization(self) -> Quantization | None:
-        """What its integers stand for; None where they are just numbers."""
+        """The tensor's quantisation; None if its elements are plain numbers."""
         table = self._table.quantization
         if table is None or table.scale is None or table.scale.size == 0:
             if table is not None and table.details is not None:
@@ -211,7 +213,7 @@ class Signature:
 
 
 class Model:
-    """A file.
+    """A TFLite file.
 
     Raises:
         CompileError: it is damaged, or what it says cannot be.

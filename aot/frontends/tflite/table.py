@@ -139,7 +139,7 @@ class Node(Place):
         return self.dequantized(x, quantization)
 
     def dequantized(self, x: Value, q: Quantization) -> Value:
-        """The numbers that stored integers stand for."""
+        """Stored integers as numbers: (x - zero) * scale."""
         scale = self.parameter(q.scale, q, x)
         if x.type.dtype is I64:  # sums of 16-bit models
             return self.emit("mul", self.cast(x, F32), scale)
@@ -290,7 +290,7 @@ class Node(Place):
         return self.cast(value, dtype)
 
     def quantized(self, value: Value, q: Quantization, dtype: DType) -> Value:
-        """Numbers as integers."""
+        """Numbers as integers of a quantisation: round(value / scale) + zero, saturated."""
         if dtype.bits > 16:  # `quantize` makes none of these
             info = np.iinfo(dtype.numpy)
             steps = self("round", self("div", value, self.parameter(q.scale, q, value)))

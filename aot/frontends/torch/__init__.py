@@ -1,4 +1,4 @@
-"""The PyTorch importer: modules, exported programs, and files of these.
+"""The PyTorch importer: modules, exported programs and `.pt2` files.
 
 Importing this package fills the table of ops and does not import torch.
 """

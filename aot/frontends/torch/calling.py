@@ -105,9 +105,9 @@ class Calling:
         return arrays, leaves
 
     def returned(self, results: Arrays, call: Any) -> Any:
-        """What the module returns: torch tensors, or arrays where the call had arrays only. The
-        program has written the arrays of inputs that the module writes; where an array is a copy of
-        a tensor, that is written here."""
+        """The value that the module returns, from a run's results: torch tensors, or arrays if the
+        call had only arrays. Copies the results of written inputs back into the caller's tensors.
+        """
         given = {
             w.name: leaf for w, leaf in zip(self.inputs, call, strict=True) if isinstance(w, Named)
         }

@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 
 
 def parts(value: Any) -> dict[str, Any] | None:
-    """What a dataclass holds, by field, as torch's trees have it: without fields that are None or
-    that its constructor doesn't take. None for anything else."""
+    """A dataclass's values by field, as torch's trees have them: without fields that are None or
+    that its constructor lacks. None for other values.
+    """
     if not is_dataclass(value) or isinstance(value, type):
         return None
     held = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
@@ -56,8 +57,9 @@ def registering_results(module: Any) -> Iterator[None]:
 
 
 def in_places(given: Any, shapes: Any) -> Any:
-    """`shapes`, which go with `given`, with a list by place for a dataclass, as torch takes it,
-    where there is a dict by field."""
+    """`shapes` with each dict for a dataclass of `given` as a list in the order of its fields,
+    which is what torch takes.
+    """
     held = parts(given)
     if held is not None and isinstance(shapes, Mapping):
         return [in_places(one, shapes.get(name)) for name, one in held.items()]

@@ -19,10 +19,10 @@ from aot.ops import lookup
 
 
 class GraphImporter(Protocol):
-    """What control flow needs of the importer."""
+    """The part of the importer that control flow uses."""
 
     def subgraph(self, graph: Any, given: Sequence[Any], rewriter: Rewriter) -> list[Value]:
-        """The results of a graph, imported at a rewriter with these arguments.
+        """The results of a graph for these arguments, with its ops made at `rewriter`.
 
         Raises:
             NotImportedError: something in it is not supported, which the importer has noted.
@@ -101,7 +101,7 @@ def repeated(
     trips: Value | None = None,
     first: Value | None = None,
 ) -> list[Value]:
-    """What a loop carries at its end.
+    """The last carried values of a loop op.
 
     Args:
         step: given a node inside, the number of the run and the carried values, the next ones;

@@ -150,7 +150,7 @@ def _power(args: list[_Ratio], e: Any) -> _Ratio:
 
 
 def _divided(args: list[_Ratio], e: Any) -> _Ratio:
-    """The quotient, not rounded."""
+    """The exact quotient of two symbolic sizes as a ratio."""
     (top, bottom), (by, under) = args
     if isinstance(by, DimExpr):
         quotient = dims.floor_divide(dims.multiply(top, under), dims.multiply(by, bottom))

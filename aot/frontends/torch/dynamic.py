@@ -38,7 +38,7 @@ class OpenDims:
         return given
 
     def _dim(self, text: str) -> Any:
-        """What stands for `batch`, `H:32..960` or `32*h`."""
+        """torch's Dim for a text such as `batch`, `H:32..960` or `32*h`."""
         wanted = _wanted(text)
         if wanted.dim is None or isinstance(wanted.dim, int):
             return wanted.dim

@@ -32,7 +32,7 @@ def export(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Exported:
-    """A module as torch.export sees it when it is called with these arguments.
+    """The exported program of a module, for calls with these arguments.
 
     The module is in eval mode meanwhile, and its parameters are not copied.
 
@@ -100,7 +100,7 @@ def in_eval_mode(module: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warnings and logs: what goes wrong is told by what it raises."""
+    """A context without torch's warnings and logs; failures are reported by exceptions."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -126,7 +126,7 @@ def load(source: Path | bytes) -> Exported:
 
 @cache
 def _decompositions() -> Any:
-    """torch's decompositions, less those of the table's ops."""
+    """torch's decompositions, except those of ops that have an entry in our table."""
     table = torch.export.default_decompositions()
     for op in list(table):
         if is_kept(str(op)):

@@ -1,4 +1,4 @@
-"""What an exported program takes for granted of its inputs' shapes, as assumptions.
+"""The guards of an exported program, on its inputs' shapes, as assumptions.
 
 torch writes its guards as Python expressions over `L['x'].size()[0]`. Those that say of a size that
 it is not 1, or at least 2, are left out, as they are where torch checks inputs: sizes of 0 and 1
@@ -42,7 +42,9 @@ def guard_assumptions(
 
 
 def _equality(left: Dim, sign: str, right: Dim) -> tuple[Dim, Dim] | None:
-    """What must be equal for a comparison to hold; None where it says nothing that counts."""
+    """The pair of dims whose equality expresses a comparison; None if it says nothing that must be
+    checked.
+    """
     if sign == "==":
         return left, right
     if sign in (">", ">="):
@@ -84,8 +86,9 @@ _PLAIN = (
 
 
 def plain_guards(guards: Iterable[str]) -> list[str]:
-    """The guards that only compare and compute sizes of inputs, written anew: torch runs guards as
-    Python code, so that those of a file must not do anything else."""
+    """The guards that only compare and compute input sizes, rewritten: torch executes guards as
+    Python code, so that a file's guards must do nothing else.
+    """
     return [text for guard in guards if (text := _plain(guard))]
 
 

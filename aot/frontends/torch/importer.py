@@ -214,7 +214,9 @@ class _Importer:
             self.failed.add(node)
 
     def _add_attribute(self, node: Any) -> None:
-        """A graph that another node runs, or a tensor that stands in the graph."""
+        """Adds an attribute node: a graph that another node runs, or a tensor, which becomes a
+        constant.
+        """
         found = node.graph.owning_module
         for part in str(node.target).split("."):
             found = getattr(found, part)
@@ -277,7 +279,7 @@ class _Importer:
             self.rewriter = outer
 
     def _give_sizes(self, place: Node, node: Any, results: Sequence[Any]) -> None:
-        """What torch's symbols stand for whose values data decide, now that they are made."""
+        """Defines the symbols of data-dependent sizes, from the results that a node has just made."""
         values = _leaves(node.meta.get("val"))
         for number, (found, value) in enumerate(zip(results, values, strict=False)):
             if number not in place.wanted:
@@ -315,7 +317,9 @@ class _Importer:
             return None
 
     def _arguments(self, node: Any) -> list[Any]:
-        """What the op's schema lists, in its order, less what does not matter."""
+        """The arguments of a node in the order of the op's schema, defaults included, without
+        ignored ones.
+        """
         found = []
         for number, argument in enumerate(node.target._schema.arguments):
             if number < len(node.args):
@@ -354,7 +358,7 @@ class _Importer:
     # results
 
     def _results(self) -> dict[str, Value]:
-        """What the function returns, by name: the module's outputs, then what it has changed."""
+        """The function's results by name: the module's outputs, then mutated inputs and buffers."""
         specs = self.program.graph_signature.output_specs
         (output,) = (n for n in self.nodes if n.op == "output")
         names = iter(self.names)

@@ -1,5 +1,5 @@
-"""What an importer asks of an exported program: element types, names of inputs and outputs, labels
-of nodes, and how dims are called.
+"""Facts about an exported program: element types, names of inputs and outputs, labels of nodes,
+names of dims.
 
 Knows torch's objects by their attributes; imports torch in no place.
 """
@@ -157,7 +157,7 @@ def _path_name(keys: Sequence[str]) -> str:
 
 
 def unique(names: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """The names, with a number behind those that are there already."""
+    """The names made unique by appended numbers, among themselves and those `taken`."""
     found: list[str] = []
     seen = set(taken)
     for name in names:
@@ -171,16 +171,18 @@ def unique(names: Sequence[str], taken: Sequence[str]) -> list[str]:
 
 
 def label_of(node: Any) -> str:
-    """What a node is called: the path of its module, and its name in the graph."""
+    """A node's label: its module path, and its name in the graph."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next((p for p, _ in reversed(list(stack.values())) if p), "")
     return f"{path}/{node.name}" if path else str(node.name)
 
 
 def place_of(node: Any) -> str:
-    """Where in the user's source a node comes from, as `model.py:12`; "" where that is not known.
+    """The user's source line of a node, as `model.py:12`: the innermost frame outside of torch and
+    `aot`; "" if not known.
 
-    The innermost frame counts that is neither torch's nor ours."""
+    The innermost frame counts that is neither torch's nor ours.
+    """
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     names = ("torch", "aot")
     own = tuple(str(PurePath(sys.modules[name].__file__ or "").parent) for name in names)

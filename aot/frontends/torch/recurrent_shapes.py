@@ -15,7 +15,7 @@ import torch
 
 
 def _output(x: Any, state: Any, is_bidirectional: bool) -> Any:
-    """What comes out of each step: the hidden size of each direction, last."""
+    """An empty tensor shaped like a recurrent layer's output: hidden size times directions, last."""
     size = state.shape[2] * (2 if is_bidirectional else 1)
     return x.new_empty((*x.shape[:-1], size))
 
@@ -39,7 +39,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def known_shapes() -> Iterator[None]:
-    """Has torch ask for the shapes of recurrent layers here."""
+    """A context in which torch takes recurrent layers' shapes from this module."""
     try:
         from torch._decomp import decomposition_table
     except ImportError:

@@ -41,8 +41,7 @@ def _filled(n: Node, x: Value, count: Value) -> Value:
 
 @tflite_op("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5")
 def non_max_suppression(n: Node) -> list[Value]:
-    """Positions of boxes, with zeros behind those that are chosen, their scores in V5, and how many
-    there are."""
+    """(positions of the chosen boxes padded by zeros, their scores in version 5, their number)."""
     boxes, scores, (limit,) = n.real(0), n.real(1), n.ints(2)
     is_soft = n.op.endswith("5")
     if is_soft:
@@ -62,7 +61,7 @@ def non_max_suppression(n: Node) -> list[Value]:
 
 
 def _decoded(n: Node, options: Mapping[str, Any]) -> Value:
-    """Boxes [N, 4] as corners: each is told by how it differs from its anchor."""
+    """Boxes [N, 4] as corners, decoded from offsets to anchors."""
     codes = n.real(0)
     count = codes.type.dims[1]
     codes = part(n, codes, 2, 0, 4)
@@ -148,7 +147,7 @@ def _by_class(
 
 
 def _results(n: Node, taken: list[Value], number: Value, most: int) -> list[Value]:
-    """What was chosen, with zeros behind up to `most`."""
+    """The chosen boxes' values, padded by zeros to `most` rows."""
     made = []
     for value in taken:
         value = _filled(n, value, number)

@@ -1,4 +1,4 @@
-"""TFLite's arithmetic by element."""
+"""TFLite's elementwise operators."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def select(n: Node) -> Value:
 
 @tflite_op("CAST")
 def cast(n: Node) -> Value:
-    """Between stored numbers; what they stand for does not matter."""
+    """CAST: converts stored numbers; quantisation is ignored."""
     x, dtype = n.input(0), n.output().dtype
     if dtype is DType.BOOL:
         return n.emit("not", n("equal", x, 0))

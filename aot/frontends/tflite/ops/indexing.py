@@ -15,7 +15,7 @@ from aot.ir.types import DType
 
 @tflite_op("GATHER")
 def gather(n: Node) -> Value:
-    """Slices by number; dims in front of `batch_dims` are those of both operands."""
+    """GATHER: slices of x by number; the first `batch_dims` dims are common to both operands."""
     x, indices = n.stored_like_output(0), n.input(1)
     axis = n.axis(int(n.option("axis", 0)), x.type.rank)
     count = n.axis(int(n.option("batch_dims", 0)), indices.type.rank + 1)

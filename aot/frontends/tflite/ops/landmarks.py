@@ -139,7 +139,9 @@ def transform_tensor(n: Node) -> Value:
     pixels = n.reshape(x, (height * width, x.type.dims[3]))
 
     def pixel(more_rows: int, more_columns: int) -> Value:
-        """A corner of what a place lies between; those beyond the border weigh nothing."""
+        """One of the four pixels around each sampling position; positions are clamped to the image,
+        as pixels beyond the border have weight 0.
+        """
         at_row = _clamped(n, n("add", row, float(more_rows)), height)
         at_column = _clamped(n, n("add", column, float(more_columns)), width)
         at = n("add", n("mul", at_row, float(width)), at_column)

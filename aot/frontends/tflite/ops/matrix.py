@@ -1,4 +1,4 @@
-"""TFLite's matrix products."""
+"""TFLite's matrix products: FULLY_CONNECTED and BATCH_MATMUL."""
 
 from __future__ import annotations
 

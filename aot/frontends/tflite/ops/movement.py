@@ -265,7 +265,7 @@ def _pads(n: Node, x: Value) -> tuple[Dim, ...]:
 
 @tflite_op("PAD")
 def pad(n: Node) -> Value:
-    """Zeros around; of quantised tensors these are zero points."""
+    """PAD: zeros around x; for quantised tensors their zero points."""
     x = n.stored_like_output(0)
     quantization = n.output().quantization
     value = 0.0

@@ -103,7 +103,7 @@ def _floor_multiple(n: Node, x: Value, size: int) -> Value:
 
 
 def _begins(n: Node, y: Value, axis: int, stride: int, pad: int) -> Value:
-    """Where the windows along an axis of y begin."""
+    """The first index of each window along an axis of y, shaped to broadcast with y."""
     counter = n.emit("range", size=y.type.dims[axis])
     begins = n("sub", n("mul", counter, stride), pad)
     return n.reshape(begins, (y.type.dims[axis], *[1] * (3 - axis)))

@@ -20,7 +20,7 @@ INPUT, FORGET, CELL, OUTPUT = range(4)  # gates, in the order of operands
 
 @dataclass(frozen=True)
 class Weights:
-    """The operands of an LSTM as numbers; None of those that are left out.
+    """The operands of an LSTM as numbers; None for absent ones.
 
     Attributes:
         of_inputs, of_states, biases, norms: one a gate.
@@ -119,7 +119,9 @@ def _steps(n: Node, w: Weights, xs: Value, h: Value, c: Value) -> tuple[Value, V
 
 
 def _is_plain(n: Node, w: Weights) -> bool:
-    """Whether our `lstm` is such a layer."""
+    """Whether the `lstm` op computes this layer: no clipping, projection, norms, coupling or other
+    activation.
+    """
     return (
         n.option("cell_clip", 0.0) <= 0
         and w.projection is None
@@ -132,7 +134,9 @@ def _is_plain(n: Node, w: Weights) -> bool:
 
 
 def _plain(n: Node, w: Weights, xs: Value, h: Value, c: Value) -> tuple[Value, Value, Value]:
-    """As `_steps`, by `lstm`, whose gates are in the order i, o, f, c."""
+    """(outputs, last hidden state, last cell state) of a plain LSTM, by the `lstm` op, whose gates
+    are in the order i, o, f, c.
+    """
     order = (INPUT, OUTPUT, FORGET, CELL)
 
     def joined(parts: Sequence[Value | None]) -> Value:

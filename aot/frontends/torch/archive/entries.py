@@ -78,7 +78,7 @@ class Entries:
         return list(self._infos)
 
     def read(self, name: str) -> bytes:
-        """An entry's bytes.
+        """The bytes of an entry.
 
         Raises:
             CompileError: there is no such entry, or it can't be read.

@@ -209,7 +209,9 @@ def _check_power(exponent: Any) -> None:
 
 
 def _bounded(found: Any) -> Any:
-    """What sympy has made of arguments, unless it has grown: of powers of powers, for example."""
+    """Checks that a sympy expression has not grown beyond bounds, as powers of powers do; returns
+    it.
+    """
     for part in (found, *found.args):
         if part.is_Rational and max(abs(part.p), part.q) > MOST_INTEGER:
             raise ExpressionError("has a number of more than 64 bits")

@@ -46,7 +46,7 @@ class Field:
 
     @property
     def place(self) -> str:
-        """Where it stands, as `models/model.json: graph.nodes[3].target`."""
+        """The field's path in the file, such as `models/model.json: graph.nodes[3].target`."""
         keys: list[str | int] = []
         field: Field | None = self
         while field is not None:
@@ -118,7 +118,7 @@ class Field:
         return self.value
 
     def number(self) -> float:
-        """A float; those that are not finite are texts in the file."""
+        """The field's value as a float; infinities and NaN are texts in the file."""
         if isinstance(self.value, str) and self.value in _INFINITE:
             return _INFINITE[self.value]
         if not isinstance(self.value, (int, float)) or isinstance(self.value, bool):

@@ -29,7 +29,7 @@ _CONSTANTS = ("as_int", "as_float", "as_bool", "as_none", "as_string")
 
 
 class Graphs:
-    """Builds one graph, and those in its nodes each by a builder of its own.
+    """Builds one graph of the file; graphs inside its nodes get builders of their own.
 
     Args:
         sizes: of the whole program.
@@ -341,7 +341,7 @@ _READ: dict[str, Callable[[Field], Any]] = {
 
 
 def _metadata(field: Field) -> dict[str, Any]:
-    """Where a node comes from: the module it is in, and the lines of the user's code."""
+    """The metadata of a node's origin: its module path and the user's stack trace."""
     given = field["metadata"]
     found: dict[str, Any] = {}
     trace = given.get("stack_trace")

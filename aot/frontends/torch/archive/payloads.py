@@ -1,4 +1,4 @@
-"""The tensors of an archive: raw bytes, and how each tensor lies in them.
+"""The tensors of an archive: raw bytes, and each tensor's place in them.
 
 Owns that a tensor stays inside its bytes. A pickle is read only as far as torch's `weights_only`
 does, which makes tensors and runs nothing.
@@ -51,7 +51,7 @@ DTYPES: Mapping[int, torch.dtype] = {
 
 
 def dtype(field: Field) -> torch.dtype:
-    """An element type.
+    """The torch element type that a field names by number.
 
     Raises:
         CompileError: there is none of that number.
@@ -100,7 +100,7 @@ class Payloads:
         self._left = 2 * entries.file_bytes + EXPANDED  # bytes of elements that may follow
 
     def tensors(self, config: str) -> dict[str, torch.Tensor]:
-        """The tensors by name.
+        """The archive's tensors by name.
 
         Raises:
             CompileError: the config is wrong, or a tensor is more than its bytes.
@@ -191,7 +191,7 @@ def pickled_tensors(data: bytes, where: str) -> dict[str, torch.Tensor]:
 
 
 def _unpickled(data: bytes, where: str) -> Any:
-    """What torch's `weights_only` makes of a file of torch.save."""
+    """The contents of a torch.save file, read by torch with `weights_only`."""
     with Entries(data, where):
         pass  # its check bounds what torch inflates; what is older than archives is refused
     try:

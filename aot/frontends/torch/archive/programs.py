@@ -133,7 +133,7 @@ def _examples(call: Any, graph: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _argument(field: Field) -> Any:
-    """What an input or output of the user is."""
+    """The signature argument of a user's input or output."""
     kind, value = field.union()
     if kind == "as_tensor":
         return signatures.TensorArgument(value["name"].name())
@@ -233,7 +233,9 @@ def _call(field: Field) -> Any:
 
 
 def _check_call(field: Field, spec: Any) -> None:
-    """Checks that arguments are a tuple and a dict of names: torch writes a function with these."""
+    """Checks that the call spec is a tuple of arguments and a dict of keywords: torch generates a
+    function from these names.
+    """
     children = spec.children() if hasattr(spec, "children") else spec.children_specs
     if spec.type is not tuple or [child.type for child in children] != [tuple, dict]:
         raise field.error("is no tuple and dict of arguments")

@@ -25,7 +25,8 @@ _UNBACKED = ("u", "zuf")  # torch's prefixes of symbols that data decide: intege
 
 
 class Sizes:
-    """Makes torch's sizes and tensors of those in a file.
+    """Converts the file's sizes to torch's symbolic ones, and its tensor descriptions to fake
+    tensors.
 
     Args:
         ranges: the bounds of symbols, by their names.
@@ -44,7 +45,7 @@ class Sizes:
             self._reserve(name)
 
     def _reserve(self, name: str) -> None:
-        """Has torch number symbols that data decide behind those of the file."""
+        """Advances torch's counter of data-dependent symbols past a symbol of the file."""
         for prefix, counter in zip(
             _UNBACKED, ("unbacked_symint_counter", "unbacked_symfloat_counter"), strict=True
         ):
@@ -60,7 +61,7 @@ class Sizes:
         return {used[name]: bounds for name, bounds in self._ranges.items() if name in used}
 
     def integer(self, field: Field) -> Any:
-        """An int or torch.SymInt."""
+        """The size in a field, as an int or torch.SymInt."""
         kind, value = field.union()
         if kind == "as_int":
             return value.integer()
@@ -68,7 +69,7 @@ class Sizes:
         return self.env.create_symintnode(found, hint=hint)
 
     def number(self, field: Field) -> Any:
-        """A float or torch.SymFloat."""
+        """The number in a field, as a float or torch.SymFloat."""
         kind, value = field.union()
         if kind == "as_float":
             return value.number()
@@ -76,7 +77,7 @@ class Sizes:
         return self.env.create_symfloatnode(found, hint=hint)
 
     def truth(self, field: Field) -> Any:
-        """A bool or torch.SymBool."""
+        """The truth value in a field, as a bool or torch.SymBool."""
         kind, value = field.union()
         if kind == "as_bool":
             return value.truth()

@@ -69,7 +69,7 @@ def _is_open(space: str, op: str, overload: str) -> bool:
 
 
 def _is_dispatched(op: Any) -> bool:
-    """Whether an op has kernels: TorchScript's own functions have none, such as aten::save."""
+    """Whether an op has kernels; TorchScript's own functions, such as aten::save, have none."""
     return bool(torch._C._dispatch_has_kernel(op.name()))
 
 

@@ -22,7 +22,7 @@ _FACTORIES = ("list", "dict", "tuple", "set", "int", "float", "str")  # of defau
 
 
 def tree(field: Field) -> Any:
-    """The torch TreeSpec that a text stands for.
+    """The torch TreeSpec that is written as text in a field.
 
     Raises:
         CompileError: the text is wrong, or has a container that is not known here.
@@ -72,7 +72,7 @@ _NAMED_TUPLE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE["collections.namedtuple"]
 
 
 def _context(field: Field) -> Field:
-    """What a container says of itself: JSON in a text."""
+    """The context field of a container: JSON, written as a text."""
     context = field["context"]
     return parsed(context.text().encode("utf-8", "replace"), context.place)
 

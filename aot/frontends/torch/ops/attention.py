@@ -1,4 +1,4 @@
-"""PyTorch's scaled dot-product attention."""
+"""PyTorch's scaled dot-product attention, by the shared decomposition."""
 
 from __future__ import annotations
 

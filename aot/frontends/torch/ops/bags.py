@@ -29,8 +29,9 @@ def embedding_bag(
     has_last_offset: bool = False,
     padding: int = -1,
 ) -> list[Value]:
-    """Rows of a table, those of each bag in one: bag b begins at offsets[b]. Of a bag without rows,
-    and of the row `padding`, nothing counts."""
+    """embedding_bag: each bag's rows of a table reduced to one; bag b begins at offsets[b]. Rows
+    with index `padding` are ignored, and an empty bag gives zeros.
+    """
     if any(n.wants(number) for number in (1, 2, 3)):
         raise UnsupportedNodeError("what it gives beside the bags is not supported")
     (count,) = indices.type.dims

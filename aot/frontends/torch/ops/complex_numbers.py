@@ -89,7 +89,7 @@ def _has_complex(arguments: Sequence[Any]) -> bool:
 
 
 def register() -> None:
-    """Fills the table of complex ops; the entries of real tensors are there."""
+    """Fills the table of complex ops; the entries of real tensors must be registered before."""
     for name in _BY_PARTS:
         complex_op(name)(_by_parts(TABLE[name]))
 

@@ -21,7 +21,7 @@ from aot.ir.types import DType
 
 
 def _each(numbers: Sequence[int], spatial: int) -> tuple[int, ...]:
-    """A number for each spatial dim; one stands for all."""
+    """One number per spatial dim; a single number is repeated for all."""
     return tuple(numbers) * spatial if len(numbers) == 1 else tuple(numbers)
 
 
@@ -163,7 +163,7 @@ def _whole_ends(
 
 
 def _bins(n: Node, extent: Dim, count: Dim) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where each of `count` bins along an extent begins and ends, as torch places them."""
+    """(first index, end index) of each of `count` adaptive pooling bins, as torch places them."""
     if not isinstance(extent, int) or not isinstance(count, int):
         raise UnsupportedNodeError(
             f"adaptive pooling of {extent} elements to {count}; extents that depend on the input's "
@@ -175,7 +175,7 @@ def _bins(n: Node, extent: Dim, count: Dim) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _adaptive(n: Node, x: Value, sizes: Sequence[Dim], op: str, whole: str) -> Value:
-    """Bins along each spatial dim: one window op where all are alike, else slice by slice."""
+    """Adaptive pooling to `sizes`: one window op where all bins are equal, else bin by bin."""
     spatial = len(sizes)
     axes = range(x.type.rank - spatial, x.type.rank)
     extents = x.type.dims[-spatial:]

@@ -118,7 +118,7 @@ def square(n: Node, x: Value) -> Value:
 
 
 def _logical(op: str) -> str | None:
-    """What an arithmetic op does to truths."""
+    """The logical op that an arithmetic op is on bools; None if it has none."""
     return {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}.get(op)
 
 
@@ -508,5 +508,5 @@ def convert(n: Node, x: Value, dtype: DType) -> Value:
 
 
 def cast(n: Node, x: Value, dtype: DType) -> Value:
-    """As torch converts: of numbers, all but 0 are true."""
+    """x converted as torch does: to bool, numbers other than 0 are true."""
     return truth(n, x) if dtype is DType.BOOL else n.cast(x, dtype)

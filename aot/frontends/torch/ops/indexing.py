@@ -51,8 +51,9 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None) -> Value:
 
 
 def _ranked(n: Node, x: Value, rank: int) -> Value:
-    """`x` of as many dims as what it goes with: torch lets one number stand for a vector of one,
-    and no numbers at all for any tensor of none."""
+    """`x` reshaped to `rank` dims: torch lets a scalar stand for a vector of one element, and any
+    empty tensor for an empty one.
+    """
     if x.type.rank == rank:
         return x
     is_empty = 0 in x.type.dims
@@ -78,7 +79,7 @@ _OF_TRUTHS = {"add": "max", "mul": "min", "max": "max", "min": "min"}
 
 
 def of_truths(n: Node, x: Value, source: Operand, write: Callable[..., Value]) -> Value:
-    """A write of truths that reduces those in one place, as the numbers 0 and 1."""
+    """A reducing write into a tensor of bools, computed on 0 and 1."""
     return n("less", 0, write(n.cast(x, DType.I32), n.value(source, DType.I32)))
 
 
@@ -262,8 +263,9 @@ def number_of(n: Node, x: Value) -> Value | Dim:
 
 
 def _positions(n: Node, x: Value, indexed: Sequence[int], indices: Sequence[Value | None]) -> Value:
-    """Rows of positions, one number for each of the dims `indexed`; those from the end are
-    counted from the front."""
+    """Index rows for a gather: one column for each dim of `indexed`, with negative indices made
+    positive.
+    """
     chosen = [v for v in indices if v is not None]
     shape = _broadcast(chosen)
     columns = [n.reshape(n.broadcast(n.cast(v, I64), shape), (*shape, 1)) for v in chosen]
@@ -281,8 +283,9 @@ def _broadcast(values: Sequence[Value]) -> tuple[Dim, ...]:
 
 @torch_op("aten.index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Indexed dims go to the front, rows of positions choose, and what they chose goes where the
-    indexed dims were if these are neighbours."""
+    """aten.index: gathers along the indexed dims; the result's gathered dims are where these were
+    if they are neighbours, else in front.
+    """
     indices = _without_masks(n, indices)
     indexed = _indexed_dims(indices)
     if len(indexed) == 1:

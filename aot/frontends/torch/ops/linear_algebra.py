@@ -37,7 +37,7 @@ def _row(n: Node, x: Value) -> Value:
 
 
 def _at(n: Node, x: Value, place: Value, axis: int) -> Value:
-    """What is at one place along a dim, counted from the last one; without that dim."""
+    """The elements of x at index `place` along `axis`, which is negative, without that dim."""
     return n.emit("gather", x, place, axis=x.type.rank + axis)
 
 
@@ -77,7 +77,7 @@ def _step_by_step(
     starts: Sequence[Value],
     step: Callable[[Node, Value, Sequence[Value]], list[Value]],
 ) -> list[Value]:
-    """What a loop over so many columns carries at its end; it runs not at all over nothing."""
+    """The last carried values of a loop of `count` iterations; the initial ones if it is empty."""
     if count == 0 or any(v.type.element_count == 0 for v in starts):
         return list(starts)
     return repeated(n, starts, step, trips=n.value(count, I64))
@@ -135,7 +135,7 @@ def _in_order(n: Node, x: Value, rows: Value) -> Value:
 
 
 def _pivots(n: Node, exchanged: Value) -> Value:
-    """As LAPACK counts, from 1."""
+    """Pivot indices counted from 1, as LAPACK has them."""
     return n.cast(n("add", exchanged, 1), I32)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's matrix products."""
+"""PyTorch's matrix products, norms of rows, and distances."""
 
 from __future__ import annotations
 

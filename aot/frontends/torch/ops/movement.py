@@ -338,7 +338,7 @@ def pixel_unshuffle(n: Node, x: Value, factor: int) -> Value:
 
 
 def _put(n: Node, x: Value, part: Value, axis: int, start: Dim) -> Value:
-    """x with a part in place of what lies from start on along one dim."""
+    """x with a slice along `axis`, from `start` on, replaced by `part`."""
     places = [start if d == axis else 0 for d in range(x.type.rank)]
     starts = n.emit("dim_values", dims=tuple(places))
     return n.emit("put_slice", x, n.cast(part, x.type.dtype), starts)

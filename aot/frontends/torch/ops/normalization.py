@@ -1,4 +1,4 @@
-"""PyTorch's normalisations."""
+"""PyTorch's normalisations: batch, layer, group and RMS norm."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def batch_norm_training(n: Node, *arguments: Any) -> Value:
 
 
 def _affine(n: Node, normal: Value, scale: Value | None, bias: Value | None) -> Value:
-    """Times a scale and plus a bias of each channel, where they are there."""
+    """normal * scale + bias, with one of each per channel; absent ones are left out."""
     if scale is not None:
         normal = n("mul", normal, lib.channelwise(n, normal, scale))
     if bias is not None:

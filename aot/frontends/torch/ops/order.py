@@ -70,7 +70,7 @@ def _median(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
 
 
 def _median_of_numbers(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
-    """The median of those that are numbers; NaN of none."""
+    """(median, index) along an axis, ignoring NaN; NaN if there is nothing else."""
     if not x.type.dtype.is_float:
         return _median(n, x, axis)
     values, places = _ordered(n, x, axis, x.type.dims[axis])
@@ -143,8 +143,7 @@ def _smaller(n: Node, a: Value, b: Value) -> Value:
 def running(
     n: Node, x: Value, axis: int, join: Callable[[Node, Value, Value], Value], nothing: float
 ) -> Value:
-    """What all elements up to each make along a dim, joined in steps that double, up to the most
-    elements that there may be.
+    """A running reduction along a dim, by doubling steps up to the dim's upper bound.
 
     Args:
         join: an associative function of two.

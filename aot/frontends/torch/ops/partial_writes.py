@@ -1,4 +1,6 @@
-"""PyTorch's ops that write elements in places and reduce those that meet, and give the whole."""
+"""PyTorch's scatters and index writes, which return the whole tensor; updates of one element may be
+reduced.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _Write = Callable[[Value, Value, str], Value]
 
 
 def _nothing(reduce: str, dtype: DType) -> Any:
-    """What changes nothing in a reduction."""
+    """The neutral element of a reduction."""
     if reduce in ("sum", "mean"):
         return 0
     if reduce == "prod":
@@ -98,7 +100,7 @@ def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
 
 @torch_op("aten.put.default")
 def put(n: Node, x: Value, indices: Value, source: Value, accumulate: bool) -> Value:
-    """By places in the tensor as one row; those below 0 count from its end."""
+    """aten.put: writes at indices into the flattened tensor; negative ones count from the end."""
     count = x.type.element_count
     flat = n.reshape(x, (count,))
     places = n.cast(n.reshape(indices, (indices.type.element_count,)), I64)

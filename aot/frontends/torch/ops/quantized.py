@@ -15,7 +15,7 @@ F32 = DType.F32
 
 
 def _bounded(n: Node, q: Value, low: Operand, high: Operand) -> Value:
-    """q within bounds, where these are narrower than its type's."""
+    """q clamped to [low, high], where these are narrower than its type's range."""
     info = np.iinfo(q.type.dtype.numpy)
     if not isinstance(low, int) or not isinstance(high, int):
         raise UnsupportedNodeError("bounds that are tensors are not supported")

@@ -52,7 +52,7 @@ def _nearest(rounding: str, coordinates: str) -> Callable[..., Value]:
 
 
 def _listed(scales: Sequence[Any]) -> Scales:
-    """Scales, which stand one by one, or in a list, or are absent."""
+    """Scales as a list, from separate arguments or one list."""
     if len(scales) == 1 and isinstance(scales[0], (list, tuple)):
         return list(scales[0])
     return list(scales)

@@ -58,7 +58,7 @@ _FAR_TAIL = (
 
 
 def _polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
-    """The polynomial of these coefficients, that of the highest power first."""
+    """The value of a polynomial at x; the coefficient of the highest power is first."""
     made = n.broadcast(n.scalar(coefficients[0], F64), x.type.dims)
     for coefficient in coefficients[1:]:
         made = n("add", n.emit("mul", made, x), coefficient)
