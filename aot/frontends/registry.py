@@ -490,7 +490,7 @@ def _described(source: Any) -> str:
 
 
 def head_of(path: str | os.PathLike[str]) -> bytes:
-    """The first bytes of a file.
+    """The first `HEAD_BYTES` bytes of a file, by which formats are recognised.
 
     Raises:
         CompileError: it cannot be read, or is no file: a pipe or device, for example.

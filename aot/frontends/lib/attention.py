@@ -110,7 +110,8 @@ def attention_by_parts(
     keep: Value | None = None,
     sink: Value | None = None,
 ) -> Value:
-    """As `attention`, with what our op does not say; scores are stored, in f32 at least.
+    """Attention with a cap, masks or sinks, which the `attention` op lacks, by smaller ops; scores
+    are stored, in f32 at least.
 
     Args:
         cap: scores are cap * tanh(score / cap) before anything is added; 0 for no cap.

@@ -1,4 +1,4 @@
-"""What a decomposition asks of the importer that uses it."""
+"""The `GraphBuilder` protocol: the methods that shared decompositions call on an importer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class GraphBuilder(Protocol):
         """`x` with elements of another type; itself where it is the same."""
 
     def check_computed(self, elements: int, what: str) -> None:
-        """Raises a CompileError where a table of so many elements would exhaust the memory."""
+        """Raises a CompileError if a table of `elements` elements is too large to compute at
+        import.
+        """
 
     def error(self, message: str) -> CompileError:
         """The user's model is wrong in this node, which the error names."""
@@ -66,7 +68,7 @@ def number_dtype(operands: Iterable[object]) -> DType:
 
 
 def static_extents(extents: Sequence[Dim], what: str) -> tuple[int, ...]:
-    """`extents` as numbers.
+    """The extents as ints.
 
     Raises:
         UnsupportedNodeError: one of them is not known at compile time.

@@ -40,8 +40,8 @@ def deformable_convolution(
     mask: Value | None,
     options: Deformable,
 ) -> Value:
-    """What the taps read, sampled from x [N, C, H, W], then a product over channels and taps with
-    w [O, C / group, taps...].
+    """A deformable convolution: taps sampled from x [N, C, H, W] at moved positions, multiplied
+    with w [O, C / group, taps...].
 
     Args:
         offset: [N, offset groups * taps * 2, rows, columns]: what is added to the row and the
@@ -80,7 +80,8 @@ def _grid(
     kernel: Sequence[int],
     options: Deformable,
 ) -> Value:
-    """Where each tap of each window reads, as a grid [N * groups, taps * rows, columns, 2].
+    """The positions that each tap of each window reads, as a sampling grid [N * groups, taps *
+    rows, columns, 2].
 
     Coordinates are those of grids without aligned corners, (2 p + 1) / extent - 1.
     """

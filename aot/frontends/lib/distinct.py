@@ -18,9 +18,9 @@ I64 = DType.I64
 
 
 def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, Value, Value]:
-    """What a vector x[N] has in it: each distinct element once, [n]; where it is first, i64[n]; for
-    each element of x the number of its like in the first result, i64[N]; and how many there are of
-    each, i64[n]. In ascending order, or else in the order of x.
+    """(distinct elements [n], index of each one's first occurrence i64[n], index into the distinct
+    elements of each element i64[N], counts i64[n]) of a vector x [N], in ascending order or in
+    order of first occurrence.
 
     n is a dim that data decide. Equal elements are brought together by a stable sort, so that the
     first of a run is the first in x.
@@ -37,8 +37,7 @@ def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, 
 def distinct_slices(
     place: Place, x: Value, axis: int, *, is_sorted: bool
 ) -> tuple[Value, Value, Value, Value]:
-    """As `distinct`, where the elements are the slices of x along an axis, compared element by
-    element in the order of memory.
+    """`distinct` of slices of x along an axis, compared element by element in the order of memory.
 
     Each pair of slices is compared, so that it takes N * N times the elements of a slice.
     """
@@ -130,7 +129,7 @@ def _is_before(place: Place, a: Value, b: Value) -> Value:
 def _of_runs(
     place: Place, places: Value, is_new: Value, *, is_sorted: bool
 ) -> tuple[Value, Value, Value]:
-    """Where each run of equal elements is first, the run of each element, and how long runs are.
+    """(first index of each run of equal elements, each element's run, length of each run).
 
     Args:
         places: where elements in ascending order are from: i64[N].
@@ -166,7 +165,7 @@ def _one_of(n: Dim) -> Dim:
 
 
 def _inverse(place: Place, order: Value, n: Dim) -> Value:
-    """Where each of 0, 1, ... stands in a permutation."""
+    """The inverse of a permutation of 0, 1, ..., n - 1."""
     zeros = place.emit("fill", shape=(n,), value=ConstantData(np.zeros((), np.int64)))
     return place.emit("scatter_elements", zeros, order, place.emit("range", size=n), axis=0)
 

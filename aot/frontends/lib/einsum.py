@@ -116,7 +116,9 @@ def _diagonal(b: GraphBuilder, value: Value, labels: Sequence[str]) -> _Term:
 
 
 def _without_ones(b: GraphBuilder, terms: Sequence[_Term]) -> list[_Term]:
-    """Extents of 1 broadcast: the label goes where another term has more of it."""
+    """The terms without labels that broadcast: those of extent 1 where another term has a larger
+    extent.
+    """
     result = []
     for term in terms:
         gone = [

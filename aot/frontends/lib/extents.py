@@ -117,8 +117,9 @@ def largest(place: Place, dim: Dim, but: Dim = 0) -> Dim | None:
 
 
 def known_elements(place: Place, x: Value) -> list[Dim | None]:
-    """The elements of an integer vector or scalar as dims, None for those that the model computes.
-    None is made a symbol: they may be negative."""
+    """The elements of an integer vector or scalar as dims; None for elements that the model
+    computes, which may be negative.
+    """
     known = place.values.of(x)
     if known is not None:
         return [v if isinstance(v, DimExpr) else int(v) for v in known.reshape(-1)]

@@ -26,7 +26,7 @@ _MOST_ELEMENTS = 1 << 24
 
 
 def known_extent(extent: Dim, what: str) -> int:
-    """`extent` as a number.
+    """The extent as an int.
 
     Raises:
         UnsupportedNodeError: it is not known at compile time.
@@ -72,7 +72,7 @@ def _computed_matrix(
     is_inverse: bool,
     is_onesided: bool,
 ) -> Value:
-    """As `_matrix`, of extents that only a run knows."""
+    """The matrix of a Fourier transform (see `_matrix`) whose extents are known only at run time."""
     gives_reals = is_inverse and is_onesided
     bins = dims.add(dims.floor_divide(length, 2), 1)
     outputs = bins if is_onesided and not is_inverse else length

@@ -45,7 +45,9 @@ def transformed(b: Place, x: Value, *, is_inverse: bool) -> Value:
 
 
 def _of_prime(b: Place, x: Value, n: int, is_inverse: bool) -> Value:
-    """As k j = (k^2 + j^2 - (k - j)^2) / 2, the sum over j is a convolution with a chirp."""
+    """The Fourier transform of prime length n by Bluestein's algorithm: k j = (k^2 + j^2 - (k -
+    j)^2) / 2, so that the sum over j is a convolution with a chirp.
+    """
     *lead, _, _ = x.type.dims
     rank, whole = x.type.rank, 1 << (2 * n - 2).bit_length()
     squares = [j * j % (2 * n) for j in range(n)]

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products with batch dims, and of vectors."""
 
 from __future__ import annotations
 

@@ -55,8 +55,9 @@ def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float)
 
 
 def rms_norm(b: GraphBuilder, x: Value, scale: Value | None, axis: int, epsilon: float) -> Value:
-    """x / sqrt(mean of squares over the dims from `axis` on + epsilon) times a scale of these dims,
-    in f32 at least."""
+    """x / sqrt(mean(x^2) + epsilon), the mean over the dims from `axis` on, times `scale`, which
+    has those dims; computed in f32 at least.
+    """
     dtype = x.type.dtype
     wide = b.cast(x, DType.F32) if dtype.bits < 32 else x
     axes = tuple(range(axis, x.type.rank))

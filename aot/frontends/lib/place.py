@@ -35,7 +35,7 @@ class Place:
     values: DimValues
 
     def __call__(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
-        """As `emit`."""
+        """The result of an op; the same as `emit`."""
         return self.emit(op, *operands, **attrs)
 
     def emit(self, op: str, *operands: Operand, **attrs: Attr) -> Value:
@@ -132,7 +132,9 @@ class Place:
         return x if x.type.dtype is dtype else self.emit("cast", x, to=dtype)
 
     def check_computed(self, elements: int, what: str) -> None:
-        """What an entry computes while importing must not exhaust the memory."""
+        """Raises the node's error if a table of `elements` elements is too large to compute at
+        import.
+        """
         if elements > MAX_COMPUTED:
             raise self.error(
                 f"{what} would have {elements} elements, expected at most {MAX_COMPUTED}"

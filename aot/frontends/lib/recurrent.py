@@ -38,7 +38,8 @@ class Layer:
 def activations_of(
     names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> list[Activation]:
-    """Activations by their names; alphas and betas go, in order, to those that have one.
+    """The activations with these names; alphas and betas are given, in order, to those that take
+    one.
 
     Raises:
         UnsupportedNodeError: a name is none that we have.
@@ -91,7 +92,7 @@ def _lengths(b: GraphBuilder, value: Value | None, steps: object) -> Value | Non
 
 
 def _swapped(b: GraphBuilder, value: Value | None) -> Value | None:
-    """The first two dims exchanged."""
+    """A rank-3 value with its first two dims exchanged; None stays None."""
     return None if value is None else b.emit("transpose", value, perm=(1, 0, 2))
 
 

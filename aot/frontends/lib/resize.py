@@ -61,7 +61,7 @@ ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class Options:
-    """How elements between those that are there are found.
+    """How a resize interpolates.
 
     Attributes:
         mode: nearest, linear or cubic.
@@ -269,7 +269,7 @@ class _Program:
         return self.nearest_in_floats() if line is None else self.nearest_in_integers(line)
 
     def nearest_in_integers(self, line: Line) -> Value:
-        """The quotients of `line` rounded, and those below zero as 0, which they clamp to."""
+        """The rounded quotients of `line`, clamped at 0: the nearest source elements."""
         moved, is_floor = rounded(line, self.options.rounding)
         start = moved.start if is_floor else dims.add(moved.start, dims.add(moved.divisor, -1))
         y = self.b.emit("range", size=self.axis.size)
@@ -286,7 +286,7 @@ class _Program:
         return self.b.emit("where", is_one, self.whole(0), found)
 
     def whole(self, extent: Dim) -> Value:
-        """A number, i64[1]."""
+        """An extent as an i64[1] value."""
         if isinstance(extent, int):
             return self.b.constant(np.array([extent], np.int64))
         return self.b.emit("dim_values", dims=(extent,))
@@ -389,7 +389,7 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Place:
-    """Coordinates that a run computes: floats, or whole ones and what they are beyond these."""
+    """Source coordinates that are computed at run time: floats, or an integer part and a fraction."""
 
     program: _Program
     x: Value
@@ -531,7 +531,7 @@ def by_sizes(
     policy: str,
     roi: Sequence[Region],
 ) -> list[Axis]:
-    """The dims `numbers` of x, of these sizes, or as near to them as keeps their proportions."""
+    """The axes `numbers` of x resized to these sizes, or to the nearest ones that keep proportions."""
     if len(sizes) != len(numbers):
         raise b.error(f"sizes has {len(sizes)} numbers, expected {len(numbers)}")
     if any(isinstance(n, int) and n < 0 for n in sizes):

@@ -46,8 +46,8 @@ def _floor(extent: Dim, scale: Fraction) -> Dim:
 
 
 def _floors_alike(exact: Fraction, simple: Fraction, most: int, digits: int) -> bool:
-    """Whether the floors of products with `simple` are those of the rounded products with `exact`,
-    up to a number.
+    """Whether floor(n * simple) equals floor of the rounded product n * exact, for all n up to
+    `most`.
 
     A product that is whole with `simple` is a little less with `exact`, and rounds up to be whole
     if that is half of the last bit at most: 2^-(digits + 1) of it or less, whatever the number. One

@@ -1,4 +1,4 @@
-"""Positions of slices, which may count from the end or lie outside."""
+"""Bounds of slices, normalised: they may count from the end, or be out of range."""
 
 from __future__ import annotations
 

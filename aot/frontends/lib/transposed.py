@@ -141,8 +141,9 @@ def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Valu
 
 
 def _apart(kernel: Sequence[int], strides: Sequence[int], filters: int) -> list[int]:
-    """Spatial dims of whose two phases one has a tap less than the other: the products with zeros
-    in its place are worth convolutions of their own, if these have columns to fill tiles with."""
+    """The spatial dims whose two phases get separate convolutions, since one phase has a tap less:
+    zeros in its place would cost more, if the convolutions have enough filters to fill tiles.
+    """
     apart = [
         d
         for d, (k, s) in enumerate(zip(kernel, strides, strict=True))

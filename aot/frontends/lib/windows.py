@@ -17,7 +17,9 @@ from aot.ops.contraction import window_extent
 
 @dataclass(frozen=True)
 class Windows:
-    """Where a pooling reads: one number a spatial dim, `pads` two, begins before ends."""
+    """The windows of a pooling: one number per spatial dim; `pads` has two, all begins before all
+    ends.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

@@ -27,7 +27,7 @@ from aot.ops import lookup
 
 @dataclass(frozen=True)
 class Subgraph:
-    """What importing a graph gave.
+    """The result of importing a subgraph.
 
     Attributes:
         values: of its outputs; None for one that is not supported.
@@ -39,7 +39,7 @@ class Subgraph:
 
 
 class GraphImporter(Protocol):
-    """What control flow needs of the importer.
+    """The part of the importer that control flow uses.
 
     Attributes:
         branching: conditions of the Ifs whose branches are being imported, and what each is there.

@@ -30,7 +30,7 @@ class Choices:
     made: dict[str, bool] = field(default_factory=dict)
 
     def take(self, name: str) -> bool:
-        """Whether to take the first of two branches. One name is always answered alike."""
+        """Whether to take the first of two branches; the same name always gets the same answer."""
         if name not in self.made:
             self.made[name] = self.forced.get(name, True)
         return self.made[name]
@@ -42,7 +42,7 @@ class Choices:
 
 
 def search(attempt: Callable[[Choices], T]) -> T:
-    """What the one attempt gives that succeeds.
+    """The result of the only attempt that succeeds, over the possible choices of branches.
 
     Raises:
         CompileError, UnsupportedError: as the only attempt does; or none succeeds, or several do.

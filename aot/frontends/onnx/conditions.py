@@ -60,7 +60,7 @@ class Comparison:
         return None if found is None else found != self.is_negated
 
     def assumption(self, reason: str) -> Assumption | None:
-        """What a function assumes where it holds; None if that can't be written as one.
+        """The assumption under which the comparison holds; None if it can't be written as one.
 
         That a dim is not a number is written as if it were larger, which it is where the number is
         the least that it can be, as 1 is for extents that broadcast.
@@ -97,7 +97,7 @@ def _is_small(left: Dim, right: Dim) -> bool:
 
 
 def comparison_of(values: DimValues, condition: Value) -> Comparison | None:
-    """What a bool of one element compares; None unless it is a comparison of dims."""
+    """The comparison of dims that a bool of one element is; None for others."""
     value, is_negated = condition, False
     while value.op is not None:
         op, name = value.op, value.op.name

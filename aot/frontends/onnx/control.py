@@ -1,5 +1,5 @@
-"""If: the branch that is taken, where that is known; a choice of branches, where shapes decide and
-only one goes with the rest of the model; else an op with both branches as blocks.
+"""ONNX's If: imports the branch that is known to be taken, or the only one that fits the rest of
+the model where shapes decide; else makes an op with both branches as blocks.
 """
 
 from __future__ import annotations
@@ -196,8 +196,9 @@ class _Open:
         return {name for pair in sides for dim in pair for name in dims.symbols(dim)}
 
     def _own(self, graph: onnx.GraphProto, names: set[str], block: Block) -> dict[str, Held]:
-        """What a branch reads, under extents of its own in the place of symbols: what it assumes of
-        them is checked where it runs."""
+        """The values that a branch reads, with symbols replaced by the branch's own, so that its
+        assumptions about them are checked only where it runs.
+        """
         inside = replace(self.node, rewriter=Rewriter(self.node.rewriter.function, block))
         own = {name: own_extent(inside, dims.symbol(name)) for name in sorted(names)}
         found: dict[str, Held] = {}
@@ -275,8 +276,9 @@ class _Open:
         return results
 
     def _yielded(self) -> tuple[list[list[Value]], list[list[StackType | None]]]:
-        """What the branches give, with the tensors of sequences; and for each result the type of
-        its stack, None where it is a tensor, as often as it has tensors."""
+        """(values that each branch yields, with the tensors of sequences; for each value's result
+        the type of its stack, None for plain tensors).
+        """
         yielded: list[list[Value]] = [[], []]
         stacks: list[list[StackType | None]] = []
         blocks = [tried.block for tried in self.tried]
@@ -324,7 +326,9 @@ class _Open:
         return found
 
     def _explained(self, assumed: Iterable[Assumption], branch: str) -> dict[Assumption, None]:
-        """What a branch assumes, with a word on why it is asked of every run."""
+        """A branch's assumptions, with the branch's name added to the reason of those that every
+        run checks.
+        """
         if not self.is_of_data:
             return dict.fromkeys(assumed)
         where = f"{IN_BRANCH}{branch} of If {self.node.label!r}, which data choose)"
@@ -361,7 +365,7 @@ class _Open:
         )
 
     def _types(self) -> str:
-        """The first results that differ."""
+        """Text on the first pair of result types in which the branches differ."""
         for number in self.wanted:
             then, other = (t.values[number] for t in self.tried)
             if isinstance(then, Value) and isinstance(other, Value) and then.type != other.type:

@@ -1,4 +1,4 @@
-"""The files of an ONNX model whose weights lie beside it."""
+"""External weight files of ONNX models."""
 
 from __future__ import annotations
 

@@ -21,9 +21,11 @@ _ELEM_TYPES = {dtype: elem for elem, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Body:
-    """Attributes:
-    inputs: formal names, in the order of the node's operands.
-    outputs: formal names, in the order of the node's outputs.
+    """The function body of a node: the smaller nodes that define it.
+
+    Attributes:
+        inputs: formal names, in the order of the node's operands.
+        outputs: formal names, in the order of the node's outputs.
     """
 
     inputs: tuple[str, ...]
@@ -38,7 +40,7 @@ def body_of(
     opsets: Mapping[str, int],
     inputs: Sequence[Value | None],
 ) -> Body | None:
-    """What `proto` means in smaller ops; None where ONNX does not say.
+    """The function body that defines `proto`; None where ONNX has none.
 
     Args:
         opsets: versions of domains where the node stands.

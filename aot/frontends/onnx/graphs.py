@@ -16,7 +16,7 @@ from aot.errors import CompileError
 
 
 def label_of(node: onnx.NodeProto) -> str:
-    """What the node is called in messages and as the origin of ops."""
+    """A node's name in messages and as the origin of ops."""
     first = next((name for name in node.output if name), "")
     return node.name or f"{node.op_type}:{first}"
 

@@ -109,7 +109,7 @@ Contents = Callable[[int], Union[bytes, None]]
 
 @contextmanager
 def _opened(model: ModelLike) -> Iterator[tuple[onnx.ModelProto, Contents]]:
-    """The model, most of its weights left where they are until they are asked for."""
+    """Opens a model: (model, reader of large initializers, which stay in the file until requested)."""
     if isinstance(model, onnx.ModelProto):
         yield _checked(model), lambda number: None
         return
@@ -479,7 +479,9 @@ class _Importer:
 def _least(
     types: Mapping[str, TensorType], taken: Mapping[Dim, tuple[int, str]]
 ) -> Iterator[Assumption]:
-    """What quotients took for granted: extents of inputs that are not 0, or what is divided."""
+    """Assumptions that divisors and dividends of integer divisions are at least as large as the
+    importer took them to be.
+    """
     inputs = {
         dim: f"input {name!r}: dim {axis}"
         for name, type in types.items()
@@ -502,7 +504,7 @@ def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) ->
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
-    """Version by domain.
+    """Opset version by domain.
 
     Raises:
         CompileError: none is imported, or one that ONNX, as installed, does not know yet.

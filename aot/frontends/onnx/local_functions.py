@@ -48,8 +48,8 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _of_one_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, its functions of its own opsets where these mean the same: the inliner leaves
-    functions of other ones where they are.
+    """The model with its functions converted to the model's own opsets where they mean the same,
+    since the inliner leaves functions of other opsets alone.
 
     Raises:
         UnsupportedError: some do not mean the same.
@@ -100,7 +100,7 @@ def _text_of(key: _Key) -> str:
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
-    """What each node calls, those of branches included."""
+    """The function or operator that each node calls, nodes of subgraphs included."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

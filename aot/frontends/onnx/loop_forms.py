@@ -113,7 +113,7 @@ class LoopForm:
         return types
 
     def with_stacks(self, types: Mapping[int, StackType]) -> LoopForm:
-        """The form whose sequences of these types are stacks."""
+        """The same loop with its sequences `types` carried as stacks."""
         initial: list[Held] = []
         names: list[str] = []
         for number, (value, name) in enumerate(zip(self.initial, self.carried_names, strict=True)):
@@ -153,7 +153,9 @@ class LoopForm:
     def flattened(
         self, values: Sequence[Held | None], inside: Node, block: Block
     ) -> Sequence[Held | None]:
-        """What a body gives, with the tensors of stacks; notes in `wider` where they do not fit."""
+        """The values that a body yields, with sequences as the tensors of stacks; notes in `wider`
+        stacks that are too small.
+        """
         found: list[Held | None] = []
         for number, value in enumerate(values):
             type = self.stacks.get(number - self.has_condition)
@@ -176,7 +178,7 @@ class LoopForm:
 
     @property
     def tensors(self) -> list[Value]:
-        """What is carried into the first run, if no sequences are."""
+        """The values carried into the first iteration; no sequences."""
         return [v for v in self.initial if isinstance(v, Value)]
 
     def bounded_trips(self) -> Dim | None:

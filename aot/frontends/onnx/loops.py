@@ -58,8 +58,8 @@ Growth = dict[tuple[int, int], tuple[Dim, Dim]]
 
 
 def loop_results(form: LoopForm) -> Sequence[Held]:
-    """What was carried at last, then rows stacked along a dim in front; for outputs that
-    nothing reads, any value.
+    """The results of a loop: last carried values, then rows stacked along a new first dim. Outputs
+    that nothing reads get any value.
 
     Raises:
         UnsupportedNodeError, CompileError: neither way is open, or the body does not name what it
@@ -371,7 +371,7 @@ class _AsOp:
         return [*results, *(given.get(count + n, filler) for n in range(form.row_count))]
 
     def _of_rows(self, parts: Sequence[Value], type: StackType) -> Held:
-        """Rows whose extents data decide: of one shape, or those of a sequence."""
+        """Stacked rows whose extents data decide: as one tensor, or as a sequence's."""
         found = stack_of(parts, type)
         return found if self.form.keeps_rows else level(self.node, found, type.ragged).values
 

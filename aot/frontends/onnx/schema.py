@@ -40,7 +40,7 @@ _OPTIONAL = defs.OpSchema.FormalParameterOption.Optional
 
 @dataclass(frozen=True)
 class _Formal:
-    """A declared operand.
+    """A formal parameter of ONNX's schema.
 
     Attributes:
         kind: the type's name or parameter; operands that share one are of one type.
@@ -56,7 +56,7 @@ class _Formal:
 
 
 class _Rules:
-    """A schema as Python's values: each field that ONNX's object is asked for is converted anew."""
+    """A schema's rules as Python values, read once: ONNX's object converts a field at each access."""
 
     def __init__(self, schema: defs.OpSchema) -> None:
         constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
@@ -100,8 +100,10 @@ def is_known_domain(domain: str) -> bool:
 
 
 def check_node(node: Node, schema: defs.OpSchema) -> None:
-    """Raises:
-    CompileError: the node is not a valid use of its op.
+    """Checks a node against its op's schema: operand counts, types and attributes.
+
+    Raises:
+        CompileError: the node is not a valid use of its op.
     """
     rules = _rules(schema)
     count, (least, most) = len(node.inputs), rules.input_counts

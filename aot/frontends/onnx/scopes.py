@@ -1,4 +1,4 @@
-"""What a list of ONNX nodes sees: names and their values, and what of them can't be had.
+"""Scopes of ONNX graphs: the names visible to a list of nodes, and their values.
 
 Knows names and values only. A list is a graph, a block of a control-flow op, or a function's body.
 """

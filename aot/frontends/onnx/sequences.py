@@ -62,7 +62,7 @@ def _list(node: Node, index: int) -> AnyList:
 
 
 def _is_known(node: Node, index: int) -> bool:
-    """Whether an operand, if it is there, is a number at compile time."""
+    """Whether an operand is absent or known at compile time."""
     operand = node.optional(index)
     if operand is None:
         return True
@@ -80,7 +80,9 @@ def _position(node: Node, index: int, count: int, *, is_end_allowed: bool = Fals
 
 
 def _place(node: Node, index: int, count: Dim, *, is_end_allowed: bool = False) -> Dim:
-    """As `_position`, where data decide; a run in which it is outside fails."""
+    """A position in a sequence that data decide, counted from the front; a run in which it is out
+    of range fails.
+    """
     position = node.cast(node.reshape(node.input(index), ()), I64)
     from_end = node.emit("add", position, dim_value(node, count))
     is_negative = node.emit("less", position, node.scalar(0, I64))

@@ -34,7 +34,7 @@ AnyList = TensorList | StackedList
 
 @dataclass(frozen=True)
 class StackType:
-    """What the tensors of a sequence have in common.
+    """The common type of a sequence's tensors.
 
     Attributes:
         most: dims that each of them fits into.
@@ -163,7 +163,7 @@ def row_of(place: Place, value: Value, type: StackType) -> list[Value]:
 
 
 def stack_of(parts: Sequence[Value], type: StackType) -> StackedList:
-    """The stack that is these tensors."""
+    """The stack made of a type's tensors: rows, and their extents if they are ragged."""
     return StackedList(parts[0], parts[1] if type.ragged else None, type.ragged)
 
 

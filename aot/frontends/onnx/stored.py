@@ -112,7 +112,7 @@ KNOWING = frozenset(
 
 
 def name_of(elem_type: int) -> str:
-    """ONNX's name of such a type, as in messages."""
+    """ONNX's name of an element type, for messages."""
     return str(TensorProto.DataType.Name(elem_type)).lower()
 
 

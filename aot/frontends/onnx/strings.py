@@ -1,5 +1,5 @@
-"""Strings, which a program has as numbers: those that the model names are numbered by one table,
-and any other has a negative number that the caller gives it.
+"""Strings as numbers: strings in the model are numbered by one table, and any other gets a negative
+number from the caller.
 
 A tensor of strings is one of i64 (`Strings` of aot/ir/graph.py), noted in `Node.kinds`. Nothing
 computes with strings: they are compared, moved, and looked up.
@@ -53,7 +53,7 @@ class StringTable:
         return tuple(self._numbers)
 
     def numbers(self, texts: Iterable[str]) -> Array:
-        """The numbers of strings, i64[n]; those that are new are added."""
+        """The numbers of strings, i64[n]; new strings are added to the table."""
         known = self._numbers
         return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
 

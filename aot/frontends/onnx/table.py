@@ -111,7 +111,7 @@ class Node(Place):
         return found
 
     def optional(self, index: int) -> Value | None:
-        """An operand, or None."""
+        """Operand `index`, or None if it is absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def element_type(self, index: int) -> int | None:
@@ -142,15 +142,19 @@ class Node(Place):
         return UnsupportedNodeError(text)
 
     def extents(self, index: int, what: str) -> tuple[Dim, ...]:
-        """As `dims`, where the model may compute elements: these are not negative, and what has
-        them as dims is bounded (`aot.frontends.lib.extents.bound`)."""
+        """The elements of an integer operand as extents; those that the model computes become
+        symbols, which must not be negative. The caller bounds them
+        (`aot.frontends.lib.extents.bound`).
+        """
         found = given_dims(self, self.input(index))
         if found is None:
             raise self._unknown(index, what)
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
 
     def extent(self, index: int, what: str, most: Dim | None) -> Dim:
-        """As `extents`, where there must be one element, which is at most `most`."""
+        """The only element of an integer operand as an extent of at most `most`, possibly computed
+        by the model.
+        """
         found = self.extents(index, what)
         if len(found) != 1:
             raise self.error(f"operand {index} ({what}) has {len(found)} elements, expected 1")
@@ -158,14 +162,14 @@ class Node(Place):
         return found[0]
 
     def ints(self, index: int, what: str) -> tuple[int, ...]:
-        """As `dims`, where symbols are not allowed."""
+        """The elements of an integer operand as ints; symbols are not allowed."""
         found = self.dims(index, what)
         if any(isinstance(v, DimExpr) for v in found):
             raise UnsupportedNodeError(f"operand {index} ({what}) depends on the input's shape")
         return tuple(int(v) for v in found)
 
     def dim(self, index: int, what: str) -> Dim:
-        """As `dims`, where there must be one element."""
+        """The only element of an integer operand as a dim."""
         found = self.dims(index, what)
         if len(found) != 1:
             raise self.error(f"operand {index} ({what}) has {len(found)} elements, expected 1")
@@ -182,7 +186,7 @@ class Node(Place):
         return value
 
     def whole(self, index: int, what: str) -> int:
-        """As `number`, where it must be a whole one."""
+        """The only element of an operand as an int; it must be a whole number."""
         value = self.number(index, what)
         if isinstance(value, float) and not value.is_integer():
             raise self.error(f"operand {index} ({what}) is {value}, expected a whole number")

@@ -1,4 +1,4 @@
-"""ONNX tensors as arrays: element types, the several places where contents may lie, and limits.
+"""ONNX tensors as arrays: element types, inline and external contents, and limits.
 
 Contents are compared with the declared dims before anything is allocated. Files outside the
 model's folder are never read.

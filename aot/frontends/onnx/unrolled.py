@@ -14,7 +14,7 @@ MAX_UNROLLED_OPS = 10_000
 
 
 class NotUnrollableError(Exception):
-    """Why the runs of a loop can't stand one after another."""
+    """Reason why a loop's iterations can't be unrolled."""
 
 
 class Unrolled:

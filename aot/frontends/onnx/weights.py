@@ -24,7 +24,7 @@ _TENSOR_RAW_DATA = 9
 
 
 class BrokenError(Exception):
-    """What is read is no protobuf message, or none that is read in parts."""
+    """The bytes are not a protobuf message, or not one that can be read in parts."""
 
 
 class Source:
@@ -70,7 +70,7 @@ class Source:
         return data
 
     def whole(self) -> bytes:
-        """All bytes."""
+        """The whole file's bytes."""
         return self.read(0, self.size)
 
     def varint(self, place: int, end: int) -> tuple[int, int]:
@@ -98,8 +98,8 @@ class _Field(NamedTuple):
 
 
 def without_weights(source: Source) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """The model's bytes with the contents of large initializers empty, and where those lie by the
-    initializer's number.
+    """(model's bytes with large initializers emptied, initializer number -> position and size of
+    its contents in the file).
 
     Raises:
         BrokenError: the model is best read whole.

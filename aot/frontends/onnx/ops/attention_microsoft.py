@@ -54,7 +54,7 @@ def heads_attr(node: Node, name: str = "num_heads") -> int:
 
 
 def refuse_operands(node: Node, **names: int) -> None:
-    """Refuses optional operands that are there."""
+    """Raises an UnsupportedNodeError if one of these optional operands is present."""
     for name, number in names.items():
         if node.optional(number) is not None:
             raise UnsupportedNodeError(f"operand {number} ({name}) is not supported")
@@ -134,8 +134,9 @@ def _summed(node: Node, *terms: Value | None) -> Value | None:
 def _attended(
     node: Node, q: Value, k: Value, v: Value, past: Dim, mask: int | None, bias: int | None
 ) -> Value:
-    """What ONNX Runtime's attention gives, [batch, queries, heads * depth]; operands `mask` and
-    `bias` are added to the scores."""
+    """ONNX Runtime's attention: [batch, queries, heads * depth]; operands `mask` and `bias` are
+    added to the scores.
+    """
     scores = _Scores(node, q, k.type.dims[2], past)
     terms: list[Value | None] = []
     if mask is not None and node.optional(mask) is not None:

@@ -1,4 +1,4 @@
-"""ONNX's ops on boxes."""
+"""ONNX's ops on boxes: NonMaxSuppression and RoiAlign."""
 
 from __future__ import annotations
 

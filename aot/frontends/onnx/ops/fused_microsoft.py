@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimiser fuses of ONNX's ops, taken apart again: our own passes fuse.
+"""Decompositions of ops that ONNX Runtime's optimiser has fused: our own passes fuse again.
 
 Activations with a bias, norms of sums, embeddings, and products or convolutions with what follows.
 """

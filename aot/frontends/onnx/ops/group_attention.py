@@ -58,7 +58,7 @@ def _query_key_value(node: Node) -> list[Value]:
 
 @dataclass
 class _Rows:
-    """Where the keys of each row of the batch are.
+    """The positions of keys in each row of the batch.
 
     Attributes:
         past: the extent of the past.
@@ -79,8 +79,10 @@ class _Rows:
 
 
 def _rows(node: Node, batch: Dim, fresh: Dim) -> _Rows:
-    """Raises:
-    UnsupportedNodeError: the number of keys is neither known nor that of the past and the new ones.
+    """The key positions of a GroupQueryAttention, from its past and `seqlens`.
+
+    Raises:
+        UnsupportedNodeError: the number of keys is not known, nor is it the past and the new keys.
     """
     before = node.optional(3)
     past: Dim = 0 if before is None else before.type.dims[2]

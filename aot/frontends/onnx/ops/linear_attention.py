@@ -68,7 +68,7 @@ class _Steps:
         return added if state is None else emit("add", state, added)
 
     def read(self, state: Value, step: int) -> Value:
-        """What the queries of a token find, [B, 1, query heads * vector]."""
+        """The output of a token's queries on the state, [B, 1, query heads * vector]."""
         sizes = self.sizes
         queries = self.token(0, step, sizes.heads, sizes.queries, sizes.keys)
         found = self.node.emit("mul", self.node.emit("matmul", queries, state), self.scale)

@@ -198,10 +198,12 @@ def gather_block_quantized(node: Node) -> Value:
 
 @dataclass(frozen=True)
 class _Table:
-    """Attributes:
-    stored: u8[..., bytes].
-    bits: of a number.
-    is_signed: numbers count from -8, and are stored 8 higher.
+    """A table of numbers of few bits, as stored.
+
+    Attributes:
+        stored: u8[..., bytes].
+        bits: of a number.
+        is_signed: numbers count from -8, and are stored 8 higher.
     """
 
     stored: Array
@@ -233,7 +235,7 @@ def _known_codes(node: Node) -> _Table:
 
 
 def _zeros_of_rows(node: Node, data: _Table, bits: int, count: int) -> Value | int:
-    """What codes count from: packed as they are, or one number."""
+    """The zero points of a table's rows: packed like the codes, or one number for all."""
     usual = 8 if data.is_signed or bits == 4 else 128
     if node.optional(3) is None:
         narrow = node.element_type(0)

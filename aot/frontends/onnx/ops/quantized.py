@@ -136,8 +136,9 @@ def _dtype_attr(node: Node, name: str) -> DType | None:
 
 
 def _dtype_of_result(node: Node, zero_point: Value | None) -> DType:
-    """What QuantizeLinear gives: what `output_dtype` or the zero point says, which agree; u8 where
-    there is neither."""
+    """The element type of QuantizeLinear's result: that of `output_dtype` and of the zero point,
+    which must agree; u8 without either.
+    """
     named = _dtype_attr(node, "output_dtype")
     if named is None or zero_point is None or named is zero_point.type.dtype:
         return named or (DType.U8 if zero_point is None else zero_point.type.dtype)
@@ -199,8 +200,9 @@ def dequantize_linear(node: Node) -> Value:
 
 
 def dynamically_quantized(node: Node, x: Value) -> tuple[Value, Value, Value]:
-    """x as u8 with the scale and the zero point that its own range gives, and these; the formula is
-    ONNX's, where a tensor of zeros has a scale of 0 and stays zeros."""
+    """(x as u8, scale, zero point), the latter two from x's own range. The formula is ONNX's: a
+    tensor of zeros has a scale of 0 and stays zeros.
+    """
     axes = tuple(range(x.type.rank))
     zero, top = node.scalar(0.0, F32), node.scalar(255.0, F32)
     low = node.emit("minimum", node.emit("reduce_min", x, axes=axes, keepdims=False), zero)
@@ -237,7 +239,7 @@ def _left(node: Node, value: Value | None, a: Value, what: str) -> Value | None:
 
 
 def _right(node: Node, value: Value | None, b: Value, what: str) -> Value | None:
-    """As `_left`, one a column."""
+    """A parameter of the right side, one per column, broadcast as `_left` does for rows."""
     if value is None or value.type.rank > 1:
         return value
     return _along(node, value, b, b.type.rank - 1, what)

@@ -51,8 +51,9 @@ def reshape(node: Node) -> Value:
 
 
 def _elements(node: Node) -> list[Dim | None] | None:
-    """The elements of the shape, None for those that the model computes; None where it is no vector
-    of a few elements."""
+    """The elements of Reshape's shape operand as dims, None for elements that the model computes;
+    None if it is not a short vector.
+    """
     shape = node.input(1)
     count = shape.type.dims[0] if shape.type.rank == 1 else None
     is_small = isinstance(count, int) and count <= MOST_EXTENTS

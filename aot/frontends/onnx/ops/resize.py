@@ -156,7 +156,7 @@ def _scaled(
 
 
 def _known_scales(node: Node, scales: Value) -> list[float | None]:
-    """The elements of a vector of floats; None for those that the model computes."""
+    """The elements of a vector of floats; None for elements that the model computes."""
     known = node.values.known(scales)
     if known is not None and known.dtype != object:
         return [float(v) for v in known.reshape(-1)]
@@ -176,7 +176,7 @@ def _as_f32(node: Node, extent: Dim) -> Value:
 def _proportional(
     node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: str
 ) -> list[Axis]:
-    """The dims of sizes as near to these as keeps their proportions, where a run computes them."""
+    """The axes resized to sizes that keep proportions, where a run computes the sizes."""
     extents = [node.input(0).type.dims[d] for d in numbers]
     ratios = [
         node.emit("div", _as_f32(node, size), _as_f32(node, extent))

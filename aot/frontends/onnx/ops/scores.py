@@ -1,4 +1,4 @@
-"""What the classifiers of ai.onnx.ml make of scores: labels, and transformed scores."""
+"""The classifiers of ai.onnx.ml: labels and transformed scores."""
 
 from __future__ import annotations
 

@@ -129,8 +129,9 @@ def range_(node: Node) -> Value:
 
 
 def _whole_number(node: Node, index: int) -> Dim | None:
-    """A float operand as a dim, where it is a whole number or made from one; floats of 24 bits
-    hold those that extents are."""
+    """A float operand as a dim, if it is a whole number or cast from an integer; else None. Extents
+    are exact in 24 bits of a float.
+    """
     value = node.input(index)
     known = node.values.known(value)
     if known is not None and known.dtype != object and known.size == 1:
@@ -468,7 +469,7 @@ def _padded(node: Node, grown: Sequence[Dim], cut: Sequence[Dim], mode: str, val
 
 
 def _signed(pads: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
-    """How much pads add, and what those below 0 take away."""
+    """(pads to add, elements to cut): positive pads, and the negated negative ones."""
     grown = [max(p, 0) if isinstance(p, int) else p for p in pads]
     return grown, [max(-p, 0) if isinstance(p, int) else 0 for p in pads]
 
@@ -476,7 +477,8 @@ def _signed(pads: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
 def _computed_pads(
     node: Node, elements: Sequence[Dim | None], places: Sequence[int]
 ) -> tuple[list[Dim], list[Dim]]:
-    """As `_signed`, where the model computes elements, which a run finds to be of either sign.
+    """(pads to add, elements to cut), where the model computes some pads, which may have either
+    sign.
 
     Args:
         places: the place of each element in x's pads.

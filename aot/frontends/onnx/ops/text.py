@@ -115,7 +115,7 @@ def _counts(node: Node, x: Value, grams: Mapping[int, Sequence[Gram]]) -> Value 
 
 
 def _weights(node: Node, numbers: Sequence[int]) -> Value | None:
-    """What each n-gram that counts weighs."""
+    """The weight of each counted n-gram; None without weights."""
     weights = np.array(node.floats_attr("weights", ()), np.float32)
     if not weights.size:
         return None

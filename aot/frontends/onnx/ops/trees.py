@@ -213,7 +213,7 @@ def _leaf_weights(
 
 
 def _aggregated(node: Node, leaves: Value, weights: Array, how: str, dtype: DType) -> Value:
-    """What the trees' leaves give together: [batch, columns]."""
+    """The aggregated outputs of all trees' leaves: [batch, columns]."""
     op = {"SUM": "reduce_sum", "AVERAGE": "reduce_mean", "MIN": "reduce_min", "MAX": "reduce_max"}
     if how not in op:
         raise node.error(f"attribute 'aggregate_function' is {how!r}")
