@@ -72,7 +72,9 @@ def _computed_matrix(
     is_inverse: bool,
     is_onesided: bool,
 ) -> Value:
-    """The matrix of a Fourier transform (see `_matrix`) whose extents are known only at run time."""
+    """The matrix of a Fourier transform (see `_matrix`) whose extents are known only at
+    run time.
+    """
     gives_reals = is_inverse and is_onesided
     bins = dims.add(dims.floor_divide(length, 2), 1)
     outputs = bins if is_onesided and not is_inverse else length

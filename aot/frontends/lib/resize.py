@@ -389,7 +389,9 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Place:
-    """Source coordinates that are computed at run time: floats, or an integer part and a fraction."""
+    """Source coordinates that are computed at run time: floats, or an integer part and
+    a fraction.
+    """
 
     program: _Program
     x: Value
@@ -531,7 +533,9 @@ def by_sizes(
     policy: str,
     roi: Sequence[Region],
 ) -> list[Axis]:
-    """The axes `numbers` of x resized to these sizes, or to the nearest ones that keep proportions."""
+    """The axes `numbers` of x resized to these sizes, or to the nearest ones that keep
+    proportions.
+    """
     if len(sizes) != len(numbers):
         raise b.error(f"sizes has {len(sizes)} numbers, expected {len(numbers)}")
     if any(isinstance(n, int) and n < 0 for n in sizes):

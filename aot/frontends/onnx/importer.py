@@ -109,7 +109,9 @@ Contents = Callable[[int], Union[bytes, None]]
 
 @contextmanager
 def _opened(model: ModelLike) -> Iterator[tuple[onnx.ModelProto, Contents]]:
-    """Opens a model: (model, reader of large initializers, which stay in the file until requested)."""
+    """Opens a model: (model, reader of large initializers, which stay in the file until
+    requested).
+    """
     if isinstance(model, onnx.ModelProto):
         yield _checked(model), lambda number: None
         return

@@ -56,7 +56,9 @@ class _Formal:
 
 
 class _Rules:
-    """A schema's rules as Python values, read once: ONNX's object converts a field at each access."""
+    """A schema's rules as Python values, read once: ONNX's object converts a field at
+    each access.
+    """
 
     def __init__(self, schema: defs.OpSchema) -> None:
         constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}

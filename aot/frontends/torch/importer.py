@@ -279,7 +279,9 @@ class _Importer:
             self.rewriter = outer
 
     def _give_sizes(self, place: Node, node: Any, results: Sequence[Any]) -> None:
-        """Defines the symbols of data-dependent sizes, from the results that a node has just made."""
+        """Defines the symbols of data-dependent sizes, from the results that a node has
+        just made.
+        """
         values = _leaves(node.meta.get("val"))
         for number, (found, value) in enumerate(zip(results, values, strict=False)):
             if number not in place.wanted:

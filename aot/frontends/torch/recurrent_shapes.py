@@ -15,7 +15,9 @@ import torch
 
 
 def _output(x: Any, state: Any, is_bidirectional: bool) -> Any:
-    """An empty tensor shaped like a recurrent layer's output: hidden size times directions, last."""
+    """An empty tensor shaped like a recurrent layer's output: hidden size times
+    directions, last.
+    """
     size = state.shape[2] * (2 if is_bidirectional else 1)
     return x.new_empty((*x.shape[:-1], size))
 
