@@ -52,15 +52,16 @@ EXACT = ("", "residual", "relu", "neg", "abs")
 
 
 def numbers(type: TensorType, how: str, rng: np.random.Generator, largest: int = 1 << 16) -> Array:
-    """Elements of a type: "small" whole numbers, "negative" ones, "normal" ones, or integers no
-    further from 0 than the largest one: "random", "least", "most" or "extremes"."""
+    """Elements of a type: "small" whole numbers, which may be places, "negative" or "normal" ones,
+    or integers no further from 0 than the largest one: "random", "least", "most", "extremes"."""
     dtype = type.dtype.numpy
     if how == "normal" and type.dtype.is_float:
         return rng.standard_normal(type.shape).astype(dtype)
     if how == "negative":
         return rng.integers(-9, -1, type.shape).astype(dtype)
     if how in ("small", "normal") or type.dtype.is_float:
-        return rng.integers(*((0, 3) if dtype.kind == "u" else (-3, 4)), type.shape).astype(dtype)
+        is_place = dtype.kind == "u" or (dtype.kind == "i" and dtype.itemsize > 2)
+        return rng.integers(*((0, 3) if is_place else (-3, 4)), type.shape).astype(dtype)
     info = np.iinfo(dtype)
     least, most = max(info.min, -largest), min(info.max, largest)
     if type.dtype is DType.I32:  # a bias
@@ -126,7 +127,8 @@ class Executable:
     def function(self, target: str | Target = "") -> Function:
         """The executable; for a target, if its weights lie as the plan asks."""
         (function,) = parse_module(self.text().replace(PLANNED, "")).executables
-        return planned_weights(function, device(target)) if PLANNED in self.text() else function
+        is_planned = target and PLANNED in self.text()
+        return planned_weights(function, device(target)) if is_planned else function
 
     def lowered(self, target: str | Target, alignment: int = 1) -> Kernel:
         function = self.function(target)
@@ -153,10 +155,15 @@ class Executable:
         return made
 
     def computed(
-        self, target: str | Target, engine: Engine, arrays: Sequence[Array], alignment: int = 1
+        self,
+        target: str | Target,
+        engine: Engine,
+        arrays: Sequence[Array],
+        alignment: int = 1,
+        function: Function | None = None,
     ) -> Array:
-        """The result of the executable for a target."""
-        function, machine = self.function(target), device(target)
+        """The result of the executable for a target, or of one with another schedule."""
+        function, machine = function or self.function(target), device(target)
         laid = zip(arrays, function.inputs, strict=True)
         memory = [to_memory(a, v.type, self.dims) for a, v in laid]
         sizes = [self.dims[name] for name in function.dim_names]
@@ -178,6 +185,7 @@ class Executable:
         tolerance: float | None = None,
         alignment: int = 1,
         rules: Sequence[str] = (),
+        function: Function | None = None,
     ) -> None:
         """Runs the executable for a target, on arrays or on some by name; one of the rules builds
         it, if there are any."""
@@ -188,7 +196,7 @@ class Executable:
             engine(kernel, buffers, params)
 
         (wanted,) = run(self.function(), [*given])
-        got = self.computed(target, run_kernel, given, alignment)
+        got = self.computed(target, run_kernel, given, alignment, function)
         most = self.tolerance if tolerance is None else tolerance
         if most:
             wanted = wanted.astype(np.float64)

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 import aot
-from tests.support.cpu_running import native_targets
-from tests.support.executables import LAST, Conv
-from tests.support.kernel_backends import on_cpu
 
 ROWS = range(35)  # more than two of the highest tile, and none
 
@@ -88,18 +85,3 @@ def test_columns_of_groups(share: int, storage: str) -> None:
         second = np.einsum("ngchw,goc->ngohw", first, v.reshape(2, share, share))
         wanted = (first + second).reshape(1, columns, 3, 5)
         np.testing.assert_array_equal(program({"a": a})["y"], wanted)
-
-
-@pytest.mark.parametrize("target", native_targets())
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_results_across(kernel: int, target: str) -> None:
-    """Columns are planes, whose lines are stored in parts."""
-    for outputs, height, width in ((17, 3, 5), (40, 2, 20), (16, 4, 32), (33, 32, 32), (5, 7, 7)):
-        for opened in ("", "OW"):
-            case = Conv(
-                *((20, outputs, height, width), kernel, 1, kernel // 2),
-                left=LAST,
-                end="residual",
-                opened=opened,
-            )
-            case.check(target, on_cpu(target))

@@ -7,32 +7,28 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import aot.ops  # noqa: F401
 from aot.errors import CompileError
 from aot.ir.graph import Function, Module
-from aot.ir.interpreter.interpreter import run
 from aot.ir.record import REGISTRY
 from aot.ir.text.parser import parse_module
 from aot.ir.text.printer import print_module
 from aot.kernels import lowering
 from aot.kernels.ir.fingerprint import fingerprint
-from aot.kernels.ir.verifier import verify
 from aot.kernels.match.work import Build, Work
 from aot.kernels.rules import table
 from aot.kernels.rules.rule import Rule
 from aot.target import selection as targets
-from tests.support.cpu_running import native_targets
-from tests.support.kernel_backends import on_cpu, on_driver
-from tests.support.lowering import run_executable, to_memory
+from tests.support.executables import NATIVE, STRONGEST
+from tests.support.kernel_backends import on_cpu, on_driver, on_qemu
 from tests.support.lowering_checks import Engine, on_interpreter
 from tests.support.random_kernels import kernels_of
 from tests.support.rule_samples import SAMPLES, RuleSample
 from tests.support.vulkan_device import DRIVERS
 
-Array = np.ndarray[Any, Any]
+ARM = "aarch64-generic"
 CASES = [
     pytest.param(sample, target, id=f"{sample}-{target}")
     for sample in SAMPLES
@@ -40,47 +36,28 @@ CASES = [
 ]
 
 
-def filled(function: Function) -> list[Array]:
-    """Small whole numbers, of which all sums are exact; places are in range."""
-    rng = np.random.default_rng(3)
-    arrays: list[Array] = []
-    for value in function.inputs:
-        type = value.type
-        least, most = (0, 3) if type.dtype.numpy.kind in "iu" else (-3, 4)
-        arrays.append(rng.integers(least, most, type.shape).astype(type.dtype.numpy))
-    return arrays
-
-
 def check(sample: RuleSample, target: str, engine: Engine) -> None:
-    function = sample.function()
-    given = filled(function)
-    (wanted,) = run(function, given)
-    memory = [to_memory(a, v.type, {}) for a, v in zip(given, function.inputs, strict=True)]
-    known = [sample.alignment] * (len(given) + 1)
-    (got,) = run_executable(function, targets.load(target), memory, [], engine, known)
-    tolerance = 2e-2 if wanted.dtype == np.float16 else 1e-5
-    if sample.rule == "products/winograd":
-        tolerance = 1e-3  # its transforms round
-    np.testing.assert_allclose(
-        got.astype(np.float64), wanted.astype(np.float64), tolerance, tolerance
-    )
+    sample.check(target, engine, alignment=sample.alignment, rules=(sample.rule,))
 
 
 @pytest.mark.parametrize(("sample", "target"), CASES)
 def test_the_rule_of_a_sample_builds_it(sample: RuleSample, target: str) -> None:
-    function, machine = sample.function(), targets.load(target)
-    known = [sample.alignment] * (len(function.inputs) + 1)
-    kernel = lowering.lower(function, machine, known)
-    verify(kernel)
-    assert kernel.rules[0] == sample.rule
+    """It is verified, computes what the graph means, and is right on the interpreter."""
     check(sample, target, on_interpreter)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_natively(sample: RuleSample) -> None:
-    for target in set(native_targets(strongest=True)) | set(native_targets()):
+    for target in set(STRONGEST) | set(NATIVE):
         if target in sample.targets:
             check(sample, target, on_cpu(target))
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if ARM in s.targets], ids=str)
+def test_on_arms(sample: RuleSample) -> None:
+    """Under QEMU."""
+    check(sample, ARM, on_qemu(ARM))
 
 
 @pytest.mark.parametrize("driver", sorted(DRIVERS))
@@ -152,7 +129,7 @@ def test_a_rule_that_does_not_match_leaves_nothing_behind(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("sample", "target"), CASES)
 def test_a_recorded_rule_is_printed_and_obeyed(sample: RuleSample, target: str) -> None:
     function, machine = sample.function(), targets.load(target)
-    known = [sample.alignment] * (len(function.inputs) + 1)
+    known = [sample.alignment] * len(function.bindings)
     function.schedule = lowering.schedule_of(function, machine)
     kernel = lowering.lower(function, machine, known)
     function.schedule = lowering.recorded(function, kernel)
