@@ -86,9 +86,11 @@ class Read:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Attributes:
-    dims: the result dims that what is reduced depends on.
-    axes: the variables that it reduces over.
+    """A reduction inside an op's expression.
+
+    Attributes:
+        dims: the result dims that what is reduced depends on.
+        axes: the variables that it reduces over.
     """
 
     dims: tuple[int, ...]
@@ -127,7 +129,7 @@ def accesses_of(op: Op) -> tuple[Accesses, ...]:
 
 
 def accesses_of_call(call: Call) -> tuple[Accesses, ...]:
-    """As `accesses_of`, of the use of a record with its result types.
+    """The accesses of a call: for each result, which operand elements its elements read.
 
     Raises:
         InternalError: the record has no `compute`.
@@ -233,7 +235,7 @@ class _Reader:
         )
 
     def _conditions(self, guard: Expr) -> Iterator[Subscript]:
-        """What must not be negative for `guard` to hold."""
+        """Expressions that must all be non-negative for `guard` to hold."""
         if isinstance(guard, expr.Binary) and guard.op == "and":
             yield from self._conditions(guard.a)
             yield from self._conditions(guard.b)

@@ -1,4 +1,5 @@
-"""The blocks of a function that a program steps through: its own, and those of `if` and `loop`.
+"""The control blocks of a function, which a program steps through: its own, and those of `if` and
+`loop`.
 
 What stands in them is constants, views, dispatches (regions, before they are outlined) and control
 flow; ops inside regions and executables are none of them. Changes nothing.
@@ -28,12 +29,12 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def control_ops(function: Function) -> Iterator[Op]:
-    """The ops of all control blocks, in the order of the text; the op just given may go."""
+    """The ops of all control blocks, in program order; the op last yielded may be erased."""
     yield from ops_of(function.block)
 
 
 def ops_of(block: Block) -> Iterator[Op]:
-    """The ops of a control block and of those in it, in order."""
+    """The ops of a control block and of the blocks inside it, in program order."""
     for op in block:
         yield op
         if op.blocks and not op.record.is_isolated:
@@ -56,7 +57,7 @@ def ancestor_in(op: Op, block: Block) -> Op | None:
 
 
 def nested_operands(op: Op) -> Iterator[Value]:
-    """What an op and the ops in it use, values of its own blocks included."""
+    """All operands of an op and of the ops inside it, values of its own blocks included."""
     for value in op.operands:
         if value is not None:
             yield value

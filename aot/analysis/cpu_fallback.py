@@ -1,4 +1,4 @@
-"""Which ops a GPU's target can't run: those of a dtype that it has no arithmetic or no loads for.
+"""The ops that a GPU target can't run: those of a dtype without arithmetic or loads on the target.
 
 A Vulkan variant runs them on its host, the CPU target that it is compiled with. A pure function of
 op and target; whether there is a host is the caller's to know.

@@ -1,4 +1,4 @@
-"""What the elements of small integer tensors are, as dims: shape arithmetic done at compile time.
+"""Elements of small integer tensors as dims: shape arithmetic at compile time.
 
 Owns the walk over definitions; what an op does to elements is its record's reference. Never
 changes a function, and its answers hold only as long as nobody else does.
@@ -92,7 +92,9 @@ class DimValues:
         self._known[value] = elements
 
     def known(self, value: Value) -> Array | None:
-        """As `of`, floats included, in the value's dtype where no element is symbolic."""
+        """The elements of a value, floats included, in the value's dtype if none is symbolic; None
+        if unknown.
+        """
         found = self._find(value)
         if found is not None:
             self.taken.update(self._needs.get(value, {}))

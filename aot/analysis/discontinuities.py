@@ -35,7 +35,7 @@ _MOST_STEPS = 6  # between a comparison and what it chooses
 
 
 class Discontinuities:
-    """The discontinuities of a function, as it is when they are first asked for.
+    """The discontinuities of a function, computed when first queried.
 
     A value made later counts as the one it stands for, see `inherit`.
     """
@@ -167,7 +167,9 @@ def _spread(values: Iterable[Value], *, is_stopping: bool) -> set[Value]:
 
 
 def _sources(value: Value) -> Iterator[Value]:
-    """What a value may be made of: operands, or what blocks yield and were given."""
+    """The values that `value` may be computed from: operands, or what blocks yield and
+    were given.
+    """
     if isinstance(value.owner, Block):
         op = value.owner.owner if isinstance(value.owner.owner, Op) else None
     else:

@@ -22,12 +22,14 @@ def executable_of(dispatch: Op) -> str:
 
 
 def where(node: str, executable: str) -> str:
-    """Where a dispatch is, for messages: the model's node if it is known, else its executable."""
+    """The text by which messages name a dispatch: the model's node if known, else its
+    executable.
+    """
     return f"node {node!r}" if node else f"executable {executable}"
 
 
 def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
-    """What a dispatch gives for the dim parameters of its executable, which are called `names`."""
+    """The values that a dispatch gives to the dim parameters `names` of its executable."""
     values = dispatch.attrs.get("dims", ())
     assert isinstance(values, tuple)
     pairs = zip(names, values, strict=True)

@@ -1,4 +1,4 @@
-"""What f16 can't hold of an f32 program: constants out of its range, and squares.
+"""Values of an f32 program that f16 cannot hold: constants out of its range, and squares.
 
 f16 has 11 bits of precision, finite numbers up to 65504 and normal ones from 2^-14. Changes nothing
 and decides nothing: what is to be f16 is the pass's.
@@ -44,7 +44,7 @@ def f16_range_issue(array: Array) -> str:
 
 
 def squares(function: Function) -> set[Value]:
-    """Values outside regions that are squares of others, element by element, and those others.
+    """Values outside regions that are elementwise squares, and the values that are squared.
 
     A square has twice the exponent: the power spectrum of what f16 holds well is beyond it at both
     ends. Sums of squares (variances) count as well, but not what they sum over; a root, a logarithm

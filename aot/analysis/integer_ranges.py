@@ -94,7 +94,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def word(value: Value) -> Interval:
-    """What 32 bits hold, with a sign or without as `value` has it."""
+    """The range of 32-bit integers, signed or unsigned as `value` is."""
     return WORD if value.type.dtype.is_signed else (0, (1 << 32) - 1)
 
 
@@ -120,9 +120,10 @@ class IntegerRanges:
     def __init__(
         self, function: Function, wide: Collection[DType], memory: Collection[Value]
     ) -> None:
-        """
+        """Starts without known ranges.
+
         Args:
-            wide: the integers that the target lacks; others are not looked into.
+            wide: the integer types that the target lacks; others are ignored.
             memory: values that are states, or that something writes in place.
         """
         self.wide = frozenset(wide)
@@ -349,7 +350,7 @@ class IntegerRanges:
 
 
 def _yielded(op: Op, body: Body, number: int) -> Value:
-    """What the block of a loop yields as carried or stacked value `number`."""
+    """The value that a loop's block yields as carried or stacked value `number`."""
     end = op.blocks[0].last
     assert end is not None
     value = end.operands[len(body.steering) + number]
@@ -358,7 +359,7 @@ def _yielded(op: Op, body: Body, number: int) -> Value:
 
 
 def _values_of(op: Op) -> set[Value]:
-    """What is defined inside the blocks of `op`."""
+    """All values that are defined inside the blocks of `op`."""
     found: set[Value] = set()
     for block in op.blocks:
         found.update(block.args)
@@ -368,8 +369,9 @@ def _values_of(op: Op) -> set[Value]:
 
 
 def handed_on(op: Op, number: int) -> list[Value] | None:
-    """Where control flow passes on an operand of an `if` or `loop`, or of a terminator in one: the
-    result and the block arguments that it becomes; None where it becomes none."""
+    """The result and block arguments that an operand of control flow, or of a terminator inside it,
+    becomes; None where it becomes none.
+    """
     outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
     if not isinstance(outer, Op) or outer.record.body is None:
         return None
@@ -392,9 +394,10 @@ class WideOps:
     def __init__(
         self, function: Function, wide: Collection[DType], memory: Collection[Value] = ()
     ) -> None:
-        """
+        """Finds the values that are exact in 32 bits.
+
         Args:
-            wide: the integers that the target lacks.
+            wide: the integer types that the target lacks.
             memory: values that are states, or that something writes in place.
         """
         self.wide = frozenset(wide)

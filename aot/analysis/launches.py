@@ -1,4 +1,4 @@
-"""What a dispatch computes and moves, as dims: what a benchmark compares its time with.
+"""Arithmetic and memory traffic of each dispatch, as dims: what a benchmark compares times with.
 
 Counts what the op table says, not what a schedule does: a product's terms where a window is in
 the padding count, and what a faster algorithm saves is still counted. Chooses nothing.
@@ -36,7 +36,7 @@ class Launch:
 
 
 def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
-    """What the dispatches of an entry point do, in the order of the text."""
+    """The launches of an entry point's dispatches, in program order."""
     executables = {f.name: f for f in module.executables}
     flops: dict[str, Dim] = {}
     found = []
@@ -50,8 +50,9 @@ def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
 
 
 def launch_of(op: Op, executable: Function, flops: Dim) -> Launch:
-    """What a dispatch op of `executable` does, over the symbols of the function it stands in;
-    `flops` are the executable's own."""
+    """The launch of one dispatch of `executable`, in symbols of the surrounding function; `flops`
+    are the executable's.
+    """
     values = op.attrs.get("dims", ())
     assert isinstance(values, tuple)
     env = {
@@ -96,7 +97,8 @@ def count_operations(
     weigh: Callable[[expr.Expr], int],
     seen: set[expr.Expr] | None = None,
 ) -> Dim:
-    """What an expression costs whose variables go over `extents`, each node as `weigh` says.
+    """The number of operations of an expression over `extents`, each node weighed by `weigh`.
+    Subexpressions that are the same for several elements count once.
 
     What is the same for several elements is made once.
     """
@@ -136,7 +138,9 @@ def _size(type: TensorType) -> Dim:
 
 
 def _read_of(parameter: Value) -> Dim:
-    """What is read of an operand: of one that ops only choose from, what they choose."""
+    """The bytes that are read of an operand; if ops only choose elements of it, the
+    bytes of these.
+    """
     total: Dim = 0
     for user in parameter.users:
         if user.record.kind is not Kind.MOVEMENT:

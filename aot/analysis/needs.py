@@ -1,4 +1,4 @@
-"""What must hold of open extents in a run, so that ops stay inside their operands.
+"""Conditions on open extents under which ops stay inside their operands.
 
 A slice of an open extent may end behind it, and more elements may be asked for than there are.
 What bounds do not decide, a program checks before what needs it, and proofs take for granted.
@@ -16,7 +16,7 @@ from aot.ir.record import Need, call_of
 
 
 def needs_of(op: Op) -> Iterator[Need]:
-    """What an op needs of extents that are open."""
+    """The conditions on open extents that an op needs."""
     if op.record.index_map is None and op.record.needs is None:
         return
     call = call_of(op)
@@ -31,7 +31,7 @@ def needs_of(op: Op) -> Iterator[Need]:
 
 
 def needs_of_function(function: Function) -> tuple[Need, ...]:
-    """What the ops of an executable need of its dim parameters, each once."""
+    """The conditions on an executable's dim parameters that its ops need, without repetition."""
     if not function.dim_names:
         return ()
     return tuple(dict.fromkeys(need for op in function.walk() for need in needs_of(op)))

@@ -44,9 +44,11 @@ _WORK = (
 
 @dataclass(frozen=True)
 class Stage:
-    """Attributes:
-    result: what the stage stores.
-    ops: what it computes for that, in order; results of earlier stages are loaded.
+    """A part of a region that stores one result.
+
+    Attributes:
+        result: what the stage stores.
+        ops: what it computes for that, in order; results of earlier stages are loaded.
     """
 
     result: Value
@@ -192,7 +194,7 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
     shared = stages[0].result.type.dims
 
     def steps() -> int:
-        """What lanes do one after another, as elements of full vectors."""
+        """The serial work of a lane, in elements of full vectors."""
         pairs = zip(work, loops, strict=True)
         return sum(
             own * lanes // min(_side_by_side(n[0], count, unknown), lanes) for own, n in pairs
@@ -245,7 +247,7 @@ def _gathered_by_line(stage: Stage) -> int:
 
 
 def _batch_dims(contraction: ContractionDims) -> int:
-    """Leading dims of a contraction's result that its tiles don't go along."""
+    """The number of leading dims of a contraction's result that its tiles don't run along."""
     rows = (contraction.row_axis,) if contraction.windows else contraction.rows
     return min(*rows, contraction.row_axis, contraction.column)
 
@@ -278,7 +280,8 @@ def _runs_along(op: Op, read: Read, variable: int) -> bool:
 
 
 def shared_dims(stages: Sequence[Stage]) -> int:
-    """How many leading dims all results have in common, walk alike, and have outermost in memory.
+    """The number of leading dims that all stages' results share, with equal extents and outermost
+    in memory.
 
     Along those, every element that a stage loads of an earlier one has the indices of the element
     that it computes.
@@ -353,7 +356,9 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = WORK) 
 
 
 def unknown_work(target: Target) -> int:
-    """What an extent that only the device knows counts as in the work of a dispatch."""
+    """The value assumed for an extent known only at run time, when a dispatch's work is
+    estimated.
+    """
     return WORK_ON_GPU if target.has_workgroups else WORK
 
 

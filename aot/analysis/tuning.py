@@ -1,4 +1,4 @@
-"""What measuring has taught of executables: choices by key, as a value that passes are handed.
+"""Recorded results of tuning: a table from an executable's key to its best choice.
 
 Owns what a key says of an executable: its text without what the plan decides, the extents that its
 dispatches give it, the target's facts and the compiler. Reads no file and measures nothing.
@@ -24,7 +24,7 @@ _NO_FACTS = ("summary", "aliases", "host", "file")
 
 @dataclass(frozen=True)
 class Tuning:
-    """A table of choices.
+    """A table of measured choices.
 
     Attributes:
         compiler: the state of the compiler that they were measured with.
@@ -38,7 +38,8 @@ class Tuning:
         return self.choices.get(self.key(function, runs, target)) if self.choices else None
 
     def key(self, function: Function, runs: Sequence[Run], target: Target) -> str:
-        """What identifies an executable with its dispatches on a target, in hex.
+        """The hex key of an executable with its dispatches on a target, under which tuning records
+        it.
 
         The plan's choices are no part of it, so that what was measured stays found when the cost
         model changes; whether a choice is still admitted is asked when it is used.

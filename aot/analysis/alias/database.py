@@ -61,7 +61,7 @@ class count_alias:  # noqa: N801 - used like a function
 
 @dataclass(frozen=True)
 class MemoryEffects:
-    """What an op does to memory, ops in its blocks included."""
+    """The memory that an op reads and writes, ops in its blocks included."""
 
     reads: Locations
     writes: Locations
@@ -78,7 +78,9 @@ class MemoryEffects:
 
 
 class AliasDb(Listener):
-    """Answers for one function, right whenever they are asked for.
+    """The alias database of one function, which follows its rewrites. While the function writes no
+    memory, queries are answered from the ops alone; values are numbered only when something is
+    written, or a query needs more.
 
     As long as nothing is written it says so from the ops alone: values are numbered, once, when
     something is written or a question goes beyond that.
@@ -116,8 +118,9 @@ class AliasDb(Listener):
 
     @staticmethod
     def where_written(function: Function) -> AliasDb | None:
-        """The database of a function that writes memory; None for one in which no value ever
-        changes, so that whoever rewrites it need not ask."""
+        """The database of a function that writes memory; None for a function without writes, whose
+        rewriters need no alias queries.
+        """
         db = AliasDb.of(function)
         return db if db.has_writes else None
 
@@ -127,7 +130,7 @@ class AliasDb(Listener):
 
     @property
     def facts(self) -> AliasFacts:
-        """What the answers are from, settled; for checks of them."""
+        """The solved facts from which queries are answered; for checks."""
         if not self._is_solved:
             self._facts.solve()
             self._is_solved = True
@@ -139,7 +142,7 @@ class AliasDb(Listener):
 
     @property
     def has_writes(self) -> bool:
-        """Whether any op of the function writes memory that is there already."""
+        """Whether any op of the function writes to existing memory."""
         return bool(self._writing)
 
     @property
@@ -172,8 +175,9 @@ class AliasDb(Listener):
         return next(self.writers(subject), None) is not None
 
     def is_repeatable(self, op: Op) -> bool:
-        """Whether `op` would do and give the same wherever it stood, so that one can stand for
-        several: nothing writes what it reads, or what it brings into being."""
+        """Whether `op` computes the same wherever it is placed, so that one op may replace several
+        equal ones: nothing writes its operands' or its results' memory.
+        """
         reads = [v for v in read_operands(op) if self.has_writers(v)]
         made = [v for v in op.results if origin(v) is FRESH and self.has_writers(v)]
         return not reads and not made and not self.effects(op).has_side_effects
@@ -184,7 +188,7 @@ class AliasDb(Listener):
         return written != EMPTY and any(intersect(written, self.reached(v)) for v in values)
 
     def effects(self, op: Op) -> MemoryEffects:
-        """What `op` and the ops in it read and write."""
+        """The memory that `op` and the ops in its blocks read and write."""
         if not op.blocks:
             return self._effects_of_one(op)
         known = self._summaries.get(op)
@@ -205,7 +209,7 @@ class AliasDb(Listener):
         return found
 
     def written(self, op: Op) -> Locations:
-        """What `op` and the ops in it write, as `effects` says it."""
+        """The memory that `op` and the ops in its blocks write."""
         is_one = not op.blocks and op not in self._writing
         return EMPTY if is_one else self.effects(op).writes
 

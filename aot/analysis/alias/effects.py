@@ -1,4 +1,4 @@
-"""What an op does to memory: whose memory its results are, what it reads and what it writes.
+"""Effects of ops on memory: which operands a result may alias, and what the op reads and writes.
 
 Read from the op's record and used by the alias database; knows no op by its name. An op that by
 definition is a view (a reshape, a tuple, a state variable) reads nothing, so it could be on either
@@ -16,7 +16,7 @@ from aot.ir.record import Kind
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value's memory comes from.
+    """The origin of a value's memory.
 
     Attributes:
         sources: values that it may be the memory of, in any of them.
@@ -37,7 +37,9 @@ FRESH = Origin()  # memory of its own, which only values that come from it are a
 
 
 def origin(value: Value) -> Origin:
-    """Where the memory of `value` comes from."""
+    """The origin of a value's memory: from the op that defines it, or the block whose argument it
+    is.
+    """
     owner = value.owner
     if isinstance(owner, Op):
         return _origin_of_result(owner, value.index)
@@ -76,7 +78,9 @@ def _present(op: Op) -> tuple[Value, ...]:
 
 
 def aliased_operands(op: Op) -> tuple[int, ...]:
-    """Operands whose memory the result is: by its meaning, or as the types of both lie now."""
+    """Numbers of the operands that the result aliases, by the op's definition or by the types'
+    layouts.
+    """
     is_laid_so = op.record.index_map is not None and op.record.view_of is None and is_view(op)
     return (0,) if is_laid_so else _aliased_by_meaning(op)
 
@@ -105,8 +109,9 @@ def read_operands(op: Op) -> tuple[Value, ...]:
 
 
 def _handed_on(op: Op) -> range:
-    """Operands that go into or out of blocks as they are; what steers and what is stacked is
-    read, and a region counts as reading all that it is given."""
+    """The operands that an op passes to or from blocks unchanged. Others, such as conditions and
+    stacked values, are read; a region reads all of its operands.
+    """
     body = op.record.body
     if body is not None:
         return range(0) if body.is_isolated else range(body.first, len(op.operands))
@@ -145,7 +150,7 @@ def dependents_of_operand(op: Op, index: int) -> list[Value]:
 
 
 def _carried(op: Op, number: int) -> list[Value]:
-    """What the carried value (or yielded one) of that number becomes."""
+    """The block arguments and the result that carried (or yielded) value `number` becomes."""
     body = op.record.body
     assert body is not None
     if number < 0:

@@ -1,4 +1,4 @@
-"""What is known of a function's memory, and how that follows its changes.
+"""The alias facts of a function: value numbers, the points-to graph and writes, kept up to date.
 
 `AliasDb` answers from it: numbers of values, the points-to graph, the register of writes. Gives no
 answers about aliasing itself, and listens to nobody.
@@ -124,8 +124,7 @@ class AliasFacts:
                 self.constrain(one)
 
     def swap(self, old: Value, fresh: Value) -> None:
-        """Exchanges the memory of two values, if it is theirs alone: what they bring into being,
-        or what a value in them does, if they are regions' results."""
+        """Exchanges the memory of two values, if each has memory that no other value depends on."""
         if old not in self.numbers or fresh not in self.numbers:
             return
         self.settle()
@@ -158,7 +157,7 @@ class AliasFacts:
             self.graph.set_constraint(2 * number + part, EMPTY, (2 * of + part,))
 
     def number_of(self, value: Value) -> int:
-        """A value's number.
+        """The number of a value of the function.
 
         Raises:
             InternalError: the function has no such value (any more).

@@ -35,7 +35,7 @@ def _canonical(words: dict[int, int]) -> Locations:
 
 
 def union(sets: Iterable[Locations]) -> Locations:
-    """All locations of `sets`."""
+    """The union of `sets`."""
     distinct = list(dict.fromkeys(s for s in sets if s != EMPTY))
     if not distinct:
         return EMPTY
@@ -72,7 +72,7 @@ def is_subset(a: Locations, b: Locations) -> bool:
 
 
 def members(locations: Locations) -> Iterator[int]:
-    """The locations, in order."""
+    """The locations of a set, ascending."""
     if isinstance(locations, int):
         yield locations
         return

@@ -111,8 +111,9 @@ class PointsTo:
         return self._fixed[node] == location and not self._sources[node]
 
     def private_path(self, node: int) -> list[int]:
-        """`node`, its only source, and so on to a node without sources, where nothing else depends
-        on those after `node`; [] if there is no such path, or a long one."""
+        """The chain of only sources from `node` to a node without sources, if nothing else depends
+        on its later nodes; [] if there is no such chain, or it is long.
+        """
         path = [node]
         while self._sources[path[-1]]:
             sources = self._sources[path[-1]]

@@ -56,7 +56,9 @@ class WriteDb:
                 del self._writers[location]
 
     def written_by(self, op: Op) -> Locations:
-        """What `op` itself writes, blocks and outside memory aside."""
+        """The locations that `op` itself writes, without its blocks and memory from outside the
+        function.
+        """
         return self._locations.get(op, EMPTY)
 
     def is_unknown(self, op: Op) -> bool:

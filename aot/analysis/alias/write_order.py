@@ -1,4 +1,4 @@
-"""Where the ops of a block stand and what they write: whether memory changes between two places.
+"""Positions of a block's ops and of its writes: whether memory changes between two positions.
 
 For passes that plan a whole block before they change it: right as long as the block's ops keep
 their order, and what takes the place of some stands in one of theirs. Changes nothing.
@@ -19,12 +19,13 @@ NEVER = 1 << 60  # the place of what does not happen
 
 
 class WriteOrder:
-    """
+    """The order of a block's ops and writes.
+
     Args:
         db: None where nothing is written in the whole function.
 
     Attributes:
-        position: the ops of the block by their places.
+        position: position of each op of the block.
     """
 
     def __init__(self, db: AliasDb | None, block: Block) -> None:
@@ -34,8 +35,9 @@ class WriteOrder:
         self._writers: dict[int, list[int]] | None = None
 
     def sinks_until(self, op: Op) -> int:
-        """The first place after `op` at which what it reads may be written: what does the same
-        must stand before that. Right after `op` for one that writes itself."""
+        """The first position after `op` at which its operands' memory may be written: `op` may be
+        moved to before that. For an op that writes itself, the next position.
+        """
         if self.db is None:
             return NEVER
         here = self.position[op]
@@ -100,7 +102,9 @@ class WriteOrder:
 
 
 def uses_through_views(value: Value) -> Iterator[tuple[Op, int]]:
-    """Uses of a value and of views of it; those of ops that are views are among them."""
+    """Uses of a value and of its views, as (op, operand number); ops that make views
+    are included.
+    """
     stack, seen = [value], {value}
     while stack:
         for user, number in stack.pop().uses:

@@ -1,4 +1,4 @@
-"""What running costs: schedules and tiles of an op on a target, layouts, and cheapest labellings.
+"""Cost models: schedules and tiles of an op on a target, layouts, and minimum-cost labellings.
 
 Owns the plan of an op, the cost models and the candidates of tuning. Must not change a graph.
 

@@ -27,8 +27,10 @@ def is_across(contraction: ContractionDims) -> bool:
 
 
 def columns_across(contraction: ContractionDims) -> int:
-    """The most columns of such a product's tile: no more than the nearest cache has lines for where
-    all of these want the same place and sums are short; 0 where the product is none."""
+    """The largest number of columns in a tile of a product whose lanes run along rows: limited by
+    the cache's associativity where all columns map to the same set and sums are short. 0 for other
+    products.
+    """
     rows = contraction.tile_extents[0]
     if not is_across(contraction) or (isinstance(rows, int) and rows < 4):
         return 0

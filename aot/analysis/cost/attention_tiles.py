@@ -20,8 +20,9 @@ SOFTMAX_COST, LOOP_COST = 40.0, 16.0
 def attention_tile(
     queries: int, keys: int, depth: int, registers: int, lanes: int
 ) -> tuple[int, int]:
-    """Vectors of queries, and keys, of a register tile: those that waste least past the ends of
-    both, and load least."""
+    """(vectors of queries, keys) of attention's register tile: the one that wastes least past both
+    ends, and loads least.
+    """
 
     def price(tile: tuple[int, int]) -> tuple[float, int]:
         vectors, columns = tile

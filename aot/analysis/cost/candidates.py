@@ -34,9 +34,11 @@ WINDOW_ROWS, WINDOW_VECTORS = range(2, 9), (1, 2, 4)
 
 @dataclass(frozen=True)
 class Choice:
-    """Attributes:
-    tiles: rows and columns, by stage.
-    algorithm: of the convolution at the heart; "" where there is no choice.
+    """One way to run an executable.
+
+    Attributes:
+        tiles: rows and columns, by stage.
+        algorithm: of the convolution at the heart; "" where there is no choice.
     """
 
     tiles: tuple[Tile, ...]
@@ -114,7 +116,7 @@ def _with_tiles(
 
 
 def modelled_cost(function: Function, runs: Sequence[Run], target: Target) -> float:
-    """What the dispatches of an executable cost together, in the plan's vector operations."""
+    """The estimated cost of all dispatches of an executable, in vector operations."""
     return sum(_stage_costs(function, runs, target))
 
 
@@ -222,7 +224,9 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
 
 
 def _register_tiles(made: Plan, target: Target, rows: Dim, columns: Dim) -> Iterator[Tile]:
-    """As many sums as registers hold beside a row of vectors and a scalar."""
+    """Register tiles of a product, (rows, columns), that use as many sums as registers hold beside
+    a row of vectors and a scalar.
+    """
     for width in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
         vectors = width // made.lanes
         if vectors == 0 or width % made.lanes:

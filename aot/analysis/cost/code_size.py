@@ -39,7 +39,7 @@ _LONG_PRODUCTS, _LONG_WINDOW = 5, 3
 
 
 class CodeModel(NamedTuple):
-    """What of a stage's code follows from its ops.
+    """The features of a stage's ops that determine its code size.
 
     Attributes:
         kind: of its heaviest op.
@@ -113,7 +113,8 @@ def _step(dim: Dim) -> int:
 
 @dataclass(frozen=True)
 class StageCode:
-    """What a stage's code depends on beside its tile and on what is dynamic.
+    """The features of a stage that determine its code size, except its tile and which extents are
+    dynamic.
 
     Attributes:
         loops: of one of its dispatches: what is not dynamic is the same in all.
@@ -217,7 +218,9 @@ def _product_bodies(
 def _heights(
     total: int, step: int, rows: int, low: int, *, is_open: bool
 ) -> list[tuple[int, bool]]:
-    """The heights of tiles that go along the rows, and whether nothing asks which are there."""
+    """(height, whether all its rows are always in bounds) of each tile that a kernel
+    has code for.
+    """
     if not is_open:
         return [(rows, total % rows == 0)]
     if step % rows == 0 or not low:
@@ -279,7 +282,9 @@ def _window_bodies(
 def _widths(
     total: int, step: int, chunks: int, width: int, *, is_open: bool
 ) -> Iterator[tuple[int, bool]]:
-    """The widths of tiles that go along a window's lanes, and whether they are full."""
+    """(width, whether it is always full) of each tile along a window's lanes that a kernel has code
+    for.
+    """
     if is_open:
         yield chunks * width, True
         if step % (chunks * width):

@@ -126,7 +126,7 @@ def _has_terms_last(contraction: ContractionDims) -> bool:
 
 
 def innermost(type: TensorType) -> int:
-    """The dim of several elements whose neighbours lie together."""
+    """The innermost dim in memory whose extent is not 1; -1 if there is none."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     return wide[-1] if wide else -1
 

@@ -1,5 +1,5 @@
-"""The tile of a contraction on a GPU whose subgroups multiply matrices: how subgroups stand in it,
-and how many matrices each has.
+"""The tile of a contraction by cooperative matrices: how many matrices a subgroup has, and how
+subgroups cover the workgroup's tile.
 
 Owns that choice. Knows nothing of kernels; matrices_gpu.py obeys.
 """
@@ -24,7 +24,7 @@ MOST_IDLE = 0.25
 
 @dataclass(frozen=True)
 class MatrixTile:
-    """A workgroup's tile.
+    """A workgroup's tile of cooperative matrices.
 
     Attributes:
         shape: of a matrix.
@@ -55,7 +55,7 @@ class MatrixTile:
 
 @dataclass(frozen=True)
 class MatrixExtents:
-    """What a tile depends on.
+    """The extents that determine a matrix tile.
 
     Attributes:
         rows, columns: of the result.

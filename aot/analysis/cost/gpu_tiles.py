@@ -1,4 +1,4 @@
-"""A contraction's tile on a GPU: rows and columns of a workgroup, and how its lanes stand.
+"""A contraction's tile on a GPU: the workgroup's rows and columns, and its lanes' arrangement.
 
 Owns the rule by which lanes share sums: a dispatch of few results and long sums would keep few of a
 GPU's lanes busy; and which tiles have what they multiply in shared memory. Knows nothing of
@@ -34,7 +34,7 @@ LEAST_STAGED_ROWS, LEAST_STAGED_COLUMNS = 16, 16
 
 @dataclass(frozen=True)
 class Extents:
-    """What a contraction's tile depends on.
+    """The extents that determine a contraction's tile on a GPU.
 
     Attributes:
         rows, columns: that tiles go along.
@@ -187,13 +187,16 @@ class _Grid:
         return -(-rows // (self.along * self.rows)) * across * others
 
     def is_busy(self, target: Target, shares: int) -> bool:
-        """Whether so many lanes for each sum are more than half of those that keep a GPU busy."""
+        """Whether `shares` lanes for each sum are more than half of the lanes that keep the GPU
+        busy.
+        """
         busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
         return 2 * self.tiles * self.lanes * shares > busy_lanes
 
     def within(self, lanes: int, *, is_balanced: bool = False) -> _Grid | None:
-        """One of at most so many lanes, by halves; None where it would be too narrow. Where it
-        `is_balanced` the longer side is halved, else the rows."""
+        """The grid halved until it has at most `lanes` lanes; None where it would become too
+        narrow. If `is_balanced`, the longer side is halved, else the rows.
+        """
         grid = self
         while grid.lanes > lanes:
             is_high = grid.along * grid.rows >= grid.across * grid.columns

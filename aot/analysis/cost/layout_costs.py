@@ -1,4 +1,4 @@
-"""What an op costs when its operands and results lie in given layouts: the plan's word on layouts.
+"""The cost of an op under given layouts of its operands and results.
 
 In elements moved one at a time, as far as layouts make a difference: lanes that walk memory in step
 share that price. A pure function of call, types and target; unknown dims are assumed.
@@ -99,8 +99,9 @@ class LayoutCosts:
         return POSITION * count / (1 if innermost(result) == 1 else self._lanes(result))
 
     def _lanes(self, type: TensorType) -> int:
-        """How many lanes are at work where they run along the innermost dim of `type`; of a
-        normalisation along what lies side by side: it may be all groups of channels."""
+        """Lanes in use when they run along the innermost dim of `type`; for a norm, along the two
+        innermost.
+        """
         wide = [d for d in memory_order(type) if type.dims[d] != 1]
         is_norm = self.call.record is LAYER_NORM and not self.target.has_workgroups
         along = wide[-2:] if is_norm else wide[-1:]
@@ -144,7 +145,9 @@ class LayoutCosts:
     def _depthwise(
         self, contraction: ContractionDims, type: TensorType, result: TensorType
     ) -> float:
-        """A window of each channel by itself: lanes go along channels, or along lines of planes."""
+        """The cost of a depthwise convolution's reads, whose lanes run along channels or along
+        image rows.
+        """
         reads_channels = innermost(type) == contraction.left.summed
         if reads_channels and innermost(result) == contraction.column:
             return 0.0
@@ -232,13 +235,15 @@ def _around(accesses: Accesses, read: Read) -> list[int]:
 
 
 def lie_alike(a: TensorType, b: TensorType) -> bool:
-    """Whether the dims of both lie in one order."""
+    """Whether two types have their dims in the same order in memory, dims of extent 1 ignored."""
     wide = [d for d in range(a.rank) if a.dims[d] != 1 and b.dims[d] != 1]
     return [d for d in memory_order(a) if d in wide] == [d for d in memory_order(b) if d in wide]
 
 
 def lanes_of_type(target: Target, type: TensorType) -> int:
-    """Lanes that go over elements of `type`; of a GPU's many, those whose accesses are one."""
+    """Elements of `type` that one vector operation processes; on a GPU, lanes whose accesses
+    coalesce.
+    """
     return min(16, lanes_of(target, max(type.dtype.bytes, 4)))
 
 

@@ -93,12 +93,12 @@ class Labelling:
         self.pairs: dict[tuple[int, int], list[int]] = {}
 
     def add(self, thing: int, costs: tuple[int, int]) -> None:
-        """What the labels of one thing cost."""
+        """Adds the costs of the two labels of one item."""
         self.alone[thing][0] += costs[0]
         self.alone[thing][1] += costs[1]
 
     def add_pair(self, first: int, second: int, table: Table) -> None:
-        """What the labels of two things cost together.
+        """Adds the costs of each pair of labels of two items.
 
         Where equal labels cost more than unequal ones the problem is no cut: the unequal ones are
         taken to cost as much.

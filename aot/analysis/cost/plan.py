@@ -41,10 +41,12 @@ from aot.target.model import GpuGeometry, Target
 
 @dataclass(frozen=True)
 class Plan:
-    """Attributes:
-    schedule, lanes, rows, columns, shares, staged: what is recorded of it, see `StageSchedule`.
-    weight: operand that wants `weight_layout`, or -1.
-    flops: arithmetic operations of one run where dims are known, else 0.
+    """How an op would run on a target.
+
+    Attributes:
+        schedule, lanes, rows, columns, shares, staged: what is recorded of it, see `StageSchedule`.
+        weight: operand that wants `weight_layout`, or -1.
+        flops: arithmetic operations of one run where dims are known, else 0.
     """
 
     schedule: Schedule
@@ -59,7 +61,7 @@ class Plan:
 
     @property
     def stage(self) -> StageSchedule:
-        """What of it an executable records, and its kernel obeys."""
+        """The part of the plan that an executable records and its kernel obeys."""
         tile = self.rows, self.columns, self.shares, self.staged
         return StageSchedule(self.schedule, self.lanes, *tile)
 
@@ -220,8 +222,9 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
 
 
 def _is_line(contraction: ContractionDims, target: Target) -> bool:
-    """Whether the right side is one column of integers, whose terms lie side by side as it is: in
-    a panel they would lie between columns that are not there."""
+    """Whether the right side is one column of integers, which stays as it is: packing it would add
+    columns that don't exist.
+    """
     is_one = contraction.n == 1 and contraction.groups == 1 and not contraction.windows
     return is_one and not contraction.accumulator.is_float and not target.has_workgroups
 
@@ -333,8 +336,9 @@ def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flop
 
 
 def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
-    """The register tile of bytes by blocked weights: at most `rows` by `columns`, or a narrow one
-    where registers hold a block's sums and those of all blocks."""
+    """(rows, columns) of the register tile for bytes times blocked weights: at most `rows` by
+    `columns`, narrower where registers must hold a block's sums beside the totals.
+    """
 
     def most(vectors: int, sums: int) -> int:
         """The most rows of `vectors` vectors of columns, `sums` sums each, that registers hold
@@ -367,7 +371,7 @@ def tail_rows(rows: int, columns: int, lanes: int) -> int:
 
 
 def wide_extents(call: Call) -> list[Dim]:
-    """The result's extents other than 1, as they lie in memory."""
+    """The result's extents other than 1, outermost in memory first."""
     result = call.result_types[0]
     return [result.dims[d] for d in memory_order(result) if result.dims[d] != 1]
 
@@ -386,7 +390,7 @@ def _row_bytes(left: Factor) -> int:
 
 
 def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, lanes: int) -> Plan:
-    """Each channel by itself: a window like those of pooling, times weights."""
+    """The plan of a depthwise convolution: windows like those of pooling, with weights."""
     rows, columns = _window_tile(call, target, lanes)
     right = contraction.right
     has_columns_last = memory_order(contraction.result)[-1] == contraction.column
@@ -431,7 +435,8 @@ def _number_or_0(dim: Dim) -> int:
 
 
 def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, gpu: GpuGeometry) -> Plan:
-    """As many lanes a query as leave each of them up to 8 places of a value, and 2 keys a lane.
+    """The plan of attention on a GPU: as many lanes per query as leave each at most 8 elements of a
+    value, and 2 keys a lane.
 
     Workgroups are twice as large as others, so that a key or value that is read serves as many
     queries as one of fewer lanes for each would.
@@ -456,7 +461,7 @@ def _columns_last(right: Factor) -> Layout:
 
 
 def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
-    """Rows and columns of a tile whose lanes go along the result's innermost dim.
+    """(rows, columns) of a window's tile, whose lanes run along the result's innermost dim.
 
     Eight sums side by side hide an addition's latency; rows past the end are wasted. Where nothing
     but neighbours is read, which lie apart, a tile has several lines of each: these come from
@@ -492,7 +497,7 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
 
 
 def sums_words(contraction: ContractionDims) -> bool:
-    """Whether products are summed a word of weights at a time, where these are packed."""
+    """Whether products of packed weights are summed a word of several terms at a time."""
     channels = contraction.channels
     if contraction.right.dtype is DType.BF16 is contraction.left.dtype:
         return isinstance(channels, int) and channels > 1

@@ -1,4 +1,4 @@
-"""What it costs to compute a value where each pass over a row reads it, beside storing it once.
+"""The cost of recomputing a value in each pass over a row, compared with storing it once.
 
 Prices are of one element, in loads of neighbours, on a CPU: a pure function of ops and target that
 fusion asks. Decides nothing.
@@ -45,8 +45,9 @@ class Prices:
 
 
 def operation_cost(e: Expr) -> int:
-    """What an operation costs, in loads of neighbours or instructions of a vector; its operands not
-    counted."""
+    """The cost of an operation without its operands, in loads of contiguous elements or vector
+    instructions.
+    """
     if not isinstance(e, (Unary, Binary)):
         return 1
     if e.op in TRANSCENDENTAL_OPS:
@@ -55,8 +56,9 @@ def operation_cost(e: Expr) -> int:
 
 
 def is_kept(cost: int, again: int) -> bool:
-    """Whether a value of a row that costs so much, and that `again` so many passes want, is stored
-    in scratch by the first one and loaded by them."""
+    """Whether storing a row's value in scratch pays: computing it costs `cost`, and `again` later
+    passes read it.
+    """
     return cost * again > 1 + again
 
 

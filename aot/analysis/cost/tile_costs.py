@@ -1,4 +1,4 @@
-"""What an op costs a core under a tile, where its extents are known and where they are parameters.
+"""The cost of an op on a core under a tile, with known or parametric extents.
 
 Costs are in vector operations, about a cycle each: an estimate, to compare tiles and to say what
 one kernel for several layers loses. Changes nothing; plan.py chooses tiles, kernels obey it.
@@ -103,17 +103,17 @@ class DynamicLoops(NamedTuple):
     outer: bool = False
 
     def with_(self, other: DynamicLoops) -> DynamicLoops:
-        """What is dynamic in either."""
+        """The loops that are dynamic in either."""
         return DynamicLoops(*(a or b for a, b in zip(self, other, strict=True)))
 
     @staticmethod
     def between(a: Loops, b: Loops) -> DynamicLoops:
-        """What is dynamic in a kernel that has both."""
+        """The loops that are dynamic in a kernel that serves both, since their extents differ."""
         return DynamicLoops(*(x != y for x, y in zip(a, b, strict=True)))
 
 
 class KernelModel(NamedTuple):
-    """What there is to know of a kernel beside its tile and its extents.
+    """The features of a kernel that determine its cost, except its tile and extents.
 
     Attributes:
         form: "products", "winograd", "window", "attention", "recurrence", "sort", "scatter" or
@@ -145,7 +145,7 @@ class KernelModel(NamedTuple):
 
     @property
     def unpacking(self) -> int:
-        """Registers that unpacking takes."""
+        """The registers that unpacking weights takes."""
         return UNPACK_REGISTERS if self.is_unpacked else 0
 
     @staticmethod
@@ -203,7 +203,7 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
 
 
 def call_cost(call: Call, target: Target) -> float:
-    """What an op costs in a kernel of its own, in vector operations."""
+    """The cost of an op in a kernel of its own, in vector operations."""
     made = plan(call, target)
     loops, dynamic = loops_of(call, made, {})
     kernel = KernelModel.of(made, target)
@@ -212,7 +212,7 @@ def call_cost(call: Call, target: Target) -> float:
 
 
 def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
-    """The rows and columns that an op's tiles go along, and the terms of its sums."""
+    """(rows, columns, terms of a sum) that an op's tiles run along."""
     if made.schedule is Schedule.WINOGRAD:
         return winograd.extents(call)
     if made.schedule is Schedule.CONTRACTION and call.contraction is not None:
@@ -255,7 +255,7 @@ def _number(dim: Dim, values: Mapping[str, Dim], unknown: int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def cost(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoops) -> float:
-    """What one run costs, in vector operations."""
+    """The cost of one run of a kernel, in vector operations."""
     if kernel.form == "products":
         return _products(kernel, loops, tile, dynamic)
     if kernel.form == "winograd":

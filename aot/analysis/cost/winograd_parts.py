@@ -27,7 +27,7 @@ MOST_PART_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Parts:
-    """A convolution in parts.
+    """A convolution by Winograd's algorithm in three dispatches.
 
     Attributes:
         outputs: along a side of a tile.
@@ -61,8 +61,9 @@ def fits(call: Call, target: Target) -> bool:
 
 
 def ways(call: Call, target: Target, *, stores_half: bool) -> list[Parts]:
-    """In which parts a convolution that `fits` may be done; with `stores_half` only such as round
-    little more than its direct sums."""
+    """The tile sizes with which Winograd's algorithm in three dispatches can do a convolution that
+    `fits`; with `stores_half` only those that round little more than direct sums.
+    """
     gpu = target.gpu
     assert gpu is not None
     if stores_half and any(m.left is DType.F16 for m in gpu.matrices):
@@ -80,7 +81,7 @@ def ways(call: Call, target: Target, *, stores_half: bool) -> list[Parts]:
 
 
 def direct_ns(call: Call, target: Target) -> float:
-    """What the dispatch of a convolution takes."""
+    """Estimated nanoseconds of a convolution's direct dispatch."""
     x, w, gpu = call.operand(0), call.operand(1), target.gpu
     (result,) = call.result_types
     assert gpu is not None
@@ -91,7 +92,9 @@ def direct_ns(call: Call, target: Target) -> float:
 
 
 def parts_ns(call: Call, outputs: int, target: Target) -> float | None:
-    """What the three dispatches of its parts take; None where one stores too much."""
+    """Estimated nanoseconds of the three dispatches of Winograd's algorithm; None where one needs
+    too large a buffer.
+    """
     gpu, matrices = target.gpu, MATRICES[outputs]
     assert gpu is not None
     (result,) = call.result_types

@@ -25,13 +25,15 @@ CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 
 @dataclass(frozen=True)
 class BufferSlice:
-    """Attributes:
-    root: the value whose memory this is: a constant, an input, a dispatch's result, what such
-        results are assembled to, a result of control flow, an argument of a loop's block, or the
-        first `state` op of a variable.
-    binding: the buffer class.
-    output: which output of the function the memory is, for OUTPUTS.
-    offset_bytes: where in the root's memory the value begins.
+    """A part of a buffer in which a value is stored.
+
+    Attributes:
+        root: the value whose memory this is: a constant, an input, a dispatch's result, the value
+            that such results are assembled to, a result of control flow, an argument of a loop's
+            block, or the first `state` op of a variable.
+        binding: the buffer class.
+        output: which output of the function the memory is, for OUTPUTS.
+        offset_bytes: where in the root's memory the value begins.
     """
 
     root: Value
@@ -41,7 +43,7 @@ class BufferSlice:
 
 
 class BufferAssignment:
-    """Where the values of a function's control blocks are stored, found on demand.
+    """The storage of the values in a function's control blocks, computed on demand.
 
     Attributes:
         rows: what a run of a loop makes in its row of what is stacked, and that result of the loop.
@@ -200,7 +202,7 @@ class BufferAssignment:
         return BufferSlice(root, ARENA, -1, offset)
 
     def bindings(self, values: Sequence[Value]) -> tuple[int, ...]:
-        """Buffer classes of `values`."""
+        """The buffer class of each of `values`."""
         return tuple(self.of(v).binding for v in values)
 
 
@@ -236,7 +238,7 @@ def carried_count(loop: Op) -> int:
 
 
 def carried_values(loop: Op) -> list[Carried]:
-    """What a `loop` op carries."""
+    """The carried values of a `loop` op."""
     body = loop.record.body
     assert body is not None
     (block,) = loop.blocks
@@ -247,7 +249,7 @@ def carried_values(loop: Op) -> list[Carried]:
 
 
 def yielded(op: Op, block: Block) -> list[Value]:
-    """What a block of `op` yields that becomes results."""
+    """The values that a block of `op` yields as results."""
     body = op.record.body
     assert body is not None
     return [v for v in block.terminator.operands[len(body.steering) :] if v is not None]

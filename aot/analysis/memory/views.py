@@ -23,7 +23,7 @@ from aot.ops.movement import shortest_group
 
 
 class _Axis(NamedTuple):
-    """A logical dim in memory: so many elements, so far apart.
+    """A logical dim in memory: its extent and stride in elements.
 
     With a `factor` it is stored in pieces of that many elements: `stride` is from piece to piece,
     `inner` from element to element of one.
@@ -39,7 +39,7 @@ Axes = list[_Axis]
 
 
 def memory_order(type: TensorType) -> tuple[int, ...]:
-    """The logical dims of `type` as they lie in memory, outermost first.
+    """The logical dims of `type` in the order of memory, outermost first.
 
     A layout with strides names the order where it isn't the natural one, as strides that are
     parameters of an executable don't show it.
@@ -51,8 +51,9 @@ def memory_order(type: TensorType) -> tuple[int, ...]:
 
 
 def canonical(type: TensorType) -> TensorType:
-    """The type with its layout in the one way to write it: none where it is dense, an order where
-    one says it. Where dims of extent 1 stand makes no difference, and they keep their places."""
+    """The type with its layout in canonical form: none where it is dense, or only an order where
+    that suffices. Positions of dims of extent 1 are kept.
+    """
     axes = None if type.layout is None else _axes(type)
     return type if axes is None else _typed(type, axes)
 
@@ -76,7 +77,7 @@ def view_type(map: IndexMap, type: TensorType, *, may_split: bool = False) -> Te
 
 
 def view_offset(map: IndexMap, type: TensorType) -> Dim:
-    """How many elements of a value of `type` lie before the first one of its view by `map`."""
+    """The offset in elements at which the view by `map` of a value of `type` begins."""
     offset: Dim = 0
     for step in map.steps:
         axes = _axes(type)
@@ -91,7 +92,7 @@ def view_offset(map: IndexMap, type: TensorType) -> Dim:
 
 
 def map_of(op: Op) -> IndexMap | None:
-    """What the op's result is as a map of its only operand, where it is one."""
+    """The index map from the op's result to its only operand, if the op is one; else None."""
     return None if op.record.index_map is None else op.record.index_map(call_of(op))
 
 
@@ -213,7 +214,7 @@ def _dense(extents: Sequence[Dim]) -> Axes:
 
 
 def _typed(type: TensorType, axes: Axes) -> TensorType:
-    """`type` with these dims, its layout in canonical form."""
+    """`type` with the extents and the canonical layout of `axes`."""
     extents = tuple(axis.extent for axis in axes)
     return replace(type, dims=extents, layout=_layout(axes))
 
