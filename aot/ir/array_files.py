@@ -1,4 +1,4 @@
-"""NumPy's .npy and .npz files that a user names: arrays of numbers, all of whose bytes are there.
+"""Reading NumPy's .npy and .npz files, with the header's claims checked against the file's size.
 
 Owns what is said of a file that has none. NumPy allocates what a header claims before it reads, so
 a file of a hundred bytes may ask for terabytes: the claim is compared with the file first.
@@ -35,7 +35,7 @@ def array(path: str | os.PathLike[str], where: str = "") -> Array:
 
 
 def arrays(path: str | os.PathLike[str], where: str = "") -> Array | dict[str, Array]:
-    """The array of a .npy file, or those of a .npz file by their names.
+    """The array of a .npy file, or the arrays of a .npz file by name.
 
     Raises:
         CompileError: it can't be read, or has something else.
@@ -65,7 +65,7 @@ def _entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[str, Array]
 
 
 def _array(stream: IO[bytes], file_bytes: int) -> Array:
-    """The array of a stream of so many bytes."""
+    """The array in a .npy stream of `file_bytes` bytes."""
     version = np.lib.format.read_magic(stream)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,

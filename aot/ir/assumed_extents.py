@@ -1,4 +1,4 @@
-"""What an extent that only the device knows is taken to be, where ways are weighed against others.
+"""Values assumed for extents that are known only at run time, for cost comparisons.
 
 One name a question, so that the guess for one can change without the others. They decide how fast
 code is, never what it computes.

@@ -1,4 +1,4 @@
-"""How an op runs the blocks in it: what goes in, what comes out, and how often.
+"""How an op runs its blocks: block arguments, yielded values, and number of runs.
 
 The one description that verifier, builder, interpreter and alias analysis follow, so that none of
 them knows an op with blocks by its name. Owns no op.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Body:
-    """What an op with blocks does with them.
+    """A description of how an op runs its blocks.
 
     A block's arguments are `given`, then one an operand from number `first` on (the *carried*
     ones). It yields `steering`, then what the op's results are.
@@ -53,12 +53,12 @@ class Body:
         return self.kind == "loop"
 
     def argument_types(self, call: Call) -> tuple[TensorType, ...]:
-        """What each block's arguments must be."""
+        """The types that each block's arguments must have."""
         carried = [t for t in call.operands[self.first :] if t is not None]
         return (*self.given, *carried)
 
     def result_types(self, call: Call, yielded: Sequence[TensorType]) -> list[TensorType]:
-        """The op's results where one block yields values of these types.
+        """The op's result types, given the types that one block yields.
 
         Raises:
             CompileError: it does not yield what the op needs.
@@ -109,6 +109,6 @@ class Body:
 
     @staticmethod
     def _yielded(op: Op, number: int) -> list[Value | None]:
-        """What the blocks yield there; a block that is being made may not have its end yet."""
+        """The values that the blocks yield at position `number`; unfinished blocks are skipped."""
         ends = [b.last for b in op.blocks if b.last is not None and b.last.record.is_terminator]
         return [end.operands[number] for end in ends if number < len(end.operands)]

@@ -36,7 +36,7 @@ _RANGE = re.compile(r"([^:]*):\s*([0-9]*)\s*\.\.\s*([0-9]*)\s*")
 
 @dataclass(frozen=True)
 class WantedDim:
-    """What a user wants of an input's dim.
+    """A user's request for a dim of an input.
 
     Attributes:
         dim: its extent; None keeps what the model says.
@@ -57,8 +57,7 @@ Wanted = Union[Dim, str, None]
 
 
 def parse_wanted(item: Wanted) -> WantedDim:
-    """The dim that a shape's item stands for: `224`, `H`, `32*h`, `?`, `H<=960`, `32<=H<=960`, or
-    in other words `H:..960`, `H:32..960`.
+    """The requested dim that a text such as `224`, `H`, `32*h`, `?`, `H<=960` or `H:32..960` means.
 
     Raises:
         ValueError: `item` is none of these, or its bounds leave nothing.
@@ -76,7 +75,7 @@ def parse_wanted(item: Wanted) -> WantedDim:
 
 
 def _parts(item: str) -> tuple[str, int, int | None]:
-    """A bounded dim's text without its bounds, and these."""
+    """(text of the dim, lower bound, upper bound) of a bounded dim's text."""
     unclear = ValueError(f"{item!r} is no dim, expected {SYNTAX}")
     found = _RANGE.fullmatch(item)
     if found is not None:

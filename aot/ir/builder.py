@@ -27,7 +27,7 @@ OperandLike = Union[Value, np.ndarray[Any, Any], np.generic, int, float, bool, N
 
 
 def parse_type(text: TypeLike) -> TensorType:
-    """The type that `text` such as "f32[N, 3]" names; a TensorType is given back.
+    """The type that a text such as "f32[N, 3]" means; a TensorType is returned as it is.
 
     Raises:
         CompileError: `text` is no type.

@@ -42,8 +42,9 @@ def attrs_key(op: Op) -> Hashable:
 
 
 def body_key(function: Function) -> Hashable:
-    """A key of what a function computes and where its buffers are: ops, with operands by number,
-    attributes, types and bindings. Names don't count, its own and those of values."""
+    """A key that is equal for functions that compute the same from the same buffers; names don't
+    count.
+    """
     numbers = {arg: n for n, arg in enumerate(function.inputs)}
     ops: list[Hashable] = []
     for op in function.block:

@@ -1,4 +1,4 @@
-"""What a contraction is: the roles that the dims of its operands and its result play.
+"""Contractions: the roles of their operands' and results' dims.
 
 A contraction multiplies elements of two operands and sums the products. Its record says once which
 dims do what (`OpRecord.contraction`), and everything that plans, prices, packs or merges
@@ -45,13 +45,13 @@ class Window:
 
     @property
     def is_padded(self) -> bool:
-        """Whether a tap may lie outside of the left side."""
+        """Whether a tap may be outside of the left side."""
         return self.begin != 0 or self.end != 0
 
 
 @dataclass(frozen=True)
 class Scales:
-    """How a factor's stored numbers become those that are meant: `(stored - zero_point) * scale`.
+    """Quantisation of a factor: a stored number means `(stored - zero_point) * scale`.
 
     Attributes:
         operand: number of the operand that holds the scales.
@@ -137,12 +137,12 @@ class ContractionDims:
 
     @property
     def n(self) -> Dim:
-        """Columns of a group."""
+        """Columns per group."""
         return floor_divide(self.result.dims[self.column], self.groups)
 
     @property
     def k(self) -> Dim:
-        """Terms of a sum."""
+        """Terms per sum."""
         return product([self.channels, *(w.kernel for w in self.windows)])
 
     @property
@@ -180,21 +180,21 @@ class ContractionDims:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether a group has one column or one channel: lanes then go along groups."""
+        """Whether each group has one column or one channel, so that lanes run along groups."""
         return self.groups != 1 and (self.n == 1 or self.channels == 1)
 
     @property
     def row_axis(self) -> int:
-        """The result's dim that the rows of a tile go along: the innermost that has several."""
+        """The result dim that a tile's rows run along: the innermost of several rows."""
         slid = tuple(window.axis for window in self.windows) or self.rows
         wide = [d for d in slid if self.result.dims[d] != 1]
         return wide[-1] if wide else slid[-1]
 
     @property
     def tile_extents(self) -> tuple[Dim, Dim]:
-        """Rows and columns that register tiles go along: windows of several taps, or that skip rows
-        of the left side, one row of the result at a time, all else over all rows that lie on from
-        each other."""
+        """(rows, columns) that register tiles run along: one image row at a time for windows with
+        several taps or strides; all contiguous rows otherwise.
+        """
         if not self.windows:
             return self.m, self.n
         if not self.is_pointwise or any(window.stride != 1 for window in self.windows):

@@ -51,8 +51,9 @@ def limit(dim: DimExpr, most: Dim, reason: str) -> Assumption | None:
 
 
 def limits_of(names: Iterable[str], assumptions: Iterable[Assumption]) -> dict[str, Dim]:
-    """What the symbols `names` are at most, as assumptions say; one that nothing limits is not
-    there. Limits may have symbols among `names` themselves."""
+    """Upper bounds of the symbols `names` from assumptions; symbols without one are left out.
+    Bounds may contain symbols among `names`.
+    """
     wanted = set(names)
     found: dict[str, Dim] = {}
     for assumption in assumptions:
@@ -122,7 +123,7 @@ class Largest:
         return bool(self.names) and not self.names.isdisjoint(symbols(dim))
 
     def largest(self, dim: Dim) -> Dim | None:
-        """A dim without such symbols that is never less than `dim`; None where nothing says one."""
+        """An upper bound of `dim` without data-dependent symbols; None if there is none."""
         if not self.is_given(dim):
             return dim
         if dim not in self._known:
@@ -188,8 +189,9 @@ def _dim(atom: Atom) -> DimExpr:
 
 
 def unlimited(function: Function) -> dict[str, Op]:
-    """The `extent` ops of the symbols of which nothing says how large they can be, by symbol: those
-    that others follow from. Where each follows from another, all of them."""
+    """The `extent` ops, by symbol, of symbols without an upper bound from which others follow; all
+    of them where they follow from each other.
+    """
     given = Largest.of(function)
     found = {
         name: op for name, op in extents_of(function).items() if given.largest(symbol(name)) is None

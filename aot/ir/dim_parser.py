@@ -130,7 +130,7 @@ class _Parser:
 
 
 def _nesting(dim: Dim) -> int:
-    """How deep floor divisions and extrema stand in one another."""
+    """The nesting depth of floor divisions and extrema in a dim."""
     if isinstance(dim, int):
         return 0
     deepest = 0

@@ -1,4 +1,4 @@
-"""Quotients of dims: what floats that are computed from extents stand for.
+"""Ratios of dims, which represent floats computed from extents.
 
 Exporters compute extents in floats, as in ceil(H / 2). A ratio is exact, and stands for a float
 only where rounding cannot change what its floor or ceiling is: factors are few powers of two, and
@@ -150,12 +150,12 @@ def map_ratios(op: str, *arrays: Array) -> Array:
 
 
 def as_ratios(x: Array) -> Array:
-    """Dims as floats."""
+    """An array of dims as ratios."""
     return ds.object_array([ratio_of(v) for v in x.flat], x.shape)
 
 
 def truncated(x: Array) -> Array:
-    """Ratios as integers.
+    """Ratios truncated to integers.
 
     Raises:
         UndecidedError: the sign of one is not known.

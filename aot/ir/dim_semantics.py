@@ -1,4 +1,4 @@
-"""What comparisons, divisions and extrema mean on arrays whose elements are dims.
+"""Comparisons, divisions and extrema on arrays of dims.
 
 Used by reference functions of ops that compute with shapes. An answer is given where it holds for
 every value of the symbols (which are never negative, and within the bounds of `assuming`); else
@@ -23,8 +23,8 @@ _BOUNDS: ContextVar[Mapping[str, dims.Interval]] = ContextVar("bounds", default=
 
 
 class Taken:
-    """What quotients may take for granted where that is not known: that symbols are at least 1,
-    and that what is divided is not negative.
+    """The assumptions that divisions may make where signs are unknown: symbols are at least 1, and
+    dividends are not negative.
 
     Attributes:
         allowed: the names of these symbols, of which alone that may be what is divided.

@@ -35,7 +35,7 @@ MOST_DOUBLINGS = 16  # of a guess that is too short for an extent
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named non-negative integer, such as an input's unknown extent."""
+    """A named non-negative integer, such as an input's open extent."""
 
     name: str
 
@@ -47,7 +47,9 @@ class Symbol:
 
 
 class _Written:
-    """What has a canonical text, which is made once: it orders terms, and is the hash."""
+    """A base class of dims with a canonical text, which is computed once, orders terms, and is
+    hashed.
+    """
 
     _text: str
 
@@ -219,7 +221,7 @@ def _make(terms: Mapping[Monomial, int], constant: int) -> Dim:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[object, ...]]]:
-    """What orders the terms of a sum."""
+    """The sort key of a sum's term."""
     return -len(term[0]), [atom.key() for atom in term[0]]
 
 
@@ -257,7 +259,7 @@ def _depth(atom: Atom) -> int:
 
 
 def add(a: Dim, b: Dim) -> Dim:
-    """`a + b`."""
+    """The canonical form of `a + b`."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     if isinstance(b, int):
@@ -311,7 +313,7 @@ def _scale(dim: DimExpr, factor: int) -> Dim:
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
-    """`a * b`, expanded.
+    """The canonical, expanded form of `a * b`.
 
     Raises:
         OversizedDimError: it is longer than an expression may be.
@@ -440,7 +442,7 @@ def maximum(*dims: Dim) -> Dim:
 
 
 def minimum(*dims: Dim) -> Dim:
-    """The smallest of `dims`."""
+    """The canonical form of the smallest of `dims`."""
     return _extremum(False, dims)
 
 
@@ -485,7 +487,7 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
 
 
 def _bounds(dim: Dim, known: Mapping[str, Interval], found: dict[Atom, Interval]) -> Interval:
-    """As `bounds`; what was found of atoms, which dims share, is kept in `found`."""
+    """`bounds` of a dim; intervals of atoms, which dims share, are kept in `found`."""
     if isinstance(dim, int):
         return dim, dim
     low: int | None = dim.constant
@@ -601,7 +603,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 
 
 def narrow(dim: Dim, known: Mapping[str, Interval]) -> Dim:
-    """`dim` without what the bounds of its symbols decide, such as the minimum in `min(H, 960)`."""
+    """`dim` simplified by its symbols' bounds, which may decide the minimum in `min(H, 960)`."""
     if isinstance(dim, int):
         return dim
     low, high = bounds(dim, known)
@@ -644,8 +646,9 @@ def estimate(dim: Dim, unknown: int) -> int | None:
 
 
 def guess(extents: Iterable[Dim], unknown: int) -> int:
-    """What to estimate symbols as: the first doubling of `unknown` that makes all of `extents` at
-    least 1, as a length shorter than one window has no frames, or the largest that is tried."""
+    """The value to estimate symbols with: `unknown`, doubled until all of `extents` are at least 1,
+    as a length shorter than a window has no frames.
+    """
     found = unknown
     for extent in extents:
         while not isinstance(extent, int) and found < unknown << MOST_DOUBLINGS:
@@ -662,7 +665,7 @@ def symbols(dim: Dim) -> set[str]:
 
 
 def _symbols(dim: DimExpr) -> frozenset[str]:
-    """As `symbols`; found once for each expression."""
+    """The symbols of an expression, computed once."""
     found: frozenset[str] | None = dim.__dict__.get("_symbols")
     if found is None:
         names: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a function's assumptions make equal: dims, and types whose dims differ only in writing.
+"""Equalities that follow from a function's assumptions, between dims and between types.
 
 Owns the solving of assumptions for symbols. Never changes a function.
 """
@@ -26,7 +26,7 @@ from aot.ir.types import TensorType
 
 
 def difference(a: Dim, b: Dim) -> Dim:
-    """`a - b`."""
+    """The canonical form of `a - b`."""
     return add(a, multiply(b, -1))
 
 

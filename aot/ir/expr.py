@@ -258,7 +258,7 @@ Expr = Union[
 
 
 def const(value: float | int | bool, dtype: DType) -> Const:
-    """A literal of `dtype`."""
+    """A literal of type `dtype`."""
     return Const(dtype, value)
 
 
@@ -400,7 +400,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    """Direct subexpressions."""
+    """The direct subexpressions of `e`."""
     found = _CHILDREN.get(type(e))
     return () if found is None else found(e)
 
@@ -468,7 +468,7 @@ def transform(
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """`e` with variables replaced; expressions that have one memo go on sharing nodes."""
+    """`e` with variables replaced by `values`; calls with one `memo` share result nodes."""
     return transform(e, lambda x: values.get(x) if isinstance(x, Var) else None, memo)
 
 

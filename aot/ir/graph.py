@@ -79,7 +79,9 @@ class ConstantData:
 
     @property
     def bytes(self) -> memoryview:
-        """Little-endian bytes as the module stores them; on most machines those of the array."""
+        """The elements as the little-endian bytes that a module stores; usually a view of the
+        array.
+        """
         stored = self.array.astype(self.array.dtype.newbyteorder("<"), copy=False)
         return stored.reshape(-1).view(np.uint8).data  # bfloat16 is no buffer of its own
 
@@ -198,7 +200,7 @@ class Op:
 
     @property
     def result(self) -> Value:
-        """The only result."""
+        """The op's only result."""
         if len(self.results) != 1:
             raise InternalError(f"op {self.name} has {len(self.results)} results, expected one")
         return self.results[0]
@@ -301,7 +303,7 @@ class Listener:
     def op_created(self, op: Op) -> None: ...
 
     def op_erased(self, op: Op) -> None:
-        """Before the op goes."""
+        """Called before `op` is erased."""
 
     def operand_changed(self, op: Op, index: int, old: Value | None) -> None: ...
 

@@ -65,8 +65,10 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class IndexMap:
-    """Attributes:
-    steps: from the operand to the result; none is the identity.
+    """A map from the elements of a result to those of an operand.
+
+    Attributes:
+        steps: from the operand to the result; none is the identity.
     """
 
     steps: tuple[Step, ...] = ()
@@ -87,7 +89,7 @@ class IndexMap:
         return make_map((*self.steps, *other.steps), operand)
 
     def result_dims(self, operand: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Dims of the result."""
+        """The dims of the map's result for an operand of these dims."""
         found = tuple(operand)
         for step in self.steps:
             found = step_dims(step, found)
@@ -141,8 +143,9 @@ def transposed(perm: Sequence[int]) -> IndexMap:
 
 
 def make_map(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
-    """`steps` in normal form: identity steps are removed, neighbours of a kind are combined, and so
-    are transposes with reshapes between them, where dims can be told apart."""
+    """The index map of `steps` in normal form: without identities, and with neighbouring steps of a
+    kind combined.
+    """
     found = _joined(steps, operand)
     first, dims = 0, tuple(operand)
     while first < len(found):
@@ -245,7 +248,7 @@ def _quotient(a: Dim, b: Dim) -> Dim | None:
 def _transposing(
     flat: Sequence[int], extents: Sequence[Dim], operand: Sequence[Dim], result: tuple[Dim, ...]
 ) -> list[Step]:
-    """Steps that bring pieces, numbered in the operand's order, into the order `flat`."""
+    """Steps that permute pieces of the operand, numbered in its order, into the order `flat`."""
     if list(flat) == sorted(flat):
         return [Reshape(result)]
     runs: list[list[int]] = []  # pieces that stay neighbours need not be told apart
@@ -276,7 +279,7 @@ def step_dims(step: Step, operand: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def inverse_permutation(perm: Sequence[int]) -> tuple[int, ...]:
-    """Where each position went."""
+    """The inverse of permutation `perm`."""
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 

@@ -32,7 +32,7 @@ _PART_BYTES = 1 << 20
 
 
 class NoFileError(OSError):
-    """What is there is no regular file; `strerror` says what it is."""
+    """The path is not a regular file; `strerror` says what it is."""
 
 
 def opened(path: str | os.PathLike[str]) -> io.BufferedReader:

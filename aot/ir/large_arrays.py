@@ -1,4 +1,4 @@
-"""Where the elements of large arrays are: in memory up to a bound, beyond it in temporary files.
+"""Storage of large arrays: in memory up to a bound, beyond it in temporary files.
 
 The constants of a language model may be larger than memory. What is in a file leaves memory with
 `forget` and comes back when it is read. A file has no name, so that it is gone with its array.
@@ -71,7 +71,9 @@ def frozen(array: Array) -> Array:
 
 
 def kept(array: Array) -> Array:
-    """A dense array of these elements that nobody can change: itself where it is one."""
+    """An immutable dense array with the same elements: the array itself if it is one,
+    else a copy.
+    """
     base = _base(array)
     is_frozen = isinstance(base, bytes | _File) or (
         isinstance(base, np.ndarray) and not base.flags.writeable
@@ -109,7 +111,7 @@ def parts(data: Data) -> Iterator[memoryview]:
 
 
 def is_same(one: Data, other: Data) -> bool:
-    """Whether bytes are equal."""
+    """Whether two byte buffers are equal."""
     if one is other or len(one) != len(other):
         return one is other
     pairs = zip(parts(one), parts(other), strict=True)
@@ -125,7 +127,7 @@ def forget(data: Any) -> None:
 
 
 def _file(size: int) -> _File | None:
-    """A new file of so many bytes; None where there is no room for it."""
+    """A new temporary file of `size` bytes; None where the disk has no room."""
     try:
         with tempfile.TemporaryFile(prefix="aotc-") as file:
             if hasattr(os, "posix_fallocate"):  # a full disk is known now, not at a store
@@ -138,7 +140,7 @@ def _file(size: int) -> _File | None:
 
 
 def _base(data: Any) -> Any:
-    """What owns the memory of an array that nobody can change; else an array that is writable."""
+    """The object that owns the memory of an immutable array; a writable array itself."""
     while True:
         if isinstance(data, np.ndarray) and data.base is not None and not data.flags.writeable:
             data = data.base

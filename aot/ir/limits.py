@@ -24,7 +24,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def limit_of(model_bytes: int, given_mib: int) -> int:
-    """The bytes that an import of so many may take; 0 MiB is the default."""
+    """The bytes that importing a model of `model_bytes` may take; `given_mib` 0 is the default."""
     return given_mib << 20 if given_mib else FACTOR * model_bytes + FREE_BYTES
 
 
@@ -45,7 +45,7 @@ class Limit:
         self._former: tuple[int, int] | None = None
 
     def extend(self, model_bytes: int) -> None:
-        """Counts bytes of the model in that lie in another file."""
+        """Counts further bytes of the model, which are in another file."""
         if self._grows:
             self.most_bytes += FACTOR * model_bytes
             if self._former is not None:
@@ -95,8 +95,9 @@ def most_inflated(file_bytes: int) -> int:
 
 @contextmanager
 def enforced(most_bytes: int) -> Iterator[None]:
-    """Work that takes at most so many bytes beyond what the process has, else a MemoryError; where
-    the system can tell, as with imports."""
+    """A context that may allocate at most `most_bytes` beyond what the process has, else raises a
+    MemoryError, where the system supports that.
+    """
     limit = Limit(most_bytes, grows=False)
     try:
         limit.begin()
@@ -133,7 +134,9 @@ def limited(model_bytes: int, given_mib: int, where: str = "") -> Iterator[None]
 
 
 def _data_bytes() -> int:
-    """What the process has of its own that the system's limit counts; 0 where that is not told."""
+    """The process's data bytes that the system's limit counts; 0 where the system does not report
+    them.
+    """
     with suppress(OSError, ValueError, StopIteration):
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
         line = next(line for line in lines if line.startswith("VmData:"))

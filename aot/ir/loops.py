@@ -31,7 +31,9 @@ def most_runs(op: Op, trip_count: int | None = None) -> int | None:
 
 
 def too_many_runs(op: Op) -> tuple[str, str]:
-    """What is said of one more run than that, before and behind the number."""
+    """(text before the number of iterations, text after it) of the error for a loop that exceeds
+    its limit.
+    """
     name = op.origin or op.name
     return f"{name}: its condition has not ended it after ", (
         f" runs; if it does end, allow it more with --max {name}=N"

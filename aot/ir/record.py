@@ -1,4 +1,5 @@
-"""What an op is: one record, from which verifier, parser, docs, interpreter and tests derive.
+"""Op records: the one definition of an op, from which verifier, parser, docs, interpreter and tests
+derive.
 
 Owns the record's form and the registry. Importing aot.ops fills it, a file a family; no other
 place lists ops by name.
@@ -42,7 +43,7 @@ BOOL = _of_kind(DTypeKind.BOOL)
 
 
 class Kind(Enum):
-    """What sort of work an op is; passes and the plan ask this, never an op's name.
+    """The kind of an op's work; passes and the plan depend on it and not on op names.
 
     STRUCTURE: constants, returns, dispatches, control.
     VIEW: the result is the operand's bytes under another type.
@@ -87,11 +88,13 @@ _HANDWRITTEN = (Kind.RECURRENCE, Kind.SCAN, Kind.SCATTER, Kind.SORT, Kind.ATTENT
 
 @dataclass(frozen=True)
 class Operand:
-    """Attributes:
-    kind: "required", "optional" (may be None) or "variadic" (last, one or more).
-    same_as: name of an operand whose dtype this one must have.
-    is_mixed: variadic operands may differ in dtype.
-    clamps: an integer beyond a narrower dtype means what that dtype's last value means.
+    """A declared operand of an op.
+
+    Attributes:
+        kind: "required", "optional" (may be None) or "variadic" (last, one or more).
+        same_as: name of an operand whose dtype this one must have.
+        is_mixed: variadic operands may differ in dtype.
+        clamps: an integer beyond a narrower dtype means what that dtype's last value means.
     """
 
     name: str
@@ -177,7 +180,7 @@ class Need:
 
     @property
     def room(self) -> Dim:
-        """What is not negative then."""
+        """The difference that must not be negative."""
         return dims.add(self.most, dims.multiply(self.least, -1))
 
 
@@ -231,7 +234,7 @@ class Call:
 
     @property
     def contraction(self) -> ContractionDims | None:
-        """What the dims of the operands do, if the op is a contraction."""
+        """The roles of the call's dims, if it is a contraction; else None."""
         return None if self.record.contraction is None else self.record.contraction(self)
 
     def has(self, index: int) -> bool:
@@ -315,7 +318,7 @@ class count_shape_rules:  # noqa: N801 - used like a function
 
 @dataclass(frozen=True)
 class OpRecord:
-    """An op.
+    """The definition of an op.
 
     Attributes:
         infer: shape rule: result types from a checked Call.
@@ -406,7 +409,7 @@ class OpRecord:
 
     @property
     def is_isolated(self) -> bool:
-        """Whether blocks of such an op see their arguments and nothing else."""
+        """Whether blocks of the op can use only their own arguments."""
         return self.body is not None and self.body.is_isolated
 
     def call(
@@ -516,7 +519,7 @@ def register(record: OpRecord) -> OpRecord:
 
 
 def effects_problem(record: OpRecord) -> str:
-    """What a record says of its effects that can't be so; "" if it can."""
+    """Why a record's declared effects are inconsistent; "" if they are not."""
     is_variadic = bool(record.operands) and record.operands[-1].kind == "variadic"
     named = [*record.writes, *(() if record.view_of is None else (record.view_of,))]
     if any(n < 0 or (n >= len(record.operands) and not is_variadic) for n in named):
@@ -552,7 +555,7 @@ def lookup(name: str) -> OpRecord:
 
 
 def contraction_of(op: Op) -> ContractionDims | None:
-    """What the dims of a contraction do; None for other ops, of which no operand is looked at."""
+    """The roles of a contraction op's dims; None for other ops."""
     return None if op.record.contraction is None else call_of(op).contraction
 
 

@@ -255,5 +255,7 @@ def _insert_operand(op: Op, index: int, value: Value) -> None:
 
 
 def insert_constant(rewriter: Rewriter, data: ConstantData, origin: str = "") -> Value:
-    """A constant at the insertion point. What it holds has a type: no shape rule is asked."""
+    """Inserts a constant at the insertion point; no shape rule is called, since the data has a
+    type.
+    """
     return rewriter.insert(Op(CONSTANT, [], {"value": data}, [data.type], (), origin)).result

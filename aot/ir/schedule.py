@@ -18,7 +18,7 @@ QUAD = 4
 
 
 def word_terms(dtype: DType) -> int:
-    """How many elements of a dtype lie in such a word."""
+    """Elements of a dtype in one word of a dot product."""
     return DOT_GROUP // dtype.bytes
 
 

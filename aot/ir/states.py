@@ -69,7 +69,7 @@ class StateVariable:
         return extents.add(self.next_length, extents.multiply(self.leaving, -1))
 
     def full_message(self, needed: int | str) -> str:
-        """What a user reads where a run would need more than there is."""
+        """The user's message for a run that would exceed the state's capacity."""
         return (
             f'state "{self.name}" holds at most {self.capacity} of {needed} along dim '
             f"{self.axis}; reset the program"
@@ -77,7 +77,7 @@ class StateVariable:
 
 
 def state_variables(function: Function) -> list[StateVariable]:
-    """The function's state variables, in the order in which their first ops stand."""
+    """The function's state variables, in the order of their first ops."""
     ops: dict[str, list[Op]] = {}
     for op in function.walk():
         if op.record.is_state:

@@ -35,7 +35,7 @@ class DTypeKind(Enum):
 
 @dataclass(frozen=True)
 class DTypeFacts:
-    """What is known of an element type, whatever it is computed on.
+    """Facts about an element type, on any target.
 
     Attributes:
         bits: of an element in memory; a bool takes a byte, 0 or 1.
@@ -207,12 +207,14 @@ class DType(Enum):
 
     @property
     def widens_to(self) -> DType | None:
-        """The dtype of 32 bits that stands for it where a target has no arithmetic in it."""
+        """The 32-bit dtype in which a target without arithmetic in this dtype computes; None if
+        there is none.
+        """
         return DType(self.facts.widens_to) if self.facts.widens_to else None
 
     @property
     def narrows_to(self) -> DType | None:
-        """The dtype of 32 bits that stands for one of more."""
+        """The 32-bit dtype that replaces this wider one; None if there is none."""
         return DType(self.facts.narrows_to) if self.facts.narrows_to else None
 
     @property
@@ -231,7 +233,9 @@ class DType(Enum):
         return self.bits // self.part.bits
 
     def is_loaded_as(self, wide: DType) -> bool:
-        """Whether a load of such an element widens it to `wide` at no cost worth storing it for."""
+        """Whether loads widen an element to `wide` at no cost that would justify storing it
+        widened.
+        """
         return bool(self.facts.loads_as == wide.value)
 
     @staticmethod
@@ -255,7 +259,7 @@ _FROM_NUMPY = {d.facts.numpy: d for d in DType if d.is_stored}
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a tensor lie.
+    """The layout of a tensor's elements in memory.
 
     Attributes:
         splits: (dim, factor) pairs: the logical dim becomes two physical ones, outer and inner of
@@ -320,7 +324,7 @@ class Layout:
 
 
 def _split_of(text: str) -> tuple[int, Dim]:
-    """`dim/factor`."""
+    """Parses `dim/factor`."""
     from aot.ir.dim_parser import parse as parse_dim
 
     dim, _, factor = text.partition("/")
@@ -376,7 +380,7 @@ class TensorType:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The dims as ints.
+        """The dims as ints, for a static type.
 
         Raises:
             ValueError: a dim is symbolic.
@@ -423,8 +427,9 @@ class TensorType:
 
     @property
     def problem(self) -> str | None:
-        """What no type may be: a negative extent, known extents that make more than MAX_BYTES, or a
-        layout that does not fit the dims."""
+        """Why the type is invalid: a negative extent, more than MAX_BYTES, or a layout that does
+        not fit the dims; None if it is valid.
+        """
         known = [d for d in self.dims if isinstance(d, int)]
         if min(known, default=0) < 0:
             return "an extent is negative"
@@ -455,8 +460,9 @@ class TensorType:
         return tuple(extents[d] for d in order)
 
     def lies_as(self, other: TensorType) -> bool:
-        """Whether elements lie as those of `other`, which has the same dims, do: layouts are equal,
-        or differ in that one says which strides it has."""
+        """Whether elements have the same places in memory as those of `other`, a type of the same
+        dims: layouts are equal, or differ only in stating strides.
+        """
         mine, theirs = self.layout or _DENSE, other.layout or _DENSE
         if mine == theirs or mine.splits or theirs.splits or mine.order != theirs.order:
             return mine == theirs
@@ -519,7 +525,7 @@ def _split(
 
 
 def to_logical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any, Any]:
-    """The inverse of `to_physical`."""
+    """The logical array of a physical one; the inverse of `to_physical`."""
     layout = type.layout or _DENSE
     order = layout.order or tuple(range(array.ndim))
     array = array.transpose(np.argsort(order))

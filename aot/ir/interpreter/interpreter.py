@@ -32,10 +32,10 @@ class Disturbance(Protocol):
     """Changes what ops read and give, to see what becomes of it."""
 
     def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
-        """What `op` reads, in place of its operands."""
+        """The arrays that `op` reads, in place of its operands."""
 
     def after(self, op: Op, results: list[Array]) -> list[Array]:
-        """What `op` gives, in place of its results."""
+        """The arrays to use in place of `op`'s results."""
 
 
 def run(
@@ -92,7 +92,7 @@ def run(
 
 
 def _updated(function: Function, arrays: Sequence[Array], results: list[Array]) -> list[Array]:
-    """The results, those that update an input written there as well."""
+    """The results, after those that update an input in place are also written into its array."""
     if function.updates:
         results = [np.array(r) for r in results]  # one may be an input's array itself
         inputs = {v.name: a for v, a in zip(function.inputs, arrays, strict=True)}
@@ -104,7 +104,7 @@ def _updated(function: Function, arrays: Sequence[Array], results: list[Array]) 
 
 
 def _lengths(growing: Sequence[StateVariable], states: States) -> dict[str, int]:
-    """What the symbols of growing variables are before a run."""
+    """The values of growing states' length symbols before a run."""
     found: dict[str, int] = {}
     for variable in growing:
         symbol, length = str(variable.length), 0
@@ -176,7 +176,7 @@ def _input_name(value: Value) -> str:
 def bind_symbols(
     function: Function, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """What the function's symbols are when its inputs have `shapes`; all of them are checked.
+    """The values of the function's symbols for inputs of these shapes, all of which are checked.
 
     Raises:
         CompileError: a shape does not fit, a symbol stays unknown, or an assumption is false.
@@ -315,7 +315,7 @@ class _Frame:
         return np.asarray(kept)
 
     def store(self, array: Array) -> Any:
-        """What a value with these elements is kept as."""
+        """The object that represents a value with these elements in a frame."""
         return array
 
     def run(self, block: Block, arguments: Sequence[Any]) -> list[Any]:

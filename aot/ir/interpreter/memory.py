@@ -33,7 +33,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value's elements are.
+    """The memory of a value's elements.
 
     Attributes:
         buffers: what they are in; other places may share it.

@@ -29,7 +29,8 @@ _OPERATORS = frozenset({"+", "-", "*", "//"})
 
 
 def read_blobs(tokens: Tokens) -> dict[str, bytes | None]:
-    """Contents of the blobs that stand between functions, by digest; None where left out.
+    """Contents of the blobs at the end of a text, by digest; None for elided ones. They are read
+    first, since constants need them.
 
     Blobs stand at the end but constants need them, so that they are read first.
     """
@@ -83,7 +84,7 @@ class AttrParser:
             tokens.string("the blob's base64 in quotes")
 
     def function_name(self) -> str:
-        """`@name` or `@"any name"`."""
+        """Parses `@name` or `@"any name"`."""
         self.tokens.expect("@")
         if self.tokens.kind == "string":
             return self.tokens.string()

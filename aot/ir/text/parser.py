@@ -155,7 +155,7 @@ class _FunctionParser:
         return Strings(table=self.texts("a string in quotes"), names=names)
 
     def texts(self, what: str) -> tuple[str, ...]:
-        """`[TEXT, ...]`"""
+        """Parses `[TEXT, ...]`."""
         found: list[str] = []
         self.tokens.expect("[")
         while not self.tokens.take("]"):
@@ -243,7 +243,7 @@ class _FunctionParser:
                 tokens.expect(",")
 
     def body(self, block: Block) -> None:
-        """`{ op... }`"""
+        """Parses `{ op... }` into `block`."""
         tokens = self.tokens
         self.depth += 1
         if self.depth > MAX_BLOCK_DEPTH:

@@ -29,7 +29,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def print_module(module: Module, *, elide_blobs: bool = False) -> str:
-    """The module's text.
+    """The text form of a module.
 
     With `elide_blobs` contents of large constants are left out, for reading; such text does not
     parse.
@@ -195,7 +195,9 @@ class _Printer:
         raise InternalError(f"{value!r} of type {type(value).__name__} is no attribute")
 
     def data(self, data: ConstantData) -> str:
-        """Elements as they lie in memory; a repeated one once; many by digest."""
+        """The text of constant data in memory order: a repeated element once, many elements by
+        digest.
+        """
         flat = data.array.reshape(-1)
         if flat.size and _is_printable(flat):
             if flat.size > 1 and _is_splat(flat):

@@ -73,7 +73,7 @@ class Tokens:
         return CompileError(f"{prefix}line {line}, column {column}: {message}")
 
     def expected(self, wanted: str, at: int | None = None) -> CompileError:
-        """The error that something else stands at token `at` (the next one)."""
+        """The error that `wanted` was expected at token `at` (default: the next one)."""
         at = self.at if at is None else at
         found = "the end of the text" if self.kinds[at] == END else repr(_short(self.texts[at]))
         return self.error_at(self.starts[at], f"{wanted}, found {found}")
@@ -88,7 +88,7 @@ class Tokens:
 
     @property
     def word(self) -> str:
-        """The next token's text."""
+        """The text of the next token."""
         return self.texts[self.at]
 
     def peek(self, ahead: int = 1) -> str:
