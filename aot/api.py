@@ -85,7 +85,7 @@ class CompiledModule:
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Options of a compile that go together; each field is an option of the same meaning.
+    """A group of related compile options; each field has the meaning of the option.
 
     Raises:
         CompileError: an option is of another type, or out of range.
@@ -100,7 +100,7 @@ class OptionGroup:
 
     @classmethod
     def names(cls) -> dict[str, str]:
-        """The options' own names by those of the fields."""
+        """Option name by field name."""
         return {f.name: f.metadata.get("option", f.name) for f in fields(cls)}
 
     def options(self) -> dict[str, Any]:

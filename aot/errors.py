@@ -30,12 +30,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A name, or something else that stands in one line: its line ends and tabs are escaped too."""
+    """A text escaped so that it prints in one line: line ends and tabs too."""
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escaped, text)
 
 
 def of_facts(facts: Any) -> Any:
-    """Facts as JSON has them, their keys and texts as `one_line` has these."""
+    """Facts as JSON values, with keys and texts escaped by `one_line`."""
     if isinstance(facts, str):
         return one_line(facts)
     if isinstance(facts, Mapping):
@@ -153,7 +153,7 @@ def advice(subject: str, *, writes: bool = False) -> Iterator[None]:
 
 
 class CacheWarning(UserWarning):
-    """Compiled code is not kept or not found; the compile goes on and takes longer."""
+    """Warns that the cache of compiled code can't be used; the compile goes on and takes longer."""
 
 
 class TuningWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""What a caller may ask of a compile, as one typed record, and how it hears of the progress.
+"""The options of a compile, as one typed record, and the callback of its progress.
 
 Owns the options' meaning, their checks that need no model, and what the command line, a batch file
 and the documentation need to know of each: all of them are made from `OPTIONS`. Reads no
@@ -32,7 +32,7 @@ A stage begins with its first call; the next stage's first call ends it.
 
 @dataclass(frozen=True)
 class Kind:
-    """What values an option takes.
+    """The kind of values that an option takes.
 
     Attributes:
         name: by which the command line and batch files find how they spell such values.
@@ -515,8 +515,9 @@ def check_entry_name(name: str) -> None:
 
 
 def check_entry_names(names: Iterable[tuple[str, str]]) -> None:
-    """Raises a CompileError unless entry points, of files or models with these labels, may be
-    called so together."""
+    """Raises a CompileError unless these (label, entry point name) pairs have distinct, valid
+    names.
+    """
     owners: dict[str, str] = {}
     for label, name in names:
         check_entry_name(name)
@@ -529,7 +530,9 @@ def check_entry_names(names: Iterable[tuple[str, str]]) -> None:
 
 
 def split_name(source: Any) -> tuple[Any, str | None]:
-    """A file and the name behind its ":"; either may hold one, as long as the file is there."""
+    """(path, entry point name) of a source `FILE:NAME`; a colon may be part of a path
+    that exists.
+    """
     if not isinstance(source, str) or ":" not in source:
         return source, None
     parts = source.split(":")

@@ -47,11 +47,13 @@ DISABLEABLE: Mapping[str, str] = {**FEATURES, **PASSES}
 
 @dataclass(frozen=True)
 class Switches:
-    """Attributes:
-    print_after: passes after which the IR is printed.
-    is_printing_changes: print it after each pass that changed it.
-    is_verifying_each: verify it after each pass.
-    stop_after: the last pass that runs; "" for all.
+    """The debugging switches of a compile.
+
+    Attributes:
+        print_after: passes after which the IR is printed.
+        is_printing_changes: print it after each pass that changed it.
+        is_verifying_each: verify it after each pass.
+        stop_after: the last pass that runs; "" for all.
     """
 
     print_after: frozenset[str] = frozenset()

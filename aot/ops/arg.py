@@ -1,4 +1,4 @@
-"""Where extrema are: arg_max and arg_min along an axis, and in windows of a max pooling.
+"""Positions of extrema: arg_max and arg_min along an axis, and in windows of a max pooling.
 
 A reduction finds the extremum, a second one the first (or last) position that has it.
 """

@@ -32,7 +32,7 @@ Q, K, V, BIAS, KEEP = range(5)
 
 
 def score_dims(call: Call) -> tuple[Dim, ...]:
-    """The dims of what the softmax goes over: [..., heads, queries, keys]."""
+    """The dims of attention's scores: [..., heads, queries, keys]."""
     return (*call.operand(Q).dims[:-1], call.operand(K).dims[-2])
 
 

@@ -1,4 +1,4 @@
-"""Contractions of bf16, summed in f32: for targets that multiply pairs of such numbers.
+"""Contractions of bf16, summed in f32, for targets with instructions for pairs of bf16.
 
 No importer makes them: a pass writes them where a target has the instruction. Shares all rules with
 the contractions of one dtype.

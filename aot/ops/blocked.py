@@ -86,12 +86,12 @@ class Blocks:
 
     @property
     def per_word(self) -> int:
-        """Codes of a word."""
+        """Codes per word."""
         return 32 // self.low_bits
 
     @property
     def count(self) -> int:
-        """Blocks of a column."""
+        """Blocks per column."""
         return -(-self.k // self.block)
 
     @property
@@ -100,13 +100,15 @@ class Blocks:
 
     @property
     def words(self) -> int:
-        """Words of a column, those with highest bits as well."""
+        """Stored words per column, including those of high bits."""
         last = self.k - (self.count - 1) * self.block if self.count else 0
         words = max(self.count - 1, 0) * self.words_per_block + -(-last // self.per_word)
         return self.stored(words)
 
     def stored(self, words: int) -> int:
-        """How many words are stored for so many words of codes, in whole groups."""
+        """Words stored for `words` words of codes, with a word of high bits for each
+        whole group.
+        """
         return words + words // self.group if self.group else words
 
     @property
@@ -116,7 +118,7 @@ class Blocks:
 
     @property
     def supers(self) -> int:
-        """Super-blocks of a column."""
+        """Super-blocks per column."""
         return -(-self.count // self.together) if self.together else 0
 
     @property
@@ -141,7 +143,7 @@ def _packed_words(codes: Array, bits: int) -> Array:
 
 
 def _unpacked_words(words: Array, bits: int) -> Array:
-    """The inverse of `_packed_words`."""
+    """The codes of packed words; the inverse of `_packed_words`."""
     parts = 8 // bits
     bytes_ = np.ascontiguousarray(words, "<u4")[..., None].view(np.uint8)
     mask = np.uint8((1 << bits) - 1)
@@ -157,7 +159,7 @@ def _in_panels(array: Array, columns: int) -> Array:
 
 
 def _by_column(panels: Array, columns: int) -> Array:
-    """The inverse of `_in_panels`."""
+    """Columns of a matrix in panels; the inverse of `_in_panels`."""
     return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:columns]
 
 
@@ -185,7 +187,7 @@ def _pack_some(codes: Array, blocks: Blocks) -> Array:
 
 
 def unpack_codes(words: Array, blocks: Blocks, columns: int) -> Array:
-    """The inverse of `pack_codes`."""
+    """The codes [columns, k] of packed words; the inverse of `pack_codes`."""
     stored = _by_column(words, columns)
     if blocks.group:
         grouped = stored.reshape(columns, -1, blocks.group + 1)
@@ -267,7 +269,7 @@ class Codes:
         ]
 
     def attrs(self) -> dict[str, Attr]:
-        """Its attributes."""
+        """The attributes of the op that multiplies by this matrix."""
         return {
             "columns": self.codes.shape[0],
             "depth": self.blocks.k,

@@ -1,4 +1,4 @@
-"""What one step of a recurrent layer computes for one hidden unit, and the activations it uses.
+"""Cells of recurrent layers: one step of one hidden unit, and the activations.
 
 Cells and activations are written twice: as scalar expressions, of which kernels are made, and for
 numpy, which the reference runs. Knows nothing of loops or memory.
@@ -23,10 +23,12 @@ from aot.ir.wide_functions import sigmoid
 
 @dataclass(frozen=True)
 class ActivationKind:
-    """Attributes:
-    defaults: alpha and beta, as many as it has.
-    build: the expression of x, alpha, beta.
-    numpy: the same for a float64 array.
+    """An activation of recurrent layers.
+
+    Attributes:
+        defaults: alpha and beta, as many as it has.
+        build: the expression of x, alpha, beta.
+        numpy: the same for a float64 array.
     """
 
     defaults: tuple[float, ...]
@@ -150,7 +152,7 @@ def activations_text(activations: Sequence[Activation]) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """One hidden unit in one step, in expressions or in arrays alike.
+    """One hidden unit in one step, in expressions or arrays alike.
 
     Attributes:
         before: the states before the step: h, and c of an LSTM.
@@ -245,7 +247,7 @@ def lstm_cell(forgets_by_input: bool) -> Cell:
 
 
 def gru_cell(resets_after: bool) -> Cell:
-    """`resets_after` is ONNX's linear_before_reset."""
+    """The GRU cell; `resets_after` is ONNX's linear_before_reset."""
     if resets_after:
         return Cell(3, 1, ("sigmoid", "tanh"), _gru_unit(True), is_split=True)
     return Cell(

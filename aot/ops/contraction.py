@@ -136,7 +136,7 @@ def _result_dtype(call: Call) -> DType:
 
 
 def _pad_value(call: Call) -> int:
-    """What a tap in the padding reads."""
+    """The value of a tap in the padding."""
     return call.int("pad_value") if "pad_value" in call.attrs else 0
 
 
@@ -146,8 +146,9 @@ def _max_weight(call: Call) -> int | None:
 
 
 def _reference_sum_dtype(call: Call, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """As `sum_dtype`; sums of products of 16 bits are exact in float64 too, which numpy sums
-    faster."""
+    """The numpy dtype in which the reference sums: `sum_dtype`, or float64 for 16-bit products,
+    which is exact too and faster.
+    """
     return np.dtype(np.float64) if call.record.sums_in is not None else sum_dtype(dtype)
 
 
@@ -306,7 +307,7 @@ def take_taps(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Array:
-    """What `extents` windows over the last dims of `padded` read at one tap."""
+    """The elements that `extents` windows over the last dims of `padded` read at one tap."""
     chosen = tuple(
         slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
         for t, n, stride, dilation in zip(tap, extents, strides, dilations, strict=True)

@@ -36,12 +36,14 @@ F32, I64, I32 = DType.F32, DType.I64, DType.I32
 
 
 def zero(dtype: DType) -> e.Const:
-    """0, or false."""
+    """The literal 0, or false."""
     return e.const(False if dtype is DType.BOOL else 0, dtype)
 
 
 def clamp_array(positions: Array, extent: int) -> Array:
-    """What `clamped_position` says, in numpy."""
+    """Positions as `clamped_position` computes them, in numpy: negative ones count from the end,
+    all are clamped.
+    """
     wanted = positions.astype(np.int64)
     return np.clip(np.where(wanted < 0, wanted + extent, wanted), 0, max(extent - 1, 0))
 

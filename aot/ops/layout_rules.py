@@ -55,7 +55,7 @@ def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
 
 
 def cost(mapped: MappedOperand, map: IndexMap) -> int:
-    """What it costs to have `mapped`'s source through `map`: about the bytes that are written."""
+    """The cost of applying `map` to the source of `mapped`: about the bytes that are written."""
     if mapped.is_constant:
         return 0
     total, found = 0, mapped.type.dims
@@ -107,7 +107,7 @@ def _permuted(values: Sequence[Attr], perm: Sequence[int]) -> tuple[Attr, ...]:
 
 
 def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ...]:
-    """Every operand through its own map, but for those that the op takes as they are."""
+    """The map of every operand; the identity for operands that the op takes unmapped."""
     free = set(unmapped)
     return tuple(
         IDENTITY if mapped is None or number in free else mapped.map
@@ -149,7 +149,7 @@ def aligned(mapped: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
 
 
 def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propagated | None:
-    """The answer whose operands cost least to bring into place; of equal ones the first."""
+    """The answer whose operands' maps cost least; of equal ones the first."""
 
     def price(answer: Propagated) -> int:
         return sum(
@@ -175,7 +175,9 @@ def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
 
 
 def elementwise(call: Call, operands: Operands) -> Propagated | None:
-    """Runs on the sources where the full operands have one map; the others go the way back."""
+    """The layout rule of elementwise ops: run on the sources if all full operands have one map;
+    other operands get the inverse map.
+    """
     rank = call.result_types[0].rank
     full = [
         number
@@ -258,8 +260,9 @@ def _folded(call: Call, operands: Operands, step: Step) -> Propagated | None:
 
 
 def reshape(call: Call, operands: Operands) -> Propagated | None:
-    """Stays where it joins and splits dims that lie side by side in the source; else becomes part
-    of the map."""
+    """The layout rule of reshape: it stays if it joins and splits dims that are adjacent in the
+    source, else it becomes part of the map.
+    """
     (mapped,) = operands
     assert mapped is not None
     shape = call.dims("shape")
@@ -274,8 +277,9 @@ def reshape(call: Call, operands: Operands) -> Propagated | None:
 def _reshape_before(
     source: Sequence[Dim], perm: Sequence[int], shape: Sequence[Dim]
 ) -> tuple[tuple[Dim, ...], tuple[int, ...]] | None:
-    """Dims and permutation, such that reshaping `source` to the dims and then transposing is what
-    transposing by `perm` and then reshaping to `shape` is; None where there are none."""
+    """(dims, permutation) with which reshape-then-transpose of `source` equals transposing by
+    `perm` and then reshaping to `shape`; None where there are none.
+    """
     groups = _groups([source[p] for p in perm], shape)
     if not groups:
         return None
@@ -293,8 +297,9 @@ def _reshape_before(
 
 
 def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
-    """Positions of dims that a reshape takes together, in the shortest groups of equal products;
-    None where dims can't be told equal. New extents of 1 go with those before them."""
+    """The shortest groups of old and new dims with equal products, in order; None where dims can't
+    be proved equal. New extents of 1 belong to the group before.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     left = [n for n, extent in enumerate(old) if extent != 1]
     taken = 0
@@ -378,7 +383,7 @@ def along_axis(call: Call, operands: Operands) -> Propagated | None:
 
 
 def aligned_along_axis(call: Call, operands: Operands) -> Propagated | None:
-    """As `along_axis` where all operands have the same dims but for the axis."""
+    """The layout rule of ops along an axis whose operands have equal dims except on that axis."""
     moves = call.attrs.get("reduction", "none") == "none"
 
     def answer(map: IndexMap) -> Propagated | None:
@@ -398,7 +403,7 @@ def aligned_along_axis(call: Call, operands: Operands) -> Propagated | None:
 def map_answers(
     answer: Callable[[IndexMap], Propagated | None], operands: Operands
 ) -> list[Propagated | None]:
-    """What `answer` says to each map that an operand has."""
+    """The results of `answer` for each distinct map of the operands."""
     return [answer(map) for map in _targets(operands, range(len(operands)))]
 
 
@@ -422,7 +427,9 @@ def reduction(call: Call, operands: Operands) -> Propagated | None:
 
 
 def gather(call: Call, operands: Operands) -> Propagated | None:
-    """Another axis of the data; the dims of the positions stand where that axis is."""
+    """The layout rule of gather: another axis of the data; the dims of the positions are at that
+    axis.
+    """
     perm = _perm_of(operands)
     positions = operands[1]
     if perm is None or positions is None:

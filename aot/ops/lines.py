@@ -1,4 +1,4 @@
-"""Ops that go along lines of an axis in order: running sums, scatters, the k best.
+"""Ops with sequential semantics along an axis: scans, scatters and top_k.
 
 Their kernels are in aot/kernels/rules/lines/lines.py, scatter.py and sort.py.
 """

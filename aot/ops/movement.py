@@ -138,8 +138,9 @@ def reshape_indices(
 
 
 def shortest_group(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[int, int]:
-    """How many dims of each side, from the front, are the fewest of equal products; all of them
-    where none can be told equal."""
+    """The smallest numbers of leading dims of both shapes with equal products; all dims where none
+    can be proved equal.
+    """
     for total in range(2, len(old) + len(new)):
         for a in range(max(1, total - len(new)), min(total - 1, len(old)) + 1):
             if dims.product(list(old[:a])) == dims.product(list(new[: total - a])):
@@ -350,8 +351,9 @@ def _pads_fit(call: Call) -> bool:
 
 
 def _pad_mode_fits(call: Call) -> bool:
-    """Whether the mode has the elements that it repeats. Of open extents each run is asked: with
-    fewer, positions would lie outside of the operand."""
+    """Whether the extents are large enough for the pad mode's repeated elements; open extents are
+    checked at each run.
+    """
     mode, x, pads = str(call.attrs["mode"]), call.operand(0), call.dims("pads")
     if mode not in _PAD_MODES:
         return False

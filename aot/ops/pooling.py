@@ -95,7 +95,7 @@ def pool_type(call: Call) -> Sequence[TensorType]:
 def window(
     call: Call, other: float | int, indices: tuple[e.Var, ...] = ()
 ) -> tuple[tuple[e.Var, ...], e.Load, tuple[tuple[e.Var, Dim], ...]]:
-    """Result indices (those given, or fresh ones), the guarded element at a tap, the taps."""
+    """(result indices, guarded load of a tap's element, tap variables with extents) of a window."""
     x, pads = call.operand(0), call.dims("pads")
     spatial = x.rank - 2
     indices = indices or result_indices(x.rank)
@@ -223,7 +223,7 @@ MAX_POOL = register(
 
 
 def _taps_in_range(position: e.Expr, kernel: int, dilation: int, low: Dim, high: Dim) -> e.Expr:
-    """How many of `position + t * dilation`, t < kernel, lie in [low, high)."""
+    """The number of `position + t * dilation`, t < kernel, in [low, high)."""
     step = e.index(dilation)
 
     def taps_below(bound: Dim) -> e.Expr:

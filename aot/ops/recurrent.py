@@ -150,7 +150,7 @@ class _Direction:
         return self.peepholes[gate * self.hidden : (gate + 1) * self.hidden]
 
     def step(self, x: Array) -> None:
-        """Replaces the states by those after one step with input x [B, I]."""
+        """Advances the states by one step with input x [B, I]."""
         exact, h = self.call.is_exact, self.states[0]
         into = (x if self.w is None else _times(x, self.w.T, exact)) + self.input_bias
         around = _times(h, self.r.T, exact) + self.bias

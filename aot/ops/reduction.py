@@ -86,7 +86,7 @@ _LONG_ROW = 64
 
 
 def _identity(function: np.ufunc, dtype: np.dtype[Any]) -> Any:
-    """What the reduction of nothing is: of an extremum what any element beats."""
+    """The result of reducing no elements; for an extremum the value that any element beats."""
     if function is np.maximum:
         return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
     if function is np.minimum:

@@ -1,4 +1,4 @@
-"""Non-maximum suppression: of boxes that overlap, those with the best scores.
+"""Non-maximum suppression: drops boxes that overlap one with a better score.
 
 Its kernel is in aot/kernels/rules/lines/suppression.py.
 """
@@ -95,7 +95,7 @@ def _overlaps(box: Array, others: Array, threshold: np.float32) -> bool:
 def _row(
     call: Call, boxes: Array, scores: Array, most: int, threshold: np.float32, least: Array | None
 ) -> list[int]:
-    """What one image and class gives."""
+    """The indices of the chosen boxes of one image and class."""
     corners = _corners(boxes, bool(call.attrs["centered"]))
     order = np.argsort(-scores, kind="stable")
     if least is not None:

@@ -150,7 +150,7 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _flops(call: Call) -> Dim:
-    """As of direct sums, whatever the algorithm."""
+    """The arithmetic operations of the direct convolution, whatever the algorithm."""
     terms = dims.multiply(call.operand(0).dims[1], KERNEL * KERNEL)
     return dims.multiply(dims.multiply(call.result_types[0].element_count, terms), 2)
 
