@@ -1,4 +1,4 @@
-"""Where the buffers of one run lie in the arena.
+"""Placement of a run's buffers in the arena, for sizes known at compile time.
 
 Owns the offline plan for buffers of known size; the runtime does the same at run time for the ones
 whose size only the input shapes tell. Knows nothing of what a buffer is for: two that may share
@@ -168,7 +168,7 @@ class _Placed:
             grid.setdefault(cell, []).append(row)
 
     def live(self, request: ArenaRequest) -> np.ndarray[Any, Any]:
-        """Rows of those that live when `request` does, by start."""
+        """Rows of the placed requests whose lifetimes overlap that of `request`, by start."""
         rows = self._rows[self._near(request) if self._has_grids else slice(self._count)]
         rows = rows[(rows[:, 2] <= request.last) & (rows[:, 3] >= request.first)]
         ordered: np.ndarray[Any, Any] = rows[np.argsort(rows[:, 0], kind="stable")]

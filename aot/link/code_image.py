@@ -66,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class ImageParts:
-    """What an image is made of; constants may lie inside others."""
+    """The functions and constants of an image; constants may be inside others."""
 
     functions: tuple[Part, ...]
     constants: tuple[Part, ...]
@@ -251,7 +251,7 @@ class _Linker:
             self.add_function(piece, tuple(patches), 0)
 
     def add_function(self, piece: _Piece, patches: tuple[_Patch, ...], entry: int) -> None:
-        """Keeps a function unless one of equal code, with equal things to refer to, is there."""
+        """Adds a function, unless one with equal code and equal references was added before."""
         self.function_bytes_met += len(piece.data)
         piece.data = _blank(piece.data, patches)
         key = (
@@ -298,7 +298,7 @@ class _Linker:
         return _Patch(place, type, kind, self.target_of(name, obj, code, piece, relocation, kind))
 
     def pair_of(self, name: str, code: Section, low: Relocation) -> Relocation:
-        """The high part that a low part's symbol stands at."""
+        """The high-part relocation that a low part's symbol refers to."""
         for other in code.relocations:
             kind = self.kinds.get(other.type)
             if other.offset == low.symbol.value and kind is not None and not kind.is_paired:
@@ -417,7 +417,7 @@ class _Linker:
 
 
 def _target(patch: _Patch, start: int) -> int:
-    """Where a patch's place points to, in an image where its function is at `start`."""
+    """The image offset that a patch's place refers to, for a function placed at `start`."""
     target = patch.target.piece.offset + patch.target.offset
     # The low part completes the distance from its partner's place.
     return target if patch.pair is None else target - start - patch.pair
@@ -438,7 +438,7 @@ def _blank(code: bytes, patches: Sequence[_Patch]) -> bytes:
 
 
 def _contained(constants: Sequence[_Piece]) -> dict[_Piece, tuple[_Piece, int]]:
-    """The constants that lie inside larger ones, at places aligned as they need."""
+    """The constants that are contained in larger ones at suitably aligned offsets, with these."""
     lengths = sorted({len(p.data) for p in constants}, reverse=True)
     places: dict[bytes, list[tuple[_Piece, int]]] = {}
     inside: dict[_Piece, tuple[_Piece, int]] = {}

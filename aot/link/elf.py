@@ -35,7 +35,9 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Relocation:
-    """A place in a section to patch; an addend of None stands in the place itself."""
+    """A relocation: a place in a section to patch. An addend of None is stored in the
+    place itself.
+    """
 
     offset: int
     type: int
@@ -69,7 +71,7 @@ class ElfObject:
 
 @dataclass(frozen=True)
 class _Header:
-    """A section header as it stands in the file."""
+    """A section header of the file."""
 
     name: str
     type: int
@@ -83,7 +85,7 @@ class _Header:
 
 
 def read_object(data: bytes) -> ElfObject:
-    """The object in `data`.
+    """Parses an ELF object.
 
     Raises:
         InternalError: it is not a well-formed relocatable object.

@@ -58,7 +58,7 @@ class Emitter:
         return self.constants[value]
 
     def constant_in(self, register: int) -> int | None:
-        """The constant that a register holds, if it was asked for as one."""
+        """The constant that was requested in a register; None for other registers."""
         return self.values.get(register)
 
     def binary(self, name: str, a: int, b: int, emit: Emit | None = None) -> int:
@@ -67,7 +67,9 @@ class Emitter:
         return made
 
     def header_of(self, *dims: Dim) -> Header | None:
-        """Where dims are known, if a run has a part in them: else `prepare` computes them."""
+        """The header after which `dims` are known, if they depend on values of a run; None if
+        `prepare` computes them.
+        """
         if not self.given:
             return None
         named = {name for dim in dims for name in symbols(dim)}
@@ -102,9 +104,10 @@ class Emitter:
         return self.known[dim]
 
     def _beyond_last(self, dim: DimExpr) -> tuple[DimExpr, int | None]:
-        """What a dim is beyond the last long sum, and the register of that; all of the dim where it
-        is not that sum and some terms. So the places of a thousand parts, each behind those before
-        it, take a thousand instructions and not a million."""
+        """(remaining dim, register of the last long sum) if the dim contains that sum, else (dim,
+        None). So the offsets of a thousand consecutive parts take a thousand instructions and not a
+        million.
+        """
         last = self.last_sum
         if last is None or self.given or len(dim.terms) < len(last.terms):
             return dim, None
@@ -144,7 +147,7 @@ class Emitter:
 
 @dataclass(eq=False)
 class Label:
-    """Where a block begins."""
+    """The start of a block of instructions."""
 
 
 Step = tuple[str, tuple[Union[int, Label], ...]]
@@ -181,7 +184,7 @@ class ExecutePart:
             self._touched = name
 
     def header(self, made: Header | None = None) -> Header:
-        """A header that stands here."""
+        """Places a header at the current position."""
         made = Header() if made is None else made
         made.is_placed = True
         self.items.append(made)
@@ -195,7 +198,7 @@ class ExecutePart:
         return max((first, second), key=self.items.index)
 
     def place(self, label: Label) -> None:
-        """Begins the block of `label`; what stands before goes on with it."""
+        """Begins the block of `label`; the code before it continues there."""
         if self._is_open:
             self.emit("JUMP", label)
         self.items.append(label)
@@ -214,7 +217,7 @@ class ExecutePart:
                 yield item
 
     def finish(self, out: Emitter) -> tuple[int, ...]:
-        """Adds the words to `out`, behind those of prepare; gives each block's first word."""
+        """Appends the code's words to `out`; returns the first word of each block."""
         labels = [item for item in self.items if isinstance(item, Label)]
         numbers = {label: number for number, label in enumerate(labels, 2)}
         blocks = [len(out.words)]

@@ -17,7 +17,7 @@ _SCALARS = {"ubyte": "<B", "uint": "<I", "ulong": "<Q", "long": "<q"}
 
 
 class Malformed(Exception):
-    """What is wrong with the structure, and at which byte of it."""
+    """A fault of the structure, with the byte at which it is."""
 
 
 def read_structure(data: bytes, identifier: bytes, kind: str = "Module") -> Any:
@@ -56,7 +56,7 @@ class _Reader:
         self.budget -= size
 
     def table(self, at: int, kind: str) -> Any:
-        """The table whose offset stands at `at`."""
+        """The table that the offset at `at` refers to."""
         position = at + self.u32(at)
         if not self.is_inside(position, 4, 4):
             raise self.fault(at, kind, "its offset points outside")
@@ -110,7 +110,9 @@ class _Reader:
         return [self.table(first + 4 * i, element) for i in range(count)]
 
     def vector(self, at: int, element_bytes: int, kind: str) -> tuple[int, int]:
-        """Where a vector's elements begin, and how many there are."""
+        """(position of the first element, number of elements) of the vector that the offset at `at`
+        refers to.
+        """
         position = at + self.u32(at)
         if not self.is_inside(position, 4, 4):
             raise self.fault(at, kind, "a vector's offset points outside")

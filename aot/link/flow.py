@@ -91,7 +91,7 @@ class Places:
 
 
 class Flow:
-    """Emits control blocks.
+    """Emits the control blocks of a program.
 
     Args:
         is_overlapping: whether dispatches may run at the same time, which the program says then.
@@ -139,7 +139,9 @@ class Flow:
     # State variables.
 
     def _memory_of(self, buffer_slice: BufferSlice) -> Memory | None:
-        """The memory that a slice is in, if no other value is there as long as it lives."""
+        """The buffer or output that a slice is in, if no other value uses that memory while it
+        lives; else None.
+        """
         if buffer_slice.binding == OUTPUTS:
             return buffer_slice.output
         buffer = self.lifetimes.buffers.get(buffer_slice.root)
@@ -156,7 +158,9 @@ class Flow:
         return self.out.constant_in(self.offset(buffer_slice))
 
     def begin_states(self, states: States) -> None:
-        """Where each is, and where its next value is made."""
+        """Emits registers for the current and the next memory of each state, at the program's
+        start.
+        """
         out, offsets = self.out, self.places.offsets
         half = self._half = out.register() if states.has_halves else None
         if half is not None:
@@ -176,7 +180,9 @@ class Flow:
                     self.top.emit("SELECT", offsets[kept.made], half, first, second)
 
     def end_states(self, states: States) -> None:
-        """What is copied, and the scalars as the next run finds them."""
+        """Emits the copies of states at the program's end, and stores the scalars that the next run
+        reads.
+        """
         out = self.out
         for number, length in enumerate(states.lengths):
             if length.following != length.symbol:
@@ -251,7 +257,7 @@ class Flow:
         raise InternalError(f"nothing says where {buffer_slice.root} is")
 
     def copy(self, result: Value, value: Value) -> None:
-        """Copies a value to where `result` is, unless it is there."""
+        """Emits a copy of a value to the memory of `result`, unless both are the same."""
         buffer_slice = self.assignment.of(result)
         if buffer_slice != self.assignment.of(value):
             if self._host is not None:
@@ -310,7 +316,7 @@ class Flow:
             host.after_host(op)
 
     def _joins(self, overlaps: Overlaps, op: Op, is_cpu_fallback: bool) -> bool:
-        """Whether a dispatch may run beside those before it."""
+        """Whether a dispatch may run at the same time as those before it."""
         if is_cpu_fallback or not self.code.is_after_dispatch:
             overlaps.clear()
         if is_cpu_fallback:
@@ -340,8 +346,9 @@ class Flow:
     def _check_needs(
         self, op: Op, name: str, needs: Iterable[Need], given: Mapping[str, Dim]
     ) -> None:
-        """Emits the checks of what an op, or one in a dispatch, needs; each once where it stands
-        before all that follows."""
+        """Emits the checks of an op's conditions on extents, once where an earlier check is always
+        executed.
+        """
         is_always = op.parent is self.lifetimes.function.block
         for need in needs:
             self.shapes.check_need(
@@ -431,7 +438,9 @@ class Flow:
         return found
 
     def _condition(self, op: Op, block: Block) -> int | None:
-        """A register that says whether the loop goes on, None where nothing ends it early."""
+        """A register that tells whether the loop continues; None for a loop that never
+        ends early.
+        """
         first, following = op.operands[1], block.terminator.operands[0]
         assert following is not None
         if (first is None or known_scalar(first) == 1) and known_scalar(following) == 1:
@@ -476,7 +485,9 @@ class Flow:
     def _begin_run(
         self, op: Op, carried: Sequence[Carried], registers: Sequence[Pair], counter: int
     ) -> None:
-        """What a run finds where: its counter in memory, what is carried, and its rows."""
+        """Emits the start of an iteration: stores its counter, and defines the places of carried
+        values and of stacked rows.
+        """
         (block,), header, offsets = op.blocks, self.code.header(), self.places.offsets
         index = block.args[0]
         self._headers[index] = header

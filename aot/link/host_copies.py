@@ -1,4 +1,4 @@
-"""Which bytes go between a GPU's memory and its host's, and when.
+"""Copies between a GPU's memory and its host's: which bytes, and when.
 
 A value that the host made is handed to the GPU before something there touches its memory, and none
 is handed over that the other one has. What is known holds for a stretch of a control block: at the
@@ -55,8 +55,9 @@ class HostCopies:
     _held: dict[Hashable, dict[Span, bool]] = field(default_factory=dict)
 
     def before_host(self, op: Op, position: int) -> None:
-        """Before a dispatch that the host runs: what it reads, and what is between what it
-        writes, is there."""
+        """Emits copies to the host before a dispatch that it runs: of its operands, and of results
+        whose elements have gaps between them.
+        """
         self._forget(position)
         spaced = [v for v in op.results if not is_contiguous(v.type)]
         for value in (*(v for v in op.operands if v is not None), *spaced):
@@ -99,14 +100,16 @@ class HostCopies:
             self._held.pop(memory, None)
 
     def border(self, position: int) -> None:
-        """Where control goes on elsewhere: all that is read from there on is the GPU's."""
+        """Emits copies to the GPU, at a border of control flow, of all values that only the host
+        has and that are still needed.
+        """
         self._forget(position)
         for memory in self._held:
             self._send(memory)
         self._held.clear()
 
     def _forget(self, position: int) -> None:
-        """What is dead may lie where something else does by now."""
+        """Forgets buffers that are dead at `position`, since others may be at their place."""
         for memory in list(self._held):
             if isinstance(memory, Buffer) and memory.last < position:
                 del self._held[memory]

@@ -18,7 +18,7 @@ from aot.link.rodata import Pieces, RodataSegment
 
 
 class Device(Enum):
-    """What runs a variant; values are those of module.fbs."""
+    """The kind of device that runs a variant; values are those of module.fbs."""
 
     CPU = 0
     VULKAN = 1
@@ -54,7 +54,7 @@ class DimInfo:
 
     @staticmethod
     def of(dim: Dim, known: Mapping[str, Interval] | None = None) -> DimInfo:
-        """The info for `dim`, whose symbols lie in `known` bounds."""
+        """The info of `dim`, given bounds of its symbols."""
         if isinstance(dim, int):
             return DimInfo(extent=dim)
         low, high = bounds(dim, known or {})
@@ -247,7 +247,7 @@ class VariantImage:
 
 @dataclass(frozen=True)
 class ModuleImage:
-    """All that stands in a module file; variants are in the order the runtime tries them.
+    """The contents of a module file; variants are in the order in which the runtime tries them.
 
     Attributes:
         notes: what `aot.link.notes` wrote for tools; empty where they were left out.

@@ -1,4 +1,4 @@
-"""Whether a module's contents are such that the runtime takes them, programs word by word.
+"""Checks that the runtime would accept a module's contents, programs word by word.
 
 What must hold of instructions is generated from runtime/module_rules.toml, for the runtime too.
 """
@@ -127,8 +127,8 @@ class ProgramFault(ValueError):
 
 
 def check_program(program: ProgramImage, entry: EntryPointImage, variant: VariantImage) -> None:
-    """Checks what needs no run of a program: lengths, operands, blocks, and what may stand in which
-    part, as the runtime does at load. What must hold of the program's fields holds already.
+    """Checks a program as the runtime does at load: lengths, operands, blocks, and which
+    instruction may be in which part. Assumes that the fields' own rules hold.
 
     Raises:
         ProgramFault: the first thing that is wrong.

@@ -21,9 +21,11 @@ from aot.link.states import States
 
 @dataclass(frozen=True)
 class Lengths:
-    """Attributes:
-    of_a_run: symbols of lengths that `execute` reads; none where they are keys of a plan.
-    largest: of dims in which a run has a part, by these or by what values give.
+    """The lengths of growing states that a program reads.
+
+    Attributes:
+        of_a_run: symbols of lengths that `execute` reads; none where they are keys of a plan.
+        largest: of dims in which a run has a part, by these or by what values give.
     """
 
     of_a_run: frozenset[str]
@@ -42,8 +44,9 @@ def lengths_of(function: Function, states: States) -> Lengths:
 
 
 def _limits(function: Function, states: States, unknown: Set[str]) -> dict[str, Dim]:
-    """What lengths are at most when a run begins: the capacity, and what the run adds less than
-    that, or than any other bound."""
+    """Upper bounds of state lengths at a run's start: the capacity, and any other bound less what
+    the run appends.
+    """
     found: dict[str, Dim] = {}
     bounded = [limit_of(a.left, a.right) for a in function.assumptions]
     most = [limited for limited in bounded if limited is not None]
@@ -61,8 +64,9 @@ def _limits(function: Function, states: States, unknown: Set[str]) -> dict[str, 
 
 
 def _less(dim: Dim, limit: Dim, name: str, unknown: Set[str]) -> Dim | None:
-    """What symbol `name` is at most where `dim` is at most `limit`; None where that says nothing
-    that is known before a run."""
+    """An upper bound of symbol `name`, given that `dim` is at most `limit`; None if none is known
+    before a run.
+    """
     rest = dims.add(dim, dims.multiply(dims.symbol(name), -1))
     low, _ = dims.bounds(rest, {})
     is_known = (dims.symbols(rest) | dims.symbols(limit)).isdisjoint(unknown)

@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class CarriedBuffers:
-    """Where a carried value is.
+    """The buffers of a carried value.
 
     Attributes:
         current: of the first run.

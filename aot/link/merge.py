@@ -48,9 +48,11 @@ class MergeInput:
 
 @dataclass(frozen=True)
 class Merged:
-    """Attributes:
-    image: the module.
-    counts: what was met and kept, as the ledger has it under `merges`.
+    """The result of merging modules.
+
+    Attributes:
+        image: the module.
+        counts: what was met and kept, as the ledger has it under `merges`.
     """
 
     image: ModuleImage
@@ -235,8 +237,9 @@ def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]
 
 @dataclass(frozen=True)
 class _Piece:
-    """What an input adds to a variant; the entry points have their new names, and hold addresses
-    of constants."""
+    """One input's contribution to a merged variant; entry points have their new names, and symbolic
+    addresses of constants.
+    """
 
     label: str
     variant: VariantImage
@@ -387,7 +390,7 @@ def _code_counts(pieces: Sequence[_Piece], image: CodeImage | None) -> dict[str,
 
 
 def _covered(parts: Sequence[Any]) -> int:
-    """Bytes of an image that parts, some inside others, lie in."""
+    """The number of bytes that parts cover, some of which are inside others."""
     total = end = 0
     for part in sorted(parts, key=lambda p: (p.offset, -p.length)):
         total += max(0, part.offset + part.length - max(end, part.offset))

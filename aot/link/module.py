@@ -62,7 +62,7 @@ __all__ = [
 
 
 def module_bytes(image: ModuleImage) -> bytes:
-    """The module file's bytes.
+    """The bytes of a module file.
 
     Raises:
         InternalError: the image is not one that the runtime would take.
@@ -110,7 +110,7 @@ class _Layout:
     def add_part(
         self, whole: fbs.SegmentT, distance: int, data: Data, alignment: int
     ) -> fbs.SegmentT:
-        """A segment for bytes that lie inside another."""
+        """Adds a segment for bytes that are part of another segment, at `distance` in it."""
         table = _segment_table(data, alignment)
         self._parts.append((table, whole, distance))
         return table

@@ -1,4 +1,4 @@
-"""What a module file keeps for tools: the parts that linking made, and the ledger of deduplication.
+"""Notes of a module file for tools: the parts of linked images, and the ledger of deduplication.
 
 JSON in a segment of its own, which no runtime reads and `aotc compile --strip` leaves out. The
 parts are what `aotc merge` needs to link images and constants again; the ledger is what
@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class VariantNotes:
-    """What linking knew of a variant.
+    """Facts about a variant that linking knew.
 
     Attributes:
         parts: of its code image; None where it has none.
@@ -42,9 +42,11 @@ class VariantNotes:
 
 @dataclass(frozen=True)
 class Notes:
-    """Attributes:
-    variants: in the module's order.
-    ledger: plain data, see `aot.driver.ledger`.
+    """A module's notes.
+
+    Attributes:
+        variants: in the module's order.
+        ledger: plain data, see `aot.driver.ledger`.
     """
 
     variants: tuple[VariantNotes, ...]

@@ -30,7 +30,7 @@ STATES = "states"  # what a program keeps, at the arena's start
 
 @dataclass(frozen=True)
 class Touch:
-    """What a dispatch reads or writes of a value.
+    """A dispatch's access to a value.
 
     Attributes:
         memory: what it is part of, None where that is not known. Two outputs are apart, and so are
@@ -47,10 +47,12 @@ class Touch:
 
 @dataclass
 class Overlaps:
-    """Attributes:
-    assignment: of the function's values.
-    memory_of: the memory that a buffer_slice is in, if it is one that is known.
-    start_of: where a buffer_slice begins in its class, if that is known.
+    """The current group of dispatches that may run at the same time.
+
+    Attributes:
+        assignment: of the function's values.
+        memory_of: the memory that a buffer_slice is in, if it is one that is known.
+        start_of: where a buffer_slice begins in its class, if that is known.
     """
 
     assignment: BufferAssignment
@@ -63,8 +65,9 @@ class Overlaps:
         self._group.clear()
 
     def joins(self, op: Op) -> bool:
-        """Adds the next dispatch of the program: whether it may run beside those of the group. If
-        not, it begins another one."""
+        """Adds the next dispatch of the program to the group if it may run beside all of it, else
+        begins a new group with it; returns which.
+        """
         touched = list(self._touched(op))
         is_free = 0 < len(self._group) < MOST_IN_GROUP and not any(
             meet(a, b) for others in self._group for a in others for b in touched
@@ -160,8 +163,9 @@ def _are_interleaved(a: Part, b: Part, period: int) -> bool:
 
 
 def _within(part: Part, period: int) -> tuple[int, int] | None:
-    """The words of each period from which to which all elements lie; None where there is no such
-    range inside one."""
+    """The range of words in each period that contains all elements; None if they are not in one
+    range.
+    """
     start, type = part
     begin = dims.modulo(start, period)
     if isinstance(begin, DimExpr):

@@ -1,4 +1,5 @@
-"""Whether all memory that a program names is there: the judge of what was emitted.
+"""Checks that all memory that a program accesses is inside live buffers, independently of the
+emitter.
 
 Steps through the words of a program with dims in its registers and proves, whatever the open
 extents are, that each operand of a dispatch, and all that is loaded, stored, copied, filled or
@@ -54,7 +55,7 @@ TOUCHED = {
 
 @dataclass(frozen=True)
 class Claims:
-    """What the emitter says of a program.
+    """The emitter's statements about a program, which the check relies on.
 
     Attributes:
         assignment: of the function's values to buffer classes, as executables have them.
@@ -260,8 +261,9 @@ class _Check:
         return self._is_between(begin, rest, piece.size_bytes)
 
     def _is_between(self, begin: Dim, rest: Dim, size: Dim, *given: Dim) -> bool:
-        """Whether what is before and what is behind some bytes is not less than nothing, or these
-        are nothing: maybe one or the other, as one argument of an extremum is less than another."""
+        """Whether a range of bytes is inside memory, or empty: `begin` is the distance from the
+        start, `rest` that to the end. Considers each argument of extrema in `size` separately.
+        """
 
         def holds(dim: Dim) -> bool:
             return self.steps.is_nonnegative(dim, *given)
@@ -291,7 +293,7 @@ class _Check:
         return any(self.steps.is_nonnegative(dims.add(d, -1)) for d in (behind, -1 * begin))
 
     def _buffers(self, piece: Piece, *, is_exact: bool) -> Iterator[Buffer]:
-        """What a piece may be in, by where its offset is computed from."""
+        """The buffers that a piece may be in, from the address that its offset is computed from."""
         base: str | None = str(piece.offset)
         if base not in self.steps.places:
             base = next(iter(dims.symbols(piece.offset) & self.steps.places.keys()), None)

@@ -20,7 +20,7 @@ Opcode = IntEnum(  # type: ignore[misc]  # the members are the schema's
 
 
 class Operand(Enum):
-    """What an operand's word means."""
+    """The meaning of an operand's word."""
 
     REGISTER = "register"
     TARGET = "register that is written"
@@ -55,7 +55,7 @@ class Instruction:
 
     @property
     def kinds(self) -> tuple[Operand, ...]:
-        """What each operand means."""
+        """The meaning of each operand of the instruction."""
         names = SIGNATURES[self.name].split()
         kinds = [Operand(OPERANDS[name.removesuffix("...")].kind) for name in names]
         if names and names[-1].endswith("..."):

@@ -52,16 +52,17 @@ def own_symbol(text: str) -> DimExpr:
 
 
 class Steps:
-    """Args:
-        symbols: for each symbol of the function's dims the register that holds it.
+    """Steps through a program's instructions with dims in its registers.
+
+    Args:
+        symbols: the register of each symbol of the function's dims.
 
     Attributes:
-        values: by register, as far as the steps have come.
-        known: bounds of symbols that hold wherever they are.
-        places: by the symbol of an address what begins there, an input, an output or a buffer, its
-            number, and the symbol.
+        values: possible dims by register, at the current step.
+        known: bounds of symbols that hold everywhere.
+        places: by the symbol of an address: (kind of memory, its number, symbol).
         sizes, extents: of arena buffers, and of outputs by number and axis, as `prepare` says.
-        lengths: scalars of the state that symbols stand for.
+        lengths: state scalars that symbols stand for.
     """
 
     def __init__(
@@ -143,7 +144,9 @@ class Steps:
         return bisect_right(self.program.blocks, word) - 1
 
     def assumptions(self) -> Assumptions:
-        """What is at least 0 at the present instruction, and the bounds of symbols there."""
+        """The dims known to be at least 0 at the current instruction, and bounds of
+        symbols there.
+        """
         block = self.block_of(self._at)
         if self._seen is None or self._seen[0] != block or self._writes:
             found: list[Dim] = []
@@ -195,11 +198,13 @@ class Steps:
                 yield dims.add(dims.multiply(dim, -1), info.maximum)
 
     def one_of_equal(self, dim: Dim) -> Dim:
-        """The first dim met of those that are equal: to compare it with itself takes no time."""
+        """The first of several equal dims that was met, so that comparing it is an
+        identity test.
+        """
         return dim if isinstance(dim, int) else self._met.setdefault(str(dim), dim)
 
     def tensor_bytes(self, kind: str, number: int) -> Dim:
-        """What the caller's memory of an input or output has at least, once prepare has ended."""
+        """The least size of the caller's memory for an input or output, after `prepare`."""
         if (kind, number) not in self._tensors:
             self._tensors[kind, number] = self.one_of_equal(self._tensor_bytes(kind, number))
         return self._tensors[kind, number]
@@ -255,7 +260,7 @@ class Steps:
             self._step(step)
 
     def read(self, register: int) -> Values:
-        """What a register may hold at the present instruction."""
+        """The dims that a register may hold at the current instruction."""
         found = self._here.get(register) or self.values.get(register)
         if not found:
             raise InternalError(f"word {self._at}: register {register} is read and never written")
@@ -269,7 +274,9 @@ class Steps:
         return last
 
     def is_nonnegative(self, dim: Dim, *given: Dim) -> bool:
-        """Whether a dim is at least 0 at the present instruction, where those `given` are."""
+        """Whether a dim is at least 0 at the current instruction, assuming that those
+        `given` are.
+        """
         if isinstance(dim, int):
             return dim >= 0
         return is_nonnegative(dim, self.assumptions().with_facts(given))

@@ -99,7 +99,7 @@ def read_module_file(source: Source, *, verify_rodata: bool = True) -> ModuleFil
 
 
 def _contents(path: Path) -> Data:
-    """A file's bytes; those of a large one stay in it."""
+    """The bytes of a file; a large one is mapped."""
     with input_files.opened(path) as stream:
         if os.fstat(stream.fileno()).st_size <= JOINED_BYTES:
             return stream.read()
@@ -151,7 +151,7 @@ class _Reader:
                 raise Malformed(f'{kind} "{name or ""}": {rule.message}')
 
     def check_segment(self, table: fbs.SegmentT | None, field: str) -> None:
-        """Checks the place of the segment that a field is, where it is there."""
+        """Checks the segment of a field, if it is present."""
         if table is not None:
             self.check("segment", field, table)
 

@@ -31,8 +31,10 @@ class Alive:
         self._ends: list[tuple[int, int, int]] = []  # (last, offset, size), a heap
 
     def go_to(self, position: int) -> None:
-        """Raises:
-        InternalError: two regions that live there share bytes.
+        """Advances to a position of the program, and checks the regions that live there.
+
+        Raises:
+            InternalError: two of them share bytes.
         """
         self.position = position
         while self._ends and self._ends[0][0] < position:
@@ -49,7 +51,7 @@ class Alive:
             heapq.heappush(self._ends, (region.last, region.offset, region.size_bytes))
 
     def met(self, offset: int, size: int) -> Region | None:
-        """A region with one of these bytes."""
+        """A live region that contains one of these bytes; None if there is none."""
         at = bisect_right(self._living, offset + size - 1, key=lambda e: e[0])
         found = self._living[at - 1][2] if at else None
         return found if found is not None and found.offset + found.size_bytes > offset else None

@@ -99,7 +99,7 @@ class RodataSegment:
 
 @dataclass(frozen=True)
 class RodataBytes:
-    """What became of the bytes of all constants; the last four add up to the first.
+    """Statistics of the bytes of all constants; the last four add up to the first.
 
     Attributes:
         met: what `add` was given in all.
@@ -160,7 +160,7 @@ class _Content:
 
 
 class RodataPool:
-    """Collects constants; where they lie follows from the order of `add` alone.
+    """The pool of a module's constants; their positions depend only on the order of `add`.
 
     Args:
         shares: whether equal bytes are one; without, each constant is stored where it was met, for
@@ -213,7 +213,7 @@ class RodataPool:
         return content.data, address - content.address
 
     def place(self, used: Iterable[int] | None = None) -> PlacedRodata:
-        """Places all constants, or those that `used` addresses point into."""
+        """The placement of all constants, or of those that `used` addresses refer to."""
         kept = [c for c in self._contents if c.data]
         if used is not None:
             starts = [c.address for c in self._contents]
@@ -257,7 +257,7 @@ class RodataPool:
 
 
 def _contained(contents: Sequence[Data]) -> dict[int, tuple[int, int]]:
-    """The contents that lie inside others: number -> number of the other and distance in it.
+    """Contents that are inside others: number -> (number of the other, distance in it).
 
     Distances are multiples of the pool's alignment, so that a content may be placed there
     whatever its alignment. Others are the largest first, then the first met; those are inside none
@@ -307,7 +307,7 @@ def _start(data: Data) -> int:
 
 
 def _candidates(whole: Data, starts: NDArray[np.unsignedinteger]) -> Iterator[tuple[int, int]]:
-    """Aligned places where one of the sorted `starts` stands, and which."""
+    """(position, start) of each aligned position in `whole` with one of the sorted `starts`."""
     width = starts.dtype.itemsize
     count = len(whole) // width
     if not len(starts) or not count:

@@ -109,7 +109,7 @@ class _Message:
 
 
 class ShapePart:
-    """The part under construction.
+    """The shape part of a program under construction.
 
     Attributes:
         messages: of the checks, and their numbers.

@@ -1,4 +1,4 @@
-"""Where a program keeps its state variables, and the scalars that it keeps beside them.
+"""Memory of a program's state variables, and their scalars.
 
 What is appended to stands in one place: a run writes behind what earlier ones left. Any other
 variable has two halves, and a run makes in one what the next one finds there. Either way nothing
@@ -180,7 +180,9 @@ def _has_same_layout(one: TensorType, other: TensorType) -> bool:
 
 
 def _assigned(function: Function, assignment: BufferAssignment) -> dict[str, Value]:
-    """What each variable is after a run. What reads a variable behind its `assign` sees that."""
+    """The value of each state variable after a run; reads after an `assign` give the assigned
+    value.
+    """
     found: dict[str, Value] = {}
     names = {op: name for name, op in assignment.assigned.items()}
     for op in function.block:
@@ -196,7 +198,9 @@ def _assigned(function: Function, assignment: BufferAssignment) -> dict[str, Val
 
 
 def _as_written(assignment: BufferAssignment, written: Mapping[str, Value], value: Value) -> Value:
-    """What a value is when variables are written: what was assigned, where it shows one."""
+    """The value that `value` has once variables are written: the assigned one if it aliases a
+    variable.
+    """
     buffer_slice = assignment.of(value)
     for name, present in written.items():
         if assignment.states[name] is buffer_slice.root and not _is_in_place(

@@ -1,4 +1,4 @@
-"""How a vocabulary lies in a module file: a flatbuffer that is used where it is mapped.
+"""The form of a vocabulary in a module file: a FlatBuffer that is used in place.
 
 Owns the tables that encoding looks things up in, and the hashes by which they are found:
 runtime/text/vocabulary.c has the same. The same vocabulary gives the same bytes.
@@ -111,7 +111,7 @@ def read_vocabulary(data: bytes) -> fbs.VocabularyT:
 
 
 def describe_vocabulary(data: bytes) -> dict[str, Any]:
-    """What `aotc inspect` says of a vocabulary, as plain data."""
+    """Facts about a vocabulary for `aotc inspect`, as plain data."""
     table = read_vocabulary(data)
     return {
         "scheme": Scheme(table.scheme).name.lower(),
@@ -175,8 +175,9 @@ class _Symbols:
         return b"".join(alphabet_bytes(character) or character.encode() for character in text)
 
     def of_bytes(self) -> list[int]:
-        """The symbol of each byte: where bytes are merged, what merging begins with; else the
-        token that stands for it."""
+        """The symbol of each byte: the first symbol for merging where bytes are merged, else the
+        byte's token.
+        """
         if self.is_bytes:
             return [self._ids.get(character, NO_SYMBOL) for character in ALPHABET]
         ids = self.vocabulary.ids
@@ -213,7 +214,7 @@ def _lookup(texts: Sequence[bytes], found: dict[bytes, int]) -> Words:
 
 
 def _slot_count(count: int) -> int:
-    """Slots of a table of so many: a power of two, at most four fifths of it taken."""
+    """Slots of a hash table for `count` entries: a power of two, at most four fifths full."""
     return max(2, 1 << (count * 5 // 4).bit_length())
 
 

@@ -76,18 +76,18 @@ class _Cursor:
         return self.bytes(self.number()).decode("utf-8", "replace")
 
     def numbers(self) -> Iterator[int]:
-        """0, 1, ... below a count that stands here."""
+        """Reads a count; returns an iterator of 0, 1, ... below it."""
         return iter(range(self.number()))
 
     def part(self, size: int) -> _Cursor:
-        """The next `size` bytes."""
+        """A cursor over the next `size` bytes, which this one skips."""
         start = self.at
         self.bytes(size)
         return _Cursor(self.data, start, self.at)
 
 
 def read_object(data: bytes) -> ElfObject:
-    """The object in `data`.
+    """Parses a wasm object.
 
     Raises:
         InternalError: it is not a well-formed relocatable object, a function has another type than
@@ -343,7 +343,7 @@ def _text(text: str) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """An unsigned LEB128."""
+    """A number in unsigned LEB128."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
