@@ -1,4 +1,4 @@
-"""What a pass is and how passes run: one after another, timed, checked, dumped, and stoppable.
+"""Passes and how they run: in order, timed, checked, dumped and stoppable.
 
 Owns no order (that is pipeline.py's) and no rewrite.
 """
@@ -58,7 +58,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassRun:
-    """What one run of a pass cost.
+    """Statistics of one run of a pass.
 
     Attributes:
         seconds: its time, without verifying and dumping.
@@ -79,7 +79,7 @@ def _print_to_stderr(text: str) -> None:
 
 @dataclass
 class PassContext:
-    """What passes share during one compile for one target.
+    """The state that passes share during a compile for one target.
 
     Attributes:
         target: what is compiled for; None for passes that do not ask.

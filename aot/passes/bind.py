@@ -147,7 +147,7 @@ def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping
 
 
 def _asked(value: Value, given: Sequence[Wanted]) -> tuple[WantedDim, ...]:
-    """What was asked of an input's shape."""
+    """The user's requests for the dims of an input."""
     type = value.type
     if len(given) != type.rank:
         raise CompileError(
@@ -161,7 +161,7 @@ def _asked(value: Value, given: Sequence[Wanted]) -> tuple[WantedDim, ...]:
 
 
 def _bound(function: Function, value: Value, asked: Sequence[WantedDim]) -> None:
-    """Assumes the bounds that were asked of an input's dims."""
+    """Adds assumptions for the bounds that the user gave for an input's dims."""
     try:
         for axis, (dim, wanted) in enumerate(zip(value.type.dims, asked, strict=True)):
             found = assumptions_of(dim, wanted, f"input {value.name!r}: dim {axis}")
@@ -171,7 +171,7 @@ def _bound(function: Function, value: Value, asked: Sequence[WantedDim]) -> None
 
 
 def _array(value: Value, given: Any) -> Array:
-    """What the user gave, as an array of the input's dtype."""
+    """The user's value for an input, as an array of the input's dtype."""
     dtype = value.type.dtype
     try:
         found = np.asarray(given)
@@ -195,7 +195,7 @@ def _array(value: Value, given: Any) -> Array:
 def _solve(
     inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[WantedDim]]
 ) -> dict[str, Dim]:
-    """What the symbols of inputs must be for the inputs to have `shapes`."""
+    """The values of symbols with which inputs have the requested shapes."""
     values: dict[str, Dim] = {}
     origin: dict[str, str] = {}
     for name, shape in shapes.items():
@@ -239,7 +239,7 @@ def _listed(dims: Sequence[Wanted]) -> str:
 
 
 def _check_shapes(inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[WantedDim]]) -> None:
-    """Whether inputs came to have the shapes that were asked for."""
+    """Checks that inputs have the requested shapes after binding."""
     for name, shape in shapes.items():
         for axis, (dim, wanted) in enumerate(zip(inputs[name].type.dims, shape, strict=True)):
             if wanted.dim is not None and dim != wanted.dim:

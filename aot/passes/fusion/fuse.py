@@ -148,7 +148,9 @@ def _add_remarks(
     remarks: FusionRemarks,
     target: Target | None,
 ) -> dict[Group, int]:
-    """Writes down why those that read each other's values stay apart; gives their numbers."""
+    """Records remarks on why groups that read each other's values stay apart; returns the number of
+    each group.
+    """
     numbers = {group: len(remarks.roots) + n for n, group in enumerate(left)}
     remarks.roots += [(group.root.name, group.root.origin) for group in left]
     for group in left:
@@ -169,8 +171,9 @@ def _computes(op: Op) -> bool:
 
 
 def _is_view_of_index_only(op: Op, groups: dict[Op, Group]) -> bool:
-    """Whether the op is a view of what is computed from places and dims alone: such values have no
-    memory to be a view of, as each user computes its own."""
+    """Whether the op is a view of values that depend only on indices and dims: these have no
+    memory, since each user computes them itself.
+    """
     if op.record.compute is None or len(op.operands) != 1 or op.operands[0] is None:
         return False
     source = groups.get(op.operands[0].op) if op.operands[0].op is not None else None
@@ -249,7 +252,7 @@ def _take_epilogue(
 def _no_epilogue(
     user: Op, groups: dict[Op, Group], position: dict[Op, int], dims: tuple[Dim, ...], until: int
 ) -> str | None:
-    """Why a region whose elements have `dims` does not go on with `user`; None where it does."""
+    """Why a region whose elements have `dims` can't include `user` as epilogue; None if it can."""
     if user not in position:
         return f"{user.name} is in another block of control flow"
     if user in groups:
@@ -266,8 +269,9 @@ def _no_epilogue(
 
 
 def _elsewhere(why: str, other: str) -> str | None:
-    """Why what is kept off the target for one reason, if any, and what is for another one don't
-    run as one dispatch; None where both run alike."""
+    """Why two regions can't run as one dispatch, since only one of them can't run on the target;
+    None if both or neither can.
+    """
     return None if bool(why) == bool(other) else f"only one of them is {why or other}"
 
 
@@ -411,8 +415,9 @@ def _resizes_planes(producer: Group, group: Group, target: Target | None) -> boo
 
 
 def _prices(user: Op, number: int, producer: Group, target: Target | None) -> Prices | None:
-    """What it costs to compute a reduction's operand in its loads, and apart; None where nothing is
-    computed again, or on a GPU, whose arithmetic waits for memory."""
+    """The costs of recomputing a reduction's operand in its loads, and of storing it; None where
+    nothing is recomputed, or on a GPU, whose arithmetic waits for memory.
+    """
     operand = user.operands[number]
     if user.record.kind is not Kind.REDUCTION or operand is None:
         return None
@@ -423,7 +428,7 @@ def _prices(user: Op, number: int, producer: Group, target: Target | None) -> Pr
 
 
 def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:
-    """What `_fits_use` found wrong, for the reader."""
+    """A remark on why `_fits_use` refused."""
     kind = user.record.kind
     if kind is Kind.CONTRACTION and not _is_left(user, number):
         return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"

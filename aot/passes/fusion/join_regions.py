@@ -83,7 +83,7 @@ def explainer(function: Function, target: Target) -> Callable[[Op, Op], str]:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a region is, as far as joining asks.
+    """The facts about a region that decide joining.
 
     Attributes:
         has_stages: its kernel is made of loops over expressions.
@@ -162,7 +162,9 @@ class _Joiner:
         return self.join(first, second, is_fed=False)
 
     def join(self, first: Op, second: Op, *, is_fed: bool) -> Op | None:
-        """Both as one, if nothing stands between them and no workgroup is long at it."""
+        """The region that two regions became; None if an op between them or too much serial work
+        prevents it.
+        """
         facts = self.facts(first).with_(self.facts(second))
         if self.obstacle(facts, first, second, is_fed=is_fed) is not None:
             return None
@@ -227,7 +229,7 @@ class _Joiner:
         return reason or "they were not tried"
 
     def may_sink(self, first: Op, second: Op) -> bool:
-        """Whether what `first` reads is the same where `second` stands."""
+        """Whether `first` reads the same memory contents at the place of `second`."""
         if self.db is None:
             return True
         written = [v for v in first.operands if v is not None and self.db.has_writers(v)]
@@ -244,8 +246,7 @@ class _Joiner:
 
     @property
     def most(self) -> int:
-        """Elements that a workgroup may go through alone: what others could have done meanwhile is
-        little."""
+        """Elements that one workgroup may process serially, without much loss of parallelism."""
         each = MAX_SERIAL_GPU if self.target.has_workgroups else MAX_SERIAL_CPU
         return each * lanes_of(self.target, 4)
 
@@ -299,8 +300,9 @@ def _common(types: Sequence[TensorType]) -> list[Dim]:
 
 
 def _between(producer: Op, consumer: Op) -> list[Op] | None:
-    """Views of the producer's results that stand before the consumer, in order; None where
-    anything else there needs the producer."""
+    """Views of the producer's results between it and the consumer, in order; None if any other op
+    there uses the producer.
+    """
     made = set(producer.results)
     views: list[Op] = []
     op = producer.next
@@ -358,7 +360,7 @@ def _joined_block(
 
 
 def _root(value: Value) -> Value:
-    """What a value is a view of, if it is one; what a write leaves is no view here."""
+    """The value that `value` is a view of, through all views; writes in place end the chain."""
     while value.op is not None and is_view(value.op) and not value.op.record.writes:
         source = value.op.operands[value.op.record.view_of or 0]
         assert source is not None

@@ -86,14 +86,16 @@ def merge_siblings(function: Function) -> int:
 
 
 class _Writes:
-    """Where memory is written, by block."""
+    """Positions of memory writes, by block."""
 
     def __init__(self, function: Function) -> None:
         self.db = AliasDb.where_written(function)
         self.orders: dict[Block, WriteOrder] = {}
 
     def may_join(self, sibling: _Sibling, first: _Sibling) -> bool:
-        """Whether a sibling could run where the first one stands, and as a part of its result."""
+        """Whether a sibling could be computed at the place of the first one, as a part of its
+        result.
+        """
         if self.db is None:
             return True
         values = [sibling.root.result, *(op.result for op in sibling.end)]

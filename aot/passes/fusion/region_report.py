@@ -61,7 +61,7 @@ class _Report:
         }
 
     def read(self, region: Op, value: Value) -> dict[str, Any]:
-        """Where a value comes from, and why its region is not this one."""
+        """The producer of a value that a region reads, and why its region is another one."""
         producer = root_of(value)[0].op
         assert producer is not None
         reasons = []

@@ -14,13 +14,14 @@ from aot.ir.graph import Op
 
 @dataclass
 class FusionRemarks:
-    """
+    """Fusion remarks: records of why regions end.
+
     Attributes:
-        groups: what `fuse` formed, by number, of each region.
-        roots: the op that each group grew from, as the text has it, and its node.
-        cuts: why two groups stayed apart, by the one that makes a value and the one that reads it:
-            first what ended the former, then what kept the latter from taking it in.
-        weighed: both prices of what a group computes in several passes, by its number.
+        groups: the numbers of the groups of `fuse` in each region.
+        roots: (name, node) of the op that each group grew from.
+        cuts: (producer group, consumer group) -> why they stayed apart: first why the producer's
+            group ended, then why the consumer's did not include it.
+        weighed: both costs of values that a group computes in several passes, by group.
     """
 
     groups: dict[Op, tuple[int, ...]] = field(default_factory=dict)
@@ -34,11 +35,11 @@ class FusionRemarks:
         self.weighed[number] = tuple(weighed)
 
     def joined(self, made: Op, first: Op, second: Op) -> None:
-        """Two regions became one."""
+        """Records that two regions became one."""
         self.groups[made] = self.groups.pop(first, ()) + self.groups.pop(second, ())
 
     def reasons(self, first: Op, second: Op) -> list[str]:
-        """Why `fuse` kept the groups of two regions apart that now stand in them."""
+        """Why `fuse` kept groups of two regions apart."""
         found: dict[str, None] = {}
         for a in self.groups.get(first, ()):
             for b in self.groups.get(second, ()):

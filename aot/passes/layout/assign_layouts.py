@@ -60,7 +60,7 @@ def assign_layouts(function: Function, target: Target) -> int:
 
 
 def _may_choose(op: Op) -> bool:
-    """Whether results of the op may lie in any order."""
+    """Whether the op's results may have any order of dims in memory."""
     record = op.record
     return (
         record.compute is not None
@@ -71,7 +71,7 @@ def _may_choose(op: Op) -> bool:
 
 
 def channels_last(function: Function, now: Types) -> Types:
-    """Dim 1 innermost.
+    """The types of results with dim 1 innermost (channels last).
 
     A transpose or reshape of a value in that order keeps the memory order, and so does a value
     that is computed from it by element.
@@ -196,7 +196,7 @@ def _full_operands(op: Op) -> list[Value]:
 
 
 class _Costs:
-    """The costs of ops; those of one kind and types share theirs."""
+    """A cache of layout costs, shared by ops of equal kind and types."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -232,7 +232,7 @@ def _add_costs(
     types: Callable[[Value], list[TensorType]],
     costs: _Costs,
 ) -> None:
-    """What an op costs in each combination of types."""
+    """Adds the op's cost under each combination of its values' types to the labelling."""
     for value in op.operands:
         if value is None or value not in numbers:
             continue

@@ -58,7 +58,7 @@ def _is_transpose(op: Op) -> bool:
 
 @dataclass
 class _Bill:
-    """What movements cost: how many there are that write memory, and about how many bytes."""
+    """The cost of movements: how many write memory, and about how many bytes."""
 
     count: int = 0
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""pack: puts constant weights into the layouts that their op's plan asks for.
+"""pack: converts constant weights to the layouts that their ops' plans require.
 
 Requires: dtypes are legal for the target; constants are folded.
 Ensures: every constant operand that a plan wants packed comes through a `pack` op, which folds; so
@@ -68,7 +68,7 @@ def _share_tables(function: Function) -> None:
 
 
 def _transposed(layout: Layout) -> Layout:
-    """The layout in which the transpose of a matrix lies as the matrix does in this one."""
+    """The layout of a matrix's transpose whose bytes equal those of the matrix in `layout`."""
     splits = tuple((1 - dim, factor) for dim, factor in layout.splits)
     order = layout.order or tuple(range(2 + len(splits)))
     return Layout(splits, tuple(1 - place if place < 2 else place for place in order))

@@ -56,10 +56,11 @@ def carry_out(sweep: Sweep) -> dict[str, int]:
 
 
 class _Resolver:
-    """
+    """Applies the decisions of a sweep over pending shape changes.
+
     Attributes:
-        sources: what changed values are had from.
-        made: what was materialised: (source, map, type, block) -> value.
+        sources: the source of each changed value.
+        made: materialised values: (source, map, type, block) -> value.
     """
 
     def __init__(self, sweep: Sweep) -> None:
@@ -113,7 +114,7 @@ class _Resolver:
                 Rewriter(self.function).set_operand(op, number, self.materialised(value, op))
 
     def removed(self, op: Op, decision: Decision) -> list[Value]:
-        """The source that stands for the result of an op that is removed."""
+        """The source that replaces the result of a removed op."""
         self.count(op, is_pushed=False)
         return [self.source(op, 0, decision)]
 
@@ -146,7 +147,7 @@ class _Resolver:
             self.counts["pushed" if is_pushed else "folded"] += 1
 
     def source(self, op: Op, number: int, decision: Decision) -> Value:
-        """What the new op may read in place of an operand."""
+        """The value that the new op reads in place of operand `number`."""
         value = op.operands[number]
         assert value is not None
         if value not in self.sources:

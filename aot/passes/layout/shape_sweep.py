@@ -121,7 +121,7 @@ class Sweep:
         return [self.operand(op, value) for value in op.operands]
 
     def decide(self, op: Op) -> Decision:
-        """What becomes of `op`, given how its operands will be had."""
+        """The decision for `op`, given the index maps of its operands."""
         operands = self.operands(op)
         if op.record is PENDING or op in self.deferred:
             return self._change(op, operands[0])
@@ -317,7 +317,9 @@ class Sweep:
         return decision is None or decision.propagated is None or block_of(value) is not user.parent
 
     def _cost_of_staying(self, op: Op, decision: Decision) -> int:
-        """What is paid more if the op stays than if it is pushed through, results aside."""
+        """The additional cost, results aside, if the op stays instead of running on its operands'
+        sources.
+        """
         total = 0
         assert decision.propagated is not None
         for number, value in enumerate(dict.fromkeys(op.operands)):
@@ -465,7 +467,9 @@ def _free_view(op: Op, operand: TensorType) -> TensorType | None:
 
 
 def _parts_columns(value: Value, type: TensorType) -> bool:
-    """Whether a product would gather columns that lie side by side, if `value` lay as `type`."""
+    """Whether a product would have to gather contiguous columns if `value` had the layout of
+    `type`.
+    """
     for user, number in value.uses:
         contraction = contraction_of(user)
         if contraction is None or contraction.windows or contraction.right.operand != number:

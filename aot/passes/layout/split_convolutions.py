@@ -68,7 +68,9 @@ def _bytes_of(parts: Parts | None) -> int:
 def _steps(
     filters: _Filters, now: Parts | None, left: int
 ) -> Iterator[tuple[float, _Filters, Parts]]:
-    """What other ways than `now` gain for each byte that they take more, of `left`."""
+    """(gain per additional byte, filters, parts) of each alternative to `now` that costs at most
+    `left` bytes more.
+    """
     for parts in filters.ways:
         more = parts.more_bytes - _bytes_of(now)
         before = filters.ns if now is None else now.ns

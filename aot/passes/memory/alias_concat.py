@@ -60,7 +60,8 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def push_ends(function: Function, concat: Op) -> int:
-    """Moves elementwise ops behind a concat to its parts, into the dispatches that make those.
+    """Moves elementwise ops after a concat to its parts, where they join the producers' dispatches;
+    returns the number of moved ops.
 
         f(concat(a, b)) -> concat(f(a), f(b))
 

@@ -187,7 +187,7 @@ def _check_concat(past: Value, present: Value, output: str, axis: int) -> None:
 
 
 def _check_together(ties: Sequence[_Tie]) -> None:
-    """Outputs are tied once, and lengths that are one symbol grow alike."""
+    """Checks that each output is tied once, and that states of one length symbol grow equally."""
     by_output: dict[int, _Tie] = {}
     by_length: dict[Dim, _Tie] = {}
     for tie in ties:
@@ -263,7 +263,9 @@ class _Binder:
         return rewriter.create(lookup("state"), [], attrs).result
 
     def _presents(self, rewriter: Rewriter) -> list[Value]:
-        """What is assigned: nothing that an earlier assign changes, and concats of two."""
+        """The values to assign to states: independent of earlier assigns, and concats
+        of two parts.
+        """
         found = []
         for tie in self.ties:
             present = self.function.results[tie.number]

@@ -27,11 +27,12 @@ Types = dict[Value, TensorType]
 
 @dataclass
 class ConcatAliaser:
-    """
+    """Places the parts of concats in the memory of the whole.
+
     Attributes:
         db: None where nothing is written.
-        placed: what has a place in something larger already.
-        wholes: the concats that move nothing, and where they stand in the program.
+        placed: values that have a place in a larger one.
+        wholes: concats without copies, with their positions in the program.
     """
 
     function: Function
@@ -283,7 +284,9 @@ def _retype(value: Value, type: TensorType, types: Types, but: Op | None = None)
 
 
 def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
-    """The types under which the parts of a concat would lie in its memory, of type `whole`."""
+    """The types of a concat's parts as views of its memory, of type `whole`; None for parts that
+    can't be.
+    """
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     return [
@@ -294,7 +297,9 @@ def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
 
 
 def place_of(part: Value, whole: TensorType, axis: int, begin: Dim) -> TensorType | None:
-    """The type under which a part would lie in memory of type `whole`, `begin` along `axis`."""
+    """The type of a part as a view of memory of type `whole`, `begin` along `axis`; None if it
+    can't be.
+    """
     end = add(begin, part.type.dims[axis])
     starts = tuple(begin if d == axis else 0 for d in range(whole.rank))
     stops = tuple(end if d == axis else n for d, n in enumerate(whole.dims))
@@ -304,7 +309,7 @@ def place_of(part: Value, whole: TensorType, axis: int, begin: Dim) -> TensorTyp
 
 
 def part_begins(op: Op) -> list[Dim]:
-    """Where each part of a concat begins along its axis."""
+    """The start of each part of a concat along its axis."""
     axis = op.attrs["axis"]
     assert isinstance(axis, int)
     found: list[Dim] = [0]
@@ -315,7 +320,7 @@ def part_begins(op: Op) -> list[Dim]:
 
 
 def _seen_back(op: Op) -> tuple[Value | None, IndexMap | None]:
-    """What a view is a view of, and the map from the view to that."""
+    """(source of a view, index map from the view to the source); None where there is none."""
     source, map = op.operands[0], map_of(op)
     if source is None or map is None:
         return source, None

@@ -63,7 +63,7 @@ def _where(op: Op) -> str:
 
 
 def _inlined(callee: Function, function: Function, call: Op) -> list[Op]:
-    """Puts the ops of a function in the place of a call of it; these ops."""
+    """Replaces a call by copies of the callee's ops; returns these."""
     operands = (v for v in call.operands if v is not None)
     values: dict[Value, Value] = dict(zip(callee.inputs, operands, strict=True))
     function.assumptions.update(callee.assumptions)

@@ -106,7 +106,9 @@ def _written_copies(op: Op) -> list[str]:
 
 
 def _handed_on(db: AliasDb, op: Op, order: WriteOrder) -> list[str]:
-    """What goes through an op's blocks and is written where it would have to be the same memory."""
+    """Texts on values that pass through an op's blocks and are written where both sides would have
+    to share memory.
+    """
     body = op.record.body
     assert body is not None
     problems = [

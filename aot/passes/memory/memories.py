@@ -42,10 +42,12 @@ class Memory:
 
 
 class Memories:
-    """Attributes:
-    places: where each op stands in its block.
-    shown: each value's memory: of more than one, it is decided in a run which.
-    rows: tuples, and what takes rows of them.
+    """The memory of each value of a function.
+
+    Attributes:
+        places: where each op stands in its block.
+        shown: each value's memory: of more than one, it is decided in a run which.
+        rows: tuples, and what takes rows of them.
     """
 
     def __init__(self, function: Function) -> None:

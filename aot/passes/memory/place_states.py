@@ -1,4 +1,4 @@
-"""A growing state variable is written in place: what a run adds is made behind what is there.
+"""Growing state variables are written in place: a run's rows are computed behind the existing ones.
 
     assign(state, concat(past, new)) -> assign(state, concat_alias(past, new)), new made in place
 
@@ -54,7 +54,7 @@ def _is_growing(value: Value | None) -> bool:
 
 
 def _growth(assign: Op) -> Growth:
-    """What an assignment to a growing state does.
+    """The append that an assignment to a growing state is.
 
     Raises:
         UnsupportedError: it can't be done.
@@ -106,7 +106,7 @@ def _is_alone(assign: Op, shown: Value) -> bool:
 
 
 def _place(growth: Growth, aliaser: ConcatAliaser) -> None:
-    """Makes what is new behind what is there."""
+    """Lets the new rows be computed at their place behind the existing ones."""
     concat, type = growth.concat, canonical(growth.shown.type)
     rewriter = Rewriter(aliaser.function).at(concat)
     types = aliaser.users_types(concat.result, type, but=growth.assign)

@@ -110,7 +110,7 @@ class _Values:
         return len(memory.writes)
 
     def convert(self, block: Block, now: Value | None) -> Value | None:
-        """What the memory holds at the end of a block, at whose begin it holds `now`."""
+        """The memory's content, as a value, at the end of a block; `now` is that at its start."""
         for op in self.touching.get(block, ()):
             if op in self.memory.writes:
                 now = self.write(op, now)
@@ -141,7 +141,7 @@ class _Values:
         return self.reshaped(made, self.first(op), op)
 
     def go_through(self, op: Op, now: Value | None) -> Value:
-        """What the memory holds after an op whose blocks write it."""
+        """The memory's content after an op whose blocks write it."""
         for number, value in enumerate(op.operands):
             if value is not None and value in self.memory.shows and now is not None:
                 Rewriter(self.function).set_operand(op, number, self.seen(value, now, op))
@@ -155,7 +155,9 @@ class _Values:
         return Rewriter(self.function).add_choice(op, [v for v in ends if v is not None])
 
     def go_around(self, loop: Op, before: Value) -> Value:
-        """As `go_through`; what the loop carries of the memory already is used where it can be."""
+        """The memory's content after a loop that writes it; a carried value that already is the
+        memory is used where possible.
+        """
         body, (block,) = loop.record.body, loop.blocks
         assert body is not None
         rewriter = Rewriter(self.function)
@@ -174,7 +176,7 @@ class _Values:
         return result
 
     def initial(self, at: Op) -> Value:
-        """What the memory holds at first."""
+        """The memory's initial content."""
         root = self.memory.root
         if isinstance(root, Value):
             return root
@@ -198,7 +200,7 @@ class _Values:
                     Rewriter(self.function).set_operand(user, number, seen)
 
     def seen(self, value: Value, now: Value | None, at: Op) -> Value:
-        """What `value`, which shows the memory, shows now."""
+        """The content of `value`, an alias of the memory, now."""
         return value if now is None else self.reshaped(now, value, at)
 
     def keep(self, variable: str, now: Value) -> None:

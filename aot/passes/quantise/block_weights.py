@@ -142,7 +142,7 @@ def dequantized(value: Value) -> tuple[Array, Array, Array | None] | None:
 
 
 def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:
-    """A parameter of `value`, or its elements, where `moves` bring it."""
+    """The array, a parameter of `value` or its elements, after the movements `moves`."""
     if array is None:
         return None
     moved = np.broadcast_to(array, value.type.shape)
@@ -154,7 +154,7 @@ def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:
 
 
 def _block(array: Array) -> int:
-    """How many neighbours along dim 0 are alike in all columns: the largest such block."""
+    """The size of the largest blocks along dim 0 whose elements are equal in every column."""
     extent = array.shape[0]
     if array.strides[0] == 0 or extent == 1:
         return int(extent)

@@ -1,5 +1,5 @@
-"""Matrix products whose right side is quantised, and computed as the model runs: attention's, and
-those of constant weights from the left.
+"""Matrix products whose right side is quantised and computed at run time: attention's, and those
+with constant weights on the left.
 
 The right side has no columns that are summed at compile time, so that both zero points are taken
 off by sums that the model computes beside: with `w' = w - 128` for a right side of u8, which makes

@@ -1,4 +1,4 @@
-"""What rules for quantised models are written with: factors, parameters, and what is known of them.
+"""Vocabulary of the rules for quantised models: factors and their parameters.
 
 Owns no rule. A factor is an operand of a contraction that stands for integers of 8 or 16 bits: the
 result of `dequantize`, or integers less their zero point in i32.
@@ -58,7 +58,7 @@ def is_one_number(value: Value | None) -> bool:
 
 
 def same(a: Value | None, b: Value | None) -> bool:
-    """Whether two parameters are equal, as far as can be told; an absent zero point is 0."""
+    """Whether two parameters are known to be equal; an absent zero point is 0."""
     if a is b:
         return True
     first, second = (np.zeros((), np.int32) if v is None else known(v) for v in (a, b))
@@ -97,7 +97,7 @@ def add_number(op: Op, rewriter: Rewriter, total: Value | None, addend: Array) -
 
 @dataclass(frozen=True)
 class Stored:
-    """Integers that stand for `(values - zero_point) * scale`.
+    """A quantised tensor: integers that stand for `(values - zero_point) * scale`.
 
     Attributes:
         values: of 8 or 16 bits; where they are known also of 32 bits, which 8 hold if their zero
@@ -133,7 +133,9 @@ class Stored:
 
 
 def stored_of(value: Value | None) -> Stored | None:
-    """What `value` stands for, if it is a dequantised tensor or a centred one in i32."""
+    """The quantised tensor that `value` is dequantised from, or centred from in i32; None for
+    others.
+    """
     if value is None:
         return None
     op = definer(value, DEQUANTIZE)
@@ -154,7 +156,7 @@ def stored_of(value: Value | None) -> Stored | None:
 
 
 def _before_cast(value: Value | None) -> Value | None:
-    """What was widened to i32, else the value."""
+    """The narrow integers that a value in i32 was widened from, else the value."""
     op = definer(value, CAST)
     inner = None if op is None else op.operands[0]
     if inner is not None and inner.type.dtype.is_integer and inner.type.dtype.bits <= 16:

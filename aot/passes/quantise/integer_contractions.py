@@ -88,7 +88,9 @@ def plan_of(op: Op) -> Plan | str:
 
 
 def _plan_of_integers(op: Op, x: Stored, w: Stored) -> Plan | str:
-    """Sums in i32 wrap as those of the op do: no bound is asked."""
+    """The plan of a contraction of integers, or why there is none. Sums in i32 wrap as the op's do,
+    so that no bound is needed.
+    """
     if op.result.type.dtype is not I32:
         return "an operand is a float"
     for factor in (x, w):
@@ -319,7 +321,7 @@ def _with_rest(
 
 
 def scaled(plan: Plan, rewriter: Rewriter, total: Value) -> Value:
-    """The sums as the floats that they stand for."""
+    """Integer sums times their scales, as floats."""
     op, x_scale, w_scale = plan.op, plan.x.scale, plan.w.scale
     if x_scale is None or w_scale is None:
         return total

@@ -158,7 +158,7 @@ def _is_transcendental(op: Op) -> bool:
 
 
 def or_host(target: Target) -> str:
-    """What an error suggests beside, where a CPU may run what the target can't."""
+    """The addition to an error's advice where a CPU target could run the op; else ""."""
     suggested = ", or add a --target for the CPU, to run what is not for a GPU"
     return suggested if target.has_cpu_fallback else ""
 
@@ -170,7 +170,7 @@ def computes(op: Op) -> bool:
 
 @dataclass
 class Stays:
-    """What of a function is not made narrow.
+    """The parts of a function that keep their wide dtypes.
 
     Attributes:
         ops: they keep their dtypes.
@@ -302,7 +302,7 @@ class _Narrowing:
                 Rewriter(function).erase(op)
 
     def now(self, value: Value) -> Value:
-        """What is in place of an old value."""
+        """The current replacement of an old value."""
         return self.values.get(value, self.kept.get(value, value))
 
     def visit(self, op: Op) -> None:
@@ -373,7 +373,7 @@ class _Narrowing:
                 self.kept.setdefault(value, value)
 
     def control(self, op: Op) -> None:
-        """Narrows what goes through the blocks of an op, and what is in them."""
+        """Narrows the values that pass through an op's blocks, and the blocks."""
         body, rewriter = op.record.body, Rewriter(self.function).at(op)
         assert body is not None
         for number, value in enumerate(op.operands):
@@ -389,7 +389,7 @@ class _Narrowing:
             self.retype(value)
 
     def is_handed_narrow(self, op: Op, number: int) -> bool:
-        """Whether value `number` of those that go through an op's blocks is to be narrow."""
+        """Whether value `number` of those that pass through an op's blocks becomes narrow."""
         body = op.record.body
         assert body is not None
         if not 0 <= number < len(op.results):

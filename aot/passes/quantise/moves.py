@@ -99,7 +99,7 @@ def _sink(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _padded_with(op: Op, found: Op) -> float | None:
-    """What is stored for the elements that a `pad` adds; None where that is no whole number."""
+    """The stored integer for elements that a `pad` adds; None if it is not a whole number."""
     if op.attrs["mode"] != "constant":
         return 0.0
     scale, zero = (known_number(v) if v is not None else 0.0 for v in _parameters(found))
@@ -133,8 +133,9 @@ def _sink_columns(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _sink_known(op: Op, rewriter: Rewriter) -> Value | None:
-    """move(dequantize(x, s)) -> dequantize(move(x), s'), x and s of any shape known: a weight that
-    is laid out anew keeps a scale for each channel, wherever its channels come to lie."""
+    """move(dequantize(x, s)) -> dequantize(move(x), s') for constants: a transposed or reshaped
+    weight keeps a scale per channel.
+    """
     found = definer(op.operands[0], DEQUANTIZE)
     x = None if found is None else known(found.operands[0])
     if found is None or x is None or _has_one_scale(found) or x.shape != found.result.type.dims:
@@ -174,7 +175,9 @@ def _without_repeats(scale: Array) -> Array:
 
 
 def _sink_max(op: Op, rewriter: Rewriter) -> Value | None:
-    """As `_sink`, where the scale keeps the order."""
+    """max(dequantize(x)) -> dequantize(max(x)), where the scale is positive and so
+    keeps the order.
+    """
     found = definer(op.operands[0], DEQUANTIZE)
     number = None if found is None else known_number(found.operands[1])
     return _sink(op, rewriter) if number is not None and number > 0 else None

@@ -68,9 +68,11 @@ def run(module: Module, context: PassContext) -> None:
 
 @dataclass(frozen=True)
 class Choice:
-    """Attributes:
-    values: the values to be stored in f16.
-    counts: constants and other values chosen, constants that stay by reason, bytes saved.
+    """The values to be stored in f16.
+
+    Attributes:
+        values: the values to be stored in f16.
+        counts: constants and other values chosen, constants that stay by reason, bytes saved.
     """
 
     values: dict[Value, None]
@@ -267,7 +269,7 @@ def narrow(function: Function, choice: Choice) -> None:
 
 
 def _seen(value: Value | None) -> Value | None:
-    """What a pending change of f16 to f32 is a change of, else `value`."""
+    """The f16 source of a pending conversion to f32, else `value`."""
     op = None if value is None else value.op
     if op is None or op.record is not PENDING:
         return value

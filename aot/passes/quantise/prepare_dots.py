@@ -60,7 +60,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def prepare(function: Function, op: Op, target: Target) -> None:
-    """Prepares one contraction."""
+    """Gives one contraction the operands that the target's dot products take."""
     dims = contraction_of(op)
     data = constant_of(op.operands[1])
     if dims is None or dims.is_depthwise or dims.right.dtype is not DType.I8:
@@ -148,7 +148,9 @@ def _wanted(dtype: DType, max_weight: int, target: Target) -> DType:
 
 
 def _relied_on(dtype: DType, max_weight: int, target: Target) -> int:
-    """What of the largest weight a target's kernel relies on: executables differ in no more."""
+    """The bound of the largest weight that a target's kernel relies on, in few steps, so that
+    executables differ less.
+    """
     is_asked = target.sums_narrow_bytes(dtype, DType.I8) and has_narrow_products(dtype, max_weight)
     return MOST_NARROW[dtype] if is_asked else int(MAX_WEIGHT.default)
 

@@ -62,7 +62,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def multiply_adds_of(context: PassContext) -> dict[str, int]:
-    """What `multiply_adds` found in a compile, of all functions; empty where none is quantised."""
+    """The counts of `multiply_adds` over all functions of a compile; empty if none is quantised."""
     counters = context.statistics.get(NAME, {})
     return {
         key.removeprefix(_COUNTER): amount
@@ -124,8 +124,9 @@ def _choose_activations(function: Function, activations: str) -> None:
 
 
 def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, int]:
-    """Multiply-adds of a function's contractions, by why they are not in integers; those that are
-    under IN_INTEGERS. Dims that are not known are taken as layout rules take them."""
+    """Multiply-adds of a function's contractions: those in integers under IN_INTEGERS, others by
+    the reason why not. Open extents are estimated as for layouts.
+    """
     found: dict[str, int] = {}
     for op in control_ops(function):
         dims = contraction_of(op)

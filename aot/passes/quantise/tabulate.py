@@ -103,7 +103,7 @@ class _Chains:
         return self._sources[value]
 
     def add(self, op: Op) -> None:
-        """Learns of the results of an op; those before it are known."""
+        """Records the source of an op's result; sources of its operands are known."""
         if op.record is CONSTANT or len(op.results) != 1:
             return
         result = op.result
@@ -148,7 +148,9 @@ def _cost_of_lookup(target: Target) -> int:
 
 
 def _lie_alike(a: Value, b: Value) -> bool:
-    """Whether elements follow each other alike; those of a part of a concat have others between."""
+    """Whether two values have the same dims and element order; gaps between elements
+    are ignored.
+    """
     layouts = (v.type.layout or Layout() for v in (a, b))
     first, second = (replace(layout, strides=()) for layout in layouts)
     return a.type.dims == b.type.dims and first == second
@@ -168,8 +170,9 @@ def _cost(op: Op) -> int:
 
 
 def _table(cone: list[Op], source: Value) -> Array | None:
-    """What the last op of `cone` gives for each number of the source; None where an op's definition
-    does not go element by element."""
+    """The results of the ops `cone` for each 8-bit number of the source; None where an op is not
+    elementwise.
+    """
     every = np.arange(ENTRIES, dtype=np.uint8).view(source.type.dtype.numpy)
     values: dict[Value, Array] = {source: every}
     for op in cone:

@@ -95,8 +95,9 @@ def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _may_be_scaled(op: Op, maker: Op, dims: ContractionDims, scale: Value) -> bool:
-    """Whether no weight underflows when it is scaled (but those that were subnormal already), and
-    no sum overflows only before or only after; nor is there a bias that may be there to round."""
+    """Whether a scale may move into the weights: no weight underflows, no sum overflows only before
+    or only after, and no bias is there to round.
+    """
     dtype, weight = op.result.type.dtype, maker.operands[dims.right.operand]
     found, factor = sizes_of(weight), sizes_of(scale)
     if weight is None or found is None or factor is None or factor.has_subnormal:
@@ -180,7 +181,9 @@ def _add_nothing(op: Op, _: Rewriter) -> Value | None:
 
 
 def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
-    """Where divisors are 1 at least, so that nothing overflows either way, and inverses normal."""
+    """x / c -> x * (1 / c), for constants of at least 1 with normal inverses, so that nothing
+    overflows either way.
+    """
     x, divisor = op.operands
     data, sizes = constant_of(divisor), sizes_of(divisor)
     if x is None or data is None or divisor is None or sizes is None or will_fold(x):
@@ -206,7 +209,9 @@ def _one_like(array: np.ndarray) -> object:
 
 
 def _last_dims_mean(value: Value | None) -> tuple[Op, int] | None:
-    """A mean over the last dims that keeps them, and the first of these dims."""
+    """(mean op, first of its dims) of a mean over the last dims that keeps them; None
+    for others.
+    """
     op = definer(value, reduction.REDUCE_MEAN)
     if op is None or not op.attrs["keepdims"]:
         return None

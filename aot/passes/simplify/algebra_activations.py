@@ -52,7 +52,7 @@ def _gelu(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _doubled(op: Op, rewriter: Rewriter, value: Value | None) -> Value:
-    """2 * value, where a factor that is there takes the 2."""
+    """2 * value; a constant factor of it is doubled."""
     line = line_of(value)
     assert line is not None and value is not None
     if line.start != 0:

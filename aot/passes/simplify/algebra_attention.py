@@ -51,7 +51,7 @@ class _Scores:
     lead: tuple[Dim, ...] | None = None
 
     def fits_mask(self, op: Op) -> bool:
-        """Whether a mask that `op` applies has the same leading dims as those before."""
+        """Whether a mask that `op` applies has the same leading dims as the masks before."""
         return self.keep is None and self.lead in (None, op.result.type.dims[:-2])
 
 
@@ -135,7 +135,7 @@ _STEPS = (
 
 
 def _without_scale(value: Value) -> tuple[Value, float]:
-    """What a number scales for this use alone, and the number."""
+    """(value without constant factors, their product), for factors used here alone."""
     scale = 1.0
     while (op := sole(value, elementwise.MUL) or sole(value, elementwise.DIV)) is not None:
         found = number_factor(op)
@@ -197,7 +197,7 @@ def _softmax_of(weights: Value, v: Value) -> Op | None:
 
 
 def _is_fit(scores: _Scores, v: Value) -> bool:
-    """Whether the kernel takes these heads, and is the better choice."""
+    """Whether the attention kernel supports these heads, and is faster."""
     q, keys = scores.q.type, scores.keys.type
     if not q.rank == keys.rank == v.type.rank >= 3 or q.dtype not in FLOATS:
         return False

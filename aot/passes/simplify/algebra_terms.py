@@ -1,4 +1,4 @@
-"""What rules of algebra are written with: who uses a value, what folds, which number it is.
+"""Vocabulary of algebra's rules: sole users, constants, factors and terms of values.
 
 Owns no rule.
 """
@@ -196,8 +196,9 @@ def _sizes_of(array: Array) -> Sizes | None:
 
 
 def may_round(sizes: Sizes, dtype: DType) -> bool:
-    """Whether an addend is so large that adding it may be there to round to a multiple: half the
-    bits of what has its size or less go."""
+    """Whether an addend is so large that it may be a trick to round to a multiple: adding it drops
+    half of the bits of smaller numbers.
+    """
     return sizes.largest >= 2.0 ** ((np.finfo(dtype.numpy).nmant + 1) // 2)
 
 
@@ -249,14 +250,14 @@ def line_of(value: Value | None, depth: int = MAX_STEPS) -> Line | None:
 
 @dataclass(frozen=True)
 class Product:
-    """`number` times all `factors`."""
+    """A product: `number` times all `factors`."""
 
     number: float
     factors: tuple[Value, ...]
 
 
 def product_of(op: Op) -> Product:
-    """A `mul` as what it multiplies in the end, through those that only it uses."""
+    """A `mul` as a product, with nested products of single use multiplied out."""
     number = 1.0
     factors: list[Value] = []
     stack = list(op.operands)

@@ -14,7 +14,7 @@ from aot.ir.graph import Value
 
 
 class Change(Enum):
-    """What a rule may do to a value, by what is asked before it does.
+    """How far a rule may change a value.
 
     EXACT: nothing: the bits are the same, but for which NaN a NaN is.
     REORDERS: adds the terms of a sum in another order, which the model doesn't say.
@@ -33,9 +33,11 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """Attributes:
-    roundings: how many roundings to the nearest the result may be off, of the largest
-        intermediate value (of the sum of all terms' sizes, where terms are added up).
+    """The bound of a rule's change.
+
+    Attributes:
+        roundings: how many roundings to the nearest the result may be off, of the largest
+            intermediate value (of the sum of all terms' sizes, where terms are added up).
     """
 
     change: Change

@@ -205,8 +205,9 @@ def _transpose_to_reshape(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _exact_inverse(op: Op, rewriter: Rewriter) -> Value | None:
-    """Where all divisors are powers of two whose inverses are normal numbers: the quotient and the
-    product are one real number, which both round once."""
+    """x / c -> x * (1 / c) for powers of two whose inverses are normal numbers: both round the same
+    real number once.
+    """
     x, data = op.operands[0], constant_of(op.operands[1])
     if x is None or data is None or not op.result.type.dtype.is_float or data.array.size == 0:
         return None

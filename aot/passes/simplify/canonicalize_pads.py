@@ -38,8 +38,9 @@ def pad_inside(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def without_far_taps(op: Op, rewriter: Rewriter) -> Value | None:
-    """A convolution without the first and the last taps of a spatial dim that lie in the padding
-    for every window, as those of dilated convolutions do on small images."""
+    """Removes the first and last taps of a convolution that only ever read padding, as in dilated
+    convolutions of small images.
+    """
     x, weight = op.operands[0], op.operands[1]
     assert x is not None and weight is not None
     shape = _ints(weight.type.dims)

@@ -43,7 +43,7 @@ _SHORT_LINE = 4096
 
 @dataclass(frozen=True)
 class _Writes:
-    """What a scatter writes, as one by rows of positions.
+    """The writes of a scatter, by rows of positions.
 
     Attributes:
         rows: [updates, depth], counted from the front; in range where `is_inside`, of shape
@@ -65,7 +65,7 @@ class _Writes:
         return _Writes(wrapped, is_inside, extents, rest)
 
     def box(self) -> tuple[Positions, Positions] | None:
-        """Where the updates begin and their extents, if they are a box of data in its order."""
+        """(start, extents) if the updates are a box of the data, in its order; else None."""
         if not len(self.rows) or not self.is_inside.all():
             return None
         first, last = self.rows[0], self.rows[-1]
@@ -109,8 +109,9 @@ def _scatter_nd(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _box_of_columns(rows: Value | None, depth: int) -> tuple[Positions, Positions] | None:
-    """Where a box begins and its extents, if `rows` name its places in their order: a column for
-    each dim, repeated along the others, which would take too much memory as a constant."""
+    """(start, extents) of a box whose places `rows` lists in order, as a column for each dim,
+    broadcast along the others; None for other positions.
+    """
     joined = definer(rows, selection.CONCAT)
     if rows is None or joined is None or len(joined.operands) != depth:
         return None

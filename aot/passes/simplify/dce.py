@@ -31,7 +31,7 @@ def remove_dead(function: Function) -> int:
 
 
 def is_removable(op: Op) -> bool:
-    """Whether only the results of `op` matter, so that it may go when they are unused."""
+    """Whether `op` may be erased once its results are unused: it has no other effects."""
     record = op.record
     return not (record.is_terminator or record.has_side_effects or record.writes) and all(
         is_removable(inner) or inner.record.is_terminator for block in op.blocks for inner in block
@@ -39,7 +39,7 @@ def is_removable(op: Op) -> bool:
 
 
 class _Sweep:
-    """One walk backwards.
+    """A backward walk that erases unused ops.
 
     Attributes:
         given: symbols that values give.

@@ -63,7 +63,7 @@ ALWAYS_BYTES = 4 << 10
 
 
 class Budget:
-    """What folding one function may still evaluate.
+    """The bytes and work that folding one function may still spend.
 
     Args:
         constant_bytes: of the function's constants.
@@ -82,7 +82,9 @@ class Budget:
 
     @property
     def process_bytes(self) -> int:
-        """What the process may take: results twice, and what computing the largest takes."""
+        """The memory that folding may take in all: results twice, and the temporaries of the
+        largest.
+        """
         return 2 * self.most_bytes + 4 * LIMIT_BYTES
 
     def takes(self, op: Op, result_bytes: int) -> bool:
@@ -179,7 +181,7 @@ def _is_constant_op(op: Op) -> bool:
 
 
 def _stored_bytes(op: Op) -> int:
-    """Bytes of a constant."""
+    """The bytes of a constant op's data."""
     data = op.attrs["value"]
     assert isinstance(data, ConstantData)
     return data.array.nbytes
@@ -249,7 +251,7 @@ def _bytes_of(sources: Iterable[Value], known: Mapping[Value, Known]) -> int:
 
 
 def _results(op: Op, inputs: Sequence[Array | None], budget: Budget) -> list[Array] | None:
-    """What `op` computes, by its reference; None where that cannot be told or is too much."""
+    """The op's results by its reference; None if they can't be computed or are too large."""
     if not all(v.type.is_static for v in op.results):
         return None
     most = LIMIT_BYTES

@@ -1,5 +1,5 @@
-"""rematerialize-iota: what follows from places and dims alone is computed where it is read, and so
-are floats that bytes stand for.
+"""rematerialize-iota: computes values that depend only on indices and dims in each user, and
+dequantises bytes there.
 
 Requires: constants folded.
 Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own

@@ -99,8 +99,9 @@ class RuleSet:
 
 
 def _may_stand_for(db: AliasDb, op: Op, fresh: Value, before: Op | None) -> bool:
-    """Whether a rule's equation holds where memory is written in place: it was written for values
-    that never change. If not, what the rule made (from `before` to `op`) goes."""
+    """Whether a rule's equation holds here although memory is written in place; if not, erases the
+    ops that the rule made between `before` and `op`.
+    """
     made: list[Op] = []
     while (last := made[-1].prev if made else op.prev) is not None and last is not before:
         made.append(last)
@@ -113,7 +114,7 @@ def _may_stand_for(db: AliasDb, op: Op, fresh: Value, before: Op | None) -> bool
 
 
 def like(op: Op, value: Value | None) -> Value | None:
-    """`value` where it can stand for the result of `op`."""
+    """`value` if it has the type of the op's result, else None."""
     return value if value is not None and value.type == op.result.type else None
 
 
@@ -149,7 +150,7 @@ def is_all(value: Value | None, number: float) -> bool:
 
 
 def relaid(op: Op, rewriter: Rewriter, operands: Sequence[Value | None]) -> list[Value]:
-    """The results of `op` made anew on operands that only lie otherwise in memory.
+    """Recreates `op` on operands that differ only in their layout; returns its results.
 
     Ops keep their logical meaning whatever the layouts, so that the results keep their types and
     no shape rule is asked.

@@ -140,7 +140,7 @@ def despecialise(
 
 
 def _members(module: Module, target: Target) -> list[_Member]:
-    """The executables, those that several entry points dispatch once for each."""
+    """The executables as members, one for each entry point that dispatches them."""
     calls: dict[tuple[str, int], list[Op]] = {}
     for entry, function in enumerate(module.entry_points):
         for op, name in dispatches_of(module, function):
@@ -249,7 +249,9 @@ class _Member:
 
     @staticmethod
     def order(member: _Member) -> tuple[object, ...]:
-        """Brings those together that lose little as one: of like tiles, then of like loops."""
+        """A sort key by which members that lose little together are neighbours: by tiles, then by
+        loops.
+        """
         loops = [s.loops[0][0] for s in member.stages]
         return member.tiles, [(n.rows, n.columns, n.terms) for n in loops], member.number
 
@@ -259,7 +261,9 @@ class _Member:
         return _bytes(self, [s.steps for s in self.stages], self.tiles, self.dynamic)
 
     def cost(self, tiles: Tiles, dynamic: Sequence[DynamicLoops]) -> float:
-        """What its dispatches cost with `tiles`, where what is `dynamic` is a parameter."""
+        """The estimated cost of the member's dispatches with `tiles`, where `dynamic` loops are
+        parameters.
+        """
         total = 0.0
         for stage, tile, what in zip(self.stages, tiles, dynamic, strict=True):
             for loops, count in stage.loops:
@@ -357,7 +361,7 @@ class _Part:
 
     @staticmethod
     def of(member: _Member) -> _Part:
-        """A member by itself."""
+        """A part of one member."""
         steps = tuple(stage.steps for stage in member.stages)
         return _Part([member], member.dynamic, member.tiles, steps)
 
@@ -367,7 +371,7 @@ class _Part:
         return tuple(dict.fromkeys(m.entry for m in self.members))
 
     def costs(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> dict[int, float]:
-        """What its members cost with `tiles`, by entry point."""
+        """The estimated cost of the part's members with `tiles`, by entry point."""
         key = tiles, dynamic
         if key not in self.totals:
             found = dict.fromkeys(self.entries, 0.0)
@@ -439,7 +443,7 @@ class _Merger:
         return _Merger(costs[tiles] - now, (a.number, b.number), (a, b), dynamic, tiles)
 
     def made(self) -> _Part:
-        """The one part."""
+        """The part that the two parts become."""
         a, b = self.parts
         steps = tuple(x.with_(y) for x, y in zip(a.steps, b.steps, strict=True))
         made = _Part([*a.members, *b.members], self.dynamic, self.tiles, steps, (a, b))
@@ -450,7 +454,7 @@ class _Merger:
         return made
 
     def lost_by(self, entry: int) -> float:
-        """What it costs one entry point more."""
+        """The additional cost of one entry point."""
         users = [part for part in self.parts if entry in part.entries]
         if all(part.entries == (entry,) for part in self.parts):
             return self.lost
@@ -568,7 +572,7 @@ class _Parts:
 
     @staticmethod
     def _relink(a: _Part, b: _Part, made: _Part) -> list[_Part]:
-        """Puts a part in the place of two neighbours; those it has now."""
+        """Replaces two neighbouring parts by one; returns its neighbours."""
         first, last = (a, b) if a.neighbours[1] is b else (b, a)
         made.neighbours = [first.neighbours[0], last.neighbours[1]]
         before, after = made.neighbours
@@ -619,8 +623,9 @@ def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
 
 
 def _renumber(module: Module) -> dict[str, str]:
-    """Executables are e0, e1, ... in the order of their first dispatch, and others go; the names
-    by the old ones."""
+    """Renames executables e0, e1, ... in the order of their first dispatch and removes unused ones;
+    returns new names by old ones.
+    """
     names: dict[str, str] = {}
     for op, name in dispatches_of(module):
         op.attrs["executable"] = FunctionRef(names.setdefault(name, f"e{len(names)}"))

@@ -85,14 +85,14 @@ class _Walk:
         *,
         is_count: bool = False,
     ) -> Place:
-        """A number's slot; those below `least` are none."""
+        """The place of a number, with a slot if it is at least `least`."""
         if isinstance(dim, int) and dim < least:
             return Place(dim)
         self.found.append(Slot(dim, inner, is_count))
         return Place(dim, len(self.found) - 1)
 
     def dim(self, place: Place) -> Dim:
-        """What stands for a number: itself, its fresh dim, or -1 in a key."""
+        """The dim at a place: the number itself, its fresh dim, or -1 in a key."""
         if place.slot < 0:
             return place.value
         return -1 if self.fresh is None else self.fresh[place.slot]
@@ -144,7 +144,7 @@ class _Walk:
         return tuple(made), (tuple(fixed), tuple(gaps[self.loose :]))
 
     def attrs(self, op: Op) -> dict[str, Attr]:
-        """Attributes with the slots of those that the record declares as dims replaced."""
+        """The op's attributes with slots in place of declared dims."""
         kinds = {a.name: a.type for a in op.record.attributes}
         made: dict[str, Attr] = {}
         for name, value in op.attrs.items():
@@ -182,7 +182,7 @@ class KnownExtents(NamedTuple):
 
 
 class Family(NamedTuple):
-    """What executables that may become one have in common.
+    """The properties that executables must share to be merged.
 
     Attributes:
         key: all of the body but its slots' values, and `classes`.
@@ -207,7 +207,7 @@ class Family(NamedTuple):
 def family_of(
     function: Function, plans: Sequence[Plan], *, has_classes: bool
 ) -> tuple[Family, list[Slot]]:
-    """An executable's family, and its slots; `plans` are those of its stages.
+    """(family, slots) of an executable with the plans of its stages.
 
     Where kernels have their buffers' classes compiled in (`has_classes`), these are of the family.
     """
@@ -353,7 +353,7 @@ def _kernels(function: Function) -> Mapping[Value, int]:
 
 
 class Groups(NamedTuple):
-    """The groups of a contraction: tiles must not straddle them, or lanes go along them.
+    """The groups of a contraction: tiles must not straddle them, or lanes run along them.
 
     Attributes:
         number: how many there are.
