@@ -1,4 +1,4 @@
-"""What a backend hands on: a variant's code, linked as far as it alone can say how.
+"""The result of a backend: a variant's code, linked within itself.
 
 Facts only; what programs call and where buffers lie is the linker's.
 """
@@ -29,7 +29,7 @@ _NO_OBJECTS: dict[str, Any] = {"cache": {"hits": 0, "misses": 0}, "llvm_calls": 
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a backend's code for the executables of a variant became.
+    """Sizes of the code of a variant's executables.
 
     Attributes:
         sizes: bytes of each executable's code, shared or not.
@@ -59,7 +59,7 @@ class Emitted:
         return Emitted(sizes, len(kept), sum(sizes), sum(map(len, kept)))
 
     def with_(self, other: Emitted, sizes: tuple[int, ...]) -> Emitted:
-        """Both together; `sizes` are those of all executables, in their order."""
+        """The sum of two; `sizes` are those of all executables, in order."""
         return Emitted(
             sizes,
             self.kept + other.kept,
@@ -70,7 +70,7 @@ class Emitted:
 
 @dataclass(frozen=True)
 class Code:
-    """What a backend made of some kernels.
+    """The code that a backend made of some kernels.
 
     Attributes:
         image: machine code; empty where executables hold their own.

@@ -85,7 +85,7 @@ BACKENDS: dict[str, Callable[[CompileOptions, ObjectCache], Backend]] = {
 
 
 class Backends:
-    """The backends of one compile, each made when it is first asked for; a context manager.
+    """The backends of one compile, created on first use; a context manager.
 
     Attributes:
         cache: where what they make is kept.

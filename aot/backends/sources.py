@@ -1,4 +1,6 @@
-"""What this compiler is, by content: versions do not tell apart two states of a checkout."""
+"""Content hashes of the compiler's sources: a version does not distinguish two states of a
+checkout.
+"""
 
 from __future__ import annotations
 

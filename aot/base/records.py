@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, **others):
-        """As `dataclasses.dataclass`; with options other than these two, made at once."""
+        """`dataclasses.dataclass` whose methods are compiled at their first call; with options
+        other than these two, at once.
+        """
 
         def decorate(cls):
             if others:

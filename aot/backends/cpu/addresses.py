@@ -1,4 +1,4 @@
-"""Where elements lie: what the dispatch's record points to, and addresses of elements in each lane.
+"""Addresses of elements in each lane, from the dispatch's record of buffers and parameters.
 
 Owns what the entry block loads of the dispatch, where buffers and scratch begin, and how indices
 become addresses that neighbouring accesses share.
@@ -74,7 +74,7 @@ class Addresses:
         return self._fields[position]
 
     def param(self, param: object) -> Value:
-        """A parameter's value."""
+        """The value of a kernel parameter."""
         if param not in self._params:
             word = self._words.get(param)  # type: ignore[call-overload]
             name, dtype = param.name, param.dtype  # type: ignore[attr-defined]
@@ -267,12 +267,12 @@ class Addresses:
 
 
 def from_memory(asm: Assembler, value: Value, dtype: DType) -> Value:
-    """What is loaded of a dtype as a value: a bool is a byte in memory."""
+    """A loaded element as a value; bools are bytes in memory."""
     return asm.icmp("ne", value, integer(0, value.type)) if dtype is DType.BOOL else value
 
 
 def to_memory(asm: Assembler, value: Value, dtype: DType) -> Value:
-    """A value of a dtype as it lies in memory."""
+    """A value in the form of its dtype in memory; bools are bytes there."""
     return asm.cast("zext", value, "i8") if dtype is DType.BOOL else value
 
 

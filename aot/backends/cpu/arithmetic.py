@@ -1,4 +1,4 @@
-"""The meaning of expression operators as LLVM instructions, for scalars and vectors alike.
+"""Expression operators as LLVM instructions, for scalars and vectors.
 
 Owns what `aot.ir.expr` says of NaN, zero divisors, saturation and rounding. Every operation here is
 inline code: nothing may become a call of a support library.

@@ -35,7 +35,7 @@ class Type(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Width of an element."""
+        """Bits of an element."""
         return _FLOAT_BITS[self.element] if self.is_float else int(self.element[1:])
 
     @property
@@ -80,9 +80,10 @@ class Block:
     starts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def text(self, many: float) -> list[str]:
-        """Its lines. What so many addresses are counted from is frozen, which costs nothing: loop
-        strength reduction then has one address to think about, and not each of them, and leaves
-        the others to the displacements of accesses."""
+        """The block's lines. A base pointer of `many` or more addresses is frozen, at no cost:
+        LLVM's loop strength reduction then keeps one address and leaves the others to
+        displacements.
+        """
         lines = list(self.lines)
         for ref, (line, count) in self.starts.items():
             if count >= many:
@@ -130,7 +131,7 @@ def iota(type_: Type, step: int = 1) -> Value:
 
 
 def first_lanes(count: int, lanes: int) -> Value:
-    """The mask of the first `count` of so many lanes."""
+    """The mask of the first `count` of `lanes` lanes."""
     items = ", ".join(f"i1 {int(lane < count)}" for lane in range(lanes))
     return Value(f"<{items}>", Type("i1", lanes))
 
@@ -203,7 +204,7 @@ class Assembler:
     # Arithmetic. Integer operations on constants are folded, and x+0, x*1, x*0 vanish.
 
     def op(self, name: str, a: Value, b: Value) -> Value:
-        """A binary instruction; `name` may carry flags, such as "add nsw"."""
+        """Emits a binary instruction; `name` may have flags, such as "add nsw"."""
         if a.number is not None or b.number is not None:
             folded = _fold(name.split(maxsplit=1)[0], a, b)
             if folded is not None:
@@ -277,7 +278,7 @@ class Assembler:
         return self.emit(to, f"extractelement {a}, i32 {lane}")
 
     def gather(self, values: list[Value]) -> Value:
-        """A vector of scalars."""
+        """A vector of these scalars."""
         to = Type(values[0].type.element, len(values))
         result = poison(to)
         for lane, value in enumerate(values):

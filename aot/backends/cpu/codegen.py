@@ -41,10 +41,12 @@ _SOURCES = ("backends/cpu", "kernels", "ir", "target", "base")
 
 @dataclass(frozen=True)
 class Objects:
-    """Attributes:
-    data: an ELF object for each kernel, in order.
-    hits, misses: kernels whose object the cache had, and had not.
-    llvm_calls: kernels that LLVM compiled.
+    """Compiled objects of some kernels.
+
+    Attributes:
+        data: an ELF object for each kernel, in order.
+        hits, misses: kernels whose object the cache had, and had not.
+        llvm_calls: kernels that LLVM compiled.
     """
 
     data: tuple[bytes, ...]
@@ -71,7 +73,7 @@ class CpuCodegen:
 
     @staticmethod
     def of(options: CompileOptions, cache: ObjectCache) -> CpuCodegen:
-        """As the options say; no more jobs than the machine has processors by default."""
+        """The code generator for these options; by default one job per processor."""
         return CpuCodegen(cache, options.jobs or processors())
 
     def __enter__(self) -> CpuCodegen:
@@ -83,8 +85,9 @@ class CpuCodegen:
         self._stack.__exit__(*error)  # type: ignore[arg-type]
 
     def expect(self, source: Any, options: CompileOptions) -> None:
-        """Starts a process for LLVM where the model, which is not read yet, has not been compiled
-        with these options: it starts while this one is busy with the model."""
+        """Starts a process that loads LLVM, if the model has not been compiled with these options
+        before: it loads while this process reads the model.
+        """
         if self.jobs == 1 or llvm.is_loaded():
             return
         model = _model_id(source)
@@ -98,8 +101,8 @@ class CpuCodegen:
         self._hand_out((), None, 0)
 
     def begin(self, kernel: Kernel, target: Target) -> None:
-        """Begins with a kernel that `objects` will be asked for next: its text is written here
-        while workers, if any, compile those before it.
+        """Announces a kernel that `objects` will be called with: writes its LLVM text now, while
+        workers compile earlier ones.
 
         Raises:
             InternalError: a rule of kernel IR is broken.
@@ -221,7 +224,7 @@ def _result(text: _Text, target: Target) -> bytes:
 
 
 def _model_id(source: Any) -> bytes | None:
-    """What distinguishes a model from others, as far as is known without reading it."""
+    """A digest that identifies a model, found without reading it; None where there is none."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).digest()
     if not isinstance(source, (str, os.PathLike)):
@@ -235,7 +238,7 @@ def _model_id(source: Any) -> bytes | None:
 
 
 def object_key(kernel: Kernel, target: Target) -> str:
-    """What an object depends on, as a key: the kernel, the target, this compiler and its LLVM."""
+    """The cache key of an object: the kernel, the target, this compiler and its LLVM."""
     return key_of((fingerprint(kernel), _target_id(target), compiler_id()))
 
 

@@ -75,7 +75,7 @@ def blaming(name: str, target: Target) -> Iterator[None]:
 
 
 def machine_of(target: Target) -> llvm.Machine:
-    """What LLVM must know of a target."""
+    """LLVM's description of a target."""
     features = ",".join([*(f"+{f}" for f in target.features), *target.options])
     return llvm.Machine(target.triple, target.cpu, features, target.abi)
 
@@ -111,8 +111,9 @@ def to_llvm(kernel: Kernel, target: Target) -> str:
 
 
 def _attributes(target: Target) -> str:
-    """What keeps a kernel self-contained: no library calls, no tables of addresses, no stack
-    checks, no signal-unsafe red zone."""
+    """Function attributes that keep a kernel self-contained: no library calls, no jump tables, no
+    stack checks, no red zone.
+    """
     attributes = [
         "nounwind",
         "mustprogress",

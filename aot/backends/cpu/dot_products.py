@@ -96,7 +96,7 @@ def _dot_of_bf16(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -
 def dot_of_pairs(
     asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]
 ) -> Value:
-    """As `dot`, of bytes; the sum of each half of their parts joins 16 bits of `c`."""
+    """`dot` of bytes, where each half of the products is added to 16 bits of `c`."""
     left, right = dtypes
     if right is U7X4:
         a, b, left, right = b, a, right, left
@@ -213,8 +213,9 @@ def _sum_of_long_products(asm: Assembler, traits: Traits, a: Value, b: Value, c:
 def _sum_of_bytes(
     asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, *, is_narrow: bool
 ) -> Value:
-    """Multiplications that widen bytes to 16 bits, and additions of neighbours in 32; if any two
-    products fit 16 bits, parts 2 and 3 of words join those of parts 0 and 1 there."""
+    """The dot product of bytes by widening multiplications to 16 bits, and pairwise additions in
+    32; if any two products fit 16 bits, they are first added there.
+    """
     is_wide = traits.target.arch == "aarch64"
     halves = []
     for half in (0, 1):
@@ -235,7 +236,9 @@ def _sum_of_bytes(
 
 
 def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
-    """Two instructions that sum pairs of products in 16 bits, and pairs of these."""
+    """(lanes, function) of ways to compute a dot product by two instructions: one sums pairs of
+    products in 16 bits, the other sums pairs of these.
+    """
     found: list[tuple[int, Part]] = []
     for width, feature, name, wide in _PAIRS:
         if not traits.target.has(feature):

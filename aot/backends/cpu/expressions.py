@@ -55,7 +55,7 @@ class Expressions:
         self._narrowed: dict[Expr, Expr] = {}
 
     def evaluate(self, root: Expr) -> Laned:
-        """The value of `root`."""
+        """Emits the value of `root`."""
         known = self.scopes.known
         stack = [root]
         while stack:
@@ -259,7 +259,9 @@ class Expressions:
         return self._lift(one, [a])
 
     def _quantised(self, e: Cast) -> Value | None:
-        """The vectors of a cast that quantises, or goes back from there; None where casts do it."""
+        """Emits a cast that quantises or dequantises, by x86's instructions; None for
+        other casts.
+        """
         if self.traits.target.arch != "x86_64" or not self.traits.has_rounding:
             return None
         found, made = quantising.centred(e), quantising.quantise_centred
@@ -299,7 +301,7 @@ class Expressions:
 
 
 def _operands(e: Expr) -> tuple[Expr, ...]:
-    """What must have a value before `e`; a load's indices become an address of their own."""
+    """Expressions that must be evaluated before `e`; a load's indices become an address instead."""
     if isinstance(e, Load):
         return tuple(x for x in (e.guard, e.other) if x is not None)
     return children(e)

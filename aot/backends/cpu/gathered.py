@@ -20,7 +20,7 @@ def are_near(places: Sequence[int]) -> bool:
 
 
 def _runs(places: Sequence[int]) -> list[list[int]]:
-    """The places in order, those together that one vector holds."""
+    """The positions in order, grouped by what one vector load can cover."""
     runs: list[list[int]] = []
     for place in sorted(set(places)):
         if not runs or place - runs[-1][-1] > MOST_APART:
@@ -82,8 +82,9 @@ def load_places(
 
 
 def before_a_step(fixed: int, step: int | None, factors: Sequence[object]) -> int | None:
-    """How many elements are before the first lane's in a step, where all that addresses count in
-    are whole steps, but `fixed` elements, and so all of the first and the last step is there."""
+    """Elements before the first lane's in a whole step, if all address terms but the constant are
+    whole steps, so that the first and last step are inside the memory; else None.
+    """
     if not step or not all(isinstance(n, int) and n % step == 0 for n in factors):
         return None
     return fixed % step

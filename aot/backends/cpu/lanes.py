@@ -33,9 +33,10 @@ class PerLane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Address:
-    """Where an access goes: `pointer + lane * step` elements, or a pointer per lane, each `places`
-    elements from the first one's base where that is known. What is `before` the pointer, in memory
-    whose steps all are whole, is there as well as what follows up to a whole step."""
+    """The address of an access: `pointer + lane * step` elements, or a pointer per lane, `places`
+    elements from the first one's base if known. `before` elements in front of the pointer, and all
+    up to a whole step, are in bounds too.
+    """
 
     pointer: Value
     step: Value | None = None

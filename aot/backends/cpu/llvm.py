@@ -25,7 +25,7 @@ _LEFT_OUT = ("indvars", "instcombine", "loop-instsimplify")
 
 
 class Machine(NamedTuple):
-    """What LLVM generates code for; all that it must know of a target."""
+    """LLVM's description of a machine to generate code for."""
 
     triple: str
     cpu: str
@@ -53,7 +53,7 @@ def to_object(text: str, machine: Machine, function: str) -> bytes:
 
 
 def to_assembly(text: str, machine: Machine, function: str) -> str:
-    """The same as assembly text."""
+    """The assembly text of a function's machine code."""
     with optimise(text, machine, function) as module:
         return str(_machine(machine).emit_assembly(module))
 
@@ -114,7 +114,7 @@ def _initialize() -> None:
 
 
 def send(stream: IO[bytes], kind: bytes, data: bytes) -> None:
-    """Writes one frame."""
+    """Writes one frame to a stream: kind, length, data."""
     stream.write(_HEADER.pack(kind, len(data)))
     stream.write(data)
     stream.flush()
@@ -131,7 +131,7 @@ def receive(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
 
 
 def request(text: str, machine: Machine, function: str) -> bytes:
-    """The data of a frame that asks a worker for an object."""
+    """The data of a frame that requests an object from a worker."""
     return json.dumps([*machine, function]).encode() + b"\n" + text.encode()
 
 

@@ -155,7 +155,7 @@ class Memory:
         return is_whole and is_number and not others and memory.dtype.bytes == 1
 
     def _of_words(self, address: Address, dtype: DType) -> Address:
-        """The address of packed words, counted in words; those of vectors are aligned as words."""
+        """The address of packed words, in units of words, which vectors require aligned."""
         if address.is_uniform:
             return address
         if address.places and not any(n % dtype.parts for n in address.places):
@@ -188,7 +188,7 @@ class Memory:
         return real(0.0, type_) if type_.is_float else integer(0, type_)
 
     def _fallback(self, other: Laned | None, dtype: DType) -> Value:
-        """What a masked load gives in lanes that are off, as it would lie in memory."""
+        """The value of a masked load in inactive lanes, in its form in memory."""
         if other is None or dtype is DType.INDEX or not is_uniform(other):
             other = self.zero(dtype)
         assert isinstance(other, Value)
@@ -355,13 +355,13 @@ class Memory:
         return self.asm.offset(address.pointer, distance)
 
     def line(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], type_: Type) -> Value:
-        """A vector of what follows an element, which is there."""
+        """Loads a vector of contiguous elements, all in bounds."""
         pointer = self.addresses.of(memory, indices).pointer
         metadata = self.metadata(memory, is_load=True)
         return self.asm.load(type_, pointer, self.traits.bytes_of(memory.dtype), metadata)
 
     def store_line(self, memory: Scratch, indices: tuple[Expr, ...], value: Value) -> None:
-        """Writes a vector over an element and those that follow it."""
+        """Stores a vector of contiguous elements."""
         pointer = self.addresses.of(memory, indices).pointer
         metadata = self.metadata(memory, is_load=False)
         self.asm.store(value, pointer, self.traits.bytes_of(memory.dtype), metadata)

@@ -49,7 +49,7 @@ _KEPT = 0.75
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache's folder holds.
+    """Facts about a cache's folder.
 
     Attributes:
         folder: where it is; None where none can be found.
@@ -154,7 +154,9 @@ class ObjectCache:
         return data
 
     def find(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
-        """As `get`, of what is no object and not counted as one."""
+        """The entry under a key, as `get` returns it, for entries that are no objects and not
+        counted.
+        """
         return self._read(key, is_whole)
 
     def put(self, key: str, data: bytes) -> None:
@@ -204,7 +206,7 @@ class ObjectCache:
                 self._trim()
 
     def info(self) -> CacheInfo:
-        """What the folder holds now."""
+        """The folder's current contents."""
         entries = list(self._entries())
         return CacheInfo(self.folder, len(entries), sum(e.bytes for e in entries), self.limit_bytes)
 
@@ -267,7 +269,7 @@ class ObjectCache:
         return sum(map(int, lines))
 
     def _trim(self) -> None:
-        """Removes entries, those whose last use is longest ago first and by name among equals."""
+        """Removes least recently used entries while the cache is over its limit."""
         assert self.folder is not None
         self._remove_stale(_STALE_SECONDS)
         entries = sorted(self._entries(), key=lambda e: (e.used, e.path.name))
@@ -299,7 +301,9 @@ class ObjectCache:
                         path.unlink()
 
     def _files(self) -> Iterator[Path]:
-        """Files that are ours, by their names: nobody's are removed that lie there by chance."""
+        """Files of the cache, recognised by their names, so that others in the folder are never
+        removed.
+        """
         if self.folder is None or not self.folder.is_dir():
             return
         for part in sorted(self.folder.iterdir()):
@@ -326,8 +330,10 @@ def _is_hex(text: str, length: int) -> bool:
 
 
 def _distrust(folder: Path) -> str | None:
-    """Why what lies in a folder may be somebody else's; None where it is the user's alone, or is
-    not there yet. Windows has no such owner: its default folder is in the user's profile."""
+    """Why files in a folder may have been written by others; None if the folder is the user's
+    alone, or does not exist yet. Windows has no such owners: its default folder is in the user's
+    profile.
+    """
     try:
         facts = folder.stat()
     except OSError:

@@ -36,7 +36,9 @@ def is_picked(memory: Memory, load: Load) -> bool:
 
 
 def picked(memory: Memory, load: Load) -> Value | None:
-    """The elements of such a load; None where all lanes choose the same."""
+    """The elements that lanes pick out of two vectors, by one instruction; None where all lanes
+    pick the same.
+    """
     assert isinstance(load.source, Scratch) and isinstance(load.indices[0], Cast)
     dtype = load.source.dtype
     _, name, vector = _BY_BYTES[dtype.bytes]

@@ -52,7 +52,7 @@ class Quantised:
 
 
 def quantised(e: Cast) -> Quantised | None:
-    """What `e` quantises, if it does."""
+    """The parts of a quantisation that `e` is; None for other expressions."""
     if e.dtype not in _NARROW or e.a.dtype is not F32:
         return None
     number: Expr = e.a
@@ -68,7 +68,9 @@ def quantised(e: Cast) -> Quantised | None:
 
 
 def centred(e: Cast) -> Quantised | None:
-    """What is quantised where `e` is that number without its zero point, as f32."""
+    """The parts of a quantisation whose result, less its zero point, `e` is as f32; None for
+    others.
+    """
     if e.dtype is not F32 or e.a.dtype is not I32:
         return None
     number: Expr = e.a

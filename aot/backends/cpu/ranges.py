@@ -16,7 +16,9 @@ from aot.kernels.nest.index_math import Terms, add_terms
 
 @dataclass(frozen=True, slots=True)
 class LinearForm:
-    """`constant` plus each term times its factor; terms are variables, or what is no such sum."""
+    """A linear form: `constant` plus each term times its factor; terms are variables or opaque
+    expressions.
+    """
 
     constant: Dim
     terms: tuple[tuple[Expr, Dim], ...]

@@ -19,7 +19,7 @@ from aot.ir.types import DType
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an expression depends on.
+    """Properties of an expression that decide where its value stays valid.
 
     Attributes:
         variables: loop and Let variables in it.
@@ -108,7 +108,7 @@ class Scopes:
         return max((self.depths.get(v, 0) for v in facts.variables), default=0)
 
     def facts(self, root: Expr) -> Facts:
-        """What `root` depends on; each node is looked at once per kernel."""
+        """The properties of `root`; each node is visited once per kernel."""
         found = self._facts.get(root)
         if found is not None:
             return found

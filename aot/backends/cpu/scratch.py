@@ -1,4 +1,4 @@
-"""Where a kernel's scratch lives on a CPU: in registers and on the stack, or in worker memory.
+"""Placement of a kernel's scratch on a CPU: registers and stack, or worker memory.
 
 Owns the offsets into a worker's scratch memory, which what is used in different statements of a
 workgroup shares, and the copies that lanes need, because a CPU runs the lanes of a workgroup one
@@ -33,7 +33,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one scratch lives.
+    """The place of one scratch.
 
     Attributes:
         offset: bytes into the worker's memory, or None on the stack, where what is indexed by
@@ -84,7 +84,9 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
 def _place(
     sizes: Mapping[Scratch, int], live: Mapping[Scratch, tuple[int, int]]
 ) -> dict[Scratch, int]:
-    """Offsets such that what lives at the same time shares no byte: largest first, first fit."""
+    """Offsets of scratch such that those live at the same time share no byte: largest first, first
+    fit.
+    """
     offsets: dict[Scratch, int] = {}
     for scratch in sorted(sizes, key=lambda s: -sizes[s]):
         first, last = live.get(scratch, (0, 0))

@@ -399,8 +399,9 @@ class KernelEmitter:
         return self._widths[stmt]
 
     def packs(self, body: tuple[Stmt, ...]) -> bool:
-        """Whether all that is stored are quantised numbers, or bytes looked up by such, which go
-        into a whole register of bytes at a time."""
+        """Whether a loop body stores only quantised numbers, or bytes looked up by them, which fill
+        whole byte registers.
+        """
 
         def is_packed(e: Expr) -> bool:
             if isinstance(e, Load) and self.memory.is_table(e.source, e.indices):
@@ -442,8 +443,9 @@ class KernelEmitter:
         self.expressions.mask = None
 
     def all_guards(self, stmt: For) -> tuple[Value, list[Expr]] | None:
-        """Where masks are dear: the guards of `stmt` that are cheap to know for all lanes at once,
-        and the scalar that is true when all of them are."""
+        """Where masks are expensive: (scalar that is true if the cheap guards hold for all lanes,
+        these guards); None elsewhere.
+        """
         if self.traits.has_masked(4):
             return None
         self.scopes.open(is_region=False)

@@ -1,4 +1,4 @@
-"""What a CPU target's features mean to code generation: which operations are one instruction.
+"""The operations that are single instructions on a CPU target, derived from LLVM's feature names.
 
 Owns the reading of LLVM feature names. Everything a module beside this asks about a target that is
 not a number in its file is asked here.
@@ -23,7 +23,7 @@ _ELEMENTS = {
 
 @dataclass(frozen=True)
 class Traits:
-    """Answers about one target.
+    """The instructions of one target.
 
     Attributes:
         has_fma: multiply-add with one rounding.
@@ -87,8 +87,9 @@ class Traits:
 
     @property
     def group_bytes(self) -> int:
-        """What one instruction works on: a register, or on RISC-V a group of four of them: wider
-        registers than the target counts on are filled so, and a narrow core fetches less."""
+        """Bytes that one instruction processes: a register, or on RISC-V a group of four, so that
+        wider registers than the target's are used and narrow cores fetch fewer instructions.
+        """
         return self.target.vector_bytes * (4 if self.target.has("zvl128b") else 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Blocks of elements that lie in other order than vectors run: transposed in registers.
+"""Blocks of elements whose order in memory differs from that of vectors, transposed in registers.
 
 An unrolled loop around a vector loop is such a block where neighbours along the unrolled loop are
 neighbours in memory, and lanes are not. Lane by lane each element would be an access of its own;
@@ -108,7 +108,7 @@ def _is_power(n: int) -> bool:
 
 
 def _step(memory: Buffer | Scratch, indices: Sequence[Expr], var: Var) -> Dim | None:
-    """How far apart in memory neighbours along `var` lie; None where that is not linear."""
+    """The stride in memory along `var`; None if the address is not linear in it."""
     strides: Sequence[Dim]
     if isinstance(memory, Buffer):
         strides = memory.strides
@@ -144,7 +144,7 @@ def _word(load: Load, along: Var, lane: Var, width: int) -> int:
 
 
 def _taken_apart(lane: Var, count: int, word: Var, part: Var) -> Callable[[Expr], Expr | None]:
-    """What names the quotient and the remainder of a lane by `count`."""
+    """A rewrite that replaces a lane's quotient and remainder by `count` with `word` and `part`."""
 
     def named(e: Expr) -> Expr | None:
         if isinstance(e, Binary) and e.a is lane and dim_of(e.b) == count:
@@ -235,8 +235,9 @@ def _kept(asm: Assembler, vector: Value) -> Value:
 
 
 def _interleaved_odd(asm: Assembler, rows: Sequence[Value]) -> Value:
-    """As `interleaved`, of an odd number of vectors: each vector of the result out of all of them,
-    one after another."""
+    """`interleaved` for an odd number of vectors: each result vector is built from all of them in
+    turn.
+    """
     count, lanes = len(rows), rows[0].type.lanes
     parts: list[Value] = []
     for first in range(0, count * lanes, lanes):
@@ -288,8 +289,9 @@ def transpose(asm: Assembler, rows: Sequence[Value]) -> list[Value]:
 
 
 def _square(asm: Assembler, rows: list[Value]) -> list[Value]:
-    """As `transpose`, where there are as many rows as columns: first within the parts of registers
-    that any shuffle reaches, then these parts."""
+    """The transpose of a square of vectors: first within the register parts that one shuffle
+    reaches, then of these parts.
+    """
     count = len(rows)
     within = min(count, _LANE_BITS // rows[0].type.bits)
     parts = [_zipped(asm, rows[i : i + within], within, 1) for i in range(0, count, within)]

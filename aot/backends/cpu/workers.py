@@ -53,7 +53,7 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """Processes that were started."""
+        """The number of started processes."""
         return len(self._processes)
 
     def start(self) -> bool:
@@ -97,8 +97,7 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Ends every process; at once where an exception is on its way, or nothing was asked of
-        them."""
+        """Ends all processes; at once after an exception, or if they were never used."""
         if kind is not None or not self._is_used:
             for process in self._processes:
                 with contextlib.suppress(OSError):

@@ -308,7 +308,7 @@ class FunctionBody:
 
     @property
     def tail(self) -> Chunk:
-        """Where instructions are appended now."""
+        """The chunk to which instructions are appended now."""
         return self._chunks[-1]
 
     def _label(self, label: int) -> None:
@@ -326,7 +326,7 @@ class FunctionBody:
         return made
 
     def variable(self, pointee: int) -> int:
-        """A Function variable; all of them stand at the start of the first block."""
+        """Declares a Function variable, at the start of the first block."""
         made = self._asm.fresh_id()
         self._variables += instruction(
             Op.VARIABLE,
@@ -337,7 +337,7 @@ class FunctionBody:
         return made
 
     def phi(self, type_id: int, incoming: list[tuple[int, int]]) -> Phi:
-        """A phi of the open block, in which nothing but phis may stand yet."""
+        """Adds a phi to the open block, which has only phis so far."""
         made = Phi(self._asm.fresh_id(), type_id, [], list(incoming))
         self._chunks += [made.chunk, []]
         self._phis.append(made)
@@ -346,7 +346,7 @@ class FunctionBody:
     # Structured control flow
 
     def open_if(self, condition: int, *, has_else: bool) -> Selection:
-        """Starts the `then` side."""
+        """Opens an if statement; what follows is its `then` side."""
         merge, then = self._asm.fresh_id(), self._asm.fresh_id()
         otherwise = self._asm.fresh_id() if has_else else merge
         opened = Selection(self.block, otherwise, merge)

@@ -20,7 +20,7 @@ from aot.target.model import Target
 
 
 class VulkanBackend:
-    """A `Backend` for SPIR-V."""
+    """The `Backend` for SPIR-V."""
 
     device = Device.VULKAN
     scratch_in_arena = False

@@ -24,7 +24,7 @@ _STORAGE = {8: Capability.STORAGE_BUFFER_8BIT_ACCESS, 16: Capability.STORAGE_BUF
 
 @dataclass(frozen=True)
 class Natives:
-    """What a target has besides 32 bits.
+    """The types that a target computes in or stores, besides those of 32 bits.
 
     Attributes:
         computed: narrow types with arithmetic of their own.
@@ -102,7 +102,7 @@ class Elements:
         return self.values.pure(op, self.asm.u32, value)
 
     def narrowed(self, value: int, dtype: DType) -> int:
-        """What 32 bits become as a value of `dtype`: an f32 is rounded, an integer wraps."""
+        """A 32-bit value converted to `dtype`: an f32 is rounded, an integer wraps."""
         if dtype.bits >= 32:
             return value
         if dtype is DType.F16:
@@ -123,7 +123,7 @@ class Elements:
         return bits & 0x7FFF <= 0x7C00 if is_half else bits & 0x7FFFFFFF <= 0x7F800000
 
     def magnitude(self, value: int, dtype: DType) -> tuple[int, int]:
-        """The bits of a float without its sign, as a u32, and those of infinity."""
+        """(bits of a float without its sign as u32, bits of infinity)."""
         is_half = self.is_native(dtype)
         bits = self.to_bits(value, dtype) if is_half else self._as_u32(value)
         mask, infinity = (0x7FFF, 0x7C00) if is_half else (0x7FFFFFFF, 0x7F800000)
@@ -175,8 +175,9 @@ class Elements:
     # Storage
 
     def stored_type(self, dtype: DType) -> int | None:
-        """What a narrow element is in a storage buffer that is read and written in its width; None
-        where the target has none, and it is part of a word."""
+        """The SPIR-V type of a narrow element in a storage buffer of its own width; None where the
+        target has none, and elements are parts of words.
+        """
         bits = dtype.bits
         if bits not in self._natives.stored_bits:
             return None
@@ -196,7 +197,7 @@ class Elements:
         return word
 
     def to_stored(self, value: int, dtype: DType) -> int:
-        """A value as `stored_type`."""
+        """A value converted to its `stored_type`."""
         if self.is_native(dtype):
             return value
         stored = self.stored_type(dtype)

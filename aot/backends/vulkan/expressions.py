@@ -88,7 +88,7 @@ _UNSIGNED_EXTREMUM = {"min": Glsl.U_MIN, "max": Glsl.U_MAX}
 
 
 def _widened(dtype: DType) -> DType:
-    """What values of a narrow type are in 32 bits."""
+    """The 32-bit dtype that holds values of a narrow one."""
     return DType.F32 if dtype.is_float else DType.I32 if dtype.is_signed else DType.U32
 
 
@@ -148,7 +148,7 @@ class Expressions:
         return self._memo[root]
 
     def _operands(self, node: Expr) -> Sequence[Expr]:
-        """What is evaluated before a node."""
+        """The subexpressions to evaluate before a node."""
         load = self._converted_load(node)
         if load is None:
             return children(node)
@@ -289,7 +289,7 @@ class Expressions:
         return self._choose(guard, value, other, dtype)
 
     def _other(self, e: Expr, *, is_wide: bool) -> Value:
-        """What a load gives where its guard fails."""
+        """The value of a load whose guard fails."""
         if not is_wide:
             return self.value(e)
         if isinstance(e, Const):

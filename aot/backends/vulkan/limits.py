@@ -1,4 +1,4 @@
-"""What becomes of a kernel that a target's limits don't allow. Owns no limit."""
+"""Checks kernels against a target's limits: which are refused, and why. Defines no limit."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Memory(ScratchMemory):
         self.changed()
 
     def _variable(self, binding: BufferClass, type: int, stride: int) -> int:
-        """What a class is as an array of elements of one type, `stride` bytes each."""
+        """The variable of a buffer class as an array of elements of `type`, `stride` bytes each."""
         if (binding, type) not in self._buffers:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
             words = self.asm.runtime_array(type, stride)
@@ -449,8 +449,7 @@ class Memory(ScratchMemory):
     # Pointers
 
     def pointer_to(self, source: Buffer | Scratch, indices: list[Linear]) -> tuple[int, int]:
-        """To an element as it lies in memory, or to the four that it begins, and the version of
-        what is there."""
+        """(pointer to an element, or to the vec4 that begins there; version of the memory)."""
         if isinstance(source, Scratch):
             position = self._position(source, self.places[source], indices)
             if source in self._vectors:
@@ -472,7 +471,9 @@ class Memory(ScratchMemory):
 
 
 def _has_words(buffer: Buffer) -> bool:
-    """Whether four words of bytes at a time lie in the memory of a buffer."""
+    """Whether a buffer's bytes can be read four words at a time: it is aligned, and a multiple of
+    that.
+    """
     words = 4 * QUAD
     if buffer.binding is BufferClass.CONSTANTS:
         return True

@@ -27,7 +27,7 @@ def peers_of(kernel: Kernel, unrolled: Container[For]) -> dict[For, int]:
 
 
 class _Finder:
-    """Goes over a kernel, and knows what each statement stands in."""
+    """A walk over a kernel that finds loads that neighbouring lanes can share."""
 
     def __init__(self, kernel: Kernel, unrolled: Container[For]) -> None:
         self.found: dict[For, int] = {}
@@ -97,7 +97,7 @@ def _is_by(load: Load, var: Var) -> bool:
 
 
 class Peers:
-    """Emits what peers share."""
+    """Emits the exchange of values among neighbouring lanes."""
 
     def __init__(self, loops: Mapping[For, int], values: Values, body: FunctionBody) -> None:
         self.loops = loops
@@ -114,7 +114,7 @@ class Peers:
         return values.extremum(values.atom(rest), last, is_max=False) + Linear((), first)
 
     def take(self, value: int, type: int, number: int, count: int) -> int:
-        """What the lane that is number `number` of `count` peers has as `value`."""
+        """The value of `value` in the lane that is number `number` of `count` peers."""
         values, asm = self.values, self.values.asm
         asm.capability(Capability.GROUP_NON_UNIFORM_SHUFFLE)
         start = values.pure(Op.BITWISE_AND, asm.u32, self._lane(), values.u32(-count))

@@ -214,7 +214,7 @@ def _kept_loops(
 
 
 def _branches_to_store(body: tuple[Stmt, ...]) -> int:
-    """The most branches, one in another, that a store to memory stands in."""
+    """The deepest nesting of branches around a store to memory; -1 without a store."""
     most = -1
     for stmt in body:
         match stmt:
@@ -263,7 +263,7 @@ def _only_store(loop: For) -> Store | None:
 
 
 def _read_in_quads(unrolled: set[For]) -> Iterator[Buffer]:
-    """What is never written, and whose neighbours an unrolled loop reads."""
+    """Buffers that are only read and whose contiguous elements an unrolled loop reads."""
     for loop in unrolled:
         if not isinstance(loop.extent, int) or loop.extent % QUAD:
             continue

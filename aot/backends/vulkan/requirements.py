@@ -1,4 +1,4 @@
-"""What shaders and targets ask of a device, by the names that Vulkan gives: limits and features.
+"""Device limits and features that shaders and targets require, by Vulkan's names.
 
 Owns which limits are worth declaring: those that devices differ in below what the floor of Vulkan
 1.1 promises, or that a target may raise. Buffers' sizes depend on shapes: the driver checks those.
@@ -54,7 +54,7 @@ _FEATURES = {
 
 
 def limits_of(target: Target) -> dict[str, int | tuple[int, int, int]]:
-    """What a device must reach for a target, by the keys of `LIMITS`."""
+    """The limits that a device must reach for a target, by the keys of `LIMITS`."""
     assert target.gpu is not None and target.vulkan is not None
     return {
         key: getattr(target.gpu if hasattr(target.gpu, key) else target.vulkan, key)
@@ -103,7 +103,9 @@ def limits(shaders: Iterable[Shader]) -> Limits:
 
 
 def features_of(capabilities: Iterable[Capability], others: Iterable[str] = ()) -> tuple[str, ...]:
-    """Names of the features that a shader with these capabilities needs, and others, sorted."""
+    """Sorted names of the features that a shader with these capabilities requires, with
+    `others`.
+    """
     found = {name for c in capabilities for name in _FEATURES.get(c, ())}
     return tuple(sorted({*found, *others}))
 

@@ -205,7 +205,7 @@ class ScratchMemory:
         return self.asm.u32 if is_bool else self.elements.value_type(scratch.dtype)
 
     def zero(self, scratch: Scratch) -> int:
-        """What an element holds that was never stored."""
+        """The initial value of a scratch element."""
         if scratch in self._vectors:
             return self.asm.null(self.register_type(scratch))
         return self.asm.constant(self.register_type(scratch), 0)
@@ -229,7 +229,7 @@ class ScratchMemory:
         return self._position(scratch, place, indices).number
 
     def _scratch_pointer(self, scratch: Scratch, position: Linear) -> int:
-        """To an element; of those kept four to a vector, to a component."""
+        """A pointer to an element of scratch; to a component where it is stored as vec4s."""
         values, four = self.values, Linear((), QUAD)
         is_shared = scratch.space is Space.WORKGROUP
         storage = StorageClass.WORKGROUP if is_shared else StorageClass.FUNCTION

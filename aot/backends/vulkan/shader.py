@@ -1,4 +1,4 @@
-"""What the Vulkan backend hands on: a shader's words and everything that a driver must know of it.
+"""Compute shaders as the Vulkan backend's result, with all that a driver must know of them.
 
 The dispatch ABI, which the C driver follows, is written down here.
 
@@ -42,7 +42,7 @@ ENTRY_POINT = "main"
 
 
 def texel_binding(binding: BufferClass, words: int) -> int:
-    """Where a class is bound as texels of four words, or of one."""
+    """The binding of a class as texels of four words, or of one."""
     kind = (4, 1).index(words)
     return _FIRST_TEXEL_BINDING + kind * len(BufferClass) + binding.value
 

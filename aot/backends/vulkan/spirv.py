@@ -200,7 +200,9 @@ class BuiltIn(IntEnum):
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is one u32, as those of subgroups are, instead of three."""
+        """Whether the built-in is a single u32, as those of subgroups are, and not a vector of
+        three.
+        """
         return self.value >= BuiltIn.NUM_SUBGROUPS
 
 

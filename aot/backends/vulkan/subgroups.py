@@ -1,4 +1,4 @@
-"""What all lanes of a workgroup have together, by subgroup operations.
+"""Reductions over all lanes of a workgroup, by subgroup operations.
 
 Each subgroup combines its own lanes; what they come to is combined over shared memory, an element a
 subgroup, so that no size of subgroups is assumed and one barrier is enough. A float's extremum is
@@ -75,7 +75,7 @@ def combine(
 def _over_subgroups(
     stmt: Combine, values: Values, memory: Memory, body: FunctionBody, type: int
 ) -> int:
-    """What the elements of all subgroups are together."""
+    """Emits the reduction of the subgroups' partial results, which are in shared memory."""
     asm = values.asm
     count = values.pure(Op.LOAD, asm.u32, asm.builtin(BuiltIn.NUM_SUBGROUPS))
     first = memory.load_scratch(stmt.shared, [values.atom(values.u32(0))], None)

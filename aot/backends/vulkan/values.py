@@ -127,7 +127,9 @@ def _sorted_terms(sums: dict[int, int]) -> tuple[tuple[int, int], ...]:
 
 
 def _without_factor(index: Linear) -> tuple[Linear, int]:
-    """An index that is one term without its coefficient, which stands beside it."""
+    """(index without its coefficient, coefficient) of an index that is one term; (index, 1)
+    otherwise.
+    """
     if len(index.terms) != 1 or index.constant:
         return index, 1
     ((value, factor),) = index.terms
@@ -136,7 +138,7 @@ def _without_factor(index: Linear) -> tuple[Linear, int]:
 
 @dataclass
 class Scope:
-    """Where values live.
+    """A region of code in which values stay valid.
 
     Attributes:
         chunk: where code may still be added once an inner scope is open.

@@ -45,7 +45,9 @@ class Vectors:
         self.type = values.asm.vector(values.asm.f32, QUAD)
 
     def emit(self, loop: For) -> bool:
-        """Emits the loop's iterations; False, and nothing stored, where it is not such a loop."""
+        """Emits the loop with vec4 instructions; returns False, with nothing stored, where it can't
+        be.
+        """
         found = self.sums.get(loop)
         if found is None:
             return self._store_neighbours(loop)
@@ -105,7 +107,7 @@ class Vectors:
         return True
 
     def _places(self, indices: tuple[Expr, ...], var: Var, first: int) -> list[list[Linear]]:
-        """Where four elements are, whose number along `var` is `first` and those behind it."""
+        """The indices of four elements, whose numbers along `var` begin at `first`."""
         found: list[list[Linear]] = []
         for number in range(first, first + QUAD):
             self._start(var, number)
@@ -122,7 +124,7 @@ class Vectors:
         self.expressions.start_statement()
 
     def _start(self, var: Var, number: int) -> None:
-        """Makes `var` a number."""
+        """Sets `var` to a constant."""
         self.expressions.start_statement()
         self.expressions.environment[var] = Linear((), number)
 
@@ -140,7 +142,9 @@ class Vectors:
         return self._gathered(e, var, first) if loaded is None else loaded
 
     def _neighbours(self, e: Expr, var: Var, first: int) -> int | None:
-        """What one load gives, where `e` is neighbours in memory, from number `first` on."""
+        """Loads four elements that are contiguous in memory at once, from number `first` on; None
+        where `e` is no such load.
+        """
         if isinstance(e, Cast) and e.a.dtype.is_float and e.a.dtype.is_loaded_as(e.dtype):
             e = e.a  # four of them come out as f32
         elif e.dtype is not DType.F32:
