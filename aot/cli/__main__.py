@@ -1,4 +1,4 @@
-"""`python -m aot.cli`."""
+"""Entry point of `python -m aot.cli`."""
 
 from aot.cli.main import entry
 

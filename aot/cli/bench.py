@@ -217,7 +217,7 @@ def generation_text(facts: Sequence[Mapping[str, Any]]) -> str:
 def _besides(
     kind: str, case: Case, rounds: int | None, *, runs: int, seconds: float, profile: bool
 ) -> dict[str, Any]:
-    """What a page shows beside what was asked for."""
+    """Additional measurements for a report page."""
     from aot.tools.bench.benchmark import by_threads, cold, steady
 
     found: dict[str, Any] = {}
@@ -238,7 +238,7 @@ def _write_report(report: str | None, module: str, facts: Mapping[str, Any]) -> 
 
 
 def steady_text(facts: Mapping[str, Any]) -> str:
-    """What ran, its percentiles, and a line for each dispatch."""
+    """The text of a benchmark: variant, percentiles, and a line for each dispatch."""
     lines = [
         f"{facts['module']}: {facts['target']} on {facts['device']}, {_threads(facts['threads'])}, "
         f"code {facts['code_mapping']}",

@@ -75,7 +75,7 @@ def _explain(name: str, *, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: tuples are lists, element types their names."""
+    """A value as JSON: tuples as lists, element types by name."""
     if isinstance(value, tuple):
         return [v if isinstance(v, int | str) else str(v) for v in value]
     return value

@@ -1,4 +1,4 @@
-"""What the commands that compile a model share: its options, and how a compile shows itself.
+"""Shared parts of the commands that compile a model: their options, and progress.
 
 Owns how the command line spells values; the options are `aot.options`'. Reads no model itself.
 """
@@ -106,7 +106,7 @@ def _standard_input(options: dict[str, Any]) -> bytes:
 
 
 def compile_keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """What `aot.compile` takes, of the options of `compile_options`; values may be a mapping."""
+    """Keywords for `aot.compile`, from parsed command options."""
     found = dict(options)
     for option in OPTIONS.values():
         value = found[option.name]

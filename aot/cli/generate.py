@@ -139,7 +139,9 @@ def _facts(program: Program, module: str) -> dict[str, Any]:
 
 
 def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]:
-    """Writes replies in the order of their prompts, each when those before it have ended."""
+    """Prints replies in the order of their prompts, each after those before it have ended; returns
+    the facts for `--json`.
+    """
     texts, written = [""] * len(batch.made), 0
     begin = time.perf_counter()
 

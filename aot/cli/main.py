@@ -442,7 +442,7 @@ def _fail(error: Exception) -> int:
 
 
 def _bug_message(error: Exception) -> str:
-    """What a user reads when it is our bug: what happened and which file to send us."""
+    """The message of an internal error: what happened, and which file to send with a report."""
     kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
     text = f"{kind}{' '.join(str(error).split()) or 'no message'}"
     if ".repro" not in text:  # a failing pass has written a better one

@@ -1,4 +1,4 @@
-"""What the command reads and shows: arguments as values, tables, progress, the summary.
+"""Text of the command: parsing of arguments, tables, progress, summaries.
 
 Text only; nothing here compiles or runs.
 """
@@ -187,7 +187,7 @@ class NamedExtent(click.ParamType[Pair]):
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a number, a string, or lists of these."""
+    """Whether a value is a number, a string, or a list of these."""
     if isinstance(value, list):
         return all(_is_plain(v) for v in value)
     return isinstance(value, int | float | str)
@@ -243,7 +243,7 @@ def definitions(rows: Sequence[Sequence[str]], width: int = 100) -> str:
 
 
 def matrix_facts(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What `aotc build --json` prints."""
+    """The facts of `aotc build --json`."""
     return [
         {
             "model": row.cell.model.name,
@@ -260,7 +260,7 @@ def matrix_facts(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def matrix_table(rows: Sequence[Row]) -> str:
-    """One line a module."""
+    """The table of `aotc build`, a line per module."""
     lines = [
         [
             row.cell.model.name,
@@ -278,7 +278,7 @@ def matrix_table(rows: Sequence[Row]) -> str:
 
 
 def shape_text(shape: Sequence[object]) -> str:
-    """`1x3x224`, or `scalar`."""
+    """A shape as `1x3x224`, or `scalar`."""
     return "x".join(map(str, shape)) or "scalar"
 
 
@@ -440,7 +440,7 @@ def _agreement_lines(output: OutputAgreement) -> list[str]:
 
 
 def _arena_rest(variant: Mapping[str, Any]) -> str:
-    """What an arena's size leaves out: what only shapes decide that come with the inputs."""
+    """The addition to an arena's size about buffers whose size depends on input shapes."""
     count = variant.get("arena_symbolic_buffers", 0)
     return f" and {count} buffers that grow with the inputs" if count else ""
 
@@ -503,7 +503,7 @@ def quantised_line(amounts: Mapping[str, int]) -> str:
 
 
 def _host_lines(hosted: Mapping[str, Any] | None) -> Iterator[str]:
-    """What of a GPU's variant its host runs: a line a reason."""
+    """Lines on the parts of a GPU variant that the CPU runs, one for each reason."""
     if hosted is None:
         return
     copies = hosted["copies"]
@@ -537,7 +537,7 @@ def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:
 
 
 def cache_facts(info: CacheInfo) -> dict[str, Any]:
-    """What `aotc cache --json` prints."""
+    """The facts of `aotc cache --json`."""
     return {
         "folder": None if info.folder is None else str(info.folder),
         "entries": info.entries,
@@ -559,7 +559,7 @@ def cache_summary(info: CacheInfo, *, is_cleared: bool) -> str:
 
 
 def devices_text(found: Sequence[DeviceInfo]) -> str:
-    """A paragraph a device."""
+    """The text of `aotc devices`, a paragraph per device."""
     parts = []
     for device in found:
         lines = [f"{device.name} ({device.device})"]

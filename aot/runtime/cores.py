@@ -30,7 +30,7 @@ class ChosenCores:
 
 
 def find(root: str | os.PathLike[str] = "") -> ChosenCores:
-    """Chooses as `aot/cores.h` says.
+    """Chooses cores as `aot/cores.h` describes.
 
     Args:
         root: what stands before the paths of the system's files.

@@ -1,4 +1,4 @@
-"""Arrays to run a program on when the user brings none: seeded random ones of the right shape.
+"""Random inputs for a program, for tensors that the user does not give.
 
 Owns the choice of extents for symbolic dims and of ranges for random values.
 """

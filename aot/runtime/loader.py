@@ -101,7 +101,7 @@ class _ProgramInfo(ctypes.Structure):
 
 
 class Cores(ctypes.Structure):
-    """aot_cores_t of aot/cores.h."""
+    """The C struct aot_cores_t of aot/cores.h."""
 
     _fields_ = (
         ("threads", ctypes.c_uint32),
@@ -162,11 +162,11 @@ class Calling(Protocol):
         """The arrays of the program's inputs, by name, and what `returned` needs of the call."""
 
     def returned(self, results: Mapping[str, Any], call: Any) -> Any:
-        """What the model returns, of the program's outputs by name."""
+        """The value that the model returns, from the program's outputs by name."""
 
 
 def find_library() -> Path:
-    """The runtime's shared library.
+    """The path of the runtime's shared library.
 
     $AOT_RUNTIME_LIBRARY if set; else beside this package, or where an editable install has put it.
 
@@ -495,7 +495,7 @@ class Program:
         return result
 
     def _shape_of(self, index: int) -> tuple[int, ...]:
-        """An output's shape, as far as it is known when it is asked for."""
+        """The shape of an output, if it is known before a run."""
         slot = self._given[index]
         if slot.shape is not None:
             return slot.shape

@@ -1,4 +1,4 @@
-"""Where `aot-run` is, the native tool that times what a module does."""
+"""Finds `aot-run`, the native tool that times modules."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class TensorInfo:
 
 
 def text_of(text: bytes | None) -> str:
-    """A text of C."""
+    """A C string as str."""
     return (text or b"").decode("utf-8", errors="replace")
 
 
@@ -111,7 +111,9 @@ def tensor_info(info: CTensorInfo) -> TensorInfo:
 
 
 class Slot:
-    """What one input or output is, and memory for the runtime's calls that runs use again."""
+    """An input or output of a program, with memory for the runtime's calls that is
+    reused by runs.
+    """
 
     def __init__(self, info: TensorInfo) -> None:
         self.info = info
@@ -148,8 +150,9 @@ def address_of(array: NDArray[Any]) -> int:
 
 
 def are_decided(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> bool:
-    """Whether the outputs' shapes follow from those of the inputs, whatever their elements are:
-    their extents are expressions of names that inputs' extents are."""
+    """Whether the outputs' shapes follow from the inputs' shapes alone: their extents are
+    expressions of names that are extents of inputs.
+    """
     named = {dim for info in inputs for dim in info.dims if isinstance(dim, str) and dim != "?"}
     extents = {dim for info in outputs for dim in info.dims if isinstance(dim, str)} - named
     return all(dim != "?" and set(_NAME.findall(dim)) - _FUNCTIONS <= named for dim in extents)
@@ -187,7 +190,7 @@ def to_numbers(
 
 
 def to_strings(table: Sequence[str], numbers: NDArray[Any], others: dict[str, int]) -> NDArray[Any]:
-    """What a program gives for strings, as an array of `str`."""
+    """A program's string numbers as an array of `str`."""
     texts = np.array([*table, *reversed(others)], object)
     return np.asarray(texts[numbers.reshape(-1)].reshape(numbers.shape))
 

@@ -274,7 +274,7 @@ class Tokeniser(_Native):
         return decoder.push(tokens) + decoder.end()
 
     def decoder(self, *, shows_control: bool = False, keeps_space: bool = False) -> Decoder:
-        """What decodes tokens as they come.
+        """A decoder of tokens that arrive one by one.
 
         Args:
             shows_control: as for `decode`.
@@ -323,7 +323,9 @@ class Decoder:
             capacity = count.value
 
     def end(self) -> str:
-        """At the end of text: what stands for a character that never was whole."""
+        """The replacement for a character that is incomplete at the end of the text; "" if there is
+        none.
+        """
         text = ctypes.create_string_buffer(3)
         count = self._tokeniser._library.aot_decode_end(byref(self._state), text)
         return text.raw[:count].decode()
@@ -343,8 +345,8 @@ class Sampler(_Native):
         penalty_window: int = 0,
         seed: int = 0,
     ) -> None:
-        """What logits are put through, in this order: the penalty, top_k, top_p, min_p, the
-        temperature. 0 leaves each out; without a temperature, the largest logit is taken.
+        """A sampler of tokens. It applies to logits, in this order: the penalty, top_k, top_p,
+        min_p, the temperature. 0 disables each; without a temperature, the largest logit is taken.
 
         Args:
             repetition_penalty: logits of tokens among the last `penalty_window` ones (64 if 0) are
@@ -387,7 +389,7 @@ class Sampler(_Native):
         return int(token.value)
 
     def accept(self, tokens: Iterable[int]) -> None:
-        """Remembers tokens that came otherwise, such as the prompt's, for the penalty."""
+        """Adds tokens that were not sampled, such as the prompt's, to the penalty's window."""
         for token in tokens:
             self._library.aot_sampler_accept(self._handle, int(token))
 

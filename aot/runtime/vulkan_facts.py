@@ -1,4 +1,4 @@
-"""What the runtime's Vulkan driver reports of a program, through its C interface.
+"""The Vulkan driver's facts about a program, through its C interface.
 
 Owns the structures of `aot/vulkan.h` and of `options.profile` as Python sees them; `loader` has the
 others. Measures and runs nothing.
@@ -14,7 +14,7 @@ SOFTWARE = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 
 
 class Launch(ctypes.Structure):
-    """aot_launch_t."""
+    """The C struct aot_launch_t."""
 
     _fields_ = (
         ("kind", ctypes.c_int),
@@ -30,7 +30,7 @@ class Launch(ctypes.Structure):
 
 
 class Pipeline(ctypes.Structure):
-    """aot_vulkan_pipeline_t."""
+    """The C struct aot_vulkan_pipeline_t."""
 
     _fields_ = (
         ("executable", ctypes.c_char_p),
@@ -40,7 +40,7 @@ class Pipeline(ctypes.Structure):
 
 
 class Info(ctypes.Structure):
-    """aot_vulkan_info_t."""
+    """The C struct aot_vulkan_info_t."""
 
     _fields_ = (
         ("device_name", ctypes.c_char_p),
@@ -78,13 +78,13 @@ def declare(library: ctypes.CDLL) -> None:
 
 
 def info_of(library: ctypes.CDLL, program: Any) -> Info | None:
-    """What the driver says of a program; None if it does not run on Vulkan."""
+    """The driver's info on a program; None if it does not run on Vulkan."""
     info = Info()
     return info if library.aot_vulkan_get_info(program, byref(info)) else None
 
 
 def pipelines_of(library: ctypes.CDLL, program: Any) -> list[Pipeline]:
-    """The program's unique pipelines."""
+    """The program's distinct pipelines."""
     found: list[Pipeline] = []
     while library.aot_vulkan_get_pipeline(program, len(found), byref(pipeline := Pipeline())):
         found.append(pipeline)

@@ -31,7 +31,7 @@ from aot.text.language_program import (
 
 
 class Batch:
-    """Prompts and their replies.
+    """Several prompts and their replies.
 
     Attributes:
         made: what each reply took.
@@ -46,9 +46,11 @@ class Batch:
         is_raw: bool = False,
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
-        """Args:
+        """Opens a batch on a language module.
+
+        Args:
             system: the system message of each; None is what the template says.
-            is_raw: prompts are text that goes on, without a chat template.
+            is_raw: prompts are text to continue, without a chat template.
             sampling: as for `Sampler`; each prompt has a seed one larger than the one before.
 
         Raises:
@@ -120,7 +122,7 @@ class Batch:
                 return
 
     def _run(self, tokens: Tokens, starts: NDArray[np.int32]) -> NDArray[np.float32]:
-        """The logits of each sequence's last token; prompts go through in pieces."""
+        """The logits of each sequence's last token; long prompts are run in pieces."""
         logits = np.empty((0, 0), np.float32)
         most = self._shapes.most
         for begin in range(0, tokens.shape[1], most):

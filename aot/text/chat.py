@@ -159,7 +159,7 @@ def _render_each(
 
 
 def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the process answers."""
+    """The answer of a template worker process."""
     origins = [_origin(name) for name in ("jinja2", "markupsafe")]
     script = Path(template_worker.__file__)
     if not sys.executable or not script.is_file() or None in origins:
@@ -247,7 +247,7 @@ def _chat_form(vocabulary: Vocabulary) -> ChatForm:
     by_way = dict(zip(ways, found, strict=True))
 
     def text(roles: str, *, asks: bool = False) -> list[str]:
-        """What stands around the contents of messages whose roles begin with these letters."""
+        """The texts around the contents of messages whose roles begin with these letters."""
         around, expected = [""], 0
         for part in _parts(by_way[roles, asks]):
             if part.is_template:

@@ -161,7 +161,7 @@ class Chat:
             self.reset()
 
     def _run(self, tokens: Tokens) -> NDArray[np.float32]:
-        """The logits of the last token; a prompt goes through in pieces."""
+        """The logits of the last token; a long prompt is run in pieces."""
         logits = np.empty((0, 0), np.float32)
         for begin in range(0, len(tokens), self._largest):
             (logits,) = self.program.run([tokens[begin : begin + self._largest]])
@@ -177,7 +177,7 @@ class Chat:
         return tokens_of(self.tokeniser, parts, is_first=is_first)
 
     def _message(self, text: str) -> list[Part]:
-        """A message of the conversation; what stands before the model's last reply is left out."""
+        """The text parts of a user's message, from the end of the model's last reply on."""
         messages = [*self.messages, {"role": "user", "content": text}]
         parts = rendered(self.tokeniser, messages)
         before = [n for n, part in enumerate(parts) if part.message == len(messages) - 2 >= 0]

@@ -218,7 +218,7 @@ def _text(found: Any, key: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """The bytes of a text with surrogates: those that the file has, where its reader kept them."""
+    """The bytes of a text with surrogates: the file's bytes, where its reader kept them."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -280,8 +280,9 @@ def _end_tokens(
 
 
 def _strips(model_name: Any, tokens: Sequence[str], types: Sequence[TokenType]) -> dict[int, Strip]:
-    """Phi-3's special tokens take the white space behind them along; GGUF has no key that says it,
-    so that llama.cpp goes by the model's name."""
+    """The tokens that strip adjacent white space, by number: Phi-3's special tokens strip it on the
+    right. GGUF has no key for that; llama.cpp goes by the model's name as well.
+    """
     name = model_name.lower() if isinstance(model_name, str) else ""
     if "phi-3" not in name and "phi3" not in name:
         return {}

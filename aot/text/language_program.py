@@ -1,4 +1,4 @@
-"""What a language module's program is, the tokens of a prompt, and what a reply took.
+"""Language modules' programs: their signature, tokens of prompts, and statistics of replies.
 
 A language module's entry point takes tokens i32[T] and gives logits f32[N, V] of the last N of
 them. One that continues several sequences takes i32[S, T] and starts i32[S], how many first rows of
@@ -24,7 +24,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass
 class Generation:
-    """What one reply took, and why it ended.
+    """Statistics of one reply, and why it ended.
 
     Attributes:
         prompt_tokens: that were run before the first token of the reply.
@@ -66,7 +66,7 @@ def with_rows(logits: NDArray[np.float32], rows: int) -> NDArray[np.float32]:
 
 
 class Reply:
-    """A reply that goes on token by token.
+    """A reply under way, token by token.
 
     Attributes:
         made: what it took so far; `made.stopped_by` says whether it has ended.
@@ -81,9 +81,11 @@ class Reply:
         max_tokens: int,
         begin: float,
     ) -> None:
-        """Args:
-        max_tokens: of the reply; 0 is no limit.
-        begin: when it was asked for, by time.perf_counter.
+        """Begins a reply.
+
+        Args:
+            max_tokens: of the reply; 0 is no limit.
+            begin: when it was requested, by time.perf_counter.
         """
         self.made = made
         self.token = 0
@@ -110,7 +112,7 @@ class Reply:
         return self._decoder.push([token])
 
     def rest(self) -> str:
-        """What stands for a character that was cut off."""
+        """The replacement for a character that was cut off."""
         return self._decoder.end()
 
 
@@ -226,7 +228,7 @@ def _name(tokeniser: Tokeniser, token: int | None) -> str:
 
 
 def checked_text(text: str | bytes) -> str:
-    """A prompt as text.
+    """A prompt as text, checked to be UTF-8.
 
     Raises:
         RuntimeFailure: it is no UTF-8.

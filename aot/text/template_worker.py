@@ -35,7 +35,7 @@ def _limit(names: dict[str, int]) -> None:
 
 
 def _environment(*, tells_time: bool) -> Any:
-    """What a template may use: what transformers gives it, the date only where it is asked for."""
+    """The environment of a template: what transformers provides, and the date only if requested."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -61,7 +61,7 @@ def _said(error: Exception) -> str:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What each conversation becomes.
+    """Renders a template for each conversation of a request.
 
     Args:
         request: `template`; `variables` of all conversations; those of each in `conversations`;

@@ -93,7 +93,7 @@ class _Part:
         return found or ()
 
     def parts(self, name: str) -> Iterator[_Part]:
-        """An array of objects."""
+        """The objects in an array field."""
         for number, found in enumerate(self.items(name)):
             yield _Part(found, f"{self.place}: {name}[{number}]")
 
@@ -231,7 +231,7 @@ def _merges(model: _Part) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class _TextRules:
-    """What happens to text before it becomes tokens."""
+    """The normalisation of text before tokenisation."""
 
     scheme: Scheme = Scheme.CHARACTER_MERGES
     pre_tokeniser: PreTokeniser = PreTokeniser.NONE
@@ -241,7 +241,7 @@ class _TextRules:
 
 
 def _parts(part: _Part | None, inner: str, depth: int = 0) -> Iterator[_Part]:
-    """A part, or those of a sequence."""
+    """The part itself, or the parts of a sequence."""
     if part is not None and part.kind() == "Sequence":
         if depth == _MOST_DEPTH:
             raise CompileError(f"{part.place}: sequences are nested deeper than {_MOST_DEPTH}")
@@ -252,7 +252,7 @@ def _parts(part: _Part | None, inner: str, depth: int = 0) -> Iterator[_Part]:
 
 
 def _pattern(part: _Part) -> Mapping[str, Any]:
-    """What a part looks for: {"String": text} or {"Regex": pattern}."""
+    """The pattern of a part: {"String": text} or {"Regex": pattern}."""
     pattern = part.part("pattern")
     if pattern is None:
         raise part.fail("pattern", "an object", None)
@@ -304,7 +304,7 @@ def _text_rules(file: _Part) -> _TextRules:
 
 
 def _replacements(part: _Part) -> bytes:
-    """SentencePiece's table, in base64."""
+    """SentencePiece's table of replacements, decoded from base64."""
     name = "precompiled_charsmap"
     text = part.text(name)
     try:
@@ -314,7 +314,7 @@ def _replacements(part: _Part) -> bytes:
 
 
 def _cut(parts: list[_Part], unknown: list[str]) -> PreTokeniser:
-    """Where text is cut that is merged by bytes."""
+    """The pre-tokeniser of a vocabulary that merges bytes; unknown parts are added to `unknown`."""
     found: PreTokeniser | None = None
     has_digits = False
     for part in parts:

@@ -30,7 +30,7 @@ class Scheme(IntEnum):
 
 
 class PreTokeniser(IntEnum):
-    """Where text is cut before its parts become tokens: `PreTokeniser` of module.fbs."""
+    """How text is split before tokenisation; values are those of module.fbs."""
 
     NONE = 0
     GPT2 = 1
@@ -40,7 +40,7 @@ class PreTokeniser(IntEnum):
 
 
 class TokenType(IntEnum):
-    """What a token is for: `TokenType` of module.fbs, and of GGUF."""
+    """The purpose of a token; values are those of module.fbs and of GGUF."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -174,7 +174,7 @@ class Vocabulary:
         return tuple(i for i, t in enumerate(self.types) if t in SPECIAL_TYPES and self.tokens[i])
 
     def text(self, token: int) -> bytes:
-        """What a token stands for, in bytes that text has; of SentencePiece as the file has it."""
+        """The bytes of a token's text; for SentencePiece as the file has them."""
         text = self.tokens[token]
         if self.scheme is Scheme.BYTE_MERGES and self.types[token] not in SPECIAL_TYPES:
             return alphabet_bytes(text) or text.encode()
@@ -212,8 +212,9 @@ def is_replacement_table(data: bytes) -> bool:
 
 
 def _alphabet() -> tuple[str, ...]:
-    """GPT-2's characters for bytes (bytes_to_unicode of its encoder.py): those that print are
-    themselves, the others stand from U+0100 on."""
+    """GPT-2's characters for the 256 bytes (bytes_to_unicode of its encoder.py): printable bytes
+    map to themselves, others to U+0100 and on.
+    """
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return tuple(chr(b) if b in printed else chr(next(others)) for b in range(256))
@@ -229,7 +230,7 @@ def byte_alphabet(data: bytes) -> str:
 
 
 def alphabet_bytes(text: str) -> bytes | None:
-    """The bytes that a text in those characters means; None where it has others."""
+    """The bytes that a text in GPT-2's characters encodes; None if it has other characters."""
     try:
         return bytes(_BYTES[character] for character in text)
     except KeyError:

@@ -37,7 +37,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class OutputAgreement:
-    """How one output compares.
+    """The agreement of one output with the engine's.
 
     Attributes:
         magnitude: the largest finite absolute value that the engine has.

@@ -1,4 +1,4 @@
-"""What this machine can run modules on: its CPU and its Vulkan devices, and the targets that fit.
+"""The devices of this machine, CPU and Vulkan, with the targets that fit.
 
 Asks Vulkan through the package `vulkan` (extra `aotc[vulkan]`), a path of its own beside the
 runtime's driver; compiles and runs nothing.
@@ -184,7 +184,7 @@ def _missing(
 
 
 def _subgroup_operations(vk: Any, device: Any) -> set[str]:
-    """What subgroups can do in a compute shader, by the names of target files."""
+    """The subgroup operations of a device in compute shaders, by the names of target files."""
     subgroups = vk.VkPhysicalDeviceSubgroupProperties()
     vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
     if not subgroups.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
@@ -207,7 +207,7 @@ def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
 
 
 def _rank(target: Target) -> tuple[int, int, int, str]:
-    """A target that asks for more knows more of the device."""
+    """The sort key of a target's fit: one with higher requirements fits the device more closely."""
     assert target.gpu is not None
     gpu = target.gpu
     features = len(features_of_target(target))
@@ -239,7 +239,9 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
 
 
 def _matrices(vk: Any, instance: Any, device: Any) -> tuple[str, ...]:
-    """What requirements.c asks for where subgroups multiply matrices; nothing where they don't."""
+    """The cooperative matrix features of a device, in the form in which requirements.c checks them;
+    empty without support.
+    """
     extensions = vk.vkEnumerateDeviceExtensionProperties(device, None)
     if "VK_KHR_cooperative_matrix" not in {e.extensionName for e in extensions}:
         return ()

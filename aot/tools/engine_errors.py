@@ -26,7 +26,7 @@ def check_format(engine: str, model: str | os.PathLike[str], wanted: Frontend) -
 
 
 def cannot_run(engine: str, model: str | os.PathLike[str], error: Exception) -> CompileError:
-    """What to raise where an engine fails on a model."""
+    """The error to raise where an engine fails on a model."""
     return CompileError(f"{engine} cannot run {os.fspath(model)}: {first_line(error)}")
 
 

@@ -89,7 +89,7 @@ def check_onnx(engine: str, model: str | os.PathLike[str]) -> None:
 
 
 def installed() -> tuple[str, ...]:
-    """The engines that are there."""
+    """The names of the installed engines."""
     from importlib.util import find_spec
 
     return tuple(name for name in ENGINES if find_spec(name) is not None)

@@ -1,4 +1,4 @@
-"""What became one dispatch and what did not: `aotc inspect MODEL --fusion`.
+"""Explains fusion: `aotc inspect MODEL --fusion`.
 
 Runs the passes up to those that form regions, and asks these why each region ends where it does;
 then the others, and proves the kernels that come of them. Decides nothing; a module file does not
@@ -108,8 +108,7 @@ def _prices(
     runs: Sequence[Run],
     alignments: Sequence[int],
 ) -> dict[str, Any]:
-    """What the first dispatch of a kernel is estimated to take, and what it would take by the best
-    other rule."""
+    """The estimated cost of a kernel's first dispatch, and that by the best other rule."""
     values = runs[0].values.items() if runs else ()
     extents = {name: dims.estimate(dim, MEASURED) or 0 for name, dim in values}
     others = alternatives(function, target, extents, alignments)

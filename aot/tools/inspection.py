@@ -1,4 +1,4 @@
-"""What stands in a module file, for people (text) and scripts (JSON with stable keys).
+"""Inspection of module files, for people (text) and scripts (JSON with stable keys).
 
 Reads files only; never runs or changes anything.
 """
@@ -194,7 +194,9 @@ def _arena_bound(program: ProgramImage) -> int | None:
 
 
 def disassemble(entry: EntryPointImage, variant: VariantImage) -> Iterator[str]:
-    """The lines of an entry point's program; word numbers are those of the runtime's messages."""
+    """The disassembly of an entry point's program; word numbers are those of the runtime's
+    messages.
+    """
     program = entry.program
     blocks = {start: number for number, start in enumerate(program.blocks)}
     for instruction in decode(program.code):
@@ -353,7 +355,7 @@ def _format_tensor(tensor: dict[str, Any]) -> str:
 
 
 def _format_dim(dim: int | dict[str, Any]) -> str:
-    """As `aot.ir.bounds.parse_wanted` reads it."""
+    """A dim's text, in the syntax that `aot.ir.bounds.parse_wanted` reads."""
     if isinstance(dim, int):
         return str(dim)
     low = f"{dim['min']}<=" if dim["min"] else ""

@@ -23,8 +23,7 @@ _MECHANISMS = {
 
 
 def format_dedup(ledger: Mapping[str, Any]) -> str:
-    """What each level met, kept and saved, by model and target, and of all targets of a model
-    together; then what merging shared."""
+    """The text of the ledger: counts and savings by model and target, then of merging."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:

@@ -30,8 +30,8 @@ def run_both(
     device: str,
     target: str | None,
 ) -> tuple[str, Results, list[tuple[Results, Results]]]:
-    """The target that ran, the inputs' arrays, and what the program and the module have given, step
-    by step: as many steps as asked for, or `usual_steps` where the program keeps a state.
+    """(target that ran, input arrays, results of program and module for each step); as many steps
+    as requested, or `usual_steps` where the program keeps a state.
 
     Raises:
         CompileError: what was compiled is no module of PyTorch, or came from a file.

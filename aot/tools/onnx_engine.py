@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine to compare with, and what all that ask it need of it.
+"""ONNX Runtime as an engine to compare with, and helpers for all that use it.
 
 Imports no engine until one is opened.
 """
@@ -31,7 +31,8 @@ def numpy_name(onnx_type: str) -> str:
 
 
 def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """What runs an ONNX model as its nodes say: without optimisations, which fuse and round.
+    """Opens a model in ONNX Runtime without its optimisations, which fuse and round; returns a
+    function from inputs to outputs by name.
 
     Raises:
         CompileError: it is not installed, or can't read the model; or later can't run it.

@@ -56,7 +56,7 @@ def with_followers(
 
 
 def _extent(dim: int | str, known: Mapping[str, int]) -> int | None:
-    """What a dim is; None where that is not known, or it says nothing."""
+    """The value of a dim, given symbols; None if it is not determined."""
     try:
         extent = substitute(parse(str(dim)), known)
     except (ValueError, ZeroDivisionError):

@@ -68,7 +68,7 @@ class Oracle:
             return ""
 
     def opened(self, model: Path, program: Program) -> Run:
-        """What runs a model file.
+        """Opens a model file in the engine; returns a function from inputs to outputs by name.
 
         Raises:
             CompileError: the model is of another format, or the engine is not installed or can't

@@ -171,7 +171,7 @@ def _quietly() -> Iterator[None]:
 
 
 class _Reader:
-    """Samples as ONNX Runtime's quantiser asks for them."""
+    """An iterator of samples with the interface of ONNX Runtime's quantiser."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._left: Iterator[Sample] = iter(samples)
@@ -188,7 +188,7 @@ class _Reader:
 
 
 class _Job:
-    """One model to quantise."""
+    """The quantisation of one model."""
 
     def __init__(
         self, model: Path, activations: str, per_channel: bool, bits: int, block_size: int
@@ -269,8 +269,8 @@ class _Job:
         onnx.save(model, made)
 
     def prepared(self, folder: Path) -> Path:
-        """The model in an opset that has steps by channel, with shapes inferred and constants
-        folded, as far as that goes.
+        """The model converted to an opset with scales by channel, with shapes inferred and
+        constants folded where possible.
 
         Raises:
             CompileError: it cannot be brought into that opset.

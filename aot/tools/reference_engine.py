@@ -27,7 +27,8 @@ def read(model: Path) -> Module:
 def open_reference(
     model: Path, module: Module | None = None, disturbance: Disturbance | None = None
 ) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """What runs a model's first entry point, by the names of its inputs and outputs.
+    """Opens a model's first entry point in the reference interpreter; returns a function from
+    inputs to outputs by name.
 
     Args:
         module: the model, where it was read before.

@@ -39,7 +39,8 @@ class OtherRoundings:
     """Runs a model as an engine would that rounds otherwise: a `Disturbance` of the interpreter."""
 
     def __init__(self, seed: int, options: CompileOptions | None = None) -> None:
-        """
+        """Starts the random roundings.
+
         Args:
             options: those of a compile, whose storage, arithmetic and activations round too.
         """
@@ -74,7 +75,7 @@ class OtherRoundings:
         return bool(op.attrs["may_quantize"]) or self._options.activations == "int8"
 
     def _as_read(self, op: Op, x: Array) -> Array:
-        """An operand as what is asked for stores and multiplies it."""
+        """An operand after the rounding that the options' storage and arithmetic add."""
         if DType.of(x) is not DType.F32:
             return x
         if self._options.storage != "fp32":
@@ -102,9 +103,10 @@ class OtherRoundings:
         return np.ascontiguousarray(found.reshape(padded.shape)[..., :depth], np.float32)
 
     def _nudged(self, x: Array, type: DType) -> Array:
-        """Each number moved by up to half a unit in the last place of `type`, but for those that
-        are surely exact: numbers of a narrower float than theirs, or with few digits, as those of
-        masks and counts. None becomes infinite."""
+        """Each number moved by up to half a unit in the last place of `type`, except surely exact
+        ones: numbers of a narrower float, or with few digits, as in masks and counts. None becomes
+        infinite.
+        """
         if DType.of(x) is type:
             bits, zeros = _LAST_BITS[type]
             is_exact = x.view(bits) & bits(zeros) == 0

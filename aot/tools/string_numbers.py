@@ -12,7 +12,7 @@ from aot.runtime.tensors import number_of, to_numbers, to_strings
 
 
 class StringNumbers:
-    """What a function has for strings: numbers of its table's, and others of this call."""
+    """The numbers of strings in one call: those of the function's table, and new ones."""
 
     def __init__(self, function: Function) -> None:
         strings = function.strings

@@ -17,9 +17,9 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def open_torch(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """What runs a program in PyTorch, by the names of its inputs and outputs. The file is read as
-    data, as it is for a compile. Inputs that the program writes are written, and its buffers keep
-    what a run left in them.
+    """Opens an exported program in PyTorch; returns a function from inputs to outputs by name. The
+    file is read as data, as for a compile; written inputs and buffers keep their values between
+    calls.
 
     Raises:
         CompileError: torch is not installed, or can't read the program; or later can't run it.

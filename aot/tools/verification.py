@@ -223,25 +223,27 @@ class _Engine:
 
 
 class _Calls:
-    """Calls of an engine one after another; what the model keeps is passed on. An engine that keeps
-    it itself has no such inputs and outputs."""
+    """Successive calls of an engine, with the model's states passed on; an engine that keeps states
+    itself has no such inputs and outputs.
+    """
 
     def __init__(
         self, values: Arrays, updates: Mapping[str, str], outputs: Mapping[str, str], first: Arrays
     ) -> None:
-        """
+        """Starts without calls.
+
         Args:
-            values: more inputs, the same at each call.
+            values: additional inputs, equal at each call.
             updates: output -> the input that it is written to.
             outputs: state -> the output that it is after a call.
-            first: what states are before the first call.
+            first: the states' values before the first call.
         """
         self.values, self.updates, self.outputs, self.first = values, updates, outputs, first
         self.kept = dict(first)
         self.inputs: list[Arrays] = []
 
     def next(self, engine: Run, arrays: Arrays) -> dict[str, NDArray[Any]]:
-        """What the engine gives next."""
+        """The engine's results of the next call."""
         self.inputs.append(arrays)
         feeds = {i: np.array(arrays[i]) for i in self.updates.values()}
         found = engine({**arrays, **feeds, **self.values, **self.kept})
@@ -252,7 +254,7 @@ class _Calls:
         return found
 
     def again(self, engine: Run) -> list[dict[str, NDArray[Any]]]:
-        """What another engine gives in the same calls."""
+        """Another engine's results of the same calls."""
         calls = _Calls(self.values, self.updates, self.outputs, self.first)
         return [calls.next(engine, arrays) for arrays in self.inputs]
 
@@ -329,7 +331,7 @@ def _with_module(
 def _states(
     kept: Sequence[TensorInfo], model: Any, states: Mapping[str, str | tuple[str, int]]
 ) -> Mapping[str, str | tuple[str, int] | Tie]:
-    """The states that were given, and those that the model has itself."""
+    """The given states, and those that the model declares."""
     if all(t.name in states for t in kept):
         return states
     return {**read(model).states, **states}
@@ -361,7 +363,7 @@ def _each_step(shape: Sequence[int] | Sequence[Sequence[int]]) -> list[Sequence[
 
 
 def _at_first(state: TensorInfo) -> NDArray[Any]:
-    """What a state is before the first run: zeros, and nothing along a dim that grows."""
+    """A state's value before the first run: zeros, of extent 0 along a growing dim."""
     dims = [d if isinstance(d, int) else 0 for d in state.dims]
     return np.zeros(dims, state.numpy_dtype)
 

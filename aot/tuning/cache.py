@@ -35,7 +35,7 @@ _MOST_WARNINGS = 10  # of damaged lines, a file of which may be of any other kin
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """What was measured of an executable.
+    """The measurements of an executable.
 
     Attributes:
         target, what: for people: the target's name, and the executable's ops.
@@ -57,7 +57,7 @@ class TuningRecord:
 
     @property
     def ratio(self) -> float:
-        """What the best takes, as a part of what the plan's choice does."""
+        """The time of the best choice relative to that of the plan's choice."""
         return 1.0 if self.best == self.base else self.confirmed.get(self.best, 1.0)
 
     def line(self) -> str:
@@ -76,7 +76,7 @@ class TuningRecord:
 
     @staticmethod
     def parse(line: str) -> TuningRecord:
-        """What a line says.
+        """Parses a line of the tuning file.
 
         Raises:
             ValueError: it is damaged; the message says how.

@@ -51,7 +51,7 @@ class Sized:
         return Sized(run.op, values, run.count)
 
     def bytes(self, function: Function) -> int:
-        """What all operands and results take."""
+        """Bytes of all operands and results."""
         values = (*function.inputs, *function.results)
         sizes = [dims.evaluate(v.type.bytes, self.values) for v in values]
         return sum(sizes)
@@ -138,7 +138,7 @@ def copies_of(
 
 
 def _in_arena(dispatch: Op, function: Function) -> tuple[Attr, ...]:
-    """What a dispatch gives for dim parameters where no result is an output of the program."""
+    """The values for dim parameters of a dispatch whose results are all in the arena."""
     given = dispatch.attrs.get("dims", ())
     assert isinstance(given, tuple)
     told = zip(function.dim_names, given, strict=True)

@@ -113,7 +113,7 @@ class CommandRunner:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """With what it started: a script's program goes on otherwise."""
+    """Kills a process with all that it started: a script's program would go on otherwise."""
     with suppress(OSError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)

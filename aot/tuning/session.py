@@ -73,7 +73,7 @@ class Subject:
     best: Choice | None = None
 
     def rivals(self, most: int) -> list[Choice]:
-        """What seems to win and was not measured again, with what won before."""
+        """The choices that seem fastest and were not confirmed yet, with the confirmed best one."""
         ordered = sorted(self.ratios, key=self.ratios.__getitem__)
         fast = [c for c in ordered if self.ratios[c] < 1 - LEAST_GAIN and c not in self.confirmed]
         best = [] if self.best is None else [self.best]
@@ -82,8 +82,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class Round:
-    """What one process measured: parts of what the plan's choice takes, and how far its two turns
-    differ."""
+    """The measurement of one process: times relative to the plan's choice, and the difference of
+    its two turns.
+    """
 
     ratios: Sequence[float]
     noise: float
@@ -91,14 +92,16 @@ class Round:
 
 @dataclass(eq=False)
 class Session:
-    """Attributes:
-    build: makes the image of a module whose functions are outlined.
-    path: the file for modules to be measured.
-    symbols: what the model's symbols are meanwhile.
-    cost: the whole model's modelled time.
-    left: seconds that are left.
-    keep: called with a subject when there are new measurements of it.
-    measured: candidates so far.
+    """The measuring of a module's executables for one target.
+
+    Attributes:
+        build: makes the image of a module whose functions are outlined.
+        path: the file for modules to be measured.
+        symbols: what the model's symbols are meanwhile.
+        cost: the whole model's modelled time.
+        left: seconds that are left.
+        keep: called with a subject when there are new measurements of it.
+        measured: candidates so far.
     """
 
     module: Module
@@ -161,7 +164,9 @@ class Session:
         self.keep(subject)
 
     def _screen_alone(self) -> bool:
-        """As `_screen`, one subject after the other, those first of which less is known."""
+        """Measures candidates of one subject after the other, those with fewest measurements first;
+        returns whether there were any.
+        """
         least = (1 - SCREEN_PART) * self.left()
         has_any = False
         for subject in sorted(self.subjects, key=lambda s: len(s.ratios)):

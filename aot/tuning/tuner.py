@@ -54,7 +54,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class Tuned:
-    """What one tuning did, for the statistics.
+    """Statistics of one tuning.
 
     Attributes:
         executables: that could run in several ways and are worth it.
@@ -73,7 +73,7 @@ class Tuned:
     seconds: float = 0.0
 
     def section(self) -> dict[str, Any]:
-        """As statistics have it."""
+        """The statistics as plain data."""
         values = vars(self)
         return {k: round(v, 6) if isinstance(v, float) else v for k, v in values.items()}
 
@@ -117,7 +117,7 @@ class Tuner:
 
     @property
     def table(self) -> Tuning:
-        """What is known now."""
+        """The table of all recorded choices."""
         lines = self.cache.lines.values()
         return Tuning(compiler_id(), {one.key: one.best for one in lines})
 
@@ -177,7 +177,7 @@ class Tuner:
         return found
 
     def _recall(self, subject: Subject, target: Target) -> None:
-        """What was measured of a subject in earlier compiles."""
+        """Takes over the recorded measurements of a subject from earlier compiles."""
         record = self.cache.lines.get(subject.key)
         if record is None or record.base != subject.base:
             return

@@ -40,7 +40,7 @@ BUILT, CURRENT, FAILED = "built", "up to date", "failed"
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a cell.
+    """The result of building one cell.
 
     Attributes:
         status: BUILT, CURRENT or FAILED.
@@ -76,9 +76,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Made:
-    """Attributes:
-    data: the module, where the task names no file.
-    digest: SHA-256 of the module, in hex.
+    """The result of one compile task.
+
+    Attributes:
+        data: the module, where the task names no file.
+        digest: SHA-256 of the module, in hex.
     """
 
     digest: str = ""
@@ -202,7 +204,7 @@ def _canonical(value: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _compiler_id() -> bytes:
-    """This compiler, by content."""
+    """A content hash of this compiler."""
     from aot.backends.cpu.codegen import compiler_id
 
     return hashlib.sha256(compiler_id() + sources.digest(".")).digest()
@@ -210,7 +212,9 @@ def _compiler_id() -> bytes:
 
 @dataclass
 class _Record:
-    """What the modules of a folder were built from: a file beside them, rewritten at each."""
+    """The record of what a folder's modules were built from: a file beside them, rewritten at each
+    build.
+    """
 
     folder: Path
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -361,7 +365,7 @@ def _terminate(signum: int, frame: object) -> NoReturn:
 
 
 def _run_or_end(run: Callable[[Task], Made], task: Task) -> Made:
-    """The executor would send a SystemExit back and go on with the next task."""
+    """Runs a task, and ends the process on a SystemExit, which the executor would ignore."""
     try:
         return run(task)
     except SystemExit as exit_:

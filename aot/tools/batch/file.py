@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch file asks for.
+    """The contents of a batch file.
 
     Attributes:
         folder: where modules and the record of what they were built from go.
@@ -189,7 +189,9 @@ class _Reader:
         return Axis(name, (str(self.path.parent / path),), self.arrays(options))
 
     def target(self, value: Any) -> Axis:
-        """A target, a list of them for one module, or a table that names such a list."""
+        """The axis entry of a target: a name, a list of names for one module, or a table that names
+        such a list.
+        """
         name: Any = None
         if isinstance(value, dict):
             for key in value:

@@ -42,7 +42,7 @@ MODULE_PATH = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Case:
-    """What is run, and how.
+    """A benchmark case: a module, its inputs, and how to run it.
 
     Attributes:
         inputs: input name -> array; the others are random.
@@ -102,7 +102,9 @@ def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, 
 
 
 def measure_machine() -> dict[str, Any]:
-    """What one core can do: `fma_gflops` by bytes of a vector, `read_gbs` by bytes of memory."""
+    """The measured peaks of one core: `fma_gflops` by bytes of a vector, `read_gbs` by bytes of
+    memory.
+    """
     return _run([str(find_runner()), "--machine"])
 
 
@@ -133,7 +135,7 @@ def by_threads(
 
 @contextmanager
 def prepared_command(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]:
-    """The command line that runs a case, and its inputs, which lie in files meanwhile.
+    """The command line that runs a case, with its inputs, which are in files meanwhile.
 
     Raises:
         CompileError, RuntimeFailure: as for `steady`.
@@ -287,7 +289,7 @@ def _launches_by_word(entry: EntryPointImage, launches: Sequence[Launch]) -> dic
 
 
 def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    """What the symbols of the inputs' dims are."""
+    """The values of the symbols in the inputs' dims."""
     values: dict[str, int] = {}
     for tensor in entry.inputs:
         for info, extent in zip(tensor.dims, arrays[tensor.name].shape, strict=True):
@@ -304,7 +306,9 @@ def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict
 
 
 def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
-    """None where a symbol is not an input's, such as the length of a state."""
+    """The value of a dim; None if it has a symbol that is not an input's, such as a
+    state's length.
+    """
     known = dims.substitute(dim, dict(values))
     return known if isinstance(known, int) else None
 

@@ -23,7 +23,7 @@ from aot.text.language_program import language_program
 
 @dataclass(frozen=True)
 class GenerationTimes:
-    """What one number of threads takes.
+    """Times of text generation with one number of threads.
 
     Attributes:
         sequences: that a call continues.

@@ -207,7 +207,7 @@ def _by_pipeline(
 
 
 def _least(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Times by pipeline."""
+    """The least time of each pipeline over the runs."""
     found: dict[str, dict[str, float]] = {}
     for pipeline in (p for run in runs for p in run["pipelines"]):
         times = {key: pipeline[key] for key in ("create_ms", "first_dispatch_ms")}
@@ -352,7 +352,7 @@ def measure(path: str, inputs: str) -> dict[str, Any]:
 
 
 def figures_text(facts: Mapping[str, Any]) -> str:
-    """The figures for people."""
+    """The text of the figures."""
     kind = ", a driver in software" if facts["is_software"] else ""
     lines = [f"{facts['target']} on {facts['device']}{kind}; times in ms", ""]
     heads = ("level", "pipelines", "words", *CREATIONS, "first run", "second", "cached total")
