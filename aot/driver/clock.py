@@ -12,7 +12,7 @@ from aot.base.records import dataclass
 
 @dataclass
 class Clock:
-    """Seconds by stage."""
+    """A stopwatch with seconds by stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 

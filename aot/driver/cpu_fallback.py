@@ -71,7 +71,9 @@ class VariantPlan:
 
 
 def hosts_of(wanted: Sequence[Target]) -> tuple[Target, ...]:
-    """For each architecture the CPU target that asks least of a CPU, in their order."""
+    """The CPU target with the lowest requirements, for each architecture, in order of first
+    mention.
+    """
     by_arch: dict[tuple[str, int], list[Target]] = {}
     for target in wanted:
         if target.is_cpu:
@@ -136,8 +138,7 @@ class CpuFallback:
         return next(filter(None, (why_on_cpu(op, self.target) for op in function.block)), "")
 
     def why_too_long(self, name: str, iterations: Dim) -> str:
-        """Why an executable, whose lanes make so many iterations, is not for the target; "" where
-        the target lets them.
+        """Why an executable has too many loop iterations per lane for the target; "" if it has not.
 
         Where the inputs' extents decide it, the host has what may be too long if it is there, and
         the program checks it if not.
@@ -194,7 +195,7 @@ class CpuFallback:
                 yield HostLaunch(root_of(executables[name]).name, op.origin, name, self.why[name])
 
     def section(self, entries: Sequence[EntryPointImage]) -> dict[str, Any] | None:
-        """What the statistics say of it; None where the host has nothing to run."""
+        """The statistics of the CPU fallback; None if the CPU runs nothing."""
         if self.host is None or not self.why:
             return None
         launches = list(self.launches())

@@ -36,8 +36,8 @@ class Kernels:
         unrolled: Unrolled,
         begin: Callable[[Kernel, Target], None] | None = None,
     ) -> Kernels:
-        """Kernels of a module whose functions are outlined, each of the target's handed to `begin`
-        as soon as it is there; what only code generation finds is still to come, see `give`.
+        """The kernels of a module with outlined functions. Each kernel of the target is passed to
+        `begin` as soon as it is lowered; refusals by code generation come later, see `give`.
 
         The executables' schedules have the rules that built them from then on.
         """

@@ -31,7 +31,7 @@ def level_stats(
     seconds: float,
     estimate: CodeEstimate | None = None,
 ) -> dict[str, Any]:
-    """What each level met, kept and saved.
+    """Counts and savings of each level of deduplication.
 
     Args:
         outlined, final: the executable of each dispatch once equal ones are one, and once those

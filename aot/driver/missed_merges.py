@@ -94,7 +94,9 @@ def _saved(miss: Mapping[str, Any]) -> int:
 
 
 class TypeKey(NamedTuple):
-    """What no parameter can change of a type: -1 stands for extents that can be one."""
+    """The part of a type that no parameter can change; -1 stands for extents that can be
+    parameters.
+    """
 
     dtype: DType
     dims: tuple[Dim, ...]
@@ -110,7 +112,7 @@ class OpKey(NamedTuple):
 
 
 class Key(NamedTuple):
-    """The same of an executable."""
+    """The part of an executable that no parameter can change."""
 
     inputs: tuple[TypeKey, ...]
     ops: tuple[OpKey, ...]
@@ -156,8 +158,9 @@ class _Executable:
 
 
 def _look(value: Value, *, is_other: bool) -> tuple[Hashable, ...]:
-    """What no parameter can change of a value and its op, which may be computed by another
-    algorithm."""
+    """The part of a value and its op that no parameter can change; `is_other` ignores the
+    algorithm.
+    """
     type, layout, op = value.type, value.type.layout, value.op
     small = [d if isinstance(d, int) and d < SMALL else -1 for d in type.dims]
     attrs = [] if op is None else sorted((n, _attr_text(a)) for n, a in op.attrs.items())
@@ -212,8 +215,9 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def difference(a: _Executable, b: _Executable, settings: Settings) -> Difference:
-    """What kept two executables apart: the first difference in the order of their text, or what
-    was decided by cost where only extents differ."""
+    """The reason why two executables were not merged: the first difference in their text, or the
+    cost decision if only extents differ.
+    """
     first, second = a.function, b.function
     if len(first.inputs) != len(second.inputs):
         texts = [f"{len(f.inputs)} operands" for f in (first, second)]

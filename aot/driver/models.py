@@ -158,7 +158,7 @@ def together(modules: Sequence[Module]) -> Module:
 
 
 def gathered(contexts: Sequence[PassContext], options: CompileOptions) -> PassContext:
-    """What the passes did to all models, as if to one; `options` are those of the compile."""
+    """One context with the statistics of all models' passes."""
     if len(contexts) == 1:
         return contexts[0]
     tables: dict[str, Any] = {o.name: {} for o in OPTIONS.values() if o.kind.is_table}

@@ -58,9 +58,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compilation:
-    """Attributes:
-    image: what the file will hold.
-    stats: counts and seconds, with the keys of `aotc compile --stats`.
+    """The result of a compile.
+
+    Attributes:
+        image: what the file will hold.
+        stats: counts and seconds, with the keys of `aotc compile --stats`.
     """
 
     image: ModuleImage
@@ -195,8 +197,9 @@ def _vocabulary(module: Module) -> bytes:
 def _read(
     models: Sequence[GivenModel], options: CompileOptions, progress: Progress, clock: Clock
 ) -> tuple[Module, PassContext, int]:
-    """All models as one module, after the passes that ask for no target; what these did; and how
-    many shape rules importing called."""
+    """(all models as one module after the target-independent passes, their context, number of shape
+    rules called by importing).
+    """
     modules: list[Module] = []
     contexts: list[PassContext] = []
     calls = 0
@@ -249,7 +252,7 @@ def _run_target_passes(
 
 
 def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
-    """What measures executables, or knows what was measured; None where nobody asks."""
+    """The tuner for these options; None if tuning is not requested."""
     if options.tune is None and options.tune_cache is None:
         return None
     from aot.tuning.tuner import Tuner
@@ -258,7 +261,7 @@ def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
 
 
 def _entry_names(models: Sequence[GivenModel], options: CompileOptions) -> list[str]:
-    """What the user calls the entry points; empty where they have the models' own names."""
+    """The entry point names that the user gave; empty if the models' own are used."""
     names = [m.name for m in models] if options.entry_name is None else [options.entry_name]
     return [name for name in names if name is not None]
 
@@ -276,7 +279,7 @@ def _named(variant: VariantImage, names: Sequence[str]) -> VariantImage:
 
 
 def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> dict[str, Any]:
-    """What a variant's section says of its passes."""
+    """The statistics of a variant's passes."""
     assert context.target is not None
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})

@@ -1,4 +1,4 @@
-"""The proof of each kernel of a variant, before its code goes anywhere: asked for, kept, counted.
+"""Proofs of a variant's kernels: requested before code generation, cached and counted.
 
 Owns which facts a kernel is proved with, where verdicts are kept, and what a compile says where
 there is no proof. Knows nothing of how proofs are found, which is `aot.kernels.proof`.
@@ -41,7 +41,7 @@ _SOURCES = ("kernels/proof", "kernels/ir", "ir")
 
 @dataclass(frozen=True)
 class Site:
-    """What a dispatch gives for its executable's dim parameters, and what its function assumes.
+    """The dim parameters of one dispatch, with the facts that its function assumes.
 
     Attributes:
         dims: the parameters' names, and what they are.
@@ -115,7 +115,7 @@ class Proofs:
         self.kernels[_hardest(ends)] += 1
 
     def section(self) -> dict[str, Any]:
-        """What the statistics say."""
+        """The statistics of the proofs."""
         return {
             "kernels": sum(self.kernels.values()),
             "by": {way: self.kernels[way] for way in WAYS},
@@ -140,7 +140,7 @@ class Proofs:
 
 
 def _counts(data: bytes) -> Counter[str] | None:
-    """What an entry of the cache counts; None where it is none."""
+    """The counts in a cache entry; None if it is damaged."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -154,9 +154,9 @@ def _counts(data: bytes) -> Counter[str] | None:
 def proof_of(
     kernel: Kernel, sites: Sequence[Site], target: Target, needs: Sequence[Dim] = ()
 ) -> Verdict:
-    """The verdict on a kernel: for all values of its dim parameters, or else for those in the range
-    that dispatches give, or else for what each dispatch gives; at once for that where these are a
-    few numbers, which is quicker.
+    """The verdict on a kernel, tried for all values of its dim parameters, then for the range that
+    dispatches give, then for each dispatch. If dispatches give only a few numbers, these are tried
+    first, which is faster.
 
     Args:
         needs: dims of its parameters that a program has checked not to be negative.
@@ -235,7 +235,7 @@ def _known(site: Site, natural: Iterable[Dim] = ()) -> dict[str, Interval]:
 
 
 def _sites(module: Module) -> dict[str, list[Site]]:
-    """What dispatches give their executables, by name; equal ones once."""
+    """The distinct sites of each executable's dispatches, by name."""
     names = {f.name: f.dim_names for f in module.executables}
     found: dict[str, dict[Site, None]] = {}
     for function in module.entry_points:

@@ -42,7 +42,7 @@ from aot.target.model import Target
 
 
 class VariantBuilder:
-    """What the variants of one compile share; a context manager.
+    """The state that the variants of one compile share; a context manager.
 
     Attributes:
         rodata: the constants of all variants.
@@ -154,7 +154,7 @@ class VariantBuilder:
         return variant, section
 
     def _prove(self, proofs: Proofs, kernels: Kernels) -> None:
-        """Proves the kernels of a variant, but those that are proved already."""
+        """Proves the kernels of a variant that are not proved yet."""
         if not self._options.is_enabled(FEATURE):
             return
         fallback = kernels.fallback
@@ -209,7 +209,9 @@ def _host_image(host: Target) -> HostImage:
 
 
 def _placing_scratch(entry: EntryPointImage, backend: Backend) -> EntryPointImage:
-    """Where scratch is not in the arena, a host's workers have their own, too."""
+    """The entry point with scratch placed where the backend has it: in the arena, or in workers'
+    own memory.
+    """
     if backend.scratch_in_arena:
         return entry
     return replace(entry, program=replace(entry.program, scratch_offset=None))

@@ -41,7 +41,7 @@ FORMATS = ("source", "executable", "static-library", "wasm")
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """How to package.
+    """Options of packaging.
 
     Attributes:
         targets: the variants to keep, by name; all of them where it is empty.
@@ -58,7 +58,7 @@ class PackageOptions:
 
 @dataclass(frozen=True)
 class Package:
-    """What was written.
+    """The result of packaging.
 
     Attributes:
         folder: where.
@@ -104,7 +104,7 @@ def package(
 
 
 def _chosen(image: ModuleImage, targets: Sequence[str], where: str) -> list[int]:
-    """The variants asked for, by their places in the module; all where none was."""
+    """Indices of the requested variants in the module; all if none is requested."""
     known = [variant.target for variant in image.variants]
     for target in targets:
         if target not in known:

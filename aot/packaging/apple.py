@@ -58,7 +58,7 @@ def macho_object(blobs: Sequence[Blob]) -> bytes:
 
 
 def apple_archive(name: str, data: bytes, symbols: Sequence[str]) -> bytes:
-    """An archive of one object with a table of contents; members lie at multiples of 8 bytes."""
+    """An archive of one object with a table of contents; members are aligned to 8 bytes."""
     names, offsets = bytearray(), []
     for symbol in symbols:
         offsets.append(len(names))

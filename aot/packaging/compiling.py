@@ -9,7 +9,7 @@ from aot.errors import CompileError
 
 
 def run_compiler(command: Sequence[str]) -> None:
-    """Runs a command line.
+    """Runs a C compiler's command line.
 
     Raises:
         CompileError: it can't be run, or fails.

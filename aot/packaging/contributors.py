@@ -1,4 +1,4 @@
-"""What of a model takes most memory on a board: named by the model's nodes, for a limit's message.
+"""The largest users of a board's memory, named by the model's nodes, for messages about limits.
 
 Reads the notes that a module keeps for tools; without them it says what is known.
 """

@@ -25,8 +25,10 @@ _FLAGS = ("-std=c11", "-O2", "-fvisibility=hidden", "-ffunction-sections", "-fda
 
 @dataclass(frozen=True)
 class ExecutableOptions:
-    """Attributes:
-    compiler: the command line of a C compiler for the device; None looks for one.
+    """Options of the formats that compile C.
+
+    Attributes:
+        compiler: the command line of a C compiler for the device; None looks for one.
     """
 
     compiler: str | None = None

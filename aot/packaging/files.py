@@ -1,4 +1,4 @@
-"""What a format gets and what it gives: a module's contents, and files as bytes."""
+"""Input and output of a packaging format: a module's contents, and files as bytes."""
 
 from __future__ import annotations
 

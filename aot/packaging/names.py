@@ -27,7 +27,7 @@ def identifier(text: str) -> str:
 
 
 def identifiers(texts: Iterable[str]) -> list[str]:
-    """An identifier for each text, all different: those that would be equal get a number.
+    """A distinct C identifier for each text; equal ones get a number.
 
     None is another's with "_dims" behind it, which is what a tensor's extents are called.
     """

@@ -34,7 +34,7 @@ _OBJECT = 1
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes of an object.
+    """Bytes under a symbol in an object file.
 
     Attributes:
         symbol: what they are called; a C compiler sees an array.
@@ -70,7 +70,7 @@ def elf_flags(arch: Arch, features: Sequence[str]) -> int:
 
 
 def elf_object(arch: Arch, features: Sequence[str], blobs: Sequence[Blob]) -> bytes:
-    """An object with a section for each blob, so that linkers drop those that nothing uses."""
+    """An ELF object with a section for each blob, so that linkers drop unused ones."""
     machine, bits = _MACHINES[arch]
     sections = [_Section("", 0, 0, b"", 0)]
     for blob in blobs:

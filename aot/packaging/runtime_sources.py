@@ -28,7 +28,9 @@ class RuntimeSources:
 
     @cached_property
     def common(self) -> list[str]:
-        """What every build takes, with a CPU's driver and nothing of an operating system."""
+        """The sources of every build: the core with the CPU driver, without operating
+        system parts.
+        """
         core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
         return core + self._find("drivers/cpu/*.c") + ["state/lengths.c"]
 
@@ -59,7 +61,7 @@ class RuntimeSources:
 
     @cached_property
     def tool(self) -> list[str]:
-        """aot-run, sources and headers."""
+        """The sources and headers of aot-run."""
         return self._find("tools/*.c", "tools/*.h")
 
     def read(self, name: str) -> bytes:

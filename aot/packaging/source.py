@@ -52,7 +52,7 @@ def source_files(given: PackageInput) -> tuple[list[File], dict[str, int]]:
 
 
 def alignment(image: ModuleImage) -> int:
-    """What a module must be aligned to in memory so that its code can run in place."""
+    """The alignment in memory with which a module's code can run in place."""
     pages = [v.page_bytes for v in image.variants if v.device is Device.CPU]
     return max(pages, default=_LEAST_ALIGNMENT)
 

@@ -27,7 +27,7 @@ _PROGRAM_ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class LibraryLimits:
-    """What a static library may take on a board; None is no limit.
+    """Limits of a static library on a board; None is no limit.
 
     Attributes:
         arena_bytes: RAM that the caller must give, for the entry point that needs most.

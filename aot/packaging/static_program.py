@@ -23,11 +23,13 @@ _WORD_LIMIT = 1 << 32
 
 @dataclass(frozen=True)
 class StaticProgram:
-    """Attributes:
-    data: the words, little endian.
-    arena_bytes: what the program places, its largest shapes taken.
-    scratch_bytes: what its kernels share.
-    loader_bytes: the loader's registers and parameters.
+    """A program for the static runtime.
+
+    Attributes:
+        data: the words, little endian.
+        arena_bytes: what the program places, its largest shapes taken.
+        scratch_bytes: what its kernels share.
+        loader_bytes: the loader's registers and parameters.
     """
 
     data: bytes
@@ -37,7 +39,7 @@ class StaticProgram:
 
     @property
     def memory_bytes(self) -> int:
-        """What the caller gives."""
+        """Bytes of memory that the caller provides."""
         return _up(self.arena_bytes + self.scratch_bytes + self.loader_bytes)
 
 

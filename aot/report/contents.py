@@ -1,4 +1,5 @@
-"""What a report says of a module: chosen from its file, the statistics and the compile's details.
+"""The contents of a report on a module, selected from its file, the statistics and the compile's
+details.
 
 Owns the choice and its limits, for models of any size. Computes nothing but sums.
 """
@@ -64,7 +65,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Executable:
-    """Code that dispatches share."""
+    """An executable, as a report shows it."""
 
     name: str
     size: Figure
@@ -254,7 +255,7 @@ class _Builder:
         )
 
     def _ledger(self, number: int) -> Mapping[str, Any]:
-        """What the notes keep of a variant's statistics."""
+        """The ledger's section on a variant; empty where the file has none."""
         model = self._only_model()
         if model is None or number >= len(model["variants"]):
             return {}
@@ -262,7 +263,7 @@ class _Builder:
         return found
 
     def _launches(self, number: int) -> tuple[tuple[Launch, ...], ...]:
-        """What dispatches do, by entry point; nothing where a file's notes don't say."""
+        """The launches of dispatches, by entry point; empty where a file's notes have none."""
         if self.details is not None:
             return tuple(e.launches for e in self.details.variants[number].entries)
         known = self.notes.variants if self.notes is not None else ()
@@ -303,7 +304,7 @@ class _Builder:
 
 
 def parts_of(values: Mapping[str, float], form: Any) -> Iterator[Part]:
-    """Parts of the values' sum, those of nothing left out; each name keeps its colour."""
+    """The values as parts of their sum, zeros left out; each name keeps its colour."""
     total = sum(values.values())
     for number, (name, value) in enumerate(values.items()):
         if value > 0:
@@ -345,7 +346,9 @@ def _stats(
     number: int,
     launches: Sequence[Sequence[Launch]],
 ) -> Iterator[Stat]:
-    """What the page begins with; what only a compile knows is left out where it is not known."""
+    """The headline figures of the page; those that only a compile knows are left out of a file's
+    report.
+    """
     where = f"variants.{number}"
     code = [i for e in image.entry_points for i in decode(e.program.code)]
     names = Counter(i.name for i in code)

@@ -1,4 +1,4 @@
-"""What one compile knew of a model and no module file keeps: for a report of it.
+"""Details of a compile that no module file keeps, for reports.
 
 Filled by the pipeline where someone asks, from what the stages decided; decides nothing. Plain
 facts: nothing here holds on to the graph.
@@ -100,9 +100,11 @@ class EntryDetails:
 
 @dataclass
 class VariantDetails:
-    """Attributes:
-    passes: each run of a pass, those of the model first.
-    entries: in the order of the variant's entry points.
+    """Details of one variant.
+
+    Attributes:
+        passes: each run of a pass, those of the model first.
+        entries: in the order of the variant's entry points.
     """
 
     passes: tuple[PassRun, ...] = ()
@@ -137,8 +139,10 @@ class VariantDetails:
 
 @dataclass
 class Details:
-    """Attributes:
-    variants: in the order of the module's.
+    """Details of a compile, by variant.
+
+    Attributes:
+        variants: in the order of the module's.
     """
 
     variants: list[VariantDetails] = field(default_factory=list)

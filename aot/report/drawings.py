@@ -24,7 +24,7 @@ Scale = Callable[[float], float]  # from what is shown to where it is drawn
 
 @dataclass(frozen=True)
 class Box:
-    """Memory for a while.
+    """A rectangle of the arena's picture: memory used for some positions.
 
     Attributes:
         first, last: positions, both included.
@@ -217,7 +217,7 @@ def _draw_roof(
     x: Scale,
     y: Scale,
 ) -> None:
-    """What memory allows, up to where arithmetic is the limit."""
+    """Draws the roofline: the memory bound up to where arithmetic limits."""
     low, high = 10.0 ** xs[0], 10.0 ** xs[1]
     knee = min(max(peak / memory, low), high)
     start = max(low, 10.0 ** ys[0] / memory)

@@ -1,4 +1,4 @@
-"""What a report says of a benchmark: `aotc bench`'s figures as bars, tables and a roofline.
+"""The contents of a report on a benchmark: bars, tables and a roofline.
 
 Owns the choice; what the figures mean is said in `aot.tools.bench`.
 """
@@ -22,7 +22,7 @@ _CREATIONS = ("serial", "batch", "parallel")
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of parts; `length` is its part of the longest one that it stands beside."""
+    """A bar of parts; `length` is its fraction of the longest bar in the group."""
 
     name: str
     parts: Sequence[Part]
@@ -80,7 +80,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Shaders:
-    """What a Vulkan driver compiles."""
+    """Compile times of shaders, for a report."""
 
     device: str
     is_software: bool
@@ -90,11 +90,13 @@ class Shaders:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Attributes:
-    cold: a bar for each state of the page cache.
-    cold_note: what the system did not let be measured.
-    threads: a bar for each number of them.
-    engines: a bar for each, ours first.
+    """The measurements of a report.
+
+    Attributes:
+        cold: a bar for each state of the page cache.
+        cold_note: what the system did not let be measured.
+        threads: a bar for each number of them.
+        engines: a bar for each, ours first.
     """
 
     steady: Steady | None = None
@@ -272,7 +274,7 @@ def _shaders(facts: Mapping[str, Any]) -> Shaders:
 
 
 def _gain(levels: Mapping[str, Any]) -> str:
-    """What compiling takes at the last level beside the first."""
+    """Text that compares compile time at the last level with that at the first."""
     if len(levels) < 2:
         return ""
     (first, none), *_, (last, full) = levels.items()

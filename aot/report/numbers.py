@@ -17,14 +17,14 @@ LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with the text that stands for it."""
+    """A number with its text."""
 
     value: float
     text: str
 
 
 def count(value: float) -> Figure:
-    """1,234"""
+    """A count, such as 1,234."""
     return Figure(value, f"{value:,.0f}")
 
 
@@ -34,7 +34,7 @@ def size(value: float) -> Figure:
 
 
 def amount(value: float, unit: str = "") -> Figure:
-    """1.23 G"""
+    """An amount with a prefix, such as 1.23 G."""
     return Figure(value, _scaled(value, _COUNTS, whole=True) + unit)
 
 
@@ -50,12 +50,12 @@ def milliseconds(value: float) -> Figure:
 
 
 def seconds(value: float) -> Figure:
-    """As `milliseconds`, of seconds."""
+    """Seconds, in the form of `milliseconds`."""
     return milliseconds(1e3 * value)
 
 
 def ratio(value: float, whole: float) -> Figure:
-    """34.5 %"""
+    """A percentage, such as 34.5 %."""
     part = value / whole if whole else 0.0
     return Figure(part, f"{100 * part:.1f} %")
 

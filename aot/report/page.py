@@ -41,5 +41,5 @@ def _environment() -> jinja2.Environment:
 
 
 def _final(value: Any) -> Any:
-    """What an expression of a template becomes, before it is escaped."""
+    """The value of a template's expression before it is escaped: texts made printable."""
     return readable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -1,4 +1,4 @@
-"""What a report says of a program: a row for each dispatch, and the arena as a picture.
+"""The part of a report on a program: a row per dispatch, and the arena's picture.
 
 Owns how instructions, details and what dispatches do are brought together. Computes nothing.
 """
@@ -112,7 +112,7 @@ def _transfer(instruction: Instruction, held: Mapping[int, int]) -> Row:
 
 
 def _constants_in(code: Sequence[int]) -> dict[int, int]:
-    """What registers hold that get one constant and nothing else."""
+    """The constant in each register that is set exactly once, to a constant."""
     values: dict[int, list[int]] = defaultdict(list)
     for instruction in decode(code):
         if instruction.name == "CONST":

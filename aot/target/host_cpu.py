@@ -1,4 +1,4 @@
-"""What the CPU of this machine has, by LLVM's names of features.
+"""The features of this machine's CPU, by LLVM's names.
 
 Asks the system where it knows, because loading LLVM for it would cost more than the rest of a small
 compile, and LLVM elsewhere. Decides nothing.
@@ -80,7 +80,9 @@ def _cpuinfo() -> str:
 
 
 def _features_of(arch: str, cpuinfo: str) -> frozenset[str]:
-    """What Linux says of the cores; empty where it says nothing."""
+    """The features that all cores have, from the text of Linux's /proc/cpuinfo; empty if it has
+    none.
+    """
     if arch in ("riscv64", "riscv32"):
         found = re.findall(r"^isa\s*:\s*rv\d\d(\S+)$", cpuinfo, re.MULTILINE)
         return _common(_riscv(isa) for isa in found)
@@ -91,14 +93,16 @@ def _features_of(arch: str, cpuinfo: str) -> frozenset[str]:
 
 
 def _riscv(isa: str) -> set[str]:
-    """The names in `imafdcv_zicsr_...`; `g` stands for several."""
+    """The features named in a RISC-V ISA string such as `imafdcv_zicsr_...`; `g` stands for
+    several.
+    """
     letters, *rest = isa.split("_")
     found = {*letters.replace("g", "imafd"), *rest}
     return found | ({"zvl128b"} if "v" in letters else set())
 
 
 def _common(sets: Iterable[set[str]]) -> frozenset[str]:
-    """What all cores have: big and little ones may differ."""
+    """The features that all cores have; big and little cores may differ."""
     every = list(sets)
     return frozenset(set.intersection(*every)) if every else frozenset()
 

@@ -1,4 +1,4 @@
-"""Which features a CPU's name brings into code that a target does not list.
+"""Finds features that a CPU's name enables in LLVM although a target does not list them.
 
 Owns the features that matter, and a probe: code that LLVM compiles in another way with each of them
 than without. LLVM tells of a CPU's features by nothing else that its binding has. Where the probe

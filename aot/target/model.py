@@ -119,7 +119,8 @@ class GpuGeometry:
 
 @dataclass(frozen=True)
 class VulkanLimits:
-    """What Vulkan lets shaders bind; a device must reach it to run a module of this target.
+    """Limits of Vulkan on what shaders may bind; a device must reach them to run a module of this
+    target.
 
     Only the Vulkan backend reads it.
 
@@ -288,8 +289,9 @@ class Target:
         return self.has("avx512vbmi")
 
     def picks_lanes(self, element_bytes: int) -> bool:
-        """Whether an instruction picks each lane's element, of so many bytes, out of two vectors by
-        its number."""
+        """Whether an instruction selects each lane's element, of `element_bytes` bytes, out of two
+        vectors by index.
+        """
         feature = {1: "avx512vbmi", 2: "avx512bw", 4: "avx512f"}.get(element_bytes)
         has_masks = self.has("avx512bw") and self.has("avx512vl")
         return feature is not None and self.vector_bytes == 64 and has_masks and self.has(feature)
@@ -314,12 +316,13 @@ class Target:
 
     @property
     def sums_pairs_of_codes(self) -> bool:
-        """Whether it is one instruction that sums two such products in 16 bits, and several that
-        sum four in i32."""
+        """Whether one instruction sums two products of codes in 16 bits, and four in i32 take
+        several.
+        """
         return self.has("ssse3") and not self.sums_bytes(DType.U8, DType.I8)
 
     def dot_dtype(self, left: DType, right: DType, *, is_narrow: bool = False) -> DType:
-        """What `left` is when it is multiplied in words: bytes, or widened to 16 bits.
+        """The dtype of `left` in a word of a dot product: bytes, or widened to 16 bits.
 
         Args:
             is_narrow: whether the products of any two pairs fit 16 bits together.
@@ -343,8 +346,9 @@ class Target:
 
     @property
     def has_workgroups(self) -> bool:
-        """Whether the lanes of a workgroup run side by side and share memory, as on a GPU; on a CPU
-        a workgroup is a turn of a loop, and lanes are those of a vector."""
+        """Whether the lanes of a workgroup run in parallel and share memory, as on a GPU; on a CPU
+        a workgroup is one iteration of a loop, and lanes are those of a vector.
+        """
         return self.gpu is not None
 
     @property
@@ -369,7 +373,9 @@ def describe(target: Target) -> list[tuple[str, Any, str]]:
 
 
 def _meanings(record: type) -> dict[str, str]:
-    """What a record's docstring says of its attributes; nothing where docstrings are left out."""
+    """The meanings of a record's attributes, from its docstring; empty where docstrings are
+    stripped.
+    """
     _, _, text = (record.__doc__ or "").partition("Attributes:\n")
     found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", text, re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in found}

@@ -56,7 +56,7 @@ def load(name_or_path: str | Path) -> Target:
 
 
 def _mentioning(*texts: str) -> Iterator[Target]:
-    """The shipped targets whose files contain all of some texts, by name; only these are parsed."""
+    """The shipped targets whose files contain all of `texts`; only these files are parsed."""
     for path in sorted(directory().glob("*.toml")):
         text = path.read_text(encoding="utf-8")
         if all(part in text for part in texts):
@@ -107,7 +107,8 @@ def _is_better(a: Target, b: Target) -> bool:
 
 
 def host_choices(machine: str, system: str) -> list[Target]:
-    """What `host` may be on an architecture and operating system, best first: most features first.
+    """The targets that `host` may mean on an architecture and system, best first: most features
+    first.
 
     Args:
         machine: an `arch` of target files.

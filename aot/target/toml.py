@@ -44,7 +44,7 @@ def parse(text: str, file: str, name: str) -> Target:
 
 
 def table_of(text: str, file: str) -> dict[str, Any]:
-    """What the TOML `text` of `file` says.
+    """The parsed TOML of a target file.
 
     Raises:
         CompileError: it is no TOML.
@@ -193,7 +193,7 @@ _VULKAN_FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a number may be."""
+    """The rule of a numeric key."""
 
     low: int
     high: int
