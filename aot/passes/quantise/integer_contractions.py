@@ -2,24 +2,29 @@
 
 `sum((x - z_x) * (w - z_w)) = sum(x * w') - z_x * sum(w')` with w' = w - z_w. Where z_x is known,
 its term is a constant that joins the bias, and a padded tap reads z_x, so that the equation holds
-at borders; else the term is computed beside. Weights are i8 wherever they fit: where w' does not,
-`w' = s + c` with s in i8 and one number c, and c times the sum of x is computed beside, too.
+at borders; else the term is computed beside, and the image is padded before it is quantised, as 0
+becomes z_x. Weights are i8 wherever they fit: where w' does not, `w' = s + c` with s in i8 and one
+number c, and c times the sum of x is computed beside, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from aot.base.records import dataclass
+from aot.ir.dims import Dim
 from aot.ir.graph import Attr, Op, Value
+from aot.ir.record import call_of
 from aot.ir.rewriter import Rewriter
 from aot.ir.types import Array, DType
 from aot.ops.contraction import CONV, MATMUL
 from aot.ops.elementwise import ADD, MUL, SUB
 from aot.ops.integer_contraction import CONV_INTEGER, MATMUL_INTEGER
-from aot.ops.movement import RESHAPE
+from aot.ops.movement import PAD, RESHAPE
+from aot.ops.quantization import QUANTIZE
 from aot.ops.reduction import REDUCE_SUM
 from aot.passes.quantise import computed_columns
 from aot.passes.quantise.factors import (
@@ -36,6 +41,7 @@ from aot.passes.quantise.factors import (
     known,
     stored_of,
 )
+from aot.passes.simplify.rewriting import definer
 
 _TOO_WIDE = "an operand less its zero point has more than 16 bits"
 # two quantised scales are one where they differ by the roundings of their factors
@@ -50,6 +56,7 @@ class Plan:
         x, w: its factors.
         bias: i32 addends one a column that are part of the sum; a constant array, or a value.
         late_bias: a float bias that is added after scaling.
+        has_padding: whether x holds the padding of a convolution, which then has none.
     """
 
     op: Op
@@ -57,10 +64,21 @@ class Plan:
     w: Stored
     bias: Array | Value | None = None
     late_bias: Value | None = None
+    has_padding: bool = False
 
     @property
     def is_conv(self) -> bool:
         return self.op.record is CONV
+
+    @property
+    def pads(self) -> tuple[Dim, ...]:
+        """The padding of the convolution that x does not hold."""
+        pads = call_of(self.op).ints("pads")
+        return (0,) * len(pads) if self.has_padding else pads
+
+    @property
+    def is_padded(self) -> bool:
+        return self.is_conv and any(pad != 0 for pad in self.pads)
 
 
 def plan_of(op: Op) -> Plan | str:
@@ -190,6 +208,8 @@ def bias_in(
 
 def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
     """The i32 sums of the plan's contraction, bias and zero points included."""
+    if plan.is_padded and plan.x.zero is None:
+        plan = _padded_before(plan, rewriter)
     op, x, w = plan.op, plan.x, plan.w
     if w.numbers is None and not plan.is_conv and computed_columns.fits(op, x, w):
         return computed_columns.integer_sum(op, rewriter, x, w)
@@ -203,7 +223,7 @@ def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
         split = w.numbers.astype(narrow.numpy), 0
     weights, rest = split
     left, zero = x.values, x.zero
-    if (plan.is_conv and zero is None and _is_padded(op)) or x.numbers is not None:
+    if (zero is None and plan.is_padded) or x.numbers is not None:
         left, zero = _centred(op, rewriter, x), 0
     axes = _summed_axes(op, weights)
     sums = weights.sum(axis=axes, dtype=np.int64)
@@ -234,9 +254,29 @@ def _split_weights(plan: Plan, numbers: Array) -> tuple[Array, int] | None:
     return (numbers - rest).astype(np.int8), rest
 
 
-def _is_padded(op: Op) -> bool:
-    pads = op.attrs["pads"]
-    return not (isinstance(pads, tuple) and all(p == 0 for p in pads))
+def _padded_before(plan: Plan, rewriter: Rewriter) -> Plan:
+    """The plan of a convolution whose image is padded before it is quantised, where 0 becomes the
+    zero point; the plan itself where the image is not quantised here."""
+    op, x = plan.op, plan.x
+    made = definer(x.values, QUANTIZE)
+    if made is None or not all(is_one_number(v) for v in made.operands[1:]):
+        return plan
+    source, scale, zero_point = [*made.operands, None][:3]
+    assert source is not None
+    if _before_reshape(zero_point) is not _before_reshape(x.zero_point):
+        return plan
+    half = len(plan.pads) // 2
+    around = (0, 0, *plan.pads[:half], 0, 0, *plan.pads[half:])
+    padded = rewriter.create(PAD, [source], {"pads": around}, op.origin).result
+    operands = [padded, scale, zero_point][: len(made.operands)]
+    values = rewriter.create(QUANTIZE, operands, made.attrs, made.origin).result
+    return replace(plan, x=replace(x, values=values), has_padding=True)
+
+
+def _before_reshape(value: Value | None) -> Value | None:
+    """What a number was before it became one of another rank."""
+    reshape = definer(value, RESHAPE)
+    return value if reshape is None else reshape.operands[0]
 
 
 def _centred(op: Op, rewriter: Rewriter, factor: Stored) -> Value:
@@ -268,9 +308,8 @@ def _contract(
         return total
     if isinstance(bias, np.ndarray):
         bias = constant(op, rewriter, bias.astype(np.int32)) if bias.any() else None
-    names = ("strides", "dilations", "pads", "group")
-    attrs = {name: op.attrs[name] for name in names}
-    attrs["pad_value"] = pad_value
+    attrs: dict[str, Attr] = {name: op.attrs[name] for name in ("strides", "dilations", "group")}
+    attrs |= {"pads": plan.pads, "pad_value": pad_value}
     return rewriter.create(CONV_INTEGER, [left, right, bias], attrs, op.origin).result
 
 
@@ -308,16 +347,40 @@ def _with_rest(
     """`total` plus `rest` times the sums of the left side's rows; what their zero point adds to
     that is in the sums of the columns already."""
     op, (values, pad_value), (array, rest) = plan.op, left, weights
+    wide = cast(op, rewriter, values, I32)
+    axis = 1 if plan.is_conv else values.type.rank - 1
+    attrs: dict[str, Attr] = {"axes": (axis,), "keepdims": True}
+    sums = rewriter.create(REDUCE_SUM, [wide], attrs, op.origin).result
     if plan.is_conv:
-        ones = constant(op, rewriter, np.ones((1, *array.shape[1:]), np.int8))
-        sums = _contract(plan, rewriter, values, ones, pad_value, None)
-    else:
-        wide = cast(op, rewriter, values, I32)
-        attrs: dict[str, Attr] = {"axes": (values.type.rank - 1,), "keepdims": True}
-        sums = rewriter.create(REDUCE_SUM, [wide], attrs, op.origin).result
+        sums = _window_sums(plan, rewriter, sums, array.shape, pad_value)
     factor = constant(op, rewriter, np.asarray(rest, np.int32))
     term = rewriter.create(MUL, [sums, factor], {}, op.origin).result
     return rewriter.create(ADD, [total, term], {}, op.origin).result
+
+
+def _window_sums(
+    plan: Plan, rewriter: Rewriter, sums: Value, shape: tuple[int, ...], pad_value: int
+) -> Value:
+    """The sums of the windows of a convolution over the channels' `sums`.
+
+    Args:
+        shape: of the weights.
+        pad_value: what a padded tap reads of each channel.
+    """
+    op, pads = plan.op, plan.pads
+    is_point = all(n == 1 for n in (*shape[2:], *call_of(op).ints("strides")))
+    if is_point and not plan.is_padded:
+        return sums
+    if plan.is_padded and pad_value:
+        half = len(pads) // 2
+        around = (0, 0, *pads[:half], 0, 0, *pads[half:])
+        given: dict[str, Attr] = {"pads": around, "value": float(pad_value * shape[1])}
+        sums = rewriter.create(PAD, [sums], given, op.origin).result
+        pads = (0,) * len(pads)
+    ones = constant(op, rewriter, np.ones((1, 1, *shape[2:]), np.int32))
+    attrs: dict[str, Attr] = {name: op.attrs[name] for name in ("strides", "dilations")}
+    attrs |= {"pads": pads, "group": 1}
+    return rewriter.create(CONV, [sums, ones], attrs, op.origin).result
 
 
 def scaled(plan: Plan, rewriter: Rewriter, total: Value) -> Value:

@@ -147,7 +147,7 @@ def _reason(op: Op, is_enabled: bool) -> str:
         return IN_INTEGERS
     plan = plan_of(op)
     if isinstance(plan, str):
-        return plan
+        return IN_INTEGERS if op.result.type.dtype.is_integer else plan
     return SWITCHED_OFF if not is_enabled else "the dtypes of the operands do not fit"
 
 

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -241,3 +242,59 @@ def test_nodes_compute_what_they_did(case: Case, is_constant: bool) -> None:
     products = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
     if case.op in (*products, "MatMulIntegerToFloat", "DynamicQuantizeMatMul"):
         assert set(multiply_adds_of(context)) == {IN_INTEGERS}
+
+
+def _dynamic_convolution(weights: Any, zero: Any, image: tuple[int, ...], **attrs: Any) -> bytes:
+    """What `quantize_dynamic` makes of a convolution."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "start"]),
+        helper.make_node("ConvInteger", ["q", "w", "start", "zero"], ["y"], **attrs),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, image)],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, None)],
+        [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(zero, "zero")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((1, 1), {}),
+        ((1, 1), {"strides": [2, 1]}),
+        ((1, 1), {"pads": [0, 1, 0, 0]}),
+        ((3, 3), {"pads": [1, 1, 1, 1]}),
+        ((3, 2), {"pads": [2, 0, 1, 1], "dilations": [2, 1], "strides": [1, 2]}),
+        ((3, 3), {"pads": [1, 1, 1, 1], "group": 2}),
+        ((5,), {"pads": [2, 2]}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("zero", [np.int8(0), np.uint8(128), np.uint8(121), np.uint8(255)])
+def test_dynamically_quantised_convolutions_multiply_bytes(
+    kernel: tuple[int, ...], attrs: dict[str, Any], zero: Any
+) -> None:
+    """The padded image is made of bytes, whose padding is their zero point, so that nothing reads
+    it in 16 bits; sums are ONNX Runtime's to the bit."""
+    rng = np.random.default_rng(5)
+    group = attrs.get("group", 1)
+    info, image = np.iinfo(zero.dtype), (2, 8, *(11, 9)[: len(kernel)])
+    shape = (6, 8 // group, *kernel)
+    weights = rng.integers(info.min, info.max, shape, zero.dtype, endpoint=True)
+    model = _dynamic_convolution(weights, np.asarray(zero), image, **attrs)
+    module = import_onnx(model)
+    made, context = passed(module)
+    assert set(multiply_adds_of(context)) == {IN_INTEGERS}
+    (conv,) = [op for op in made.main.walk() if op.name == "conv_integer"]
+    assert conv.operands[0].type.dtype is DType.U8
+    x = rng.standard_normal(image).astype(np.float32)
+    session = onnxruntime.InferenceSession(model)
+    (expected,) = session.run(None, {"x": x})
+    (found,) = run(made.main, [x])
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(aot.load(aot.compile(module))(x=x)["y"], expected)
