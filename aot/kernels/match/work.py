@@ -98,12 +98,13 @@ class Work:
     @cached_property
     def reduced(self) -> Reduced:
         """Its reductions. Those inside of others are written out. On a CPU, if a reduction serves
-        several elements, its axes are in the order of memory."""
+        several elements, or is all that the result has, its axes are in the order of memory."""
         output = self.output
         while (pair := nested(output)) is not None:
             output = written_out(output, pair[0])
         found = Reduced.of(output)
-        if not found.free or self.nest.is_gpu:
+        is_whole = all(axis.extent == 1 for axis in found.output.axes)
+        if self.nest.is_gpu or not (found.free or is_whole):
             return found
         return Reduced.of(as_memory_lies(output, found.reduces))
 

@@ -14,6 +14,8 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Unary
 from aot.ir.graph import Function, Module
+from aot.ir.text.parser import parse_module
+from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import For, If, Kernel, Let, Stmt, Store
 from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
@@ -156,3 +158,23 @@ def test_values(op: str, shape: tuple[int, ...], axis: int, target: str) -> None
 def test_values_where_extents_are_open(axis: int, target: str) -> None:
     x = np.random.default_rng(0).standard_normal((3, 18, 35)).astype(np.float32)
     check(graph("softmax", ("A", "B", "C"), axis), [x], target, 1)
+
+
+@pytest.mark.parametrize("op", ["reduce_min", "reduce_max", "reduce_sum"])
+@pytest.mark.parametrize("dims", [(1, 24, 9, 7), (2, 5, 30), (3, 16, 4, 5, 2)])
+def test_all_of_a_tensor_is_reduced_in_the_order_of_its_memory(
+    op: str, dims: tuple[int, ...]
+) -> None:
+    """Channels last, it is one row, as a vector of as many elements is."""
+
+    def kernel(dims: tuple[int, ...], order: str) -> str:
+        axes = [*range(len(dims))]
+        text = (
+            f'executable @e0(%0: f32{list(dims)}{order}) -> ("y") bindings [2, 3] '
+            f"{{ %r = {op}(%0) {{ axes = {axes}, keepdims = false }} : f32[]\nreturn(%r) }}"
+        )
+        (function,) = parse_module(text).executables
+        return fingerprint(lower(function, targets.load("x86-64-v3")))
+
+    order = ":".join(map(str, (0, *range(2, len(dims)), 1)))
+    assert kernel(dims, f"{{order={order}}}") == kernel((prod(dims),), "")
