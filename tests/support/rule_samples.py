@@ -122,6 +122,10 @@ SAMPLES = (
         *("[1, 32, 12, 12]{L}", "{P}"),
     ),
     _one(
+        *("elementwise/padded_transposes", "f32[1, 24, 9, 37]"),
+        *("pad(%0) { pads = [0, 0, 1, 1, 0, 0, 2, 1] }", "f32[1, 24, 12, 39]{L}"),
+    ),
+    _one(
         *("elementwise/segments", "f32[3, 30]", "pad(%0) { pads = [0, 1, 0, 1] }", "f32[3, 32]"),
     ),
     _one(

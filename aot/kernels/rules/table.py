@@ -9,6 +9,7 @@ from aot.ir.record import Kind
 from aot.ir.schedule import Schedule
 from aot.kernels.rules.attention.attention import schedule_attention
 from aot.kernels.rules.elementwise.lanes import schedule_elements, schedule_neighbours
+from aot.kernels.rules.elementwise.padded_transposes import schedule_padded_transpose
 from aot.kernels.rules.elementwise.segmented import schedule_segments
 from aot.kernels.rules.elementwise.transposes import schedule_transpose
 from aot.kernels.rules.elementwise.words import schedule_groups, schedule_words
@@ -101,6 +102,8 @@ RULES: tuple[Rule, ...] = (
     Rule("products/tiles", TILES, schedule_tiles),
     # The last group of an axis, which is not whole, would be asked for at each element.
     Rule("elementwise/groups", ELEMENTS, schedule_groups),
+    # Blocks within segments, whose rows would be loaded one by one.
+    Rule("elementwise/padded_transposes", ELEMENTS, schedule_padded_transpose),
     # Conditions on indices are decided once for a segment.
     Rule("elementwise/segments", ELEMENTS, schedule_segments),
     # Words of neighbours that stay together are moved as one, before single elements are.

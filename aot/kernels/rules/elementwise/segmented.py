@@ -7,7 +7,7 @@ segments end, and results whose innermost axis is shorter than a vector.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aot.ir import expr
 from aot.ir.expr import Expr
@@ -64,26 +64,40 @@ def schedule_segments(work: Work) -> Build | None:
             first = end
         return stmts
 
-    def rows(values: Values, output: Output, waiting: Sequence[Axis]) -> list[Stmt]:
-        if not waiting:
-            return row(values, output)
-        axis, *others = waiting
-        ends = found[axis]
+    asked = {axis: found[axis] for axis in outer if axis in found}
 
-        def between(first: int, last: int) -> list[Stmt]:
-            if first == last:
-                begin = ends[first - 1] if first else 0
-                return rows(
-                    values, segments.output_within(output, axis.var, begin, ends[first]), others
-                )
-            middle = (first + last) // 2
-            is_before = expr.binary("lt", values[axis.var], expr.index(ends[middle]))
-            return [If(is_before, tuple(between(first, middle)), tuple(between(middle + 1, last)))]
+    def rows(values: Values) -> list[Stmt]:
+        return in_segments(output, values, asked, lambda part: row(values, part))
 
-        return between(0, len(ends) - 1)
+    return lambda: nest.grid(outer, rows, inner.extent)
 
-    asked = [axis for axis in outer if axis in found]
-    return lambda: nest.grid(outer, lambda values: rows(values, output, asked), inner.extent)
+
+def in_segments(
+    output: Output,
+    values: Values,
+    ends: Mapping[Axis, Sequence[int]],
+    body: Callable[[Output], list[Stmt]],
+) -> list[Stmt]:
+    """`body` of the output as it is in the segments of some axes that their indices are in.
+
+    Args:
+        values: the indices.
+        ends: where each of the axes' segments end.
+    """
+    if not ends:
+        return body(output)
+    (axis, last), *others = ends.items()
+
+    def between(first: int, final: int) -> list[Stmt]:
+        if first == final:
+            begin = last[first - 1] if first else 0
+            part = segments.output_within(output, axis.var, begin, last[first])
+            return in_segments(part, values, dict(others), body)
+        middle = (first + final) // 2
+        is_before = expr.binary("lt", values[axis.var], expr.index(last[middle]))
+        return [If(is_before, tuple(between(first, middle)), tuple(between(middle + 1, final)))]
+
+    return between(0, len(last) - 1)
 
 
 def _width(nest: Nest, count: int) -> int:

@@ -35,7 +35,14 @@ def schedule_transpose(work: Work) -> Build | None:
     neighbours; None where there is no such axis."""
     if not work.elements.has_vectors:
         return None
-    nest, wide, output = work.nest, work.elements.wide, work.elements.in_vectors
+    found = blocks_of(work, work.elements.in_vectors)
+    return None if found is None else found.build
+
+
+def blocks_of(work: Work, output: Output) -> Blocks | None:
+    """The blocks of an output with vectors whose operands have their neighbours along another axis
+    than its innermost; None of others."""
+    nest, wide = work.nest, work.elements.wide
     inner, rows = output.axes[-1], _far_axis(output)
     if rows is None or not isinstance(inner.extent, int) or not isinstance(rows.extent, int):
         return None
@@ -49,7 +56,7 @@ def schedule_transpose(work: Work) -> Build | None:
         height = max(1, width * PART // nest.target.vector_bytes)
         if inner.extent < width:
             height, width = width, height
-    return _Blocks(nest, output, rows, inner, height, width).build
+    return Blocks(nest, output, rows, inner, height, width)
 
 
 def _far_axis(output: Output) -> Axis | None:
@@ -81,10 +88,12 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class _Blocks:
-    """Attributes:
-    rows, inner: the axes of a block.
-    height, width: elements of a block along them.
+class Blocks:
+    """Loops over blocks of a result.
+
+    Attributes:
+        rows, inner: the axes of a block.
+        height, width: elements of a block along them.
     """
 
     nest: Nest
@@ -97,7 +106,7 @@ class _Blocks:
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.rows.extent
         assert isinstance(rows, int) and isinstance(self.inner.extent, int)
-        size = self.height * (1 if self._shares_sets(BLOCK * self.height) else BLOCK)
+        size = self.rows_together
         tiles = Axis(nest.builder.var("mt"), -(-rows // size))
         run = self._run(size)
         outer = [tiles if axis is self.rows else axis for axis in self.output.axes[:-1]]
@@ -124,6 +133,11 @@ class _Blocks:
             return [If(is_whole, tuple(some(size)), tuple(some(left)))]
 
         return nest.grid(outer, body, dims.multiply(self.inner.extent, size * run))
+
+    @property
+    def rows_together(self) -> int:
+        """Rows whose blocks follow each other."""
+        return self.height * (1 if self._shares_sets(BLOCK * self.height) else BLOCK)
 
     def _shares_sets(self, rows: int) -> bool:
         """Whether lines of so many rows are too many for the cache's sets that they are in."""
