@@ -201,6 +201,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left)
+    across = _columns_across(contraction, target, lanes, is_dotted=is_dotted)
     rows, columns = _tile(
         target,
         lanes,
@@ -215,8 +216,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         grouped=is_in_rows,
         hides=not is_dotted or contraction.accumulator.is_float,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
-        most=_most_rows(contraction, target, is_dotted=is_dotted),
-        across=0 if is_dotted or lanes == 1 else columns_across(contraction),
+        most=_most_rows(contraction, target, is_dotted=is_dotted, across=across),
+        across=across,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
@@ -534,23 +535,42 @@ def _dot_dtype(contraction: ContractionDims, target: Target) -> DType:
     return target.dot_dtype(left, right, is_narrow=contraction.has_narrow_products)
 
 
-def _most_rows(contraction: ContractionDims, target: Target, *, is_dotted: bool) -> int:
+def _columns_across(
+    contraction: ContractionDims, target: Target, lanes: int, *, is_dotted: bool
+) -> int:
+    """The most columns of a tile whose rows are neighbours in the result's memory; 0 of others, and
+    where words of bytes are multiplied in pairs or matrices, or scratch holds few rows."""
+    if lanes == 1:
+        return 0
+    if is_dotted:
+        is_plain = target.sums_bytes(contraction.left.dtype, contraction.right.dtype)
+        if not is_plain or multiplies_matrices(contraction, target):
+            return 0
+        if _rows_in_scratch(contraction, target, ROWS) < ROWS // 2:
+            return 0
+    return columns_across(contraction)
+
+
+def _most_rows(
+    contraction: ContractionDims, target: Target, *, is_dotted: bool, across: int
+) -> int:
     """How many rows of a register tile there may be, whatever registers it has."""
     if is_dotted:
-        return _rows_in_scratch(contraction, target)
+        return _rows_in_scratch(contraction, target, ROWS if across else MOST_ROWS)
     is_half = contraction.accumulator is DType.F16 and target.multiplies_by_lane
-    return MOST_HALF_ROWS if is_half else MOST_ROWS
+    most = MOST_HALF_ROWS if is_half else MOST_ROWS
+    return max(most, ROWS) if across else most
 
 
-def _rows_in_scratch(contraction: ContractionDims, target: Target) -> int:
-    """How many rows of a sum of words a worker's scratch holds, at least 1."""
+def _rows_in_scratch(contraction: ContractionDims, target: Target, most: int) -> int:
+    """How many rows of a sum of words a worker's scratch holds, at least 1 and at most `most`."""
     if not isinstance(contraction.k, int):
-        return MOST_ROWS
+        return most
     dtype = _dot_dtype(contraction, target)
     row = contraction.k + DOT_GROUP
     # as they are read, too, where they are widened
     row *= dtype.bytes + (1 if dtype is DType.I16 else 0)
-    return max(1, min(MOST_ROWS, target.scratch_bytes // row))
+    return max(1, min(most, target.scratch_bytes // row))
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:
@@ -608,7 +628,6 @@ def _tile(
         most: rows beyond which there are none.
         across: the most columns of a result whose rows are neighbours in memory, 0 of others.
     """
-    most = max(most, ROWS) if across else most
     if row_bytes:
         most = min(most, _rows_in_cache(target, row_bytes))
     best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
