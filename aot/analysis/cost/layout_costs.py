@@ -26,6 +26,9 @@ from aot.target.model import Target
 DISPATCH = 2000
 # of a contraction's left side, where neighbours along the sum aren't neighbours in memory
 FAR_SCALARS = 0.1
+# of a byte that is brought to its neighbours along the sum from another plane, as one of a
+# transpose in blocks costs 1: 5 ns, and 0.3 (x86-64); few planes are brought together by vectors
+FAR_BYTE, FEW_PLANES = 4.0, 32
 # of a tap of a depthwise window: where lanes gather, as either its operand or its result has its
 # channels side by side; and where both are planes, whose lines are full vectors
 GATHERED_TAP, PLANE_TAP = 0.4, 0.06
@@ -134,7 +137,8 @@ class LayoutCosts:
                 return 0.0
             if not self.target.has_workgroups and sums_words(contraction):
                 # each tap of each row is brought together, one element at a time
-                return float(_count([contraction.batch, contraction.m, contraction.k]))
+                price = 1.0 if _count([contraction.k]) <= FEW_PLANES else FAR_BYTE
+                return price * _count([contraction.batch, contraction.m, contraction.k])
             return FAR_SCALARS * count
         # filters, which are constants as a rule, are packed as the plan wants them
         if number != right.operand or contraction.windows or innermost(type) in right.own:

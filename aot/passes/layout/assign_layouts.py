@@ -85,9 +85,20 @@ def channels_last(function: Function, now: Types) -> Types:
             if value.type.layout is not None or _is_memory(value, db):
                 continue
             type = _seen_type(op, found) or _followed_type(op, found) or _last(op, value)
+            if type == value.type and _sums_channels(value):
+                type = _last(op, value)
             if type is not None:
                 _propose(found, value, type, now)
     return found
+
+
+def _sums_channels(value: Value) -> bool:
+    """Whether a convolution sums along dim 1 of a value, whatever order that is computed from."""
+    users = ((user, contraction_of(user)) for user in value.users)
+    return any(
+        found is not None and found.windows and user.operands[found.left.operand] is value
+        for user, found in users
+    )
 
 
 def _is_normalisation(op: Op) -> bool:

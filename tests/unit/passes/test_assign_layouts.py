@@ -184,3 +184,17 @@ def test_most_of_a_net_has_channels_last() -> None:
     types = assigned(graph("chain"))
     laid = [t for t in types.values() if t.layout is not None and not t.layout.splits]
     assert len(laid) >= 4
+
+
+def test_bytes_for_a_pointwise_convolution_are_written_with_channels_last() -> None:
+    """Though what they are made of is an input in planes: its words lie along channels."""
+    b = Builder()
+    x = b.input("x", TensorType(DType.F32, (1, 64, 32, 32)))
+    scale, zero = b.constant(np.float32(0.1)), b.constant(np.uint8(7))
+    stored = b.op("quantize", x, scale, zero, to="u8")
+    weights = b.constant(np.ones((64, 64, 1, 1), np.int8))
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0,) * 4}
+    b.output("y", b.op("conv_integer", stored, weights, None, group=1, **attrs))
+    function = b.function()
+    (made,) = [op for op in function.block if op.name == "quantize"]
+    assert memory_order(assigned(function)[made.result])[-1] == 1
