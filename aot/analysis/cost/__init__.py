@@ -9,6 +9,7 @@ Files:
         cheapest first
     across, few_columns, attention_tiles: tiles of results stored in planes, of products with few
         columns, and of attention
+    dots: products that are summed a word at a time, and what bounds their tiles
     gpu_tiles, gpu_matrices: a contraction's tile on a GPU: by lanes, and by cooperative matrices
     winograd, winograd_parts: where Winograd's algorithm pays: in one kernel, or on a GPU in a
         dispatch for each part

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.analysis.accesses import Accesses, Read, accesses_of_call
-from aot.analysis.cost.plan import lanes_of, sums_words
+from aot.analysis.cost.dots import sums_words
+from aot.analysis.cost.plan import lanes_of
 from aot.analysis.memory.views import memory_order, view_type
 from aot.ir import dims
 from aot.ir.assumed_extents import LAYOUT

@@ -11,12 +11,19 @@ from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import (
-    ROWS,
-    columns_across,
     tile_of_dense_rows,
     tile_of_far_planes,
 )
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
+from aot.analysis.cost.dots import (
+    MOST_ROWS,
+    columns_of_tiles_across,
+    most_rows,
+    multiplies_matrices,
+    sums_in_pairs,
+    sums_words,
+    unpacks_weights,
+)
 from aot.analysis.cost.few_columns import (
     SUMS,
     has_lanes_along_sum,
@@ -33,7 +40,7 @@ from aot.base.records import dataclass
 from aot.ir.contraction import ContractionDims, Factor
 from aot.ir.dims import Dim, modulo, product
 from aot.ir.record import Call, Kind
-from aot.ir.schedule import DOT_GROUP, Schedule, StageSchedule, word_terms
+from aot.ir.schedule import Schedule, StageSchedule, word_terms
 from aot.ir.types import DType, Layout
 from aot.ops.winograd_parts import TRANSFORMS
 from aot.target.model import GpuGeometry, Target
@@ -74,9 +81,6 @@ class Plan:
 # heights of the tiles that do what is left of a number of rows that isn't known: low ones waste few
 # rows, high ones keep as many sums under way as hide an addition's latency
 TAIL_ROWS = 2, 4
-MOST_ROWS = 14
-# the same of f16 that are multiplied by lanes: only half of the registers have such lanes
-MOST_HALF_ROWS = 12
 # vectors of a tile of a pool whose windows skip neighbours
 POOLED_VECTORS = 4
 # taps along a window's innermost axis that are written out, so that neighbours share what they load
@@ -201,7 +205,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         return Plan(Schedule.CONTRACTION, lanes, *placed)
     is_unpacked = unpacks_weights(contraction, target)
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left)
-    across = _columns_across(contraction, target, lanes, is_dotted=is_dotted)
+    across = columns_of_tiles_across(contraction, target, lanes, is_dotted=is_dotted)
     rows, columns = _tile(
         target,
         lanes,
@@ -216,7 +220,7 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         grouped=is_in_rows,
         hides=not is_dotted or contraction.accumulator.is_float,
         loads=LANE_DOT_LOADS if is_dotted and target.multiplies_by_lane else 1.0,
-        most=_most_rows(contraction, target, is_dotted=is_dotted, across=across),
+        most=most_rows(contraction, target, is_dotted=is_dotted, across=across),
         across=across,
     )
     return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
@@ -495,82 +499,6 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
     (column,) = right.own
     order = (*right.batch, column, *right.taps, right.summed, right.type.rank)
     return Layout(((column, panel),), order)
-
-
-def sums_words(contraction: ContractionDims) -> bool:
-    """Whether products of packed weights are summed a word of several terms at a time."""
-    channels = contraction.channels
-    if contraction.right.dtype is DType.BF16 is contraction.left.dtype:
-        return isinstance(channels, int) and channels > 1
-    return (
-        contraction.accumulator is DType.I32
-        and contraction.right.dtype is DType.I8
-        and contraction.left.dtype in (DType.U8, DType.I8, DType.I16)
-        and isinstance(channels, int)
-        and channels >= DOT_GROUP - 1
-    )
-
-
-def unpacks_weights(contraction: ContractionDims, target: Target) -> bool:
-    """Whether weights of 8 bits are unpacked to 16 as they are multiplied."""
-    if target.has_workgroups or not sums_words(contraction):
-        return False
-    return _dot_dtype(contraction, target) is DType.I16
-
-
-def sums_in_pairs(contraction: ContractionDims, target: Target) -> bool:
-    """Whether products of bytes are summed in 16 bits first, by instructions that widen."""
-    is_bytes = _dot_dtype(contraction, target) is DType.I8
-    return is_bytes and target.has("neon") and not target.has("dotprod")
-
-
-def multiplies_matrices(contraction: ContractionDims, target: Target) -> bool:
-    """Whether two rows are multiplied by two columns at once, for words of packed weights."""
-    left, right = contraction.left.dtype, contraction.right.dtype
-    return contraction.tile_extents[0] != 1 and target.multiplies_matrices(left, right)
-
-
-def _dot_dtype(contraction: ContractionDims, target: Target) -> DType:
-    left, right = contraction.left.dtype, contraction.right.dtype
-    return target.dot_dtype(left, right, is_narrow=contraction.has_narrow_products)
-
-
-def _columns_across(
-    contraction: ContractionDims, target: Target, lanes: int, *, is_dotted: bool
-) -> int:
-    """The most columns of a tile whose rows are neighbours in the result's memory; 0 of others, and
-    where words of bytes are multiplied in pairs or matrices, or scratch holds few rows."""
-    if lanes == 1:
-        return 0
-    if is_dotted:
-        is_plain = target.sums_bytes(contraction.left.dtype, contraction.right.dtype)
-        if not is_plain or multiplies_matrices(contraction, target):
-            return 0
-        if _rows_in_scratch(contraction, target, ROWS) < ROWS // 2:
-            return 0
-    return columns_across(contraction)
-
-
-def _most_rows(
-    contraction: ContractionDims, target: Target, *, is_dotted: bool, across: int
-) -> int:
-    """How many rows of a register tile there may be, whatever registers it has."""
-    if is_dotted:
-        return _rows_in_scratch(contraction, target, ROWS if across else MOST_ROWS)
-    is_half = contraction.accumulator is DType.F16 and target.multiplies_by_lane
-    most = MOST_HALF_ROWS if is_half else MOST_ROWS
-    return max(most, ROWS) if across else most
-
-
-def _rows_in_scratch(contraction: ContractionDims, target: Target, most: int) -> int:
-    """How many rows of a sum of words a worker's scratch holds, at least 1 and at most `most`."""
-    if not isinstance(contraction.k, int):
-        return most
-    dtype = _dot_dtype(contraction, target)
-    row = contraction.k + DOT_GROUP
-    # as they are read, too, where they are widened
-    row *= dtype.bytes + (1 if dtype is DType.I16 else 0)
-    return max(1, min(most, target.scratch_bytes // row))
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:

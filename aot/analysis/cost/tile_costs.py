@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from aot.analysis.cost import winograd
 from aot.analysis.cost.across import is_across
+from aot.analysis.cost.dots import unpacks_weights
 from aot.analysis.cost.plan import (
     FAR_ROWS,
     UNPACK_COST,
@@ -27,7 +28,6 @@ from aot.analysis.cost.plan import (
     plan,
     rest_chunks,
     tail_rows,
-    unpacks_weights,
     wide_extents,
 )
 from aot.ir import dims

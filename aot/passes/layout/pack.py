@@ -15,7 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from aot.analysis.cost.plan import sums_words, weight_layouts
+from aot.analysis.cost.dots import sums_words
+from aot.analysis.cost.plan import weight_layouts
 from aot.ir.builtin import CONSTANT
 from aot.ir.graph import Attr, Function, Module, Op, Value
 from aot.ir.large_arrays import forget
