@@ -65,7 +65,26 @@ def test_interpreted(target: str) -> None:
     check(function, [floats(3, 7, 5)], target, 1, 2e-5, engine=on_interpreter)
 
 
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("hidden", [16, 5])
+def test_open_numbers_natively(cell: tuple[str, dict[str, object]], hidden: int) -> None:
+    """One kernel, which takes one, two or four sequences at a time by how many there are."""
+    name, attrs = cell
+    for target in native_targets():
+        for batch, directions in ((1, 1), (2, 2), (3, 1), (4, 2), (5, 1), (9, 2)):
+            function = layer(name, "n", hidden, directions, **attrs)
+            check(function, [floats(3, batch, 5)], target, 1, 2e-5, engine=on_cpu(target))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 6])
+def test_open_numbers_interpreted(batch: int) -> None:
+    function = layer("gru", "n", 16, 2)
+    check(function, [floats(3, batch, 5)], "x86-64-v4", 1, 2e-5, engine=on_interpreter)
+
+
 def test_how_many_sequences() -> None:
+    assert slots(layer("lstm", "n", 16, 2), "x86-64-v4") == 4
+    assert slots(layer("lstm", "n", 16, 2), "vulkan-1.1") == 1
     assert slots(layer("lstm", 16, 16, 2), "x86-64-v4") == 6
     assert slots(layer("lstm", 2, 16, 1), "x86-64-v4") == 2
     assert slots(layer("lstm", 4, 16, 1), "x86-64-v4") == 2  # there are two threads

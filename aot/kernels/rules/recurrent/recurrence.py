@@ -14,10 +14,12 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Var
 from aot.ir.graph import Value
 from aot.ir.types import TensorType
-from aot.kernels.ir.nodes import Barrier, If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Barrier, If, Scratch, Stmt, Store
 from aot.kernels.match.work import Loops
 from aot.kernels.nest.inline import flat_index, stored
 from aot.kernels.nest.nest import Axis
+from aot.kernels.nest.tiles import ReusedScratch
+from aot.kernels.nest.two_ways import up_to
 from aot.kernels.rules.recurrent.recurrence_parts import Add, At, Rows, Term
 from aot.kernels.rules.rule import OpWork
 from aot.ops.cells import Unit
@@ -39,19 +41,33 @@ from aot.ops.recurrent import (
 PANELS_AT_ONCE = 4
 # sequences side by side at most
 MOST_SLOTS = 6
+# the same of an open number of sequences; and the numbers up to which loops of fewer do all
+OPEN_SLOTS, FEW_SLOTS = 4, (2, 1)
 
 
 def schedule_recurrence(work: OpWork) -> Loops:
     """Operands as the op's record has them; results y [T, D, B, H] and the last states [D, B, H],
     each where asked for.
     """
-    return _Layer(work).build()
+    scratch = ReusedScratch(work.nest)
+    layer = _Layer(work, scratch)
+    loops = layer.build()
+    for count in layer.fewer_slots():
+        few = _Layer(work, scratch, count).build()
+        loops = up_to(work.nest.builder, layer.x.type.dims[1], count, few, loops)
+    return loops
 
 
 class _Layer:
-    def __init__(self, work: OpWork) -> None:
+    """The loops of a layer.
+
+    Args:
+        slots: how many sequences a workgroup takes; None for as many as are best.
+    """
+
+    def __init__(self, work: OpWork, scratch: ReusedScratch, slots: int | None = None) -> None:
         nest, op = work.nest, work.op
-        self.nest, self.op = nest, op
+        self.nest, self.op, self.scratch = nest, op, scratch
         self.buffers, self.results = work.buffers, work.results
         self.panel = panel = nest.target.panel
         self.operands = [*op.operands, *[None] * (8 - len(op.operands))]
@@ -73,7 +89,7 @@ class _Layer:
         self.is_fused = (
             not nest.is_gpu and self.cell.late_state is None and hidden % panel == 0 and hidden > 0
         )
-        self.slots = self._slots()
+        self.slots = slots or self._slots()
         # a layer of one step reads its states from the operands, and keeps none
         self.is_single = self.is_fused and self.x.type.dims[0] == 1
         names = "" if self.is_single else "hc"[: self.cell.states]
@@ -93,7 +109,7 @@ class _Layer:
         return value
 
     def _scratch(self, name: str, extent: int) -> Scratch:
-        return self.nest.builder.scratch(name, self.wide, (self.slots, extent), Space.WORKGROUP)
+        return self.scratch.get(name, self.wide, (self.slots, extent))
 
     def _slots(self) -> int:
         """How many sequences a workgroup takes, so that a load of weights serves all: as many as
@@ -102,14 +118,29 @@ class _Layer:
         nest, batch, directions = self.nest, self.x.type.dims[1], self.r.type.dims[0]
         if nest.is_gpu or self.operands[LENGTHS] is not None:
             return 1
-        if not isinstance(batch, int) or not isinstance(directions, int) or batch == 0:
+        if not isinstance(directions, int) or batch == 0:
             return 1
         sums = self._sums_at_once() * max(1, self.panel // nest.lanes)
         most = min(MOST_SLOTS, (nest.target.vector_registers - 2) // (sums + 1))
+        if not isinstance(batch, int):
+            return max(1, min(OPEN_SLOTS, most, self._slots_in_scratch()))
         if self.rows * self.hidden * self.dtype.bytes <= nest.target.l2_bytes // 2:
             most = min(most, max(2, -(-batch * directions // 2)))
         most = max(1, most)
         return -(-batch // -(-batch // most))
+
+    def _slots_in_scratch(self) -> int:
+        """How many sequences a worker's scratch holds states and sums of."""
+        gates = 0 if self.is_fused else 2 * self.panels * self.panel
+        each = (3 * self.hidden + gates) * self.wide.bytes
+        return self.nest.target.scratch_bytes // max(1, each)
+
+    def fewer_slots(self) -> Sequence[int]:
+        """Of how many sequences there are loops, most first, where a run may have no more: what
+        has none does another's again."""
+        if isinstance(self.x.type.dims[1], int):
+            return ()
+        return [n for n in FEW_SLOTS if n < self.slots]
 
     def _sums_at_once(self) -> int:
         """Panels of a sequence whose sums are in registers at once."""
