@@ -21,6 +21,9 @@ from aot.kernels.nest.rows import SUMS, row_of_vectors
 MOST_COLUMNS = 512
 # rows that are added at a time, so that sums are loaded and stored less often
 ROWS = 4
+# rows below which, and bytes of rows of which no multiple lies between them, a vector of results at
+# a time takes 0.65 to 0.95 of the time, where a second level of cache has a part of all so large
+FEW_ROWS, FAR, LEVELS = 64, 1024, 4
 
 
 def schedule_columns(work: Work) -> Build | None:
@@ -50,7 +53,18 @@ def _are_columns(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
     (load,) = loads
     read = dims.product([terms, *(axis.extent for axis in output.axes)])
     is_once = dims.product(load.source.shape) == read
-    return is_once and expr.coefficient(load.indices[0], inner.var) == 1
+    if not is_once or expr.coefficient(load.indices[0], inner.var) != 1:
+        return False
+    return _are_far(nest, terms, dims.multiply(read, load.dtype.bytes))
+
+
+def _are_far(nest: Nest, rows: Dim, size: Dim) -> bool:
+    """Whether a cache keeps few lines of neighbouring rows, of `rows` in so many bytes, or those of
+    all are too many for it."""
+    if not isinstance(rows, int) or not isinstance(size, int):
+        return True
+    is_apart = size // rows % FAR == 0 or size > LEVELS * nest.target.l2_bytes
+    return rows >= FEW_ROWS and is_apart
 
 
 class _Columns:

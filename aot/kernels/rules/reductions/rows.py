@@ -11,7 +11,7 @@ from dataclasses import replace
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import Reduce
+from aot.ir.expr import TRANSCENDENTAL_OPS, Reduce, Unary
 from aot.kernels.nest.nest import (
     GRAIN,
     Axis,
@@ -27,6 +27,9 @@ GROUPS = 4
 ELEMENT_BYTES = 4
 # elements of a row beside which what is done once a row is little, and blocks only code
 LONGEST = 512
+# the same where a row has nothing else than its sum, or a polynomial an element: rows of 384 took
+# 1.1 to 1.5 times as long in blocks (`python -m benchmarks.kernels.rules --only "sum of rows"`)
+LONGEST_PLAIN = 128
 # the part of a first cache that the rows of a block may fill
 SHARE = 2
 
@@ -63,14 +66,17 @@ class Rows:
     ) -> Rows | None:
         """None where too few rows of such a length are worth a block."""
         *outer, last = axes
+        bodies = [e for r in reduces for e in expr.nodes(r.body)]
+        is_dear = any(isinstance(e, Unary) and e.op in TRANSCENDENTAL_OPS for e in bodies)
+        is_plain = is_dear or (len(reduces) == 1 and not free)
         few = last.extent
         is_along = not free or output.axes[-1] in free
         are_few = outer and isinstance(few, int) and few < GROUPS * nest.lanes
         if is_along and are_few and all(outer[-1].var in expr.free_vars(r) for r in reduces):
-            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last)
+            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last, is_plain)
             if rows is not None:
                 return rows
-        return Rows._divided(nest, reduces, outer, last, None)
+        return Rows._divided(nest, reduces, outer, last, None, is_plain)
 
     @staticmethod
     def _divided(
@@ -79,11 +85,12 @@ class Rows:
         outer: Sequence[Axis],
         counted: Axis,
         each: Axis | None,
+        is_plain: bool,
     ) -> Rows | None:
         """None where the caches hold too few rows for a group, or not all of an index."""
         one = Rows(outer, counted, each, group=1, indices=1)
         rows = dims.multiply(counted.extent, one.per_index)
-        group = _group(nest, rows, reduces)
+        group = _group(nest, rows, reduces, is_plain=is_plain)
         if group < FEWEST:
             return None
         most = group * _groups_of(nest, group, rows, reduces, are_even=each is None)
@@ -113,13 +120,13 @@ class Rows:
         return -(-self.per_block // self.group) * self.group
 
 
-def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
+def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce], *, is_plain: bool) -> int:
     """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
     the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(terms_of, reduces)) < FEWEST:
         return 0  # open rows may be long
-    if max(map(terms_of, reduces)) > LONGEST:
+    if max(map(terms_of, reduces)) > (LONGEST_PLAIN if is_plain else LONGEST):
         return 0
     longest = _longest(reduces)
     size = nest.lanes

@@ -45,10 +45,18 @@ WAY_BYTES = 4096
 
 
 def schedule_window(work: Work) -> Build | None:
-    """The loops of a window whose lanes go along the last axis; None where it is none."""
-    if work.window is None:
+    """The loops of a window whose lanes go along the last axis; None where it is none, or each
+    element is in one window alone, so that tiles share none."""
+    if work.window is None or _reads_once(work.window, work.reduced.output):
         return None
     return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
+
+
+def _reads_once(window: Window, output: Output) -> bool:
+    """Whether there are as many elements of an operand as terms of all results."""
+    terms = dims.product([axis.extent for axis in (*output.axes, *window.axes)])
+    sources = {load.source for load in expr.loads(window.reduce.body)}
+    return any(isinstance(s, Buffer) and dims.product(s.shape) == terms for s in sources)
 
 
 def schedule_members(work: Work) -> Build | None:
