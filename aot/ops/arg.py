@@ -227,7 +227,8 @@ def _pool_sample(
 MAX_POOL_INDICES = register(
     OpRecord(
         name="max_pool_indices",
-        summary="Where in x, counted over all its elements, max_pool's elements lie; the first.",
+        summary="The position of each of max_pool's results, as an index into x flattened; the "
+        "first of equal ones.",
         operands=(Operand("x", NUMBERS),),
         attributes=(
             *WINDOW_ATTRIBUTES,

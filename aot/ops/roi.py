@@ -226,9 +226,9 @@ def _roi_sample(boxes: int, mode: str, **attrs: Any) -> Sample:
 ROI_ALIGN = register(
     OpRecord(
         name="roi_align",
-        summary="Each box of boxes [R, (x, y, x, y)] of its image of x [N, C, H, W] in bins: the "
-        "mean over a bin's points of x between pixels; or the largest of what the four pixels "
-        "around each point add to it.",
+        summary="Each box of boxes [R, (x, y, x, y)], cut out of its image of x [N, C, H, W] and "
+        "divided into bins: a bin is the mean of sampling points between pixels, or the "
+        "largest contribution of any pixel to any point.",
         operands=(
             Operand("x", FLOATS),
             Operand("boxes", FLOATS),

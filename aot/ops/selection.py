@@ -106,7 +106,7 @@ def _concat_compute(call: Call) -> Sequence[Compute]:
 CONCAT = register(
     OpRecord(
         name="concat",
-        summary="Operands one after the other along axis.",
+        summary="The concatenation of the operands along axis.",
         operands=(Operand("parts", ANY, "variadic"),),
         attributes=(Attribute("axis", "int", doc="not negative"),),
         constraints=(
@@ -141,8 +141,8 @@ CONCAT = register(
 CONCAT_ALIAS = register(
     OpRecord(
         name="concat_alias",
-        summary="The memory in which its operands lie one after the other along axis: a concat "
-        "that moves nothing, because its parts were made in their places.",
+        summary="A concat whose result is the memory of its operands, which were computed at "
+        "their places in it along axis, so that nothing is copied.",
         operands=(Operand("parts", ANY, "variadic"),),
         attributes=CONCAT.attributes,
         constraints=CONCAT.constraints,

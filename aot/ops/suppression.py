@@ -134,11 +134,11 @@ def _sample(boxes: tuple[int, ...], classes: int, limit: int, **attrs: Any) -> S
 NON_MAX_SUPPRESSION = register(
     OpRecord(
         name="non_max_suppression",
-        summary="For each image and class the boxes of the best scores, best first and equal ones "
-        "in their order, left out those that share more than `overlap` of the union with one "
-        "before, and scores that are not above `least`: at most `most` positions, and how many "
-        "they are. Behind them are zeros. The other results are room for the work: zeros, and the "
-        "least and largest y and x and the areas of the chosen boxes.",
+        summary="The boxes with the best scores of each image and class, without those that "
+        "overlap an earlier one by more than `overlap` of their union, and without scores "
+        "that are not above `least`: at most `most` positions, best first, then zeros; "
+        "and their number. The other results are work memory: zeros, and the least and "
+        "largest y and x and the areas of the chosen boxes.",
         operands=(
             Operand("boxes", frozenset({F32})),
             Operand("scores", frozenset({F32})),
