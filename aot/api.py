@@ -116,8 +116,8 @@ class LanguageModel(OptionGroup):
         context: how many tokens the states of a language model hold, prompts and answers together;
             0 is the number that the model was made for, 2048 at most. For models without a graph
             (GGUF).
-        all_logits: whether a language model gives the logits of all tokens of a run, not of the
-            last one only. For models without a graph (GGUF).
+        all_logits: whether a language model returns the logits of all tokens of a run, not only of
+            the last one. For models without a graph (GGUF).
         cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
             tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
             models without a graph (GGUF).
@@ -139,14 +139,14 @@ class Precision(OptionGroup):
     Attributes:
         storage: "fp32" or "fp16": how float32 weights and activations are stored. fp16 halves the
             file and rounds what it stores; inputs, outputs and arithmetic stay float32.
-        arithmetic: "fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are
-            computed in. fp16 stores as storage fp16 does and sums pieces of products in float16, on
-            CPUs that multiply twice as many numbers of it at a time; bf16 rounds the operands of
-            products with constant weights to bfloat16 and sums in float32, on CPUs that sum pairs
-            of them.
-        activations: "model", "f32" or "int8": how activations meet weights that alone are
-            quantised. int8 rounds them by blocks to 8 bits on CPUs, f32 never does, and by default
-            MatMulNBits with accuracy_level 4 does.
+        arithmetic: "fp32", "fp16" or "bf16": the type in which float32 convolutions and matrix
+            products are computed. fp16 stores as storage fp16 does and sums pieces of products in
+            float16, on CPUs that multiply twice as many numbers of it at a time; bf16 rounds the
+            operands of products with constant weights to bfloat16 and sums in float32, on CPUs that
+            sum pairs of them.
+        activations: "model", "f32" or "int8": the type of activations that are multiplied with
+            quantised weights in an otherwise float model. int8 rounds them by blocks to 8 bits on
+            CPUs, f32 never does, and by default only MatMulNBits with accuracy_level 4 does.
         winograd: whether 3x3 convolutions may be computed by Winograd's algorithm, which rounds
             otherwise and may overflow where inputs come near the largest floats.
     """
@@ -181,7 +181,7 @@ class Debugging(OptionGroup):
     """What a compile leaves out, and what it writes beside the module.
 
     Attributes:
-        disable: names of passes and features to do without, to compare or to find a fault
+        disable: names of passes and features to leave out, to compare or to find a fault
             (`aot.switches` has the list).
         dump_ir: a folder that gets the IR after each pass.
     """
@@ -302,8 +302,8 @@ def compile(
         dynamic_shapes: the module's open dims, as `torch.export.export` takes them; a dim may be
             its name, or text such as "H:32..960" or "32*h".
         targets: names (`aotc targets` lists them) or paths of target files; one variant each. A
-            device runs the first that it can, in this order, but that of CPU levels the best comes
-            first. "host" is the best target for this machine.
+            device runs the first variant that it can, in this order, except that of several levels
+            of a CPU architecture the best comes first. "host" is the best target for this machine.
         input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
             open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
             "H:..960" or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what the
@@ -314,14 +314,15 @@ def compile(
             to run (zeros at first), and `Program.reset` clears it.
         random_seed: decides the numbers of a model's random tensors, with the nodes' own seeds or
             names; they are the same in every run. For ONNX models and PyTorch programs.
-        max_extents: node name -> the most that extents are which it computes, where no rule bounds
-            them, or runs of a loop that only a condition ends (1,000,000); a run that would exceed
-            it ends with an error that names the node.
-        max_default: the most that an extent is which a node computes and nothing limits, over the
-            largest extent of the model's inputs; as many runs of a loop whose rows or carried
-            values grow. A warning names the node. With 0 such a model is refused.
-        optimize: "speed", "balanced" or "size": what sharing code between dispatches may cost.
-            speed also stores filters as Winograd's algorithm transforms them, for up to 16 MiB
+        max_extents: upper bounds by node name: of the extents that the node computes, where no rule
+            bounds them, or of the iterations of a loop that only its condition ends (default
+            1,000,000); a run that would exceed one ends with an error that names the node.
+        max_default: upper bound of an extent that a node computes and nothing else limits, as a
+            multiple of the largest extent of the model's inputs; also of the iterations of a loop
+            whose rows or carried values grow. A warning names the node. With 0 such a model is
+            refused.
+        optimize: "speed", "balanced" or "size": how much time sharing code between dispatches may
+            cost. speed also stores filters transformed for Winograd's algorithm, for up to 16 MiB
             more, where that pays.
         entry_name: what `load` and `merge` know the entry point by; "main" if None.
         strip: leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.

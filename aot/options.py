@@ -108,8 +108,8 @@ def _passes(option: Option, value: Any) -> Any:
     for name in (names := _names(option, value, "names of passes")):
         if name not in option.choices:
             raise CompileError(
-                f"{option.name}: there is no {name!r} to do without, expected some of "
-                f"{', '.join(option.choices)}"
+                f"{option.name}: {name!r} is not a pass or feature that can be left out, expected "
+                f"some of {', '.join(option.choices)}"
             )
     return tuple(name for name in option.choices if name in names)
 
@@ -245,7 +245,8 @@ class CompileOptions:
         TARGETS,
         "What to compile for; repeatable. Default: host.",
         "names (`aotc targets` lists them) or paths of target files; one variant each. A device "
-        "runs the first that it can, in this order, but that of CPU levels the best comes first. "
+        "runs the first variant that it can, in this order, except that of several levels of a "
+        "CPU architecture the best comes first. "
         '"host" is the best target for this machine.',
         spelling="--target",
         metavar="NAME|FILE.toml",
@@ -288,9 +289,9 @@ class CompileOptions:
     all_logits: bool = _option(
         False,
         SWITCH,
-        "Let a language model give the logits of all tokens, not of the last one only.",
-        "whether a language model gives the logits of all tokens of a run, not of the last one "
-        "only. For models without a graph (GGUF).",
+        "Let a language model return the logits of all tokens, not only of the last one.",
+        "whether a language model returns the logits of all tokens of a run, not only of the last "
+        "one. For models without a graph (GGUF).",
     )
     cache_type: str = _option(
         "f16",
@@ -321,29 +322,30 @@ class CompileOptions:
     max_extents: Mapping[str, int] = _option(
         {},
         EXTENTS,
-        "The most that an extent is which node NAME computes, or runs of a loop that only a "
-        "condition ends.",
-        "node name -> the most that extents are which it computes, where no rule bounds them, or "
-        "runs of a loop that only a condition ends (1,000,000); a run that would exceed it ends "
-        "with an error that names the node.",
+        "Upper bound of the extents that node NAME computes, or of the iterations of a loop that "
+        "only its condition ends.",
+        "upper bounds by node name: of the extents that the node computes, where no rule bounds "
+        "them, or of the iterations of a loop that only its condition ends (default 1,000,000); a "
+        "run that would exceed one ends with an error that names the node.",
         spelling="--max",
     )
     max_default: int = _option(
         64,
         COUNT,
-        "The most that other computed extents are: N times the largest extent of the inputs.",
-        "the most that an extent is which a node computes and nothing limits, over the largest "
-        "extent of the model's inputs; as many runs of a loop whose rows or carried values grow. A "
-        "warning names the node. With 0 such a model is refused.",
+        "Upper bound of other computed extents: N times the largest extent of the inputs.",
+        "upper bound of an extent that a node computes and nothing else limits, as a multiple of "
+        "the largest extent of the model's inputs; also of the iterations of a loop whose rows or "
+        "carried values grow. A warning names the node. With 0 such a model is refused.",
         metavar="N",
     )
     optimize: str = _option(
         "balanced",
         CHOICE,
-        "What sharing code between dispatches may cost; speed also stores what costs time to make.",
-        '"speed", "balanced" or "size": what sharing code between dispatches may cost. speed also '
-        "stores filters as Winograd's algorithm transforms them, for up to 16 MiB more, where that "
-        "pays.",
+        "How much time sharing code between dispatches may cost; speed also stores transformed "
+        "filters.",
+        '"speed", "balanced" or "size": how much time sharing code between dispatches may cost. '
+        "speed also stores filters transformed for Winograd's algorithm, for up to 16 MiB more, "
+        "where that pays.",
         choices=("speed", "balanced", "size"),
     )
     storage: str = _option(
@@ -357,21 +359,23 @@ class CompileOptions:
     arithmetic: str = _option(
         "fp32",
         CHOICE,
-        "What products of float32 are computed in; others are faster where a CPU has them, and "
-        "round.",
-        '"fp32", "fp16" or "bf16": what convolutions and matrix products of float32 are computed '
-        "in. fp16 stores as storage fp16 does and sums pieces of products in float16, on CPUs that "
-        "multiply twice as many numbers of it at a time; bf16 rounds the operands of products with "
-        "constant weights to bfloat16 and sums in float32, on CPUs that sum pairs of them.",
+        "The type in which float32 products are computed; narrow ones are faster on CPUs that "
+        "support them, and round.",
+        '"fp32", "fp16" or "bf16": the type in which float32 convolutions and matrix products are '
+        "computed. fp16 stores as storage fp16 does and sums pieces of products in float16, on "
+        "CPUs that multiply twice as many numbers of it at a time; bf16 rounds the operands of "
+        "products with constant weights to bfloat16 and sums in float32, on CPUs that sum pairs "
+        "of them.",
         choices=("fp32", "fp16", "bf16"),
     )
     activations: str = _option(
         "model",
         CHOICE,
-        "How activations meet weights that alone are quantised; int8 rounds them.",
-        '"model", "f32" or "int8": how activations meet weights that alone are quantised. int8 '
-        "rounds them by blocks to 8 bits on CPUs, f32 never does, and by default MatMulNBits with "
-        "accuracy_level 4 does.",
+        "The type of activations that are multiplied with quantised weights in a float model; int8 "
+        "rounds them.",
+        '"model", "f32" or "int8": the type of activations that are multiplied with quantised '
+        "weights in an otherwise float model. int8 rounds them by blocks to 8 bits on CPUs, f32 "
+        "never does, and by default only MatMulNBits with accuracy_level 4 does.",
         choices=("model", "f32", "int8"),
     )
     winograd: bool = _option(
@@ -384,9 +388,9 @@ class CompileOptions:
     disable: tuple[str, ...] = _option(
         (),
         PASSES,
-        "Do without a pass or feature, to compare or to find a fault; repeatable: "
+        "Leave out a pass or feature, to compare or to find a fault; repeatable: "
         f"{', '.join(DISABLEABLE)}.",
-        "names of passes and features to do without, to compare or to find a fault "
+        "names of passes and features to leave out, to compare or to find a fault "
         "(`aot.switches` has the list).",
         metavar="PASS",
         choices=tuple(DISABLEABLE),
@@ -394,7 +398,7 @@ class CompileOptions:
     entry_name: str | None = _option(
         None,
         TEXT,
-        "What the entry point is called in the module file. Default: main.",
+        "The name of the entry point in the module file. Default: main.",
         'what `load` and `merge` know the entry point by; "main" if None.',
         metavar="NAME",
     )

@@ -253,7 +253,7 @@ def test_an_argument_of_another_type(name: str, value: Any) -> None:
         ({"targets": ["host", "host"]}, "a target is given twice: host, host"),
         (
             {"disable": ["cse", "dce"]},
-            "disable: there is no 'dce' to do without, expected some of "
+            "disable: 'dce' is not a pass or feature that can be left out, expected some of "
             f"{', '.join(switches.DISABLEABLE)}",
         ),
         ({"input_shapes": {"x": "1x3"}}, "input_shapes: x is '1x3', expected a sequence of dims"),
