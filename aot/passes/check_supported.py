@@ -43,9 +43,11 @@ def _unlimited(function: Function) -> list[str]:
     }
     found = []
     for symbol, op in unlimited(function).items():
-        why = "it computes an extent, and nothing says how large that can be"
+        why = "it computes an extent that nothing limits"
         if is_capacity(op) or op.origin in open_loops:
-            why = "what it gives grows from run to run, and nothing says how often it runs"
+            why = (
+                "its result grows with each iteration, and nothing bounds the number of iterations"
+            )
         name = op.origin or symbol
         found.append(f"{name}: {why}; bound it with --max {name!r}=N (max_extents)")
     return found
@@ -91,8 +93,8 @@ def _misplaced_write(function: Function, op: Op) -> str:
         return ""
     if op.record is not ASSIGN or not _is_state(op.operands[0]):
         return (
-            "it writes memory that a run chooses (what a branch or a loop gives, a row of a "
-            "tuple), or that is read later as what it was; use the new value in its place"
+            "it writes memory that is chosen at run time (a result of a branch or a loop, a row of "
+            "a tuple), or whose old contents are read later; use the new value instead"
         )
     is_once = op.parent is function.block
     return "" if is_once else "a state variable that is written in a block, not once a run"
@@ -105,7 +107,7 @@ def _late_reads(function: Function) -> list[str]:
     found: list[str] = []
     for op in function.block:
         late = [name for v in nested_operands(op) if (name := shown.get(v)) in written]
-        found += [_line(op, f"state variable {name!r} is read behind its write") for name in late]
+        found += [_line(op, f"state variable {name!r} is read after its write") for name in late]
         record = op.record
         if record.is_state:
             shown[op.result] = str(op.attrs["variable"])

@@ -60,8 +60,8 @@ def _bound(function: Function, most: Dim) -> None:
     for node in told:
         warnings.warn(
             BoundWarning(
-                f"{node}: nothing says how large the extent is that it computes: it is taken for "
-                f"{most} at most (--max-default); --max {node!r}=N is another limit"
+                f"{node}: nothing in the model limits the extent that it computes: the limit is "
+                f"{most} (--max-default); --max {node!r}=N sets another"
             ),
             stacklevel=2,
         )

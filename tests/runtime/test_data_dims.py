@@ -212,7 +212,7 @@ def test_an_extent_that_nothing_bounds() -> None:
     with pytest.raises(UnsupportedError) as refused:
         aot.compile(module, max_default=0)
     assert refused.value.items == (
-        "the node: it computes an extent, and nothing says how large that can be; bound it with "
+        "the node: it computes an extent that nothing limits; bound it with "
         "--max 'the node'=N (max_extents)",
     )
     for name in ("the node", "n0"):

@@ -227,7 +227,7 @@ class _Reader:
         for _ in range(count):
             start = at + 8
             if start > end or (at := start + unpack(view, start - 8)[0]) > end:
-                raise self.error(f"is truncated: {what} ends behind the end of the file")
+                raise self.error(f"is truncated: {what} ends after the end of the file")
             found.append(str(view[start:at], "utf-8", "surrogateescape"))
         self.at = at
         return found

@@ -95,7 +95,7 @@ def _diagonal(b: GraphBuilder, value: Value, labels: Sequence[str]) -> _Term:
         first, second = [d for d, c in enumerate(names) if c == label][:2]
         n, m = value.type.dims[first], value.type.dims[second]
         if n != m:
-            raise b.error(f"label {label!r} stands for {n} and {m}")
+            raise b.error(f"label {label!r} has extents {n} and {m}")
         rest = [d for d in range(len(names)) if d not in (first, second)]
         moved = b.emit("transpose", value, perm=(*rest, first, second))
         square = dims.multiply(n, n)

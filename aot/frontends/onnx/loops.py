@@ -301,7 +301,7 @@ class _AsOp:
             if same is None:
                 name = self.form.carried_names[number]
                 return UnsupportedNodeError(
-                    f"what it carries as {name!r} is {self.entering[number]} before a run and "
+                    f"carried value {name!r} is {self.entering[number]} before an iteration and "
                     f"{value.type} after it"
                 )
             self.carried.append(same)

@@ -35,8 +35,8 @@ KNOWING = frozenset(
 # Ops that make strings of strings.
 COMPUTING = frozenset({"RegexFullMatch", "StringConcat", "StringSplit", "Tokenizer"})
 REASON = (
-    "a program compares, moves and looks up strings only; compute it before the model, and make "
-    "what it gives an input"
+    "programs only compare, move and look up strings; compute this before the model, and "
+    "make its result an input"
 )
 # The operand whose strings an op's first result has.
 SOURCE = {"ArrayFeatureExtractor": 0, "Where": 1, **dict.fromkeys(MOVING, 0)}

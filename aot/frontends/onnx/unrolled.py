@@ -51,8 +51,8 @@ class Unrolled:
         form, node = self.form, self.node
         if len(node.rewriter.block) > MAX_UNROLLED_OPS:
             raise UnsupportedNodeError(
-                f"what it carries changes its shape from run to run, and {number} of its runs one "
-                f"by one make more than {MAX_UNROLLED_OPS} ops; {HOW_TO_KEEP_SIZE}"
+                f"a carried value changes its shape from iteration to iteration, and {number} "
+                f"unrolled iterations make more than {MAX_UNROLLED_OPS} ops; {HOW_TO_KEEP_SIZE}"
             )
         index = insert_constant(node.rewriter, ConstantData(np.array(number, np.int64)), node.label)
         given = {**form.arguments(node.rewriter, index), **form.named(self.carried)}

@@ -264,7 +264,7 @@ def _no_epilogue(
     if user.result.type.dims != dims:
         return f"{user.name} has other dims"
     if position[user] >= until:
-        return f"what it reads is written before {user.name}"
+        return f"its operand is written before {user.name}"
     return None
 
 
@@ -353,7 +353,7 @@ def _obstacle(
 ) -> str | None:
     """Why the producer does not move into a group that ends at place `end`; None where it does."""
     if producer.until <= end:
-        return "what it reads is written in between"
+        return "its operand is written in between"
     apart = _elsewhere(producer.why_on_cpu, group.why_on_cpu)
     if apart is not None:
         return apart

@@ -215,7 +215,7 @@ class _Joiner:
 
     def too_long(self, facts: _Facts) -> str:
         return (
-            f"one workgroup would go through {facts.work:,} elements, and alone it may through "
+            f"one workgroup would process {facts.work:,} elements, the most for one is "
             f"{self.most:,}"
         )
 

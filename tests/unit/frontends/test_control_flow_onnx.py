@@ -236,7 +236,7 @@ def test_a_loop_that_doubles_what_it_carries_is_refused() -> None:
     g.named(g.op("Loop", "n", "", "x", body=body), "y")
     model = g.model([tensor_info("n", [], I64), tensor_info("x", [2])], ["y"])
     assert refused(model) == (
-        "Loop (node 'loop_0_0'): what it carries as 'v' is f32[n1] before a run and f32[2*n1] "
+        "Loop (node 'loop_0_0'): carried value 'v' is f32[n1] before an iteration and f32[2*n1] "
         "after it, and it runs n0 times, which must be a number for its runs to be compiled one "
         f"by one (--input-shape); {KEEP_SIZE}"
     )
@@ -244,7 +244,7 @@ def test_a_loop_that_doubles_what_it_carries_is_refused() -> None:
 
 def test_a_loop_that_grows_for_too_long_is_refused() -> None:
     assert refused(growing_list(100_000)).startswith(
-        "Loop (node 'loop_0_0'): what it carries changes its shape from run to run, and "
+        "Loop (node 'loop_0_0'): a carried value changes its shape from iteration to iteration"
     )
 
 
@@ -273,7 +273,7 @@ def test_a_loop_that_grows_what_it_carries() -> None:
     with pytest.raises(UnsupportedError) as unbounded:
         aot.compile(model, max_default=0)
     assert unbounded.value.items == (
-        f"{name}: it computes an extent, and nothing says how large that can be; bound it with "
+        f"{name}: it computes an extent that nothing limits; bound it with "
         f"--max '{name}'=N (max_extents)",
     )
 

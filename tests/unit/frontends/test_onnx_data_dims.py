@@ -237,7 +237,7 @@ def test_what_nothing_bounds_is_refused_by_name(name: str) -> None:
         aot.compile(model_of(node, constants, feeds[0]), max_default=0)
     for item in caught.value.items:
         assert item == (
-            f"{NODE}: it computes an extent, and nothing says how large that can be; bound it with "
+            f"{NODE}: it computes an extent that nothing limits; bound it with "
             f"--max '{NODE}'=N (max_extents)"
         )
 

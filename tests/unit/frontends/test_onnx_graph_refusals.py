@@ -118,7 +118,7 @@ CONTROL = {
         "z = Constant <value_ints = [0]> ()\n w = Slice (x, z, z, z)\n"
         "y = Scan (w) <num_scan_inputs = 1, body = b (float[4] p) => (float[4] r)"
         " { r = Neg (p) }>",
-        "Scan (node 'y'): what it scans has no rows",
+        "Scan (node 'y'): its scanned inputs have no rows",
     ),
 }
 MODELS = {**SEQUENCES, **CONTROL}

@@ -236,7 +236,7 @@ CASES: list[tuple[Case, str]] = [
         Case("Einsum", [f(2, 3)], {"equation": "i1->i"}),
         "equation 'i1->i' has something else than letters and one ellipsis a term",
     ),
-    (Case("Einsum", [f(2, 3)], {"equation": "ii->i"}), "label 'i' stands for 2 and 3"),
+    (Case("Einsum", [f(2, 3)], {"equation": "ii->i"}), "label 'i' has extents 2 and 3"),
     (Case("MatMul", [f(2, 3), number(np.float32(1))]), "operands have at least one dim"),
     (Case("ReduceSum", [f(2, 3), i(1, 1)], constant=[1]), "axes [1, 1] name a dim twice"),
     (resize(mode="quartic"), "attribute 'mode' is 'quartic', expected nearest, linear or cubic"),

@@ -214,7 +214,7 @@ def test_a_loop_that_appends() -> None:
     with pytest.raises(UnsupportedError) as refused:
         aot.compile(model, max_default=0)
     assert refused.value.items[0] == (
-        "loop_1_0: it computes an extent, and nothing says how large that can be; bound it with "
+        "loop_1_0: it computes an extent that nothing limits; bound it with "
         "--max 'loop_1_0'=N (max_extents)"
     )
     with aot.load(aot.compile(model, max_extents={"loop_1_0": 4})) as program:
@@ -285,8 +285,8 @@ def test_a_loop_without_a_trip_count() -> None:
     with pytest.raises(UnsupportedError) as refused:
         aot.compile(model, max_default=0)
     assert refused.value.items == (
-        "loop_0_0: what it gives grows from run to run, and nothing says how often it runs; bound "
-        "it with --max 'loop_0_0'=N (max_extents)",
+        "loop_0_0: its result grows with each iteration, and nothing bounds the number of "
+        "iterations; bound it with --max 'loop_0_0'=N (max_extents)",
     )
     with aot.load(aot.compile(model, max_extents={"loop_0_0": 8})) as program:
         for largest in (0.001, 0.02, 1, 2):

@@ -241,17 +241,17 @@ def test_a_model_of_strings_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (helper.make_node("StringConcat", ["x", "x"], ["y"]), "a program compares, moves"),
-        (helper.make_node("RegexFullMatch", ["x"], ["y"], pattern="a"), "a program compares"),
+        (helper.make_node("StringConcat", ["x", "x"], ["y"]), "programs only compare, move"),
+        (helper.make_node("RegexFullMatch", ["x"], ["y"], pattern="a"), "programs only compare"),
         (
             helper.make_node("StringSplit", ["x"], ["y", "n"], delimiter=","),
-            "a program compares, moves and looks up strings only; compute it before the model",
+            "programs only compare, move and look up strings; compute this before the model",
         ),
-        (helper.make_node("Cast", ["x"], ["y"], to=FLOAT), "operand 0 is of strings: a program"),
-        (helper.make_node("Unique", ["x"], ["y"]), "operand 0 is of strings: a program"),
+        (helper.make_node("Cast", ["x"], ["y"], to=FLOAT), "operand 0 is of strings: programs"),
+        (helper.make_node("Unique", ["x"], ["y"]), "operand 0 is of strings: programs"),
         (
             helper.make_node("StringNormalizer", ["x"], ["y"], case_change_action="LOWER"),
-            "operand 0 (X) is not known at compile time: a program compares",
+            "operand 0 (X) is not known at compile time: programs only",
         ),
     ],
 )

@@ -354,6 +354,6 @@ def test_compiling_names_all_that_is_missing() -> None:
         aot.compile(CACHE.encode(), targets=["x86-64-v3"])
     assert caught.value.items == (
         "get: rows that are chosen at run time, as views; gather copies them",
-        "write_slice: it writes memory that a run chooses (what a branch or a loop gives, a row of "
-        "a tuple), or that is read later as what it was; use the new value in its place",
+        "write_slice: it writes memory that is chosen at run time (a result of a branch or a loop, "
+        "a row of a tuple), or whose old contents are read later; use the new value instead",
     )

@@ -60,8 +60,8 @@ def test_a_voice_compiles_without_an_option() -> None:
     with pytest.warns(BoundWarning) as told:
         compiled = aot.compile(model)
     assert [str(w.message) for w in told if w.category is BoundWarning] == [
-        "frames: nothing says how large the extent is that it computes: it is taken for "
-        "64*max(B, P, 1) at most (--max-default); --max 'frames'=N is another limit"
+        "frames: nothing in the model limits the extent that it computes: the limit is "
+        "64*max(B, P, 1) (--max-default); --max 'frames'=N sets another"
     ]
     with aot.load(compiled) as program:
         for batch, count, most in ((1, 3, 5), (2, 5, 4), (2, 5, 40), (1, 1, 60)):
@@ -81,7 +81,7 @@ def test_a_voice_compiles_without_an_option() -> None:
 def test_the_rule_follows_inputs_of_known_extents() -> None:
     model = durations()
     options = {"input_shapes": {"d": (1, 6)}, "max_default": 3}
-    with pytest.warns(BoundWarning, match="it is taken for 18 at most"):
+    with pytest.warns(BoundWarning, match="the limit is 18 "):
         compiled = aot.compile(model, **options)
     with aot.load(compiled) as program:
         assert program({"d": np.full((1, 6), 3, np.float32)})["y"].shape == (1, 6, 18)
@@ -104,7 +104,7 @@ def test_without_the_rule_it_is_refused_by_what_helps() -> None:
     with pytest.raises(UnsupportedError) as refused:
         aot.compile(durations(), max_default=0)
     assert refused.value.items == (
-        "frames: it computes an extent, and nothing says how large that can be; bound it with "
+        "frames: it computes an extent that nothing limits; bound it with "
         "--max 'frames'=N (max_extents)",
     )
 
@@ -165,7 +165,7 @@ def halving(most: int | None) -> onnx.ModelProto:
 
 def test_runs_of_a_loop_follow_the_rule() -> None:
     model = halving(None)
-    with pytest.warns(BoundWarning, match=r"halve: .* taken for 4\*max\(N, 1\) at most"):
+    with pytest.warns(BoundWarning, match=r"halve: .* the limit is 4\*max\(N, 1\) "):
         compiled = aot.compile(model, max_default=4)
     with aot.load(compiled) as program:
         for largest in (0.5, 3, 100):

@@ -80,8 +80,8 @@ def test_a_region_says_what_it_is() -> None:
                     "why": [
                         "reduce_sum is not elementwise",
                         "it is not cheap enough to be computed in the loads of reduce_sum",
-                        "as stages: one workgroup would go through 18,003,000 elements, and alone "
-                        "it may through 262,144",
+                        "as stages: one workgroup would process 18,003,000 elements, the most for "
+                        "one is 262,144",
                     ],
                 }
             ],
@@ -223,7 +223,7 @@ def test_why_regions_are_not_stages_of_one() -> None:
         """
     _, sums, neg = report(body, results="%y, %z")
     found = [region["reads"][0]["why"][-1] for region in (sums, neg)]
-    assert found[0].startswith("as stages: one workgroup would go through ")
+    assert found[0].startswith("as stages: one workgroup would process ")
     assert found[1] == "as stages: something between them needs the first one"
     scan = report(f"%a = exp(%x) : {LARGE}\n%y = {SCAN} : {LARGE}")
     stages = "as stages: kernels that are written by hand have no stages"
@@ -283,8 +283,8 @@ def test_no_read_moves_behind_a_write() -> None:
         """)
     assert [read["why"] for region in regions for read in region["reads"]] == [
         [
-            "what it reads is written before mul",
-            "what it reads is written in between",
+            "its operand is written before mul",
+            "its operand is written in between",
             "as stages: what the first one reads is written in between",
         ]
     ]

@@ -98,7 +98,7 @@ class _Scanned:
         extents = [x.type.dims[a] for a, x in zip(self.axes, inputs, strict=True)]
         self.trips = next((e for e in extents if isinstance(e, int)), extents[0])
         if self.trips == 0:
-            raise UnsupportedNodeError("what it scans has no rows")
+            raise UnsupportedNodeError("its scanned inputs have no rows")
         for extent in extents:
             self._same(extent)
 

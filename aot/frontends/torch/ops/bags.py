@@ -33,7 +33,7 @@ def embedding_bag(
     with index `padding` are ignored, and an empty bag gives zeros.
     """
     if any(n.wants(number) for number in (1, 2, 3)):
-        raise UnsupportedNodeError("what it gives beside the bags is not supported")
+        raise UnsupportedNodeError("its results other than the bags are not supported")
     (count,) = indices.type.dims
     bags, width = n.dims
     (held,) = offsets.type.dims  # one more, where the last says where the last bag ends

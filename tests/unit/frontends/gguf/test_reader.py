@@ -255,7 +255,7 @@ def declared(name: str, *dims: int) -> bytes:
         ),
         (
             header(("a", listed(STRING, text("b"), struct.pack("<Q", 1 << 40)))),
-            "is truncated: key 'a' ends behind the end of the file",
+            "is truncated: key 'a' ends after the end of the file",
         ),
         (header(("a", struct.pack("<I", 99))), "key 'a' is of the unknown type 99"),
         (header(tensors=declared("t", 2) * 2, count=2), "has tensor 't' twice"),
