@@ -1,4 +1,4 @@
-"""What else could build an executable's loop nests, and what that would cost.
+"""Builds an executable's loop nests by every rule that could, and compares their estimated costs.
 
 For people and tests: prices say where the table of rules may be wrong, they do not choose.
 """

@@ -119,7 +119,9 @@ def matching_rules(
 
 
 def gain_of(rules: Sequence[str]) -> float:
-    """How many times as long loop nests may take by other rules than those that are named."""
+    """The most times as long that loop nests may take if other rules than the named ones build
+    them.
+    """
     return max((BY_NAME[name].gain for name in rules if name in BY_NAME), default=1.0)
 
 
@@ -202,18 +204,18 @@ class _Start:
         return self.made.schedule in _OF_AN_OP or is_attention
 
     def of_op(self) -> OpWork:
-        """What the rule of its op builds."""
+        """The work as the rule of its single op takes it."""
         given = self.nest, self.function, self.root, self.buffers, self.results
         return OpWork(*given, self.made)
 
     @cached_property
     def output(self) -> Output:
-        """Its one result."""
+        """The output of a region that has a single result."""
         return _output([(self.function.results[0], self.results[0])], self.function, self.buffers)
 
     @cached_property
     def work(self) -> Work:
-        """Its one loop nest."""
+        """The loop nest of a region that is built by a single one."""
         ops = self.stages[0].ops
         return Work(self.nest, self.output, self.made, ops, is_alone=True, build_part=_part)
 
@@ -241,7 +243,7 @@ class _Start:
 def _buffers(
     builder: KernelBuilder, function: Function, target: Target, alignments: Sequence[int]
 ) -> tuple[dict[Value, Buffer], list[Buffer]]:
-    """The buffers of operands, by value, and those of results."""
+    """The buffers of a region's operands, by value, and those of its results."""
     classes, count = function.bindings, len(function.inputs)
     known = (*alignments, *(1,) * (len(classes) - len(alignments)))
     placed = list(zip(classes, known, strict=True))
@@ -308,8 +310,10 @@ def _checked(
 
 
 def _is_alike(a: Schedule, b: Schedule) -> bool:
-    """Whether what runs by one class may run by the other: a contraction may go any of these ways,
-    and where extents became parameters the plan no longer knows which is best."""
+    """Whether an executable that the plan gave one schedule class may be built by the other: a
+    contraction may take any of the contraction classes, and where extents became parameters the
+    plan no longer knows which is best.
+    """
     ways = (*_TILES, Schedule.REDUCTION)
     return a is b or (a in ways and b in ways)
 
@@ -380,7 +384,7 @@ def _output(
     buffers: dict[Value, Buffer],
     shared: Sequence[Expr] = (),
 ) -> Output:
-    """What one loop nest stores: results of the same dims and layout.
+    """The output that one loop nest computes and stores: results of the same dims and layout.
 
     Axes stand in the order of their memory, so that lanes run along what is contiguous there; the
     leading ones in `shared` have their indices already.

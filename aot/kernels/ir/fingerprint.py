@@ -66,7 +66,9 @@ def fingerprint(kernel: Kernel) -> bytes:
 
 
 class _Record(NamedTuple):
-    """What is written of a class of records; its fields last first."""
+    """How records of one class are written into a fingerprint; their fields are listed
+    last first.
+    """
 
     name: str
     fields: tuple[str, ...]

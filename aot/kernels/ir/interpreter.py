@@ -168,14 +168,14 @@ class _Run:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)
 
     def meaning(self, stmt: MatrixDot | MatrixStmt) -> tuple[Stmt, ...]:
-        """What such a statement does, in the same nodes each time."""
+        """The statements that a matrix statement stands for: the same nodes at each call."""
         if stmt not in self._meanings:
             meant = stmt.meaning()
             self._meanings[stmt] = meant if isinstance(meant, tuple) else (meant,)
         return self._meanings[stmt]
 
     def combined(self, stmt: Combine, batch: Batch) -> Array:
-        """What the lanes of each workgroup have together, lane by lane."""
+        """The value that the lanes of each workgroup combine to, repeated for each lane."""
         inner = batch.expand(stmt.lane, 0, stmt.extent)
         inner.values[LANE_VARS[0]] = inner.values[stmt.lane]
         (values,) = self.values(stmt, [stmt.value], inner)

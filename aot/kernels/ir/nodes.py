@@ -21,7 +21,7 @@ from aot.target.model import MatrixShape
 
 
 class BufferClass(Enum):
-    """The four buffers of a dispatch; values are those of module.fbs."""
+    """Which of the four buffers of a dispatch it is; the values are those of module.fbs."""
 
     CONSTANTS = 0
     ARENA = 1
@@ -90,7 +90,7 @@ class Scratch:
 
 
 class LoopKind(Enum):
-    """How iterations relate.
+    """How the iterations of a loop relate, and what runs them.
 
     SERIAL: in order; carries values through scratch, reductions among them.
     PARALLEL: iterations are independent, in any order.
@@ -218,7 +218,7 @@ class MatrixDot:
     columns: tuple[Load, Load]
 
     def meaning(self) -> tuple[Store, ...]:
-        """What it does, a sum at a time."""
+        """The same product as stores of scalar expressions, one sum after the other."""
         stores: list[Store] = []
         for number in range(8):
             pair, row, column = number // 4, number // 2 % 2, number % 2
@@ -233,7 +233,7 @@ class MatrixDot:
 
 
 def _word_after(first: Load, number: int) -> Load:
-    """The word that lies so many behind another."""
+    """The load of the word that lies `number` words behind the one that `first` loads."""
     *outer, last = first.indices
     step = first.dtype.parts // first.source.dtype.parts
     last = expr.add(last, expr.index(step * number))
@@ -304,7 +304,7 @@ class MatrixProduct:
 
     @property
     def shape(self) -> MatrixShape:
-        """What a target must have for it."""
+        """The matrix shape and dtypes that a target must support to run this product."""
         left, right = self.left.source.dtype, self.right.source.dtype
         *_, m, n = self.sums.shape
         return MatrixShape(m, n, self.terms, left, right, self.sums.dtype)
@@ -353,7 +353,7 @@ Stmt = Union[For, Let, Store, If, Barrier, Combine, Prefetch, MatrixDot, MatrixS
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One executable.
+    """The code of one executable: parameters, memory and loops.
 
     Attributes:
         name: an identifier, for people.
@@ -393,7 +393,9 @@ class Kernel:
 
 
 def holds_matrices(kernel: Kernel) -> bool:
-    """Whether subgroups hold matrices, so that lanes along axis 0 are those of a subgroup."""
+    """Whether the kernel has matrix products, so that lanes along axis 0 are those of
+    one subgroup.
+    """
     return any(isinstance(s, MatrixProduct) for s in walk(kernel.body))
 
 

@@ -21,7 +21,7 @@ from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
 
 
 class _Access:
-    """What the iterations of a batch touch at once.
+    """The elements that one access touches in all iterations of a batch at once.
 
     Attributes:
         positions: elements, for each iteration or for all of them together, in units of
@@ -52,7 +52,9 @@ Makers = tuple[Array, Array]
 
 @dataclass
 class _Events:
-    """Accesses of one space. Most are never looked at: those of a space that nobody writes."""
+    """The accesses to one memory space. Most are never looked at: those of a space that nobody
+    writes.
+    """
 
     name: str
     has_writes: bool = False

@@ -1,4 +1,4 @@
-"""What each scalar expression node means, in numpy: exact dtypes, wrapping, NaN and zero rules.
+"""Evaluates scalar expression nodes in numpy: exact dtypes, wrapping, and rules of NaN and zero.
 
 Owns the element-by-element semantics of `aot.ir.expr` nodes over arrays, and the order in which a
 DAG is evaluated. Knows nothing of memory: loads, variables and parameters are the caller's leaves.

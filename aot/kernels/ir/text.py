@@ -221,7 +221,7 @@ def _bare(text: str) -> str:
 
 
 def _label(node: Expr) -> Hashable:
-    """What distinguishes a node from others of its dtype and operands."""
+    """The parts of a node that tell it from others of its dtype and operands."""
     match node:
         case Const() | Size() | Param() | Var():
             return type(node).__name__, _node(node, [])

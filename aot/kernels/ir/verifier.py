@@ -77,7 +77,7 @@ _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
 
 
 def verify(kernel: Kernel) -> None:
-    """Accepts a well-formed kernel.
+    """Checks that a kernel is well-formed.
 
     Raises:
         InternalError: naming the kernel, what is wrong and where.
@@ -385,7 +385,9 @@ class _Verifier:
         self._bind(stmt.result, stmt)
 
     def uniform_scratch(self) -> None:
-        """A lane's own scratch, stored under LANE loops of some axes, is read under those too."""
+        """Checks that a lane's own scratch, stored under LANE loops of some axes, is read under
+        those too.
+        """
         if not self.has_lanes:
             return
         stored: dict[Scratch, set[int]] = {}
