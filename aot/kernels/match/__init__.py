@@ -1,4 +1,4 @@
-"""What a loop nest computes: windows, products, reductions, found in its expressions.
+"""Recognises in a loop nest's expressions what it computes: windows, products, reductions.
 
 Owns facts alone, each found once for a nest (work.py). Must not make loops.
 """

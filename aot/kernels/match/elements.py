@@ -70,7 +70,9 @@ def in_order(output: Output) -> Output | None:
 
 
 def _grouped(output: Output) -> tuple[int, int] | None:
-    """An axis that the address takes apart into groups of some size that divides it, and these."""
+    """(number of the axis, size of its groups) of an axis that the address takes apart into whole
+    groups; None without one.
+    """
     return next(((n, size) for n, size, left in groups_of(output) if not left), None)
 
 

@@ -40,7 +40,7 @@ class ContractionAxes:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the weights lie in panels of columns."""
+        """Whether the weights are stored in panels of columns."""
         return self.in_panels or expr.coefficient(self.weight.indices[0], self.columns.var) is None
 
     def is_in_panel(self, panel: int) -> bool:
@@ -149,7 +149,9 @@ def without_groups(output: Output) -> Output:
 
 
 def _step(load: Load, var: Var) -> int:
-    """How far apart neighbours along `var` lie: 0 where the address is packed, else its stride."""
+    """How far apart neighbours along `var` lie in memory: 0 where the address is packed, else its
+    stride.
+    """
     step = expr.coefficient(load.indices[0], var)
     if step is None:
         return 0
@@ -180,7 +182,7 @@ def loaded(e: Expr) -> Load | None:
 
 
 def uncast(e: Expr) -> Expr:
-    """What is converted, through all conversions."""
+    """The expression under any number of conversions."""
     while isinstance(e, Cast):
         e = e.a
     return e

@@ -68,7 +68,9 @@ def written_out(output: Output, first: Reduce) -> Output:
 
 
 def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | None:
-    """Both reductions, taken apart, in a result with these axes; None where that is no resize."""
+    """The resize that two nested reductions compute in a result with these axes; None where they
+    are no resize.
+    """
     if first.op != "sum" or last.op != "sum" or len(first.axes) != 1 or len(last.axes) != 1:
         return None
     (t1, count), (t2, other) = first.axes[0], last.axes[0]
@@ -121,7 +123,9 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
 
 
 def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output] | None:
-    """What tables pick along both axes, as sums of one term, and the output with these."""
+    """The resize to the nearest element, by tables along both axes, as sums of one term, and the
+    output with these sums; None where there is none.
+    """
     loads = dict.fromkeys(x for value in output.values for x in expr.loads(value))
     found: list[tuple[Load, Expr, Expr]] = []
     for data in loads:

@@ -1,4 +1,4 @@
-"""What one loop nest of a kernel computes, as rules ask for it.
+"""The facts about one loop nest that rules ask for, each found when first asked for and then kept.
 
 Owns the facts that several rules share: each is found when the first of them asks. Chooses none.
 """
@@ -82,7 +82,9 @@ class Work:
 
     @cached_property
     def is_long(self) -> bool:
-        """Whether the reductions of an element are more than a GPU's lane may go through."""
+        """Whether one lane of a GPU may not run all terms of an element's reductions, as they are
+        too many.
+        """
         return is_long_for_a_lane(self.nest, self.output)
 
     @cached_property
@@ -116,7 +118,9 @@ class Work:
 
 
 def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
-    """Whether the reductions of an element are more than a GPU's lane may go through."""
+    """Whether one lane of a GPU may not run all terms of an element's reductions, as they are too
+    many.
+    """
     return nest.is_too_long(*([n for _, n in r.axes] for r in reduces_of(output.value)))
 
 

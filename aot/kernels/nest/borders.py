@@ -1,4 +1,4 @@
-"""Borders: where the guards of a tile's loads need not be asked.
+"""Decides where the guards of a tile's loads can be left out.
 
 A tile that is inside needs no guard, which a few comparisons decide once for all of its taps; taps
 that are outside for all of a tile are omitted. Owns how guards are decomposed; makes no loops.
@@ -49,7 +49,8 @@ class Borders:
         return Borders(alike, tuple(c for c in conditions if c not in alike), True)
 
     def inside(self, corners: Corners, place: Values) -> Expr | None:
-        """Whether all that is asked holds for the whole tile; None where nothing is.
+        """A condition that is true if the guards hold for the whole tile; None if there are no
+        guards.
 
         What compares linear positions holds between two points where it holds at both, so that the
         corners speak for all.
@@ -61,8 +62,9 @@ class Borders:
         return expr.all_of(held)
 
     def anywhere(self, corners: Corners, place: Values) -> Expr | None:
-        """What holds unless a tap adds nothing to all of a tile, as where some condition fails at
-        the corner at which it is the easiest to meet; None where that isn't known."""
+        """A condition that holds unless a tap adds nothing to the whole tile, as where some guard
+        fails at the corner at which it is the easiest to meet; None where that isn't known.
+        """
         if not self.is_neutral:
             return None
         opposite = {var: (high, low) for var, (low, high) in corners.items()}
@@ -74,7 +76,9 @@ class Borders:
         return expr.all_of(held)
 
     def asking(self, e: Expr) -> Expr:
-        """`e`, whose guards need not ask again what is skipped."""
+        """`e` with its guard reduced to the conditions in `asked`, as those in `skipped` are
+        checked before; `e` itself if nothing is skipped.
+        """
         if not self.skipped:
             return e
         guard = expr.all_of(self.asked)
@@ -82,8 +86,10 @@ class Borders:
         return expr.transform(e, with_guard(guard))  # of the one load that is guarded
 
     def steps(self, row: Var, tap: Var) -> tuple[int, int] | None:
-        """How far what is asked moves from a row to the next, and from a tap to the next, so that
-        all that is the same distance from the first row and tap has one answer."""
+        """(from a row to the next, from a tap to the next): how far the guarded position moves, so
+        that all taps at the same distance from the first row and tap have one answer. None where
+        the conditions differ in that.
+        """
         found: set[tuple[Dim, Dim]] = set()
         for condition in self.asked:
             by_row, by_tap = _difference(condition, row), _difference(condition, tap)
@@ -107,8 +113,9 @@ class Borders:
         *,
         may_miss: bool,
     ) -> list[Stmt]:
-        """`inside` where all that is asked holds for all of the tile, else `asking`; but nothing
-        where a tap adds nothing, if tiles `may_miss` one."""
+        """Statements that run `inside` if the guards hold for the whole tile, else `asking`; and
+        nothing where a tap adds nothing, if tiles `may_miss` one.
+        """
         is_inside, is_anywhere = self.inside(corners, place), self.anywhere(corners, place)
         assert is_inside is not None
         if is_anywhere == is_inside:
@@ -126,8 +133,9 @@ class Borders:
         return expr.all_of(c for c in self.asked if not _is_sure(c, row, span, place))
 
     def keep(self, body: Expr, row: Var) -> bool:
-        """Whether its own guard lets no load of `body` go beyond the last row's, so that rows past
-        it read nothing that isn't there."""
+        """Whether rows past the last one read only memory that is there, because no load of `body`
+        has a guard that lets it go beyond the last row.
+        """
         reading = (x for x in expr.loads(body) if row in expr.free_vars(x.indices[0]))
         return all(
             x.guard is not None and any(_ends(c, row) for c in expr.conditions_of(x.guard))
@@ -135,12 +143,14 @@ class Borders:
         )
 
     def are_linear_in(self, corners: Corners) -> bool:
-        """Whether what is asked is linear in all that changes within a tile."""
+        """Whether the guards are linear in all variables that change within a tile."""
         return all(_is_linear(c, var) for c in self.asked for var in corners)
 
 
 def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
-    """Whether a tap may be outside for so many neighbouring rows, which have others inside."""
+    """Whether some tap may be outside for `height` neighbouring rows at once, though others are
+    inside.
+    """
     borders = Borders.of(reduce, [row])
     steps = (borders.steps(row, tap) for tap, extent in reduce.axes if extent != 1)
     return any(s is not None and s[1] > s[0] * (height - 1) for s in steps)
@@ -168,8 +178,8 @@ def with_guard(guard: Expr) -> Callable[[Expr], Expr | None]:
 
 
 def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
-    """`e` with `condition` added to the guards of its loads, or only of those that vary along a
-    variable.
+    """`e` with `condition` added to the guard of each of its loads; with `along`, only of the loads
+    that vary along that variable.
     """
 
     def mask(x: Expr) -> Expr | None:
@@ -185,7 +195,7 @@ def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
 
 
 def without_guard(e: Expr) -> Expr | None:
-    """Rewrites a guarded load to one that is there; for `expr.transform`."""
+    """A guarded load rewritten to the same load without a guard; for `expr.transform`."""
     if isinstance(e, Load) and e.guard is not None:
         return replace(e, guard=None, other=None)
     return None

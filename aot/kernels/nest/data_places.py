@@ -21,7 +21,7 @@ _MOST_ELEMENTS = 1 << 31
 
 
 def vector_places(nest: Nest, along: Var) -> _Places | None:
-    """What rewrites expressions for lanes along a variable; None on targets without vectors."""
+    """A rewriter of expressions for lanes along a variable; None on targets without vectors."""
     if nest.is_gpu or nest.lanes == 1:
         return None
     return _Places(along, has_wide=nest.target.has("avx512dq"))

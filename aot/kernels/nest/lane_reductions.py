@@ -207,7 +207,9 @@ def _power_below(n: int) -> int:
 
 
 def added(op: str, total: Expr, term: Expr) -> Expr:
-    """What a reduction has so far with a term; a product is added as it is multiplied."""
+    """A reduction's value so far combined with one more term; a product is added by a fused
+    multiply-add.
+    """
     if op == "sum" and isinstance(term, Binary) and term.op == "mul" and total.dtype.is_float:
         return Fma(term.a, term.b, total, total.dtype)
     return combine(op, total, term)
@@ -311,7 +313,9 @@ def _reduce_workgroup(
 
 
 def _by_a_tree(nest: Nest, reduce: Reduce, acc: Scratch, shared: Scratch) -> list[Stmt]:
-    """What lanes have in `acc`, combined in the first element of shared memory."""
+    """Statements that combine the lanes' values in `acc` to the first element of shared memory, by
+    a tree.
+    """
     width = nest.lanes
 
     def copied(lane: Expr) -> list[Stmt]:

@@ -31,7 +31,9 @@ def _is_plain(dtype: DType) -> bool:
 
 
 def _narrowed(e: Expr, dtype: DType) -> Expr | None:
-    """The lowest bits of an integer, as an integer of so many; None where more are needed."""
+    """An expression of the integer `dtype` for the lowest bits of `e`; None where more bits are
+    needed.
+    """
     match e:
         case Const():
             bits = int(e.value) & ((1 << dtype.bits) - 1)

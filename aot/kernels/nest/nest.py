@@ -1,4 +1,4 @@
-"""What every schedule builds its loops from: axes, collapsing, the grid, reductions over lanes.
+"""Parts that all schedules build loops from: axes, collapsing, the grid, reductions over lanes.
 
 Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a GPU (LANE loops).
 """
@@ -55,7 +55,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a pass over a row computes for each element and stores for later passes.
+    """A value that a pass over a row computes for each element and stores for later passes.
 
     Attributes:
         value: the element, as the pass computes it.
@@ -84,7 +84,7 @@ class Output:
 
     @property
     def values(self) -> tuple[Expr, ...]:
-        """What is stored for each element, the main result first."""
+        """All values that are stored for each element, the main result first."""
         return (self.value, *(value for _, value in self.others))
 
     def rewritten(
@@ -275,7 +275,7 @@ def identity(op: str, dtype: DType) -> Const:
 
 
 def combine(op: str, a: Expr, b: Expr) -> Expr:
-    """What a reduction has so far, `a`, with a term `b`.
+    """The value `a` that a reduction has so far, combined with a term `b`.
 
     Of an extremum the term stands first: x86 asks the first operand whether it is NaN, which a
     term can be asked before it is known what it is compared with. The greatest and the least are
@@ -312,8 +312,9 @@ class Nest:
         return self.target.has_workgroups
 
     def is_too_long(self, *nests: Sequence[Dim]) -> bool:
-        """Whether loops, each a nest of these extents, are more than a GPU's lane may go through;
-        `is_long` where an extent is not known."""
+        """Whether one lane of a GPU would run more iterations of these loop nests than the target
+        allows; `is_long` where an extent is not known.
+        """
         limits = self.target.gpu
         total = 0
         for extents in nests:
@@ -326,7 +327,9 @@ class Nest:
         return limits is not None and total > limits.max_lane_iterations
 
     def spread(self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "l") -> Stmt:
-        """A loop over lanes."""
+        """A loop over `extent` lanes, whose body is made by `body`: LANE on a GPU,
+        VECTOR on a CPU.
+        """
         var = self.builder.var(name)
         kind = LoopKind.LANE if self.is_gpu else LoopKind.VECTOR
         return For(var, extent, kind, tuple(body(var)))

@@ -80,8 +80,9 @@ def row_of_vectors(
 
 
 def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]:
-    """How vectors, of `width` at most, take `count` elements: where those of one width begin, the
-    width, and how many they are."""
+    """(first element, width, number of vectors) for each width of vectors, of `width` at most,
+    which together take `count` elements.
+    """
     found: list[tuple[Dim, int, Dim]] = []
     done: Dim = 0
     for wide in (*_widths(width, lanes, count, is_long=True), 1):

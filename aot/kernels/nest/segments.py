@@ -23,8 +23,9 @@ MOST_TIMES = 4
 
 
 def ends(values: Iterable[Expr], var: Var, extent: int, most: int | None = None) -> list[int]:
-    """Where segments of an axis end, in order; its extent is the last of them. Where there are more
-    than `most`, they are those up to some place: each takes a walk over all values to find."""
+    """The ends of an axis's segments, in order; its extent is the last of them. Where there are
+    more than `most`, they are those up to some place: each takes a walk over all values to find.
+    """
     found: list[int] = []
 
     def split(values: Sequence[Expr], first: int, end: int) -> None:
@@ -48,7 +49,7 @@ def ends(values: Iterable[Expr], var: Var, extent: int, most: int | None = None)
 
 
 def within(e: Expr, var: Var, first: int, end: int) -> Expr:
-    """What `e` is in the segment from `first` to `end`, exclusive."""
+    """`e` simplified for the indices of one segment, from `first` to below `end`."""
     memo: dict[Expr, Expr] = {}
 
     def go(x: Expr) -> Expr:
@@ -96,7 +97,7 @@ def _is_mirrored(e: Expr) -> bool:
 
 
 def _size(e: Expr) -> int | None:
-    """What an index is the remainder by, if that is known."""
+    """The divisor of an index that is a remainder, if that is a known number."""
     if not isinstance(e, Binary) or e.op != "floormod":
         return None
     size = expr.dim_of(e.b)
@@ -115,7 +116,9 @@ def _line(e: Expr, var: Var) -> tuple[int, int] | None:
 
 
 def _unfolded(e: Expr, var: Var, first: int, last: int) -> Expr:
-    """What is mirrored or begins again, without that where it doesn't from one index to another."""
+    """`e` without its mirroring or remainder, if no index from `first` to `last` crosses a turning
+    point.
+    """
     line = _line(e.a, var) if isinstance(e, Unary | Binary) else None
     if line is None or not isinstance(e, Unary | Binary):
         return e

@@ -38,7 +38,7 @@ def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) ->
 
 
 def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """What would be workgroups as loops of one workgroup."""
+    """The statements with their workgroup loops made serial loops of a single workgroup."""
     return tuple(
         replace(s, kind=LoopKind.SERIAL, body=_turn(s), axis=0)
         if isinstance(s, For) and s.kind is LoopKind.WORKGROUP

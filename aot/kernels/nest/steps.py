@@ -1,4 +1,4 @@
-"""How long a lane is at a kernel: the iterations of loops that it goes through, one after another.
+"""Counts the loop iterations that one lane of a kernel runs, one after another.
 
 Counts; what is too long is its caller's to say.
 """
@@ -49,7 +49,7 @@ def _choice(condition: Expr) -> Dim | None:
 
 
 def body_iterations(body: Sequence[Stmt], unrolled: Container[For] = ()) -> Dim:
-    """As `lane_iterations`, of statements."""
+    """The loop iterations that one lane runs in these statements, as `lane_iterations` has them."""
     total: Dim = 0
     for stmt in body:
         if isinstance(stmt, If):

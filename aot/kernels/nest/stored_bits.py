@@ -1,4 +1,4 @@
-"""Element types that backends do not know, as the bits that stand for them.
+"""Replaces element types that backends do not know by integers of the same bits.
 
 A bfloat16 is the upper half of a float32: what is loaded of it is a u16 that moves up by 16 bits,
 and what is stored is rounded to nearest, halves to even. Kernels go through here last, so that no

@@ -21,7 +21,7 @@ LONG = 24  # parts of an epilogue that is written once and not for each of a til
 
 @dataclass(frozen=True)
 class Shape:
-    """What a tile covers.
+    """The rows and columns that a tile covers.
 
     Attributes:
         rows: how many.
@@ -42,8 +42,9 @@ class Shape:
     def row_values(
         self, rows: Axis | None, first: Expr, r: Expr, *, is_clamped: bool
     ) -> dict[Var, Expr]:
-        """The index along `rows` of row `r` of a tile that begins at `first`: where it is clamped,
-        at most the last one. Empty without such an axis."""
+        """The index along `rows` of row `r` of a tile that begins at `first`: at most the last row
+        if it is clamped. Empty without an axis of rows.
+        """
         if rows is None:
             return {}
         at = expr.add(first, r)
@@ -121,8 +122,9 @@ def is_long(values: Iterable[Expr], reduce: Reduce) -> bool:
 
 
 def packs_bytes(nest: Nest, output: Output, columns: Var) -> bool:
-    """Whether results are bytes that lie side by side along `columns`, which a CPU packs from
-    several registers into one."""
+    """Whether results are bytes that lie side by side along `columns`, and the target is a CPU that
+    packs several registers of them into one.
+    """
     buffers = (output.buffer, *(buffer for buffer, _ in output.others))
     is_there = nest.target.packs_bytes and not nest.is_gpu
     return (
