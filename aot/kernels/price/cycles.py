@@ -215,7 +215,9 @@ class _Walk:
         frame.stores += frame.weight * pieces
 
     def _wait(self, stmt: Store) -> None:
-        """The additions that wait for each other, where a sum is stored to what it was of."""
+        """Records how many additions wait for each other, where a sum is stored to the place it was
+        loaded from.
+        """
         near = [e for c in children(stmt.value) for e in (c, *children(c))]
         if not any(isinstance(e, Load) and e.source is stmt.target for e in near):
             return
@@ -330,8 +332,9 @@ class _Walk:
         return span <= 2 * self.target.vector_bytes
 
     def _pieces(self, lanes: Var | None, size: int, step: float | None = 1.0) -> float:
-        """Registers of elements of so many bytes in all lanes, or accesses to what lies so far
-        apart."""
+        """The number of registers for elements of `size` bytes in all lanes, or of accesses if
+        neighbouring lanes' elements lie `step` apart.
+        """
         if lanes is None or step == 0:
             return 1.0
         extent = self.indices.extents[lanes]
@@ -351,7 +354,7 @@ def _operations(e: Expr) -> float:
 
 
 def _what(e: Expr) -> object:
-    """What tells expressions of the same parts apart."""
+    """A key that differs for expressions that have the same operands but compute something else."""
     match e:
         case Const():
             return type(e.value), e.value

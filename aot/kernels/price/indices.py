@@ -1,4 +1,4 @@
-"""What indices and conditions of a kernel are over its loops, as numbers: steps, ends, lanes.
+"""Evaluates a kernel's indices and conditions over its loops as numbers: steps, ends, lanes.
 
 Open extents are taken at given values. Where data decide, the answer is None.
 """

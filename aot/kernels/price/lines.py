@@ -45,7 +45,7 @@ class Stream:
     collides: bool = False
 
     def move(self, by: float, turns: int) -> None:
-        """Adds a loop that moves it by so many bytes a turn."""
+        """Adds a loop of `turns` iterations, each of which moves the accesses by `by` bytes."""
         self.steps.append((by, turns))
         span, self.lines = float(self.memory.dtype.bytes), 1.0
         for step, count in sorted(self.steps):
@@ -73,7 +73,9 @@ class Lines:
         return made
 
     def repeat(self, streams: Sequence[Stream], var: Var) -> None:
-        """What the accesses of a loop's turn touch in all its turns."""
+        """Extends the memory that one iteration of a loop touches to what all its
+        iterations touch.
+        """
         size = self._touched(streams) * CACHE_LINE
         is_near, is_far = size <= self.target.l1_bytes, size > self.target.l2_bytes
         turns = self.indices.extents[var]

@@ -98,7 +98,7 @@ class Access:
 
     @cached_property
     def where(self) -> tuple[tuple[int, bool], ...]:
-        """Where the body is that it stands in."""
+        """The place of the body that the access stands in: the keys of the frames around it."""
         return tuple(frame.key for frame in self.path[:-1])
 
     @cached_property
@@ -315,7 +315,7 @@ class _Rewrite:
 
 
 class Copies(Values):
-    """Values of expressions whose variables may stand for any polynomial."""
+    """The values of expressions, where a variable may stand for any polynomial."""
 
     def stands_for(self, var: Var, p: Polynomial) -> None:
         self._vars[var] = p

@@ -77,7 +77,7 @@ def check_bounds(
 
 
 def _cases(kernel: Kernel, given: Premises) -> Iterator[Premises]:
-    """`given` with each way in which the kernel's switches may stand."""
+    """`given` once for each combination of values that the kernel's switches may have."""
     switches = switches_of(kernel)
     pending = [given]
     while pending:
@@ -139,8 +139,9 @@ def _stored_bounds(kernel: Kernel, given: Premises, first: Walk) -> tuple[Bounds
 
 
 def _numbers(kernel: Kernel, needed: Collection[Memory]) -> Iterator[Dim]:
-    """What is stored to some memories as a number, how often loops store to them, and what integers
-    are compared with."""
+    """The numbers that matter to bounds: those stored to some memories, how often loops store
+    there, and those that integers are compared with.
+    """
     for stmt in walk(kernel.body):
         if isinstance(stmt, Store) and stmt.target in needed:
             yield from _dims(stmt.value)

@@ -45,7 +45,7 @@ Goals = list[Goal]
 
 @dataclass
 class Answer:
-    """What was found of a kernel.
+    """The outcome of a proof about one kernel.
 
     Attributes:
         proved: how many of its loads, results or groups of accesses.
@@ -65,7 +65,7 @@ class Effort(Enum):
 
 
 class Conclusions:
-    """What follows from the facts of a scene, beside inequalities."""
+    """Everything but inequalities that follows from the facts of a scene."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -76,7 +76,7 @@ class Conclusions:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is assumed in it is forgotten behind it."""
+        """A context; facts that are assumed in it are forgotten at its end."""
         mark, literals = self.space.mark(), dict(self.scene.literals)
         try:
             yield
@@ -88,7 +88,9 @@ class Conclusions:
     # What is to be shown
 
     def ways(self, e: Expr, sign: bool) -> list[Goals]:
-        """Goals that are enough for a condition to be true, or false: all of one of these lists."""
+        """Lists of goals, each of which is enough for the condition `e` to be true, or false as
+        `sign` says, once all of the list are proved.
+        """
         match e:
             case Const():
                 return [[]] if bool(e.value) == sign else []
@@ -133,7 +135,7 @@ class Conclusions:
         return [[combined(scaled(apart, factor), constant(by))]]
 
     def all_ways(self, conditions: Sequence[Condition]) -> list[Goals]:
-        """As `ways`, of several conditions together."""
+        """Lists of goals, each of which is enough for all of several conditions together."""
         found: list[Goals] = [[]]
         for e, sign in conditions:
             found = [[*x, *y] for x, y in product(found, self.ways(e, sign))][:MOST_WAYS]

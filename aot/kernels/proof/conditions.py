@@ -1,4 +1,4 @@
-"""What follows from comparisons of integers, and from their types.
+"""The facts that follow from comparisons of integers, and from their types.
 
 Owns facts that hold together, and of which one of several holds. Knows nothing of expressions.
 """
@@ -16,7 +16,7 @@ NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq
 
 @dataclass(frozen=True)
 class Consequences:
-    """What follows where a condition holds.
+    """The facts that follow where a condition holds.
 
     Attributes:
         facts: polynomials that are not negative.
@@ -37,7 +37,7 @@ NOTHING = Consequences()
 
 
 def compared(op: str, apart: Polynomial) -> Consequences:
-    """What follows from `apart op 0`."""
+    """The facts that follow from `apart op 0`."""
     back, one = scaled(apart, -1), constant(-1)
     match op:
         case "ge":

@@ -111,7 +111,9 @@ def _counted(before: Range, stores: list[_Stored]) -> Range | None:
 
 
 def _halved(before: Range, stores: list[_Stored]) -> Range | None:
-    """To each of some elements another one added, which is none of these."""
+    """The range of memory after stores that add to each of some elements another element, none of
+    which is stored to: at most twice the range before. None for other stores.
+    """
     (stored, *others) = stores
     term = _term_of(stored.store)
     is_other = isinstance(term, Load) and term.source is stored.store.target and term.guard is None
@@ -128,7 +130,7 @@ def _halved(before: Range, stores: list[_Stored]) -> Range | None:
 
 
 def _term_of(store: Store) -> Expr | None:
-    """What a store adds to the element that it replaces; None where it does something else."""
+    """The term that a store adds to the element that it replaces; None if it does anything else."""
     value = store.value
     if isinstance(value, Binary) and value.op == "add":
         for old, term in ((value.a, value.b), (value.b, value.a)):

@@ -397,8 +397,9 @@ class _Check(Question):
         earlier: int | None,
         before: Polynomial | None,
     ) -> Iterator[Goals]:
-        """What is to be shown of a witness: that its iteration is one, that the store is made in
-        it, and reaches the element."""
+        """Goals that show a witness: its iteration exists, the store is made in it, and reaches the
+        element.
+        """
         own = self.scene.with_loops(store, shared, made)
         found: list[Polynomial] = []
         for depth, value in made.items():

@@ -60,7 +60,9 @@ class Definitions(Elimination):
         return combined(whole, quotient), remainder
 
     def _by_number(self, p: Polynomial, divisor: int) -> tuple[Polynomial, Polynomial]:
-        """As `quotient`, for coefficients from 0 to below `divisor`."""
+        """(quotient, remainder) of `p` by a number, as `quotient` gives them, where p's
+        coefficients are from 0 to below `divisor`.
+        """
         if divisor == 1:
             return p, {}
         common = gcd(divisor, *(c for m, c in p.items() if m))

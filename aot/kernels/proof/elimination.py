@@ -43,7 +43,7 @@ class Elimination(Facts):
     """Facts, and searches among them."""
 
     def _search(self, goal: Polynomial, steps: int, depth: int = DEPTH) -> bool:
-        """Whether so many steps lead from a goal to what intervals prove."""
+        """Whether at most `steps` steps lead from a goal to one that intervals prove."""
         low = self.low(goal)
         if low is not None and low >= 0:
             return True
@@ -266,7 +266,9 @@ class Elimination(Facts):
         return quotient if room is not None and low > -room else None
 
     def _rounded_bounds(self, number: int, sign: int) -> Iterator[Polynomial]:
-        """As `_rounded`, of the best bound of a numerator that is a number."""
+        """Bounds of a quotient by the best bound of its numerator that is a number, as `_rounded`
+        gives them.
+        """
         for numerator, divisor in self._divisions[number]:
             by = known_value(divisor)
             upwards = scaled(numerator, sign)
@@ -323,8 +325,9 @@ class Elimination(Facts):
 
 
 def _without_term(p: Polynomial, term: Monomial, fact: Polynomial) -> Polynomial | None:
-    """What is not negative where `p` and a fact are not, without one of p's terms; None where the
-    fact's term of it has the same sign."""
+    """A polynomial without the monomial `term` that is not negative where `p` and `fact` are not;
+    None where the term has the same sign in both.
+    """
     factor, by = p[term], fact.get(term)
     if by is None or (by > 0) == (factor > 0):
         return None

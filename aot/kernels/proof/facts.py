@@ -159,7 +159,9 @@ class Facts:
                 self._uses[number].append(fact)
 
     def bound(self, p: Polynomial, fact: Polynomial) -> None:
-        """As `define`, of one fact that may be there already, and narrows the interval of `p`."""
+        """Adds one fact to the variable of `p`, unless it is there already, and narrows p's
+        interval.
+        """
         variable = self.of(p)
         if fact in variable.facts:
             return
@@ -296,7 +298,7 @@ class Facts:
         return True
 
     def assume_one_of(self, ways: tuple[tuple[Polynomial, ...], ...]) -> None:
-        """Adds that the facts of one of these ways hold from here on, until `leave`."""
+        """Adds a disjunction: until `leave`, all the facts of one of `ways` hold."""
         self._disjunctions.append(ways)
 
     def leave(self, mark: tuple[int, int, int]) -> None:
@@ -342,7 +344,9 @@ class Facts:
         self._trail.append(fact)
 
     def _narrow(self, fact: Polynomial) -> Iterator[int]:
-        """Narrows the bounds of variables as a fact says; gives those that changed."""
+        """Narrows the intervals of variables by a fact, and gives the variables whose interval
+        changed.
+        """
         for monomial, coefficient in fact.items():
             if not monomial:
                 continue
@@ -402,8 +406,9 @@ class Facts:
         return found
 
     def _of_common_factor(self, fact: Polynomial) -> list[Polynomial]:
-        """What a fact says of terms that have a common factor: `8*x <= 8*n - 1 - y` that x is below
-        n, where y is not negative. Of one variable that has no factor."""
+        """Facts that follow from terms with a common factor: of `8*x <= 8*n - 1 - y` that x is
+        below n, where y is not negative. Only for a fact with a single variable that has no factor.
+        """
         alone = [m for m, c in fact.items() if m and abs(c) == 1]
         if len(alone) != 1 or len(alone[0]) != 1 or len(fact) < 3:
             return []
@@ -457,7 +462,7 @@ class Facts:
     # Text
 
     def text(self, p: Polynomial) -> str:
-        """`p` for people."""
+        """`p` as text for error messages and reports."""
         parts = []
         for monomial, coefficient in sorted(p.items(), key=lambda item: (-len(item[0]), item[0])):
             factors = [self.variables[n].name for n in monomial]

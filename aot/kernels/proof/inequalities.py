@@ -95,7 +95,9 @@ class Inequalities(Definitions):
         )
 
     def proves_range(self, address: Polynomial, size: Polynomial, count: int) -> bool:
-        """As `proves_inside`, of the address itself."""
+        """Whether `count` elements from `address` on surely lie in `size` elements, by quick means
+        alone.
+        """
         room = combined(combined(size, constant(-count)), address, -1)
         return self._is_quick(address) and self._is_quick(room)
 
@@ -195,7 +197,9 @@ class Inequalities(Definitions):
     def _multipliers(
         self, fact: Polynomial, number: int, monomials: Sequence[Monomial]
     ) -> dict[Monomial, None]:
-        """What makes a fact's terms of a variable ones of `monomials`, and is not negative."""
+        """The monomials that are not negative, and that times a fact's terms of variable `number`
+        give ones of `monomials`.
+        """
         found: dict[Monomial, None] = {ONE: None}
         for term in fact:
             if number in term:

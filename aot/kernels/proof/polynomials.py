@@ -38,7 +38,7 @@ def scaled(p: Polynomial, factor: int) -> Polynomial:
 
 
 def product(p: Polynomial, q: Polynomial) -> Polynomial:
-    """`p * q`."""
+    """The product of two polynomials."""
     if len(p) > len(q):
         p, q = q, p
     if not p:

@@ -131,7 +131,7 @@ class _Check(Question):
         yield from found.values()
 
     def groups(self, accesses: Sequence[Access]) -> list[tuple[Memory, list[Access]]]:
-        """Accesses by their memory, of those that are stored to; one of those that are alike."""
+        """The accesses to each memory that is stored to, one of those that are alike."""
         found: dict[Memory, dict[object, Access]] = {}
         written = {a.memory for a in accesses if a.is_write}
         for access in accesses:
@@ -461,6 +461,8 @@ def _behind(path: Sequence[Frame], is_buffer: bool, *, is_own: bool = False) -> 
 
 
 def _in_front(path: Sequence[Frame], is_buffer: bool, *, is_own: bool = False) -> bool:
-    """As `_behind`, of barriers before an access."""
+    """Whether a barrier surely comes before an access in the bodies that its path goes through;
+    arguments as those of `_behind`.
+    """
     frames = path if is_own else path[1:]
     return any(_has_barrier(f.body[: f.at], is_buffer) for f in frames)

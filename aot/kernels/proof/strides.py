@@ -40,8 +40,9 @@ class Division:
 
 @dataclass(frozen=True)
 class Index:
-    """An index of a layout, and what it must be below; `stride` is how far elements of it and the
-    next one lie apart."""
+    """One index into a layout, and the number it must stay below; `stride` is how far apart its
+    elements and their successors lie.
+    """
 
     value: Polynomial
     extent: Polynomial
@@ -70,7 +71,9 @@ def indices_of(address: Polynomial, size: Polynomial) -> Iterator[list[Index]]:
 
 
 def _by_extents(address: Polynomial, size: Polynomial) -> list[Index]:
-    """As `indices_of`, by strides that are products of extents; none where no such layout is."""
+    """The indices of the element at `address`, as `indices_of` gives them, if its strides are
+    products of extents; empty if there is no such layout.
+    """
     own = variables_of(size)
     parts: dict[Monomial, Polynomial] = {ONE: {}}
     for monomial, coefficient in address.items():

@@ -1,4 +1,4 @@
-"""What expressions of a kernel are, as polynomials over the variables of a proof.
+"""Turns a kernel's expressions into polynomials over the variables of a proof.
 
 Owns the variables of loops, dims and values, and what a condition says of them. An integer is a
 polynomial; what is none, as a value out of memory, is a variable with the interval of its type.
@@ -90,7 +90,9 @@ class Values:
 
     @cached_property
     def _overlapped(self) -> frozenset[Buffer]:
-        """Buffers that the kernel does not store to, but to another that may lie over them."""
+        """The buffers that the kernel itself doesn't store to, but that may share memory with one
+        it does.
+        """
         written = [b for b in self.kernel.buffers if b.is_written]
         read = (b for b in self.kernel.buffers if not b.is_written and b.alignment == 1)
         return frozenset(b for b in read if any(_may_overlap(b, w) for w in written))
@@ -137,7 +139,7 @@ class Values:
         self._vars[var] = self.space.variable(var.name, *ends, data=(True, True))
 
     def _unname(self, var: Var) -> None:
-        """Forgets what a variable was, where its statement stands in the kernel twice."""
+        """Forgets the value of a variable, where its statement stands in the kernel twice."""
         signs = (var, True), (var, False)
         if var in self._lets or var in self._vars or signs[0] in self._let_conditions:
             self._lets.pop(var, None)
@@ -160,7 +162,7 @@ class Values:
         self._held[memory] = places, value
 
     def held(self, memory: Memory) -> Polynomial | None:
-        """What was stored last, if nothing else was since."""
+        """The value last stored to `memory`, if nothing else was stored since."""
         found = self._held.get(memory)
         return None if found is None else found[1]
 
@@ -558,7 +560,7 @@ class Values:
     # Conditions
 
     def condition(self, e: Expr, sign: bool) -> Consequences:
-        """What follows where `e` is true, or where it is false."""
+        """The facts that follow where `e` is true, or false as `sign` says."""
         found = self._conditions.get((e, sign))
         if found is None:
             uses = self.space.local_uses
@@ -592,8 +594,9 @@ class Values:
         return NOTHING
 
     def _of_table(self, table: Scratch, index: Polynomial, sign: bool) -> Consequences:
-        """What follows where an element of a table is true, or false: the disjunction over all its
-        elements. Nothing is known of one that was not stored."""
+        """The facts that follow where an element of a table is true, or false: the disjunction over
+        all its elements. Nothing is known of one that was not stored.
+        """
         values = dict(self._tables[table])
         ways: list[tuple[int, int, Facts]] = []  # first and last index, and what holds there
         for number in range(table.shape[0]):
@@ -640,7 +643,9 @@ def is_long(dim: Dim) -> bool:
 
 
 def _may_overlap(a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers may lie in the same memory: one that is written, and another."""
+    """Whether two buffers may share memory: one of them is written, and both may lie in the same
+    one.
+    """
     free = (BufferClass.ARENA, BufferClass.OUTPUTS)
     if a.class_param is not None or b.class_param is not None:
         return a.class_param is not None or a.binding in free

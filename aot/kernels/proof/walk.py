@@ -76,7 +76,7 @@ class Unproved:
 
 @dataclass
 class Verdict:
-    """What was found of a kernel's accesses.
+    """The outcome of the proofs of a kernel's accesses.
 
     Attributes:
         proved: how many ends of accesses were proved, by how.
@@ -90,8 +90,9 @@ class Verdict:
 
 
 class Effort(Enum):
-    """What a walk does at accesses: nothing; what is quick, to end at the first that it does not
-    prove; all that it can."""
+    """How much a walk proves at accesses: nothing; what is quick, until the first failure; all it
+    can.
+    """
 
     NONE = "none"
     BRIEF = "brief"
@@ -104,7 +105,7 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Premises:
-    """What a kernel is proved with.
+    """The assumptions that a kernel is proved with.
 
     Attributes:
         known: bounds of symbols; others are not negative.
@@ -299,7 +300,7 @@ class Walk:
             self.values.written(memory)
 
     def stored_by(self, body: tuple[Stmt, ...]) -> dict[Memory, None]:
-        """As `stored_in`; found once for each body."""
+        """The memories that a body stores to, as `stored_in` finds them, remembered by body."""
         found = self._stored.get(id(body))
         if found is None:
             found = {}
@@ -403,7 +404,7 @@ class Walk:
         return is_most and (True, dims.add(dim, -1)) in self.bounds[region]
 
     def kept(self, bound: Bound, value: Polynomial) -> Polynomial:
-        """What is not negative where a value keeps a bound."""
+        """The polynomial that is not negative if `value` keeps the bound."""
         is_most, dim = bound
         return scaled(combined(value, self.values.dim(dim), -1), -1 if is_most else 1)
 
@@ -483,9 +484,10 @@ class Walk:
     def tables(
         self, body: tuple[Stmt, ...]
     ) -> dict[int, tuple[Scratch, tuple[tuple[int, Expr], ...]]]:
-        """Tables of conditions: scratch whose elements a body stores once each, at constant
-        indices; all of them, or nothing else does. Gives the scratch and these elements by the
-        position of the last store."""
+        """The tables of conditions in a body, by the position of their last store: the scratch, and
+        its elements by constant index. A table is scratch whose elements the body stores once each,
+        at constant indices; all of them, or nothing else stores them.
+        """
         places: dict[Scratch, dict[int, Expr]] = {}
         last: dict[Scratch, int] = {}
         for at, stmt in enumerate(body):

@@ -50,8 +50,9 @@ Solution = dict[int, Polynomial]
 
 
 def plain(space: Comparisons, p: Polynomial) -> Polynomial:
-    """`p` with remainders written as what is divided less the quotient's multiple: where an index
-    was taken apart and put together again, quotients go."""
+    """`p` with each remainder replaced by the dividend less the quotient's multiple: where an index
+    was taken apart and put together again, quotients cancel.
+    """
     for division in space.divisions():
         ((remainder,),) = division.remainder
         if remainder in variables_of(p):
