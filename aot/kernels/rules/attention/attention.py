@@ -83,8 +83,9 @@ class _OnCpu(Elements):
         return nest.grid([*self.axes, block], one, 1 << 30)
 
     def _stage_fewer_keys(self) -> None:
-        """Without vectors a tile has fewer keys where those that are staged, and their values,
-        would take what the target's scratch is beside a query."""
+        """Gives a tile fewer keys, on targets without vectors, if the staged keys and their values
+        would take the scratch that is left beside a query.
+        """
         each = self.depth * self._stages_keys() + self.width * self._stages_values()
         columns, left = self.plan.columns, self.nest.target.scratch_bytes // 2
         while self.nest.lanes == 1 and self.keys > columns and 4 * self.keys * each > left:
@@ -134,7 +135,9 @@ class _OnCpu(Elements):
 
     @property
     def is_direct(self) -> bool:
-        """Whether mixed values go from registers to the result."""
+        """Whether mixed values are stored from registers to the result, without scratch
+        in between.
+        """
         return self.is_one_tile and self.width % self.lanes == 0
 
     def _block(self, values: Values, first: Expr) -> list[Stmt]:
@@ -182,7 +185,9 @@ class _OnCpu(Elements):
         )
 
     def _turn_queries(self, values: Values, first: Expr) -> list[Stmt]:
-        """Queries as columns, in registers those whose elements lie side by side."""
+        """Statements that transpose queries to columns; in registers those whose elements lie side
+        by side.
+        """
         nest, rows, lanes = self.nest, self.plan.rows, self.lanes
 
         def turn(r: Expr) -> list[Stmt]:
@@ -338,7 +343,9 @@ class _OnCpu(Elements):
         return stmts + nest.unrolled(columns, give, "j")
 
     def _online_softmax(self) -> list[Stmt]:
-        """From scores to weights; what is there already is scaled down later by `shrink`."""
+        """Statements that turn scores into softmax weights; earlier sums are scaled down later by
+        `shrink`.
+        """
         nest, best = self.nest, self.best
         total = self.scratch("sum", self.vectors, self.lanes, space=Space.REGISTER)
 

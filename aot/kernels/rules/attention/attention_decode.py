@@ -163,7 +163,9 @@ class DecodeAttention:
         return stmts + each(finish)
 
     def _products_abreast(self, values: Values, start: Expr) -> list[Stmt]:
-        """The query's products with all keys of a tile, whose elements lie side by side."""
+        """The query's products with all keys of a tile, where neighbouring keys' elements lie side
+        by side.
+        """
         el, nest = self.elements, self.nest
         lanes = self._lanes(self.keys)
 
@@ -232,7 +234,9 @@ class DecodeAttention:
         return stmts + nest.serial(left, lambda n: body(first, expr.add(done, n)), "t")
 
     def _scores(self, values: Values, row: Expr, start: Expr) -> list[Stmt]:
-        """From products to scores, and the largest of them and of those before."""
+        """Statements that turn products into scores, and find the largest of them and of those
+        before.
+        """
         el, nest = self.elements, self.nest
         best = el.scratch("few_best", self._key_lanes, space=Space.REGISTER)
 

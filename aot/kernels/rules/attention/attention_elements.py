@@ -1,4 +1,4 @@
-"""What the kernels of attention read and write: elements of the operands, scores, the result.
+"""The elements that attention kernels load and store: of the operands, the scores and the result.
 
 Owns how the ops around an attention become part of its expressions: transposes and masks of the
 loads, epilogues and transposes of the stores. Chooses no loops.
@@ -160,7 +160,7 @@ class Elements(ABC):
         return self._split(parts, {**values, self.key: at, self.d: d})
 
     def split_value(self, values: Values, key: Expr, e: Expr) -> tuple[Expr, Expr | None]:
-        """As `split_key`, of a value."""
+        """A value's element as (factor, other factor), as `split_key` gives those of a key."""
         parts = _factored(self._v, self.e)
         return self._split(parts, {**values, self.key: self._there(key), self.e: e})
 
@@ -175,21 +175,28 @@ class Elements(ABC):
         return expr.substitute(padded, {**values, self.key: self._there(key), self.e: e})
 
     def has_whole_queries(self) -> bool:
-        """Whether a query's elements lie side by side, and nothing else is read for one."""
+        """Whether a query's elements lie side by side in memory, and nothing else is
+        read for one.
+        """
         return _is_contiguous(self._q, self.d)
 
     def has_whole_keys(self) -> bool:
-        """Whether vectors along a key's depth can be read where they lie."""
+        """Whether a key's elements lie side by side in memory, so that they can be loaded as
+        vectors.
+        """
         return _is_contiguous(self._k, self.d)
 
     def has_keys_abreast(self) -> bool:
-        """Whether elements of neighbouring keys lie side by side, of which all tiles have as many,
-        or one has all."""
+        """Whether the same elements of neighbouring keys lie side by side in memory, and all tiles
+        have as many keys, or one tile has all.
+        """
         is_one = isinstance(self.all_keys, int) and self.all_keys <= self.keys
         return (is_one or self._has_whole_tiles) and _is_contiguous(self._k, self.key)
 
     def has_whole_values(self) -> bool:
-        """As `has_whole_keys`, of values."""
+        """Whether a value's elements lie side by side in memory, so that they can be loaded as
+        vectors.
+        """
         return _is_contiguous(self._v, self.e)
 
     def has_plain_keys(self) -> bool:
@@ -197,7 +204,7 @@ class Elements(ABC):
         return isinstance(self._k, Load)
 
     def has_plain_values(self) -> bool:
-        """As `has_plain_keys`, of values."""
+        """Whether values are plain loads, with nothing computed of them."""
         return isinstance(self._v, Load)
 
     def _there(self, key: Expr) -> Expr:
@@ -213,14 +220,18 @@ class Elements(ABC):
         return expr.binary("min", row, expr.index(dims.add(self.queries, -1)))
 
     def has_row(self, row: Expr, count: int, body: Sequence[Stmt]) -> list[Stmt]:
-        """`body` where there is such a query."""
+        """`body` under the condition that query `row` exists; without the condition if the number
+        of queries is a multiple of `count`.
+        """
         if dims.modulo(self.queries, count) == 0:
             return list(body)
         return [If(expr.binary("lt", row, expr.index(self.queries)), tuple(body))]
 
     @property
     def has_plain_scores(self) -> bool:
-        """Whether a score is the scaled product, wherever it stands."""
+        """Whether scores are the scaled products alone, at all positions: without bias, mask,
+        offset or cap.
+        """
         rest = (self._bias, self._keep, self.call.attrs["offset"])
         is_capped = self.call.float("softcap") != 0
         return self._has_whole_tiles and not is_capped and all(x is None for x in rest)
@@ -268,7 +279,9 @@ class Elements(ABC):
         return list(body) if last is None else [If(expr.binary("le", key, last), tuple(body))]
 
     def share(self, total: Expr) -> Expr:
-        """What a mix of weights that sum to `total` is multiplied by; 0 if there is no weight."""
+        """The factor that normalises a mix of values whose weights sum to `total`; 0 if there is no
+        weight.
+        """
         zero, one = self.const(0), self.const(1)
         inverse = expr.binary("div", one, total)
         return expr.select(expr.binary("eq", total, zero), zero, inverse)
@@ -304,7 +317,7 @@ class Elements(ABC):
 
 
 def load(source: Scratch, *indices: Expr) -> Load:
-    """An element of scratch."""
+    """The load of one element of scratch."""
     return Load(source, indices, source.dtype)
 
 
@@ -315,7 +328,9 @@ def _is_contiguous(e: Expr, var: Var) -> bool:
 
 
 def _factored(e: Expr, var: Var) -> tuple[Expr, Expr | None]:
-    """`e` as a product whose second factor is without `var`, such as a row's scale; None is 1."""
+    """(factor, other factor) of `e` such that the second is without `var`, as a row's scale; None
+    stands for 1.
+    """
     if isinstance(e, Binary) and e.op == "mul":
         for factor, rest in ((e.a, e.b), (e.b, e.a)):
             if var not in expr.free_vars(factor):

@@ -122,7 +122,7 @@ class OnGpu(Elements):
         return expr.add(expr.mul(i, expr.index(self.peers)), p)
 
     def _peaks_of(self, r: Expr) -> Expr:
-        """Where the lanes of row `r` begin."""
+        """The index at which the lanes of row `r` begin."""
         return expr.mul(r, expr.index(self.peers))
 
     # a block
@@ -151,11 +151,11 @@ class OnGpu(Elements):
         return stmts + nest.serial(steps, one, "i")
 
     def _tiles(self) -> Dim:
-        """Steps of a row."""
+        """The number of steps in which a row's lanes go through all keys."""
         return dims.ceil_divide(self.all_keys, dims.multiply(self.splits, self.keys))
 
     def _tile(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """The next keys of each row."""
+        """Statements that add the next tile of keys to the sums of each row."""
         outer: list[Stmt] = []
         size = expr.index(dims.multiply(self.splits, self.keys))
         tile = self.nest.let(expr.mul(number, size), outer, "tile")

@@ -17,8 +17,9 @@ from aot.kernels.rules.elementwise.neighbours_gpu import Neighbours
 
 
 def schedule_neighbours(work: Work) -> Build | None:
-    """Four neighbours a lane of a GPU, which are loaded and stored together; None where they lie
-    apart."""
+    """Loops in which each lane of a GPU has four neighbours, loaded and stored together; None where
+    they lie apart.
+    """
     output = work.elements.output
     together = Neighbours.of(work.nest, output, output.axes)
     if together is None:

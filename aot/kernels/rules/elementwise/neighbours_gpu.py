@@ -56,7 +56,7 @@ class Neighbours:
     def stores(
         self, values: Values, done: Callable[[Expr], dict[Expr, Expr]] = lambda _: {}
     ) -> list[Stmt]:
-        """The stores of a group; `done` has what stands for reductions of a member."""
+        """The stores of a group of neighbours; `done` gives the values of a member's reductions."""
         return self._each(lambda u: self.output.stores(self.nest, self._at(values, u), done(u).get))
 
     def reduced(self, values: Values, reduce: Reduce, lane: Expr) -> list[Stmt]:

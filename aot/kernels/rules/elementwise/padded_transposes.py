@@ -24,8 +24,10 @@ from aot.kernels.rules.elementwise.transposes import Blocks, blocks_of
 
 
 def schedule_padded_transpose(work: Work) -> Build | None:
-    """Loops over blocks, and over rows of vectors where conditions leave nothing to transpose; None
-    where nothing is asked of the axes before the innermost, or something is of that one."""
+    """Loops over the segments of a padded result, within which no guard changes, by transposed
+    blocks or by rows of vectors; None unless guards cut some axis into segments, and not the
+    innermost.
+    """
     if not work.elements.has_vectors:
         return None
     output = work.elements.in_vectors
@@ -55,9 +57,11 @@ def _segments(ends: Sequence[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class _Padded:
-    """Attributes:
-    blocks: of the whole result, as in the largest segment.
-    ends: where the segments of each axis end.
+    """A transpose of a padded operand, cut into segments within which no guard changes.
+
+    Attributes:
+        blocks: of the whole result, as in the largest segment.
+        ends: where the segments of each axis end.
     """
 
     nest: Nest
@@ -93,7 +97,7 @@ class _Padded:
         return nest.grid(outer, body, self.blocks.inner.count * size)
 
     def _segment(self, row: int) -> tuple[int, int]:
-        """That of the rows which a row is in."""
+        """(first, end) of the segment of rows that a row is in."""
         found = _segments(self.ends[self.blocks.rows])
         return next((first, end) for first, end in found if first <= row < end)
 
@@ -122,7 +126,7 @@ def _is_far(load: expr.Load, rows: Axis) -> bool:
 
 
 def _runs(first: int, end: int, size: int) -> list[tuple[int, int, int]]:
-    """A segment in pieces of so many rows: first row, rows of a piece, how many pieces."""
+    """(first row, rows of a piece, number of pieces) of the runs into which a segment is cut."""
     count, left = divmod(end - first, size)
     whole = [(first, size, count)] if count else []
     return whole + ([(first + count * size, left, 1)] if left else [])
@@ -133,8 +137,9 @@ def _by_number(
     runs: Sequence[tuple[int, int, int]],
     body: Callable[[int, int, int], list[Stmt]],
 ) -> list[Stmt]:
-    """`body(first row, rows of a piece, number of the first piece)` of the run that piece `number`
-    is in."""
+    """Statements that find the run in which piece `number` is, and build its `body` with (first
+    row, rows of a piece, number of the first piece).
+    """
 
     def between(runs: Sequence[tuple[int, int, int]], begin: int) -> list[Stmt]:
         if len(runs) == 1:

@@ -31,8 +31,9 @@ RUN_BYTES = 512
 
 
 def schedule_transpose(work: Work) -> Build | None:
-    """Loops over blocks of the innermost axis and of one along which operands have their
-    neighbours; None where there is no such axis."""
+    """Loops over blocks of the innermost axis and of one along which operands have their neighbours
+    in memory; None where there is no such axis.
+    """
     if not work.elements.has_vectors:
         return None
     found = blocks_of(work, work.elements.in_vectors)
@@ -140,7 +141,7 @@ class Blocks:
         return self.height * (1 if self._shares_sets(BLOCK * self.height) else BLOCK)
 
     def _shares_sets(self, rows: int) -> bool:
-        """Whether lines of so many rows are too many for the cache's sets that they are in."""
+        """Whether `rows` rows fall into so few sets of the cache that these cannot hold them."""
         step = self._row_bytes()
         if step is None or step % LINE:
             return False

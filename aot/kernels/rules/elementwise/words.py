@@ -29,8 +29,9 @@ def _cut(output: Output) -> tuple[int, int] | None:
 
 
 def schedule_groups(work: Work) -> Build | None:
-    """Loops around the groups of an axis whose last group is not whole, and has loops by itself;
-    None where the address takes no such axis apart."""
+    """Loops around the groups of an axis whose last group is not whole and has loops of its own;
+    None where the address splits no axis like that.
+    """
     nest, output = work.nest, work.elements.output
     found = _cut(output) if work.elements.has_vectors else None
     if found is None:

@@ -27,7 +27,7 @@ _SIGN, _LEAST, _GREATEST = 31, -(1 << 31), (1 << 31) - 1
 
 
 class ManyBest:
-    """`top_k` of many elements: narrows a line down to candidates by vectors, and ranks these.
+    """`top_k` with a large k: narrows a line down to candidates by vectors, and ranks these.
 
     Attributes:
         keys: the line's elements as integers that compare in the result's order, greatest first,
@@ -148,7 +148,9 @@ class ManyBest:
     # The best, in their order
 
     def _chosen(self) -> list[Stmt]:
-        """Keys and places of the best: of those that equal the bound, the first ones."""
+        """Statements that collect the keys and places of the best: all above the bound, then the
+        first of those that equal it.
+        """
         nest, scratch, zero = self.nest, self.nest.builder.scratch, expr.index(0)
         taken = scratch("taken", DType.I32, (1,))
         equal = scratch("equal", DType.I32, (1,))
@@ -209,7 +211,9 @@ class ManyBest:
     def _placed(
         self, at: Sequence[Expr], keys: Scratch, count: int, origin: Callable[[Expr], Expr]
     ) -> list[Stmt]:
-        """Stores each of `count` keys' elements behind those that come before it."""
+        """Statements that rank `count` keys by counting those that come before each, and store them
+        there.
+        """
         nest, lanes = self.nest, self.lanes
         scratch = nest.builder.scratch
         whole = -(-count // lanes)

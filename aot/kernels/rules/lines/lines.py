@@ -1,4 +1,4 @@
-"""Kernels in which one lane goes along a whole line of elements, in order; scans are such.
+"""Kernels in which one lane walks along a whole line of elements, in order, as scans do.
 
 Owns how lines are spread over lanes and the grid. Lines never touch each other's elements, so that
 any number of them may run side by side, on a CPU's vector lanes and a GPU's invocations alike.
@@ -32,7 +32,7 @@ At = Callable[[Sequence[Expr]], tuple[Expr, Expr]]
 
 
 class Lines:
-    """What the kernels of one op share.
+    """The operand, results and lanes that the kernels of one op along lines share.
 
     Attributes:
         results: the buffer of each of the op's results; None where nothing reads it.
@@ -76,7 +76,7 @@ class Lines:
         guard: Expr | None = None,
         other: Expr | None = None,
     ) -> Expr:
-        """What the lane itself stored in a result before."""
+        """An element of a result that the lane itself stored before."""
         buffer, dtype = self.result(number), self.op.results[number].type.dtype
         if buffer.dtype is not dtype:
             raise InternalError(f"{self.op} reads result {number} back, which is rounded")

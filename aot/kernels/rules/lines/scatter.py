@@ -35,7 +35,7 @@ COLUMNS = 256
 
 
 def schedule_scatter(work: OpWork) -> Loops:
-    """Operands data, positions, updates."""
+    """The loops of a scatter, whose operands are data, positions and updates."""
     lines = Lines(work)
     if "axis" in lines.op.attrs:
         return _along_axis(lines) if lines.nest.is_gpu else _along_axis_one_by_one(lines)

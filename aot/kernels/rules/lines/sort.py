@@ -142,7 +142,9 @@ class _TopK:
         return [*stmts, If(is_better, (*held, *self.sink(at, zero, expr.index(self.count))))]
 
     def take_worst(self, at: Sequence[Expr], end: Expr) -> list[Stmt]:
-        """The root goes behind the heap, whose last element looks for a place in the rest."""
+        """Statements that move the heap's root behind the heap, and sink its last element from the
+        root.
+        """
         zero = expr.index(0)
         return [*self.hold(at, end), *self.move(at, end, zero), *self.sink(at, zero, end)]
 
@@ -159,7 +161,7 @@ class _TopK:
         return self.lines.load(0, self.place(at, position))
 
     def position(self, at: Sequence[Expr], p: Expr) -> Expr:
-        """Where in x the element in place p was; 0 where positions aren't kept."""
+        """The position in x of the element at place p; 0 where positions aren't kept."""
         if POSITIONS in self.wanted:
             return self.lines.read_back(POSITIONS, self.place(at, p))
         return expr.const(0, self.position_dtype)
@@ -359,7 +361,7 @@ class _FewAcross(_FewBest):
         return isinstance(rows[0].extent, int) and rows[0].extent >= self.width
 
     def _outer(self) -> list[Axis]:
-        """The axes across lines."""
+        """The axes of the operand other than the sorted one, with more than one element."""
         return [
             Axis(Var(f"i{d}"), n) for d, n in enumerate(self.x.dims) if d != self.axis and n != 1
         ]

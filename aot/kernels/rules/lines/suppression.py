@@ -126,7 +126,7 @@ class _Suppression:
         return Store(scratch, (_ZERO,), value)
 
     def given(self, number: int, indices: Sequence[Expr], value: Expr) -> list[Store]:
-        """What stores an element of a result, unless nothing reads that."""
+        """The store of an element of a result; none where nothing reads that result."""
         if self.lines.results[number] is None:
             return []
         return [self.lines.store(number, indices, value)]
@@ -135,11 +135,11 @@ class _Suppression:
         return expr.cast(value, self.lines.op.results[COUNTS].type.dtype)
 
     def candidate(self, place: Expr) -> Expr:
-        """What stands in a place of the heap."""
+        """The number of the candidate box at a place of the heap."""
         return expr.cast(self.lines.read_back(HEAP, [*self.rowed, place]), INDEX)
 
     def score_at(self, place: Expr) -> Expr:
-        """The score of what stands there."""
+        """The score of the candidate box at a place of the heap."""
         return self.lines.read_back(HEAP_SCORES, [*self.rowed, place])
 
     def put(self, place: Expr, candidate: Expr, score: Expr) -> list[Stmt]:
@@ -360,7 +360,9 @@ class _Suppression:
         return [*sides, named(area, "area")]
 
     def compare(self, box: Sequence[Expr]) -> list[Stmt]:
-        """Finds out whether a box overlaps one that is chosen, some vectors of those at a time."""
+        """Statements that find whether a box overlaps a chosen one, several vectors of those at a
+        time.
+        """
         none, width = expr.const(0, DType.I32), self.width
         stmts: list[Stmt] = [self.set(self.is_out, none)]
         count = let(self.lines, self.read(self.taken), stmts, "chosen")
@@ -394,7 +396,7 @@ class _Suppression:
         return stmts + self.nest.serial(dims.ceil_divide(self.limit, ROOM), vectors, "block")
 
     def met(self, box: Sequence[Expr], k: Expr, count: Expr, overlap: Expr) -> Expr:
-        """1 where box `k` of those chosen is there and shares too much with `box`, else 0."""
+        """1 if chosen box `k` exists and overlaps `box` by more than the limit, else 0."""
         zero = expr.const(0.0, F32)
         other = [
             self.lines.read_back(KEPT, [*self.rowed, expr.index(d), k]) for d in range(CORNERS)
