@@ -1,4 +1,4 @@
-"""Weights that tiles ask for while they multiply by others.
+"""Prefetches the weights of later tiles while a tile multiplies by its own.
 
 Where many rows pass the weights of some tiles of columns before those of the next ones, each pass
 asks for a part of the next ones, so that these are in the second level of cache when their turn
@@ -38,14 +38,16 @@ class Ahead:
     axes: tuple[Axis, ...]
 
     def number(self, values: Values) -> Expr:
-        """Which pass it is."""
+        """The number of the pass over the rows."""
         number = expr.index(0)
         for axis in self.axes:
             number = expr.add(expr.mul(number, expr.index(axis.extent)), values[axis.var])
         return number
 
     def lines_of(self, weight_bytes: int) -> Dim:
-        """How many lines a tile asks for with each `weight_bytes` of its own."""
+        """The number of cache lines that a tile prefetches for each `weight_bytes` of its own
+        weights.
+        """
         lines = -(-weight_bytes // CACHE_LINE)
         if isinstance(self.passes, int):
             return -(-lines // self.passes)
@@ -54,7 +56,7 @@ class Ahead:
     def asking(
         self, nest: Nest, here: Load, piece_bytes: int, pieces: Dim, values: Values
     ) -> Callable[[Expr], list[Stmt]]:
-        """What asks for some lines before piece `n` of a tile's sum, given `n`.
+        """A function that gives the prefetches before piece `n` of a tile's sum.
 
         Args:
             here: the tile's first weight.
@@ -82,7 +84,7 @@ class Ahead:
 
 
 class AskingTile(Placed):
-    """A register tile of packed floats that asks for weights ahead.
+    """A register tile of packed floats that prefetches weights of later tiles.
 
     Attributes:
         ahead: which.
@@ -94,7 +96,9 @@ class AskingTile(Placed):
 
     @staticmethod
     def fits(roles: ContractionAxes) -> bool:
-        """Whether a sum's terms can be told apart into pieces, before which tiles ask."""
+        """Whether a sum's terms divide into whole pieces, before each of which a tile
+        can prefetch.
+        """
         extents = [n for _, n in roles.reduce.axes if n != 1]
         return len(extents) == 1 and dims.modulo(extents[0], ASKING_FLOATS) == 0
 

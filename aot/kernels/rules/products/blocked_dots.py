@@ -50,7 +50,7 @@ class WordForm:
 
     @staticmethod
     def of(bits: int, target: Target) -> WordForm:
-        """The form for codes of so many bits."""
+        """The form of words for codes of `bits` bits."""
         if bits < 8 and target.sums_codes:
             return WordForm(I8, U7X4)
         if bits == 8 and target.sums_bytes(I8, DType.U8):
@@ -94,7 +94,7 @@ class QuantisedRows:
 
     @staticmethod
     def of(roles: ContractionAxes) -> QuantisedRows | None:
-        """What the left side is made of; None where it isn't of that form."""
+        """The quantised rows that the left side consists of; None where it has another form."""
         left, ((term, _),) = roles.left, roles.reduce.axes
         if not isinstance(left, Binary) or left.op != "mul" or not isinstance(left.a, Cast):
             return None
@@ -111,7 +111,7 @@ class QuantisedRows:
 
 
 class DotBlockTiles(BlockedTiles):
-    """The loops of such a product on a CPU."""
+    """The loops, on a CPU, of a product by weights in blocks that uses dot products of words."""
 
     def __init__(
         self,
@@ -191,8 +191,9 @@ class DotBlockTiles(BlockedTiles):
 
     @property
     def sum_factor(self) -> int:
-        """What sums of blocks are multiplied by once: the zero point of all, negated, where only it
-        asks for them."""
+        """The factor by which sums of blocks are multiplied once: the negated zero point that all
+        share, if nothing else needs those sums.
+        """
         zeros = self.weights.zeros
         if self.weights.minimums is not None:
             return 1
@@ -265,7 +266,7 @@ def _row_bytes(blocks: Blocks, form: WordForm) -> int:
 
 
 class DotBlocks(PlacedBlocks):
-    """A register tile of such a product at its place."""
+    """A register tile, at its place, of dot products by weights in blocks."""
 
     def __init__(
         self,
@@ -295,7 +296,7 @@ class DotBlocks(PlacedBlocks):
         self.minimums = builder.scratch("minimums", F32, vectors)
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """The products of a block, of which `terms` are there."""
+        """Statements that add the products of a block, `terms` of which exist."""
         nest, blocks = self.nest, self.weights.blocks
         zero = expr.const(0, I32)
         stmts: list[Stmt] = []
@@ -337,7 +338,9 @@ class DotBlocks(PlacedBlocks):
         return stmts + self._each_row(joined)
 
     def _word(self, word: Expr) -> list[Stmt]:
-        """The products of a word of each column: `word` counts those of all blocks before, too."""
+        """Statements that add the products of a word of each column; `word` is numbered over all
+        blocks.
+        """
         weights, codes = self.weights, self.codes
         per = weights.blocks.per_word
         begin = expr.mul(word, expr.index(per))
@@ -430,14 +433,15 @@ class DotBlocks(PlacedBlocks):
         return not isinstance(self.weights.zeros, int)
 
     def _block_total(self, r: Expr, block: Expr, into: list[Stmt]) -> Expr | None:
-        """The sum of a block of row r, if it is asked for."""
+        """The sum of a block of row r; None where nothing needs it."""
         if self.block_sums is None:
             return None
         return self.nest.let(Load(self.block_sums, (r, block), F32), into, "total")
 
     def _less(self, total: Expr | None, into: list[Stmt]) -> Expr | None:
-        """What the zero point adds to a block's sum, negated; where each block has one, without
-        it."""
+        """A block's sum times the negated zero point; the sum itself where `sum_factor` has that
+        factor, None where there is nothing to add.
+        """
         zeros = self.weights.zeros
         if total is None or self.weights.minimums is None:
             return total

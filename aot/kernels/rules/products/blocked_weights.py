@@ -35,7 +35,7 @@ PIECE = 256  # terms that are decoded at a time
 
 
 class BlockedTiles:
-    """The loops of such a product on a CPU."""
+    """The loops, on a CPU, of a product whose weights are stored in blocks."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class PlacedBlocks(Placed, ABC):
 
     @abstractmethod
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """The sums of a block, of which `terms` are there."""
+        """Statements that add the sums of a block, `terms` terms of which exist."""
 
 
 class _PlacedRow(PlacedBlocks):
@@ -195,7 +195,9 @@ class _PlacedRow(PlacedBlocks):
         self.lefts = tile.lefts
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """The sums of a block, of which `terms` are there, times its scales."""
+        """Statements that add the sums of a block, `terms` terms of which exist, times
+        its scales.
+        """
         nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
         begin = expr.mul(block, expr.index(blocks.block))
         word = expr.mul(block, expr.index(blocks.words_per_block))

@@ -36,7 +36,9 @@ SUMS = 16
 
 
 def schedule_byte_planes(work: Work) -> Build | None:
-    """The loops of such a convolution; None where it is none, or its target has no instruction."""
+    """The loops of a convolution of bytes that lie in planes; None for any other, or if the target
+    has no instruction for it.
+    """
     if work.is_long or work.product is None:
         return None
     (output, roles), nest, panel = work.product, work.nest, work.panel
@@ -71,7 +73,7 @@ class _Planes(StagedRows):
     """Words of some places in scratch, as rows: `[place][plane]`."""
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
-        """Brings the places from `first` on into scratch, all of which are there."""
+        """Statements that stage a tile's places in scratch, from `first` on, all of which exist."""
         nest = self.nest
 
         def group(g: Expr) -> list[Stmt]:
@@ -130,7 +132,7 @@ class _Words(_Planes):
 
 @dataclass
 class _Loops(ABC):
-    """The loops over places; what is done with those in scratch is others' affair."""
+    """The loops over places of the image, which are staged in scratch; subclasses multiply them."""
 
     nest: Nest
     output: Output
@@ -182,7 +184,7 @@ class _Loops(ABC):
 
 
 class _AlongColumns(_Loops):
-    """Results whose columns lie side by side: tiles of dot products."""
+    """Loops for results whose columns lie side by side: tiles of dot products."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +203,7 @@ class _AlongColumns(_Loops):
         return filled + self._tiles(values, first, shape, rows)
 
     def _tiles(self, values: Values, first: Expr, shape: Shape, rows: int) -> list[Stmt]:
-        """The tiles of so many rows."""
+        """Statements for the tiles of `rows` rows."""
         nest, height = self.nest, expr.index(shape.rows)
         columns = self.roles.columns.extent
         assert isinstance(columns, int)
@@ -219,7 +221,7 @@ class _AlongColumns(_Loops):
 
 
 class _AlongPlaces(_Loops):
-    """Results that lie in planes: lanes go along their places."""
+    """Loops for results that lie in planes: lanes go along their places."""
 
     def __init__(
         self, nest: Nest, output: Output, roles: ContractionAxes, panel: int, axes: DotAxes

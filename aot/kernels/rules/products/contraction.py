@@ -305,9 +305,10 @@ class ContractionTiles:
         return Pieces.of(self.nest, roles, self.columns) if rows > self.rows else None
 
     def _near(self, tiles: Dim, passes: Dim) -> Dim:
-        """How many tiles of columns all rows, which are `passes`, come to before the next ones: as
-        many as half of the second-level cache holds weights of, so that these come from memory
-        once."""
+        """The number of column tiles that all rows, `passes` of them, run through before the next
+        ones: those whose weights fill half of the L2 cache, so that weights are read from memory
+        once.
+        """
         # beside the next ones, where tiles ask for these
         cache = self.nest.target.l2_bytes // (4 if self._asks else 2)
         sums = dims.product([n for _, n in self.roles.reduce.axes])
@@ -325,8 +326,10 @@ class ContractionTiles:
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
-        """Has tiles ask for the weights behind those of the tiles that all rows come to: the next
-        of them, and at the end what the next kernel reads, which is stored there."""
+        """Makes tiles prefetch the weights that follow those of the tiles that all rows run
+        through: those of the next tiles, and at the end those of the next kernel, which are stored
+        there.
+        """
         roles, staged = self.roles, self.staged
         in_weight = expr.free_vars(roles.weight)
         if not self._asks or any(a.var in in_weight for a in axes):
@@ -345,7 +348,7 @@ class ContractionTiles:
 
     @property
     def _asks(self) -> bool:
-        """Whether tiles may ask for weights while they multiply by others."""
+        """Whether tiles may prefetch weights while they multiply by others."""
         staged, nest, roles = self.staged, self.nest, self.roles
         if nest.is_gpu or nest.lanes == 1 or not roles.is_packed:
             return False
@@ -465,8 +468,9 @@ class ContractionTiles:
 
     @property
     def _has_rows_together(self) -> bool:
-        """Whether the scalars of neighbouring rows, or what lies under their windows, are loaded a
-        vector at a time."""
+        """Whether the scalars of neighbouring rows, or the elements under their windows, are loaded
+        a vector at a time.
+        """
         roles, nest = self.roles, self.nest
         if roles.rows is None:
             return False

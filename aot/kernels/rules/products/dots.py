@@ -45,7 +45,7 @@ _BOUNDS = ("lt", "le", "gt", "ge")
 
 @dataclass(frozen=True)
 class DotAxes:
-    """What a sum of dot products runs over.
+    """The axes, dtypes and places over which a sum of dot products runs.
 
     Attributes:
         taps: the axes of the sum but the last one, outermost first.
@@ -158,7 +158,9 @@ def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
 def _step_of_groups(
     roles: ContractionAxes, grouped: Axis, taps: Sequence[Axis], panel: int
 ) -> Dim | None:
-    """How far apart groups lie that follow each other along an axis, and behind it along taps."""
+    """How far apart in memory the weights' groups are that follow each other along an axis, and
+    then along taps; None where that is no constant.
+    """
     terms = word_terms(roles.weight.dtype)
     if roles.is_packed:
         return panel * terms
@@ -269,11 +271,13 @@ class StagedRows:
         return is_by_lane and holds_row_vectors(self.nest, rows, columns)
 
     def parts(self, part: int) -> tuple[int, int]:
-        """The bytes of a group that such a half holds."""
+        """The byte numbers, within a group, that a half of it holds."""
         return _SPLIT[part] if self.axes.is_split else (2 * part, 2 * part + 1)
 
     def _taps(self, taps: list[Axis], here: Values, r: Expr, at: Expr) -> list[Stmt]:
-        """What the row has for all of `taps`, from place `at` on, counted in taps."""
+        """Statements that stage the row's elements for all of `taps`, from place `at` on, counted
+        in taps.
+        """
         if not taps:
             return self._channels(here, r, self._start(at))
         axis, *others = taps
@@ -298,7 +302,7 @@ class StagedRows:
         return [If(is_there, tuple(whole), tuple(each))]
 
     def _start(self, tap: Expr) -> Expr:
-        """Where a tap begins in a row."""
+        """The index at which a tap begins in a staged row."""
         return expr.mul(tap, expr.index(self.axes.width))
 
     def _narrow_load(self) -> Load:
@@ -387,7 +391,7 @@ class DotTile(Placed):
         return self._named() + super()._finish()
 
     def _named(self) -> list[Stmt]:
-        """What all elements read is read once before."""
+        """Statements that load what all elements read once, ahead of the loops."""
         stmts: list[Stmt] = []
         inside = set(expr.nodes(self.roles.reduce))
         for value in self.output.values:
@@ -421,7 +425,9 @@ class DotTile(Placed):
         )
 
     def _sum_asking(self, ahead: Ahead, groups: int) -> list[Stmt]:
-        """The loop in pieces, before each of which some lines of weights are asked for."""
+        """The sum's loop cut into pieces, before each of which some cache lines of weights are
+        prefetched.
+        """
         nest = self.nest
         zero, pieces = expr.index(0), groups // ASKING
         here = self._word(zero, zero, zero)
@@ -488,7 +494,7 @@ class DotTile(Placed):
         return lambda r: self.staged.word(self._staged_row(r), g, half)
 
     def _staged_row(self, r: Expr) -> Expr:
-        """Where row `r` of the tile is in scratch."""
+        """The index in scratch of row `r` of the tile."""
         return self._in_scratch(expr.add(self.row, r), self.staged.rows)
 
     def _in_scratch(self, place: Expr, count: int) -> Expr:

@@ -47,7 +47,7 @@ def parts_of(
 
 
 def rows_in_parts(roles: ContractionAxes, axes: DotAxes, rows: int) -> int:
-    """How many rows such a tile has, where others have so many."""
+    """The number of rows of a tile whose lanes share columns, where other tiles have `rows`."""
     extent = 1 if roles.rows is None else roles.rows.extent
     if not isinstance(extent, int):
         return rows
@@ -68,7 +68,7 @@ class PartsTile(Tile):
 
 
 class DotTileInParts(DotTile):
-    """A register tile of such columns, at its place."""
+    """A register tile, at its place, whose lanes share columns."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class DotTileInParts(DotTile):
         return [*stmts, If(are_there, tuple(blocks), tuple(by_row))]
 
     def _block(self, n: Expr, several: int) -> list[Stmt]:
-        """The results of `several` rows, all of which are there."""
+        """Statements that store the results of `several` rows, all of which exist."""
         width = expr.index(self.shape.width)
         first = expr.mul(n, expr.index(several))
 

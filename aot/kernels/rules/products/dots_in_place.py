@@ -45,8 +45,9 @@ def are_in_place(nest: Nest, axes: DotAxes) -> bool:
 
 
 def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
-    """Whether rows, each of which is read by one place, come from beyond the second-level cache:
-    what brings them into scratch reads them a line after the other, as cores expect it."""
+    """Whether rows come from beyond the L2 cache and are read by one tile only: then staging them
+    is better, as it reads a row after the other, which hardware prefetchers follow.
+    """
     size = dims.product(source.shape)
     is_large = isinstance(size, int) and size > nest.target.l2_bytes
     return is_large and all(tap.extent == 1 for tap in axes.taps)

@@ -39,17 +39,17 @@ def has_matrices(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int, w
 
 
 def even(rows: int) -> int:
-    """As many rows, in pairs."""
+    """`rows` rounded up to a multiple of two."""
     return -(-rows // PAIR) * PAIR
 
 
 def _terms(axes: DotAxes) -> int:
-    """Terms of a matrix."""
+    """The number of terms of the sum that one matrix holds."""
     return PAIR * axes.terms
 
 
 def _padded(terms: int, axes: DotAxes) -> int:
-    """As many terms, in matrices."""
+    """`terms` rounded up to whole matrices."""
     return -(-terms // _terms(axes)) * _terms(axes)
 
 
@@ -177,7 +177,7 @@ class StagedPairs(StagedRows):
 
 
 class MatrixTile(DotTile):
-    """A register tile of such products at its place."""
+    """A register tile, at its place, of products by matrix instructions."""
 
     def __init__(
         self, tile: Tile, staged: StagedPairs, row: Expr, values: Values, first: Expr, start: Expr

@@ -146,7 +146,9 @@ class _Placed(Placed):
         left_over = dims.modulo(inner.extent, lanes)
 
         def some(r: Expr) -> list[Stmt]:
-            """What fills no vector, in the first lanes of the sums."""
+            """Statements for the terms that fill no vector, added to the first lanes of
+            the sums.
+            """
             if masked_lanes(nest, left_over):
 
                 def lanes_on(t: Expr) -> list[Stmt]:
@@ -192,7 +194,7 @@ class _Placed(Placed):
         return self.nest.spread(self.shape.rows, body)
 
     def _stored(self, u: Expr, total: Scratch) -> list[Stmt]:
-        """Epilogue and stores of column `u`, where its rows are there."""
+        """Statements that finish and store the results of column `u`, for the rows that exist."""
         rows, shape = self.roles.rows, self.shape
         assert rows is not None
 

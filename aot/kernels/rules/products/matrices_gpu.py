@@ -44,8 +44,9 @@ STEPS, MOST_QUADS = (4, 2, 1), 16
 
 
 def schedule_matrices(work: Work) -> Build | None:
-    """The kernel; None where the target has no such matrices, or the contraction is not one of
-    them. Rows that only the device knows may be a single one, but for those of windows."""
+    """The kernel of a contraction by a GPU's matrix instructions; None where the target has none
+    that fit. A number of rows that is only known at run time may be 1, except for windows.
+    """
     nest, gpu = work.nest, work.nest.target.gpu
     if work.is_long or work.blocks is not None or not work.is_alone or work.product is None:
         return None
@@ -64,7 +65,7 @@ def schedule_matrices(work: Work) -> Build | None:
 
 
 class _Tiles:
-    """The workgroups of such a product."""
+    """The workgroups of a product by a GPU's matrix instructions."""
 
     def __init__(
         self, nest: Nest, output: Output, product: MatrixOperands, tile: MatrixTile
@@ -139,14 +140,16 @@ class _Tiles:
     # The sum
 
     def _sum(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
-        """All blocks of terms: of each tap those that lie side by side."""
+        """Statements that sum over all blocks of terms; a block's terms lie side by side in one
+        tap.
+        """
         nest, product = self.nest, self.product
         blocks = Axis(nest.builder.var("kb"), dims.floor_divide(product.inner.extent, self.terms))
         axes = tuple(a for a in (*product.taps, blocks) if a.extent != 1)
         count = dims.product([a.extent for a in axes])
 
         def at(number: Expr, stmts: list[Stmt]) -> Values:
-            """Where a block's terms are."""
+            """The values of the axes at the first term of block `number`."""
             found: Values = {a.var: expr.index(0) for a in (*product.points, blocks)}
             if axes:
                 nest.decode(number, axes, found, stmts)
@@ -229,8 +232,9 @@ class _Tiles:
     def _epilogue(
         self, values: Values, first: Expr, columns: Expr, i: Expr, lane: Expr
     ) -> list[Stmt]:
-        """A lane's share of the results: neighbours of a row where these are neighbours in memory,
-        else of a column."""
+        """Statements that finish and store a lane's share of the results: neighbours along a row
+        where these are neighbours in memory, else along a column.
+        """
         nest, roles, tile = self.nest, self.roles, self.tile
         extent, height = roles.columns.extent, expr.index(self.product.shape.rows)
         has_lines = expr.coefficient(self.output.address, roles.columns.var) == 1
@@ -279,7 +283,7 @@ class _Tiles:
         return total
 
     def _conditions(self, first: Expr, row: Expr, column: Expr) -> Iterator[Expr]:
-        """Whether a row and a column of the tile are there, where that is not sure."""
+        """The conditions that a row and a column of the tile exist, where that is not sure."""
         pairs = (
             (self.product.row_count, self.tile.rows, expr.add(first, row)),
             (self.roles.columns.extent, self.tile.columns, column),

@@ -99,14 +99,16 @@ class MatrixOperands:
         return MatrixOperands(*(shape, roles, left, rows, outer, points, tuple(taps), inner, panel))
 
     def row_at(self, nest: Nest, number: Expr, stmts: list[Stmt]) -> Values:
-        """What the axes of rows are at a row."""
+        """The values of the axes of rows at row `number`."""
         found: Values = {}
         nest.decode(nest.let(number, stmts, "m"), self.rows, found, stmts)
         return found
 
 
 def _has_columns(roles: ContractionAxes, inner: Axis) -> bool:
-    """Whether terms of the right side's columns lie side by side: all, or in groups of four."""
+    """Whether the terms of a column of the right side lie side by side in memory: all of them, or
+    in groups of four.
+    """
     step = expr.coefficient(roles.weight.indices[0], inner.var)
     return step == 1 or (DOT_GROUP == QUAD and is_grouped(roles, inner))
 
@@ -130,7 +132,7 @@ def narrowed(e: Expr, dtype: DType) -> Expr | None:
 
 
 class Lanes:
-    """The lanes of a workgroup as those of its subgroups."""
+    """The lanes of a workgroup, by their subgroup and their number in it."""
 
     def __init__(self, nest: Nest, groups: int) -> None:
         self.nest, self.count = nest, groups
@@ -168,7 +170,8 @@ class Lanes:
 
 
 class Side:
-    """One of both sides: lines of elements, of which lanes bring a block into shared memory.
+    """One operand of a matrix product: lines of elements, blocks of which the lanes stage in shared
+    memory.
 
     Attributes:
         lines, length: of a block.
@@ -202,7 +205,7 @@ class Side:
         self.held: Scratch = builder.scratch(f"{name}_held", dtype, own)
 
     def matrix(self, row: Expr, column: Expr) -> Matrix:
-        """The one that begins there."""
+        """The matrix in shared memory whose first element is at (row, column)."""
         at = (column, row) if self.is_transposed else (row, column)
         return Matrix(self.shared, at, self.shared.shape[-1], self.is_transposed)
 
@@ -217,7 +220,7 @@ class Side:
         return line, place
 
     def _shares(self, lane: Expr, body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(n, line, place)` for each part that a lane brings, its n-th."""
+        """The statements `body(n, line, place)` for each part that a lane stages, its n-th."""
         used = min(self.lines * self.parts, self.nest.lanes)
 
         def one(n: Expr) -> list[Stmt]:
@@ -283,8 +286,9 @@ def left_side(lanes: Lanes, product: MatrixOperands, rows: int, terms: int) -> S
 
 
 def right_side(lanes: Lanes, product: MatrixOperands, terms: int, columns: int) -> Side:
-    """Weights of terms, in lines along columns, or along terms where these lie side by side. Past
-    the last panel it is that one again; without panels they are zeros."""
+    """The side of the weights, in lines along columns, or along terms where these lie side by side.
+    Past the last panel the last one is read again; without panels these weights are zeros.
+    """
     roles, panel, inner = product.roles, product.panel, product.inner.var
     extent = roles.columns.extent
     padded = dims.multiply(dims.ceil_divide(extent, panel), panel)

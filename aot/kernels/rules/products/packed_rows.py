@@ -115,7 +115,9 @@ class _PackedTile(Placed):
         return self._along(self.terms, {**values, **self.values}, expr.index(0))
 
     def _along(self, axes: Sequence[Axis], values: Values, number: Expr) -> list[Stmt]:
-        """The products along `axes`, of which `number` are before these along others."""
+        """Statements that add the products along `axes`; `number` terms come before these along
+        other axes.
+        """
         axis, *others = axes
         before = expr.mul(number, expr.index(axis.extent))
 
@@ -210,7 +212,9 @@ class PackedTiles:
         return nest.serial(packed.together, one, "mt")
 
     def _pack(self, values: Values, i: Expr, first: Expr) -> list[Stmt]:
-        """Copies all terms of a tile's rows; those of the last one for rows that aren't there."""
+        """Statements that copy all terms of a tile's rows to scratch; rows past the end get the
+        last row's.
+        """
         zeros = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
         last = expr.index(dims.add(self.rows.extent, -1))
 

@@ -1,4 +1,4 @@
-"""Contractions whose lanes go along the rows.
+"""Contractions whose vector lanes go along the rows, not along the columns.
 
 Register tiles as contraction.py has them, with the roles of both sides changed: the weights are the
 scalars. Rows are neighbours in memory, as those of planes are: what some of them have for all of
@@ -52,7 +52,7 @@ def schedule_planes(work: Work) -> Build | None:
 
 
 def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
-    """The contraction with its sides exchanged, where lanes may go along its rows."""
+    """The contraction with its sides exchanged, if lanes can go along its rows; else None."""
     lane = roles.rows
     if lane is None or expr.coefficient(output.address, lane.var) is None:
         return None
@@ -71,7 +71,9 @@ def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
 
 
 def _apart(roles: ContractionAxes) -> Load | None:
-    """The left side, where its rows lie apart and the terms of each side by side."""
+    """The load of the left side if its rows lie apart and the terms of each side by side; else
+    None.
+    """
     (load,) = expr.loads(roles.left)
     assert roles.rows is not None
     rows, steps = roles.rows, [expr.coefficient(load.indices[0], v) for v, _ in roles.reduce.axes]
@@ -82,7 +84,7 @@ def _apart(roles: ContractionAxes) -> Load | None:
 
 
 class _Tiles:
-    """The tiles of such a contraction and the loops around them."""
+    """The tiles of a contraction whose lanes go along rows, and the loops around them."""
 
     def __init__(
         self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
@@ -155,7 +157,9 @@ class _Tiles:
         return Tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
 
     def _either(self, start: Expr, build: Callable[[bool], list[Stmt]]) -> list[Stmt]:
-        """What `build` makes of whether all columns from `start` on are there."""
+        """The statements of `build(whether all columns from `start` on exist)`, under a condition
+        if that is not known.
+        """
         extent, lanes = self.roles.columns.extent, self.nest.lanes
         if dims.modulo(extent, self.chunks * lanes) == 0:
             return build(True)
@@ -198,7 +202,7 @@ class _AskingTile(Placed):
 
 
 class _Staged:
-    """What a tile's columns have for all of the sum, in scratch."""
+    """A tile's columns, staged in scratch for all terms of the sum."""
 
     def __init__(self, scratch: Scratch, axes: Sequence[Axis]) -> None:
         self.scratch = scratch
@@ -218,7 +222,7 @@ class _Staged:
         return _Staged(made, by_weight_step(roles.left, axes))
 
     def place(self, values: Mapping[Var, Expr]) -> Expr:
-        """Where in scratch the vectors of a term are."""
+        """The index in scratch of a term's vectors."""
         at = expr.index(0)
         for axis in self.axes:
             at = expr.add(expr.mul(at, expr.index(axis.extent)), values[axis.var])
@@ -259,7 +263,7 @@ class _StagedTile(Placed):
         return self._zeros() + self._sum()
 
     def finish(self) -> list[Stmt]:
-        """What becomes of it."""
+        """Statements that finish the tile's sums and store the results."""
         return self._finish()
 
     def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
@@ -352,7 +356,9 @@ class TurnedTile(Placed):
     def _products(
         self, inner: Axis, indices: Values, left: Expr, begin: Expr, count: dims.Dim
     ) -> list[Stmt]:
-        """The products of terms in scratch, while the next tile's columns are asked for."""
+        """Statements that add the products of terms in scratch, while the next tile's columns are
+        prefetched.
+        """
         turned, right = self.turned, self.roles.weight
         width = self.shape.columns
         is_dense = expr.coefficient(right.indices[0], self.roles.columns.var) == inner.extent

@@ -92,7 +92,7 @@ class Tile:
 
     @property
     def lanes(self) -> int:
-        """What runs side by side."""
+        """The number of columns that are computed side by side."""
         return self.shape.width
 
     def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
@@ -123,7 +123,7 @@ class Placed(TileEnds):
         return self._zeros() + self._sum() + self._finish()
 
     def _add_piece(self) -> list[Stmt]:
-        """Adds the sums of a piece to those of others, and begins the next one."""
+        """Statements that add a piece's sums to the totals, and reset them for the next piece."""
         acc, sums = self.acc, self.pieces
         if sums is None:
             return []
@@ -322,21 +322,26 @@ class Placed(TileEnds):
         return self.nest.unrolled(steps, lambda j: body(expr.add(first, j)), "j")
 
     def _has_rows_together(self, left: Expr) -> bool:
-        """Whether the scalars of neighbouring rows are loaded a vector at a time: all are there."""
+        """Whether the scalars of neighbouring rows are loaded a vector at a time, as all rows
+        exist.
+        """
         rows, shape = self.roles.rows, self.shape
         if rows is None or not shape.has_all_rows or shape.rows % self.nest.lanes != 0:
             return False
         return are_neighbours(self.nest, left, rows.var, self.acc.dtype)
 
     def _has_row_vectors(self, inner: Axis, left: Expr) -> bool:
-        """Whether the scalars of a row lie side by side along `inner`, and registers hold a vector
-        of each row beside the sums."""
+        """Whether a row's scalars lie side by side along `inner`, and registers are left for a
+        vector of each row beside the sums.
+        """
         if not are_in_line(self.nest, left, inner, self.acc.dtype):
             return False
         return holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
 
     def _runs(self, inner: Axis, left: Expr) -> Runs | None:
-        """The runs in which a row's scalars lie along `inner`, where registers hold them."""
+        """The runs in which a row's scalars lie along `inner`, if registers can hold them; else
+        None.
+        """
         if self.nest.is_gpu or self.pieces is not None:
             return None
         if not holds_row_vectors(self.nest, self.shape.rows, self.shape.columns):
@@ -377,9 +382,10 @@ class Placed(TileEnds):
         return before + nest.unrolled(shape.rows, one_row, "r")
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        """Which sides to bring into scratch before they are multiplied: a left one that is in order
-        and converted, or asks for borders, because a scalar at a time is slow; a right one where
-        conversions are no instructions and would leave the tile no registers."""
+        """Whether to stage (the left side, the right side) in scratch before multiplying: a left
+        one that is read in order and converted or guarded, as that is slow for single scalars; a
+        right one whose conversion takes several instructions and would leave the tile no registers.
+        """
         lanes, right = self.nest.lanes, self.roles.weight
         vectors = inner.extent // lanes if isinstance(inner.extent, int) else LEAST_ASKING
         if self.nest.is_gpu or lanes == 1 or vectors == 0:

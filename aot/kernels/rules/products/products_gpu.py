@@ -79,7 +79,7 @@ class GpuTile(Tile):
         ]
 
     def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
-        """What a lane does that has sums of the tile."""
+        """`stmts` for those lanes only that have sums of the tile."""
         used = self.places * self.shares
         if used == self.lanes:
             return stmts
@@ -91,7 +91,7 @@ class GpuTile(Tile):
         return self.scratch.get("parts", self.acc.dtype, (count,))
 
     def place_of(self, share: Expr, r: Expr, u: Expr, place: Expr) -> Expr:
-        """Where a share of a lane's sum of row `r` and column `u` is."""
+        """The index of a share of a lane's sum of row `r` and column `u`."""
         number = share
         for size, at in ((self.shape.rows, r), (self.shape.chunks, u), (self.places, place)):
             number = expr.add(expr.mul(number, expr.index(size)), at)
@@ -144,7 +144,9 @@ class PlacedOnGpu(Placed):
         return self._zeros() + self._sum() + self.hand_over(parts)
 
     def hand_over(self, parts: Scratch) -> list[Stmt]:
-        """Stores this lane's share of the sums for those that finish them."""
+        """Statements that store this lane's share of the sums in shared memory, for the lanes that
+        finish them.
+        """
         acc, place = self.acc, self.place_of_lane
 
         def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
@@ -190,7 +192,9 @@ class PlacedOnGpu(Placed):
         return [If(expr.binary("eq", self.number, expr.index(0)), tuple(stmts))]
 
     def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
-        """As everywhere; of lanes that share the sum each has every so many-th turn of the loop."""
+        """The loop over terms, as on a CPU; of lanes that share a sum, each runs every `shares`-th
+        iteration.
+        """
         if self.shares == 1:
             return super()._in_order(extent, steps, body)
         turns = dims.floor_divide(extent, steps)
@@ -225,7 +229,9 @@ class PlacedOnGpu(Placed):
         skipped: Sequence[Expr],
         body: Callable[[Values], list[Stmt]] | None = None,
     ) -> list[Stmt]:
-        """As everywhere, but a loop for both axes of taps: each has all sums of a lane go round."""
+        """The loops over the sum's axes, as on a CPU, but with one loop for both axes of taps: each
+        loop makes all sums of a lane loop-carried.
+        """
         if len(axes) < 3 or self.pieces is not None:
             return super()._loops(axes, indices, left, skipped, body)
         down, along, *rest = axes
@@ -300,7 +306,9 @@ class PlacedOnGpu(Placed):
         return self._finish_row(r, source, self.nest.serial)
 
     def _finish_together(self, r: Expr, source: Scratch) -> list[Stmt]:
-        """As `_finish_row`, a lane's columns as neighbours that may be stored at once."""
+        """Statements that finish a row, as `_finish_row` does, with a lane's columns as neighbours
+        that may be stored at once.
+        """
         nest, roles, shape = self.nest, self.roles, self.shape
         here, conditions = self._at(r, is_clamped=False), list[Expr]()
         if roles.rows is not None and not shape.has_all_rows:

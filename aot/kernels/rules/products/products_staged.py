@@ -53,7 +53,7 @@ def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
 
 @dataclass(frozen=True)
 class _Terms:
-    """What is summed, in steps of `count` terms.
+    """The terms of the sum, cut into steps of `count` terms.
 
     Attributes:
         axes: of the sum, outermost first, each of several terms.
@@ -73,7 +73,7 @@ class _Terms:
 
     @property
     def inner(self) -> dims.Dim:
-        """Terms that steps go over at a time."""
+        """The number of terms that steps cut at a time."""
         return dims.product([a.extent for a in self.axes]) if self.is_flat else self.axes[-1].extent
 
     @property
@@ -87,7 +87,9 @@ class _Terms:
         return None if self.is_flat else self.axes[-1].var
 
     def at(self, nest: Nest, step: Expr, into: list[Stmt]) -> Callable[[Expr], tuple[Values, Expr]]:
-        """What the axes are at a term of a step, and how many terms stand before it."""
+        """A function from a term's number in a step to the values of the axes there and how many
+        terms come before it.
+        """
         size, place = expr.index(self.count), dict[Var, Expr]()
         if self.is_flat:
             first = expr.mul(step, size)
@@ -245,7 +247,7 @@ class _Staged:
         )
 
     def fetch(self, step: Expr, lane: Expr) -> list[Stmt]:
-        """Loads what a lane brings of a step's terms into its registers."""
+        """Statements that load a lane's share of a step's terms into its registers."""
         stmts: list[Stmt] = []
         at = self.terms.at(self.nest, step, stmts)
         rows, weights = self.loads

@@ -33,7 +33,7 @@ def row_vectors_at_a_time(nest: Nest, rows: int, columns: int, steps: dims.Dim) 
 
 
 def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
-    """Whether the scalars of a row lie side by side along `inner`, a vector of them at least."""
+    """Whether a row's scalars lie side by side along `inner`, at least a vector of them."""
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
         return False
     if left.guard is not None and inner.var in expr.free_vars(left.guard):
@@ -45,8 +45,9 @@ def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
 
 
 def are_neighbours(nest: Nest, left: Expr, rows: Var, dtype: DType) -> bool:
-    """Whether the scalars of rows lie side by side, without a guard that asks which row it is, and
-    are multiplied as they are by lanes of vectors."""
+    """Whether the scalars of neighbouring rows lie side by side, with no guard that depends on the
+    row, and are multiplied, unconverted, by single lanes of vectors.
+    """
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
         return False
     if left.guard is not None and rows in expr.free_vars(left.guard):
@@ -103,8 +104,9 @@ class Slide:
 
 
 def slide_of(nest: Nest, left: Expr, rows: Var, axes: Sequence[Axis], dtype: DType) -> Slide | None:
-    """How the scalars of rows slide along one of the axes of a sum; None where they don't, or lie
-    along another axis, or side by side."""
+    """The slide of rows' scalars along one of the axes of a sum; None where they don't slide, or
+    lie along another axis, or side by side.
+    """
     if not nest.target.multiplies_by_lane or not isinstance(left, Load) or left.guard is not None:
         return None
     (index,) = left.indices
@@ -220,8 +222,8 @@ def by_lanes(
 
 @dataclass(frozen=True)
 class Runs:
-    """Every so many steps along an axis of a sum, whose scalars a row has side by side: where
-    channels are shuffled, those of a group before it.
+    """Runs along an axis of a sum: the scalars of a row for every `size`-th step lie side by side
+    in memory, as after a channel shuffle.
 
     Attributes:
         size: how many steps neighbours are apart, and how many runs there are.
@@ -235,7 +237,7 @@ class Runs:
 
 
 def runs_of(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> Runs | None:
-    """The runs along `inner` of vectors at least; None where scalars don't lie so."""
+    """The runs along `inner`, each at least a vector long; None where scalars don't lie so."""
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
         return None
     if not isinstance(inner.extent, int):

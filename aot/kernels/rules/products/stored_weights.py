@@ -29,7 +29,7 @@ LINE, MOST_AHEAD = 64, 2048  # bytes of a cache's line, and of those asked for a
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """Where the right side of a contraction comes from.
+    """The right side of a contraction as weights in blocks: loads of codes, scales and zero points.
 
     Attributes:
         words, scales: loads of them, as the op's `compute` has them.
@@ -49,8 +49,9 @@ class StoredWeights:
 
     @staticmethod
     def of(right: Expr, blocks: Blocks) -> StoredWeights | None:
-        """What `right`, `(code - zero_point) * scale`, a minimum added perhaps, is made of; None
-        where it isn't."""
+        """The parts of `right`, if it is `(code - zero_point) * scale`, perhaps with a minimum
+        added; else None.
+        """
         minimums = low_tops = None
         if isinstance(right, Binary) and right.op == "add":
             minimums, low_tops = _parameter(right.b)
@@ -95,7 +96,7 @@ class StoredWeights:
         return expr.cast(word, I32)
 
     def held(self, panel: Expr, word: Expr, lane: Expr) -> HeldWord:
-        """A word of codes of a column, by its number among these."""
+        """The codes' word number `word` of a column."""
         blocks = self.blocks
         low = self.word_at(panel, stored_word(blocks, word), lane)
         if not blocks.group:
@@ -155,8 +156,9 @@ class StoredWeights:
         return expr.cast(expr.binary("and", shifted, mask), I32)
 
     def ahead(self, panel: Expr, block: Expr) -> list[Stmt]:
-        """Asks for what a later block has in memory, for a row that goes through them too fast to
-        wait for it."""
+        """Prefetches the weights of a later block, for a single row, which goes through blocks too
+        fast to wait for them.
+        """
         blocks, zero = self.blocks, expr.index(0)
         count = blocks.stored(blocks.words_per_block)
         size = count * PANEL * U32.bytes

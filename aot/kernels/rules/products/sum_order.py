@@ -36,8 +36,9 @@ def axes_of_a_piece(axes: Sequence[Axis]) -> int:
 
 
 def asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
-    """Whether what lies along the last of a sum's axes is so much that borders are asked about
-    before it, tap by tap, rather than once for all taps of a tile."""
+    """Whether so many terms lie along the last axis of a sum that guards are checked before it, tap
+    by tap, rather than once for all taps of a tile.
+    """
     if len(axes) < 2 or any(axes[-1].var in expr.free_vars(c) for c in borders.asked):
         return False
     extent = axes[-1].extent
@@ -45,8 +46,9 @@ def asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
 
 
 def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether what lies along the last of the axes of a sum, with others around it, is so far apart
-    that a cache has one place for all of it: multiples of a page."""
+    """Whether terms along the last axis of a sum lie multiples of a page apart, so that a cache has
+    too few places for them.
+    """
     if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= WAYS):
         return False
     for load in expr.loads(left):
@@ -57,12 +59,12 @@ def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
 
 
 def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:
-    """Axes of a sum, outermost first: along the innermost lie the weights."""
+    """The axes of a sum, outermost first, in the order of the weights in memory."""
     return sorted(axes, key=lambda a: -_step_or_large(weight, a.var))
 
 
 def _step_or_large(load: Expr, var: Var) -> int:
-    """Stride of the weights along a reduced axis; the smallest goes innermost."""
+    """The stride of the weights along a reduced axis, a large number if it isn't known."""
     found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
     steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
     return min((s for s in steps if s is not None), default=1 << 30)

@@ -221,8 +221,9 @@ class TilesInPieces:
     def _each_tile(
         self, begin: Expr, body: Callable[[Expr, Values, Expr], list[Stmt]]
     ) -> list[Stmt]:
-        """`body(number in the workgroup, indices of the outer axes, first row)` for the tiles from
-        `begin` on that are there."""
+        """The statements `body(number in the workgroup, indices of the outer axes, first row)` for
+        each tile from `begin` on that exists.
+        """
         nest = self.nest
 
         def one(t: Expr) -> list[Stmt]:

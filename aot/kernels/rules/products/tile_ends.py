@@ -121,8 +121,9 @@ class TileEnds:
         return self.nest.target.multiplies_by_lane and is_float and self.pieces is None
 
     def _find_bias(self) -> tuple[Binary, Load] | None:
-        """The addition of a number for each column to the sums, and these, where the sums may begin
-        with them."""
+        """(the addition, the load of the bias) of a number for each column that is added to the
+        sums, if sums can begin with it; else None.
+        """
         found = sum_with_bias(self.output, self.roles.reduce)
         if found is None:
             return None
@@ -193,7 +194,7 @@ class TileEnds:
         return expr.coefficient(output.address, roles.columns.var) == 1
 
     def _has_rows(self) -> Expr | None:
-        """Whether all of the tile's rows are there; None where that is sure."""
+        """The condition that all of the tile's rows exist; None where that is sure."""
         if self.shape.has_all_rows or self.roles.rows is None:
             return None
         end = expr.add(self.first, expr.index(self.shape.rows))
@@ -215,7 +216,9 @@ class TileEnds:
         return (columns - left, columns) if self._moves_back else (0, left)
 
     def _finish_in_memory(self, some: Range | None = None) -> list[Stmt]:
-        """Epilogue and stores of sums that go through memory: `some` columns, or all in bounds."""
+        """Statements that finish and store sums by way of memory: of `some` columns, or of all in
+        bounds.
+        """
         nest, acc, shape = self.nest, self.acc, self.shape
         tile, stored = self.pieces, list[Stmt]()
         if tile is None:
@@ -280,8 +283,9 @@ class TileEnds:
         return expr.coefficient(address, roles.rows.var) == 1 and across not in (0, 1, None)
 
     def _finish_blocks(self, source: Scratch, by_row: list[Stmt]) -> list[Stmt]:
-        """Epilogue and stores of some rows at a time, which the backend transposes; `by_row` where
-        not all rows and columns are there."""
+        """Statements that finish and store several rows at a time, which the backend transposes;
+        `by_row` where not all rows and columns exist.
+        """
         nest, shape = self.nest, self.shape
         stmts: list[Stmt] = []
         done, count = 0, shape.width
@@ -352,7 +356,9 @@ class TileEnds:
         return self.output.stores(self.nest, place, done.get)
 
     def _done(self, total: Expr) -> dict[Expr, Expr]:
-        """What stands for parts of the values: `total` for the reduction."""
+        """The expressions to substitute in the values that are stored: `total` for the
+        reduction.
+        """
         done: dict[Expr, Expr] = {self.roles.reduce: expr.cast(total, self.roles.reduce.dtype)}
         if self.sum_with_bias is not None:
             done[self.sum_with_bias[0]] = total
@@ -367,7 +373,8 @@ class TileEnds:
         has_row: bool = False,
         some: Range | None = None,
     ) -> list[Stmt]:
-        """Epilogue and store of one row, where the row is there, or is surely, as `has_row` says.
+        """Statements that finish and store one row, if it exists; `has_row` says that it surely
+        does.
 
         Args:
             some: the columns that are stored, where it is known which of the tile's.
@@ -441,7 +448,7 @@ class TileEnds:
 
     @property
     def _is_masked(self) -> bool:
-        """Whether lanes may stand where there are no weights, or no factors of them."""
+        """Whether some lanes may have no weights, or no factors, and are masked."""
         if self.shape.has_all_columns or self._moves_back:
             return False
         if self.roles.has_factors:
@@ -450,7 +457,9 @@ class TileEnds:
         return not self.roles.is_packed and not is_covered
 
     def _own_column(self, u: Expr, lane: Expr) -> Expr:
-        """As `_column`, of a tile that stands where it would if there were columns enough."""
+        """The column of a lane, as `_column` gives it, if the tile did not move back from the last
+        column.
+        """
         return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
@@ -463,7 +472,7 @@ class TileEnds:
         return expr.add(first, expr.add(expr.mul(u, expr.index(shape.width)), lane))
 
     def _is_stored(self, u: Expr, lane: Expr) -> Expr:
-        """Whether a lane's column is there, and this tile stores it."""
+        """The condition that a lane's column exists, and that this tile is the one to store it."""
         at = self._column(u, lane)
         if self._moves_back:
             return expr.binary("ge", at, self._own_column(expr.index(0), expr.index(0)))
@@ -489,7 +498,7 @@ class TileEnds:
         return expr.binary("min", number, expr.binary("floordiv", last, panel)), within
 
     def _covers(self) -> bool:
-        """Whether all panels of a tile are there."""
+        """Whether all panels of a tile exist."""
         shape, extent = self.shape, self.roles.columns.extent
         padded = dims.multiply(dims.ceil_divide(extent, self.panel), self.panel)
         return (
@@ -500,7 +509,7 @@ class TileEnds:
 
 
 def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
-    """A sum of nothing."""
+    """The store of 0 to a sum."""
     return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
 
 

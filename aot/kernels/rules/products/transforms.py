@@ -52,7 +52,7 @@ def _summed(output: Output) -> tuple[Reduce, Expr] | None:
 
 
 class _Transform:
-    """What the transforms have in common.
+    """The parts that Winograd's transforms of inputs and filters have in common.
 
     Attributes:
         reduce, source: the sum, and the element of a tile in it.
@@ -92,7 +92,7 @@ class _Transform:
         return (For(group, dims.ceil_divide(total, lanes), LoopKind.WORKGROUP, body, axis=0),)
 
     def _transformed(self, values: Values, into: list[Stmt]) -> list[list[Expr]]:
-        """What becomes of the tile at `values`, row by row."""
+        """The transformed elements of the tile at `values`, row by row."""
         nest, numbers = self.nest, [expr.index(n) for n in range(self.taps)]
 
         def name(e: Expr) -> Expr:

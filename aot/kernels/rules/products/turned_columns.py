@@ -1,4 +1,4 @@
-"""Products whose columns lie apart, the terms of each side by side, as of a transposed matrix.
+"""Products whose columns lie apart and the terms of each side by side, as in a transposed matrix.
 
 A workgroup turns the columns of a tile in registers, into scratch, and then has all rows. CPU only.
 """
@@ -24,7 +24,7 @@ LEAST_TERMS = 4
 
 
 def schedule_turned(work: Work) -> Build | None:
-    """The loops of such a product; None for any other."""
+    """The loops of a product by a transposed matrix; None for any other."""
     nest, plan, panel = work.nest, work.plan, work.panel
     if nest.is_gpu or nest.lanes < 4 or work.blocks is not None or work.product is None:
         return None
@@ -113,8 +113,9 @@ class TurnedTiles(ContractionTiles):
         return nest.grid([*outside, tiles], body, 1 << 30)
 
     def _turn(self, values: Values, begin: Expr) -> list[Stmt]:
-        """Brings a tile's columns into scratch: squares of them where all are there, else one by
-        one, and the last one again where there are no more."""
+        """Statements that stage a tile's columns in scratch: as transposed squares where all exist,
+        else one by one, with the last column again where there are no more.
+        """
         nest, lanes, terms = self.nest, self.nest.lanes, self.terms
         weight, extent = self.given.weight, self.given.columns.extent
         assert isinstance(terms.extent, int) and isinstance(extent, int)

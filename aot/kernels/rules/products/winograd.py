@@ -180,7 +180,9 @@ class _Winograd:
         return self.nest.spread(width, body)
 
     def _each_column_tile(self, column: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(number)` for the column tiles that are there of a block that begins at `column`."""
+        """The statements `body(number)` for each column tile that exists in the block that begins
+        at `column`.
+        """
         extent = self.roles.columns.extent
 
         def one(w: Expr) -> list[Stmt]:

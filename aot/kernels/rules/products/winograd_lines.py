@@ -1,4 +1,4 @@
-"""What Winograd's F(4x4, 3x3) and F(2x2, 3x3) make of a line of inputs, filters and sums.
+"""Winograd's transforms F(4x4, 3x3) and F(2x2, 3x3) of one line of inputs, filters or sums.
 
 Owns the transforms along one axis, as expressions; where lines lie is winograd.py's, and
 transforms.py's for a GPU. The matrices behind them are those of aot/ops/winograd_parts.py.
@@ -23,7 +23,7 @@ _ROOT = 2**0.5
 
 
 def input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
-    """B^T d."""
+    """The transformed line of inputs, B^T d."""
     even1, odd1 = name(_fma(-1 / 2, d[2], d[4])), name(_fma(-1 / 2, d[1], d[3]))
     even2, odd2 = name(_fma(-2, d[2], d[4])), name(_fma(-2, d[1], d[3]))
     return [
@@ -73,7 +73,7 @@ def short_input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
 
 
 def short_output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
-    """A^T m of the sums at these points."""
+    """The outputs, A^T m, of the sums at these points."""
     return [expr.add(m[0], expr.add(m[1], m[2])), expr.add(expr.sub(m[1], m[2]), m[3])]
 
 

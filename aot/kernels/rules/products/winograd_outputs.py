@@ -1,4 +1,4 @@
-"""What becomes of Winograd's sums: outputs of a tile, transformed, finished and stored.
+"""Transforms Winograd's sums to the outputs of a tile, finishes and stores them.
 
 Owns that alone; winograd.py has the sums.
 """
@@ -22,7 +22,7 @@ Total = Callable[[Expr, Expr], Expr]
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile's outputs begin, and what else is known there."""
+    """The position of a tile's first output, and what else is known there."""
 
     y: Expr
     x: Expr
@@ -98,7 +98,9 @@ class TileOutputs:
         return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
     def _finish_in_registers(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
-        """The same, computed all at once."""
+        """Statements that finish and store a tile, all values of which are computed at once in
+        registers.
+        """
         nest = self.nest
         made = self.half
         if not self.is_long:
