@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from aot.tools.explain_fusion import explain_fusion
     from aot.tools.inspection import inspect
     from aot.tools.merging import merge
+    from aot.tools.pictures import Pictures
+    from aot.tools.quantisation import Quantised, quantize
     from aot.tools.verification import Verification, verify
 
 __all__ = [
@@ -45,8 +47,10 @@ __all__ = [
     "Debugging",
     "InternalError",
     "LanguageModel",
+    "Pictures",
     "Precision",
     "Program",
+    "Quantised",
     "Resources",
     "RuntimeFailure",
     "Tuning",
@@ -61,6 +65,7 @@ __all__ = [
     "load",
     "merge",
     "package",
+    "quantize",
     "targets",
     "verify",
 ]
@@ -71,7 +76,9 @@ _WHERE = {
     "Debugging": "aot.api",
     "LanguageModel": "aot.api",
     "Precision": "aot.api",
+    "Pictures": "aot.tools.pictures",
     "Program": "aot.runtime.loader",
+    "Quantised": "aot.tools.quantisation",
     "Resources": "aot.api",
     "Tuning": "aot.api",
     "Verification": "aot.tools.verification",
@@ -82,6 +89,7 @@ _WHERE = {
     "load": "aot.api",
     "merge": "aot.tools.merging",
     "package": "aot.packaging",
+    "quantize": "aot.tools.quantisation",
     "targets": "aot.api",
     "verify": "aot.tools.verification",
 }

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 SHOWN = 10  # layers
 
 
+def _numbers(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[float, ...] | None:
+    """Numbers between commas."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not numbers with commas between") from None
+
+
 @click.command(name="quantize")
 @click.argument("model", type=click.Path())
 @click.option("-o", "--output", required=True, metavar="FILE.onnx", help="The model to write.")
@@ -25,8 +37,21 @@ SHOWN = 10  # layers
     required=True,
     metavar="PATH",
     help="Inputs as the model will see them: a folder of .npz files with an array an input, or of "
-    ".npy files where there is one input; or one such file, of several samples.",
+    ".npy files or pictures where there is one input; or one such file, of several samples.",
 )
+@click.option(
+    "--mean",
+    callback=_numbers,
+    metavar="N[,N,N]",
+    help="Of pictures, (pixel - mean) * scale: one number, or of red, green and blue.",
+)
+@click.option(
+    "--scale",
+    callback=_numbers,
+    metavar="N[,N,N]",
+    help="The same; pixels are 0 to 255.",
+)
+@click.option("--layout", type=click.Choice(["nchw", "nhwc"]), help="Dims of a picture's input.")
 @click.option(
     "--weights",
     type=click.Choice(["int8", "int4"]),
@@ -56,8 +81,10 @@ SHOWN = 10  # layers
 @click.option(
     "--skip-below",
     type=float,
+    default=10.0,
+    show_default=True,
     metavar="DB",
-    help="Layers whose signal to noise is below stay in floats.",
+    help="Layers whose signal to noise is below stay in floats; -inf: none.",
 )
 @click.option(
     "--per-channel/--per-tensor",
@@ -70,11 +97,14 @@ def quantize(
     model: str,
     output: str,
     calibrate: str,
+    mean: tuple[float, ...] | None,
+    scale: tuple[float, ...] | None,
+    layout: str | None,
     weights: str,
     activations: str,
     block_size: int,
     skip: tuple[str, ...],
-    skip_below: float | None,
+    skip_below: float,
     per_channel: bool,
     as_json: bool,
 ) -> None:
@@ -82,19 +112,23 @@ def quantize(
 
     \b
     Examples:
-      aotc quantize model.onnx --calibrate images/ -o model.q.onnx
+      aotc quantize model.onnx --calibrate data/ -o model.q.onnx
+      aotc quantize model.onnx --calibrate photos/ --mean 127.5 --scale 0.00784
+                    --layout nchw -o model.q.onnx
       aotc quantize model.onnx --calibrate data.npz --skip-below 20 -o model.q.onnx
       aotc quantize bert.onnx --calibrate data.npz --activations dynamic -o bert.q.onnx
       aotc quantize llm.onnx --calibrate data.npz --weights int4 -o llm.q.onnx
 
     Needs onnxruntime. docs/use/quantised.md says what to look at in the result.
     """
+    from aot.tools.pictures import pictures_of
     from aot.tools.quantisation import quantize as make
 
     result = make(
         model,
         output,
         calibrate,
+        pictures=pictures_of(mean, scale, layout),
         weights=weights,
         activations=activations,
         block_size=block_size,
@@ -119,7 +153,7 @@ def _text(result: Quantised) -> str:
     for name, snr in result.outputs.items():
         lines.append(f"  output {one_line(name)}: signal to noise {snr:.1f} dB")
     if result.skipped:
-        lines.append(f"  in floats, as asked for: {', '.join(map(one_line, result.skipped))}")
+        lines.append(f"  in floats: {', '.join(map(one_line, result.skipped))}")
     rows = [(f"{e.snr_db:.1f}", e.op, e.name) for e in result.layers[:SHOWN]]
     if rows:
         lines += ["", "layers with the largest errors:"]

@@ -13,6 +13,7 @@ Files:
     engines, engine_errors: other engines by turns, for benchmarks; how engines fail
     open_extents, string_numbers: extents of inputs that follow from others; strings of engines as
         numbers
-    quantisation, calibration, block_quantisation: `aotc quantize`
+    quantisation, calibration, block_quantisation, pictures, onnx_export: `aotc quantize`: the
+        quantised model, the data and the models that it takes
     bench, batch: `aotc bench` and `aotc build`
 """

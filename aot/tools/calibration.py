@@ -7,7 +7,7 @@ would give steps that fit nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,12 @@ from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import array_files
 from aot.ir.types import Array
+from aot.tools.pictures import NEEDED, SUFFIXES, Pictures, array_of
 
 Sample = Mapping[str, Array]
 MOST_SAMPLES = 4096
+# what the name of an open first dim has where it counts the parts of a sample
+_PARTS = ("seq", "time", "step", "len", "frame", "token")
 
 
 @dataclass(frozen=True)
@@ -27,66 +30,130 @@ class InputSpec:
 
     Attributes:
         dims: a number, or None for one that is open.
+        first: the name of the first dim, where it is open and has one.
     """
 
     name: str
     dtype: np.dtype[np.generic]
     dims: tuple[int | None, ...]
+    first: str = ""
 
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.dims)
         return f"{self.dtype}[{dims}]"
 
+    @property
+    def is_length(self) -> bool:
+        """Whether the first dim is called what counts the parts of a sample."""
+        name = self.first.lower()
+        return name == "t" or any(part in name for part in _PARTS)
 
-def samples_of(path: str | os.PathLike[str], inputs: Sequence[InputSpec]) -> list[Sample]:
+    @property
+    def has_batch(self) -> bool:
+        """Whether the first dim counts samples: it is 1 or open, and not called a length."""
+        return len(self.dims) > 1 and self.dims[0] in (1, None) and not self.is_length
+
+
+def samples_of(
+    path: str | os.PathLike[str], inputs: Sequence[InputSpec], pictures: Pictures | None = None
+) -> list[Sample]:
     """The samples of a folder or a file.
 
     Args:
-        path: a folder, each .npz file of which is a sample, with an array an input, and each .npy
-            file one of a model with one input; or one such file. An array may have one dim more
-            than its input: then it holds several samples.
+        path: a folder of .npz files with an array an input, of .npy files for a model with one
+            input, or of pictures for one; or one such file. An array holds several samples where
+            its input's batch, which is 1 or open, has several, or where it has one dim more than
+            its input.
+        pictures: how pictures become numbers.
 
     Raises:
         CompileError: nothing is there, or an array does not fit; names the file and the input.
     """
     where = Path(path)
     if where.is_dir():
-        files = sorted(p for p in where.iterdir() if p.suffix in (".npz", ".npy"))
+        known = {".npz", ".npy", *SUFFIXES}
+        files = sorted(p for p in where.iterdir() if p.suffix.lower() in known)
         if not files:
-            raise CompileError(f"{where}: no .npz or .npy file is in this folder")
+            raise CompileError(f"{where}: no .npz or .npy file and no picture is in this folder")
     elif where.is_file():
         files = [where]
     else:
         raise CompileError(f"cannot read {where}: no such file or folder")
     found: list[Sample] = []
     for file in files:
-        found += _of_file(file, inputs)
-        if len(found) > MOST_SAMPLES:
-            raise CompileError(
-                f"{where}: more than {MOST_SAMPLES} samples; some hundred are enough"
-            )
+        if file.suffix.lower() in SUFFIXES:
+            found.append(_of_picture(file, inputs, pictures))
+        else:
+            found += split_samples(str(file), _arrays(file, inputs), inputs)
+        _check_count(str(where), found)
     return found
 
 
-def _of_file(file: Path, inputs: Sequence[InputSpec]) -> list[Sample]:
-    arrays = _arrays(file, inputs)
+def samples_in(given: Iterable[Sample], inputs: Sequence[InputSpec]) -> list[Sample]:
+    """The samples of mappings from the names of inputs to arrays, each like an .npz file.
+
+    Raises:
+        CompileError: there is none, or an array does not fit; names the number and the input.
+    """
+    found: list[Sample] = []
+    for number, arrays in enumerate(given):
+        named = {name: np.asarray(array) for name, array in arrays.items()}
+        found += split_samples(f"sample {number}", named, inputs)
+        _check_count("the calibration data", found)
+    if not found:
+        raise CompileError("the calibration data has no samples")
+    return found
+
+
+def _check_count(where: str, found: Sequence[Sample]) -> None:
+    if len(found) > MOST_SAMPLES:
+        raise CompileError(f"{where}: more than {MOST_SAMPLES} samples; some hundred are enough")
+
+
+def _of_picture(file: Path, inputs: Sequence[InputSpec], pictures: Pictures | None) -> Sample:
+    if pictures is None:
+        raise CompileError(f"{file}: how a picture becomes numbers is not given: {NEEDED}")
+    if len(inputs) != 1 or inputs[0].dtype != np.float32:
+        shown = ", ".join(f"{spec.name}: {spec}" for spec in inputs)
+        raise CompileError(f"{file}: a picture is one input of float32, the model has {shown}")
+    return {inputs[0].name: array_of(file, pictures, inputs[0].dims)}
+
+
+def split_samples(
+    file: str, arrays: Mapping[str, Array], inputs: Sequence[InputSpec]
+) -> list[Sample]:
+    """The samples that arrays hold, which are called by the names of inputs.
+
+    Args:
+        file: what errors call where they come from.
+    """
     missing = [spec.name for spec in inputs if spec.name not in arrays]
     if missing:
         names = ", ".join(sorted(arrays)) or "none"
         raise CompileError(f"{file}: no array for input {missing[0]!r}; it has {names}")
-    counts = {spec.name: _count(file, spec, arrays[spec.name]) for spec in inputs}
-    numbers = {n for n in counts.values() if n is not None}
-    if len(numbers) > 1:
-        texts = ", ".join(f"{name} {n}" for name, n in counts.items() if n is not None)
+    batches = _batches(inputs)
+    several = {
+        spec.name: _several(file, spec, arrays[spec.name], has_batch=spec in batches)
+        for spec in inputs
+    }
+    counts = {name: len(array) for name, array in several.items() if array is not None}
+    if len(set(counts.values())) > 1:
+        texts = ", ".join(f"{name} {n}" for name, n in counts.items())
         raise CompileError(f"{file}: inputs have unlike numbers of samples: {texts}")
-    (count,) = numbers or {1}
+    (count,) = set(counts.values()) or {1}
     return [
-        {
-            s.name: arrays[s.name] if counts[s.name] is None else arrays[s.name][number]
-            for s in inputs
-        }
+        {name: arrays[name] if found is None else found[number] for name, found in several.items()}
         for number in range(count)
     ]
+
+
+def _batches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs whose first dim counts samples; none where another open one may count them too."""
+    found = [spec for spec in inputs if spec.has_batch]
+    names = {spec.first for spec in found} - {""}
+    found += [spec for spec in inputs if len(spec.dims) == 1 and spec.first in names]
+    unclear = [s for s in inputs if s.dims[:1] == (None,) and not s.is_length and s not in found]
+    return [] if unclear else found
 
 
 def _arrays(file: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
@@ -99,20 +166,29 @@ def _arrays(file: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
     return {inputs[0].name: loaded}
 
 
-def _count(file: Path, spec: InputSpec, array: Array) -> int | None:
-    """How many samples an array holds; None where it is one."""
+def _several(file: str, spec: InputSpec, array: Array, *, has_batch: bool) -> Array | None:
+    """The samples that an array holds, along a dim in front; None where it is one.
+
+    Raises:
+        CompileError: the array is of another dtype or shape, or not finite.
+    """
     if array.dtype != spec.dtype:
         raise CompileError(f"{file}: input {spec.name!r} is {array.dtype}, expected {spec.dtype}")
-    for shape, count in ((array.shape, None), (array.shape[1:], len(array) if array.ndim else 0)):
-        is_like = len(shape) == len(spec.dims) and all(
-            d in (None, n) for d, n in zip(spec.dims, shape, strict=True)
-        )
-        if is_like:
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise CompileError(f"{file}: input {spec.name!r} has NaN or infinite elements")
-            return count
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise CompileError(f"{file}: input {spec.name!r} has NaN or infinite elements")
+    if has_batch and len(array.shape) == len(spec.dims) and len(array) > 1:
+        if _fits(array.shape[1:], spec.dims[1:]):
+            return array[:, None]
+    elif _fits(array.shape, spec.dims):
+        return None
+    if array.ndim and _fits(array.shape[1:], spec.dims):
+        return array
     shown = ", ".join(map(str, array.shape))
     raise CompileError(
         f"{file}: input {spec.name!r} has shape [{shown}], expected {spec} "
         "or one dim more in front, for several samples"
     )
+
+
+def _fits(shape: Sequence[int], dims: Sequence[int | None]) -> bool:
+    return len(shape) == len(dims) and all(d in (None, n) for d, n in zip(dims, shape, strict=True))

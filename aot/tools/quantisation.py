@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,15 +24,19 @@ from aot.errors import CompileError
 from aot.ir.types import Array
 from aot.link.files import write_atomically
 from aot.tools.block_quantisation import quantise_weights
-from aot.tools.calibration import InputSpec, Sample, samples_of
+from aot.tools.calibration import InputSpec, Sample, samples_in, samples_of
 from aot.tools.engine_errors import first_line
 from aot.tools.engines import check_onnx
 from aot.tools.onnx_engine import numpy_name
+from aot.tools.onnx_export import export, is_module
+from aot.tools.pictures import Pictures
 
 # samples on which errors are measured: each keeps what all layers compute
 MEASURED = 4
 LEAST_OPSET = 13  # the first whose DequantizeLinear has an axis
 EXACT_DB = 200.0  # of what does not differ
+# layers below stay in floats: the difference is a third of the signal
+LEAST_DB = 10.0
 _ROUNDS = 2  # how often layers with too large an error are left out
 
 
@@ -76,31 +80,36 @@ class Quantised:
 
 
 def quantize(
-    model: str | os.PathLike[str],
+    model: str | os.PathLike[str] | Any,
     output: str | os.PathLike[str],
-    calibration: str | os.PathLike[str],
+    calibration: str | os.PathLike[str] | Iterable[Sample],
     *,
+    pictures: Pictures | None = None,
     weights: str = "int8",
     activations: str = "int8",
     block_size: int = 32,
     skip: Sequence[str] = (),
-    skip_below: float | None = None,
+    skip_below: float = LEAST_DB,
     per_channel: bool = True,
 ) -> Quantised:
     """Writes a quantised model: weights i8, activations u8, as QuantizeLinear and DequantizeLinear;
     or products alone with weights in blocks, as MatMulNBits.
 
     Args:
-        model: an ONNX file in float32.
+        model: an ONNX file in float32; or a `torch.nn.Module`, with samples by the names of its
+            forward's parameters.
         output: the ONNX file to write.
-        calibration: a folder or a file, see `aot.tools.calibration.samples_of`.
+        calibration: a folder or a file, see `aot.tools.calibration.samples_of`; or mappings from
+            the names of inputs to arrays, of one sample or several each.
+        pictures: how the pictures of a folder become numbers.
         weights: "int8"; or "int4", by blocks.
         activations: "int8", with steps found on the calibration data, or by each run for each block
             of weights by blocks; "dynamic", with steps that each run finds; "none": they stay
             floats, and weights are in blocks.
         block_size: weights of a block: a power of two of 16 or more.
         skip: names of nodes that stay in floats.
-        skip_below: layers whose signal to noise is below so many decibels stay in floats, too.
+        skip_below: layers whose signal to noise is below so many decibels stay in floats, too;
+            -inf for none.
         per_channel: a step for each output channel of the weights, rather than one for all.
 
     Raises:
@@ -109,9 +118,6 @@ def quantize(
     """
     if find_spec("onnxruntime") is None:
         raise CompileError("quantising needs onnxruntime: pip install 'aotc[quantize]'")
-    if not Path(model).is_file():
-        raise CompileError(f"cannot read {os.fspath(model)}: no such file")
-    check_onnx("onnxruntime", model)
     in_blocks = weights == "int4" or activations == "none"
     if in_blocks and (activations == "dynamic" or not per_channel):
         raise CompileError(
@@ -120,43 +126,70 @@ def quantize(
     if block_size < 16 or block_size & (block_size - 1):
         raise CompileError(f"block size is {block_size}, expected a power of two of 16 or more")
     bits = 0 if not in_blocks else 4 if weights == "int4" else 8
-    job = _Job(Path(model), activations, per_channel, bits, block_size)
-    unknown = [name for name in skip if name not in job.names]
-    if unknown:
-        raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
-    samples = samples_of(calibration, job.inputs)
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder, _quietly():
+        path, given = _as_file(model, calibration, Path(folder))
+        job = _Job(path, activations, per_channel, bits, block_size)
+        unknown = [name for name in skip if name not in job.names]
+        if unknown:
+            raise CompileError(f"no node is called {unknown[0]!r}, which is to stay in floats")
+        if isinstance(given, str | os.PathLike):
+            samples = samples_of(given, job.inputs, pictures)
+        else:
+            samples = samples_in(given, job.inputs)
+        made, found = _quantised(job, samples, skip, skip_below, Path(folder))
+        data = made.read_bytes()
+        sizes = path.stat().st_size, len(data)
+    write_atomically(output, [data])
+    return Quantised(Path(output), **found, float_bytes=sizes[0], quantised_bytes=sizes[1])
+
+
+def _as_file(
+    model: Any, calibration: Any, folder: Path
+) -> tuple[Path, str | os.PathLike[str] | Iterable[Sample]]:
+    """The ONNX file of a model, exported into a folder where it is a module of PyTorch; and the
+    calibration data."""
+    if not is_module(model):
+        if not Path(model).is_file():
+            raise CompileError(f"cannot read {os.fspath(model)}: no such file")
+        check_onnx("onnxruntime", model)
+        return Path(model), calibration
+    if isinstance(calibration, str | os.PathLike):
+        raise CompileError(
+            "the inputs of a module are not known: give mappings from the names of its forward's "
+            "parameters to arrays as calibration data"
+        )
+    given = [{name: np.asarray(a) for name, a in sample.items()} for sample in calibration]
+    if not given:
+        raise CompileError("the calibration data has no samples")
+    path = folder / "module.onnx"
+    export(model, given[0], path)
+    return path, given
+
+
+def _quantised(
+    job: _Job, samples: Sequence[Sample], skip: Sequence[str], skip_below: float, folder: Path
+) -> tuple[Path, dict[str, Any]]:
+    """The quantised model in a folder, and what a `Quantised` tells of it."""
     measured = samples[:MEASURED]
     skipped = list(dict.fromkeys(skip))
-    with tempfile.TemporaryDirectory(prefix="aotc-") as folder, _quietly():
-        made = Path(folder) / "quantised.onnx"
-        source = job.prepared(Path(folder))
-        floats = _activations(source, measured)
-        for number in range(_ROUNDS + 1):
-            job.run(source, made, samples, skipped)
-            layers = _layers(source, floats, _activations(made, measured))
-            bad = [
-                layer.name
-                for layer in layers
-                if skip_below is not None
-                and layer.snr_db < skip_below
-                and layer.name not in skipped
-            ]
-            if not bad or number == _ROUNDS:
-                break
-            skipped += bad
-        outputs, sums = _measure(job.session, made, measured)
-        data = made.read_bytes()
-    write_atomically(output, [data])
-    return Quantised(
-        Path(output),
-        tuple(layers),
-        outputs,
-        tuple(skipped),
-        len(samples),
-        Path(model).stat().st_size,
-        len(data),
-        sums,
-    )
+    made = folder / "quantised.onnx"
+    source = job.prepared(folder)
+    floats = _activations(source, measured)
+    for number in range(_ROUNDS + 1):
+        job.run(source, made, samples, skipped)
+        layers = _layers(source, floats, _activations(made, measured))
+        bad = [e.name for e in layers if e.snr_db < skip_below and e.name not in skipped]
+        if not bad or number == _ROUNDS:
+            break
+        skipped += bad
+    outputs, sums = _measure(job.session, made, measured)
+    return made, {
+        "layers": tuple(layers),
+        "outputs": outputs,
+        "skipped": tuple(skipped),
+        "samples": len(samples),
+        "multiply_adds": sums,
+    }
 
 
 @contextmanager
@@ -214,6 +247,7 @@ class _Job:
                 info.name,
                 np.dtype(numpy_name(info.type)),
                 tuple(d if isinstance(d, int) else None for d in info.shape),
+                info.shape[0] if info.shape and isinstance(info.shape[0], str) else "",
             )
             for info in self.session.get_inputs()
         ]
