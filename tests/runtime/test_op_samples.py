@@ -42,7 +42,7 @@ MOST_EMULATED = 24
 
 # Much like another: x86-64-v3 on vectors as long as x86-64-v2's; and aarch64-generic with sums of
 # products of bytes and arithmetic in f16, which run under QEMU kernel by kernel:
-# tests/unit/kernels/test_dot_products.py, tests/unit/backends/cpu/test_qemu.py.
+# tests/unit/kernels/test_integer_products.py, tests/unit/backends/cpu/test_qemu.py.
 ALIKE = ("x86-64-v3-128", "aarch64-linux-dotprod")
 
 

@@ -1,75 +1,57 @@
-"""Contractions of integers whose weights lie in groups, run against the graph interpreter.
+"""Contractions of integers whose weights lie in groups, as the plan for a target has them.
 
-Sizes, layouts and dtypes are swept; the operands are extremes as well as random numbers. Engines
-run the kernels: an interpreter, machine code, or a driver.
+Sizes, layouts and dtypes are swept; the operands are extremes as well as random numbers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from aot.analysis.cost.plan import weight_layouts
-from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY, Sample, call_of
-from aot.ir.types import DType, Layout, TensorType, to_physical
-from aot.target.model import Target
-from tests.support.half_regions import executable, half_function
-from tests.support.lowering import run_executable
-from tests.support.lowering_checks import Engine
+from tests.support.executables import LAST, PLANES, PLANNED, Array, Conv, Product
 
-U8, I8, I16 = DType.U8, DType.I8, DType.I16
-CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
-CONV = REGISTRY["conv_integer"]
+EXTREMES = ("random", "least", "most", "extremes")
+U8, I8, I16 = "u8", "i8", "i16"
+
+
+def _attrs(max_weight: int, pad_value: int | None = None) -> dict[str, Any]:
+    padded = "" if pad_value is None else f", pad_value = {pad_value}"
+    return {"more": f"max_weight = {max_weight}{padded}", "largest": max_weight}
 
 
 def conv(
-    left: DType,
+    left: str,
     channels: int,
     filters: int,
     kernel: int = 3,
     stride: int = 1,
     pad_value: int = 0,
-    layout: Layout | None = CHANNELS_LAST,
+    layout: str = LAST,
     dilation: int = 1,
     group: int = 1,
     max_weight: int = 128,
     is_padded: bool = True,
-    size: tuple[int, int] = (6, 7),
-    batch: int = 2,
-) -> tuple[str, Sample]:
-    """Height and width are the size; the layout is the image's."""
+) -> Conv:
+    """Of an image of 6 by 7 places, in the layout."""
     pad = dilation * (kernel // 2) if is_padded else 0
-    types = (
-        TensorType(left, (batch, channels, *size), layout),
-        TensorType(I8, (filters, channels // group, kernel, kernel)),
-        TensorType(DType.I32, (filters,)),
-    )
-    attrs = {
-        "strides": (stride, stride),
-        "dilations": (dilation, dilation),
-        "pads": (pad, pad, pad, pad),
-        "group": group,
-        "pad_value": pad_value,
-        "max_weight": max_weight,
-    }
-    return "conv_integer", Sample(types, attrs)
+    sizes = (channels, filters, 6, 7)
+    more = {"apart": dilation, "group": group, "dtype": left, "is_image": True}
+    known = {"weights": PLANNED, **more, **_attrs(max_weight, pad_value)}
+    return Conv(sizes, kernel, stride, pad, layout, PLANES, **known)
 
 
-def matmul(
-    left: DType, rows: int, depth: int, columns: int, max_weight: int = 128
-) -> tuple[str, Sample]:
-    types = TensorType(left, (rows, depth)), TensorType(I8, (depth, columns))
-    return "matmul_integer", Sample(types, {"max_weight": max_weight})
+def matmul(left: str, rows: int, depth: int, columns: int, max_weight: int = 128) -> Product:
+    return Product((rows, depth, columns), PLANNED, dtype=left, **_attrs(max_weight))
 
 
-CASES: dict[str, tuple[str, Sample]] = {
+CASES: dict[str, Conv | Product] = {
     "three-channels": conv(U8, 3, 20, pad_value=113),
     "four-channels": conv(I8, 4, 5, pad_value=-128),
     "uneven": conv(U8, 37, 33, pad_value=255),
-    "dense": conv(U8, 19, 16, pad_value=7, layout=None),
+    "dense": conv(U8, 19, 16, pad_value=7, layout=PLANES),
     "pointwise": conv(I8, 70, 40, kernel=1),
     "in-place": conv(U8, 72, 40, kernel=1),
     "in-place-strided": conv(U8, 24, 100, kernel=1, stride=2),
@@ -97,50 +79,54 @@ CASES: dict[str, tuple[str, Sample]] = {
     "narrow-columns-signed": matmul(I8, 5, 6, 40, max_weight=127),
     "not-narrow": matmul(U8, 9, 64, 40, max_weight=65),
 }
-EXTREMES = ("random", "least", "most", "extremes")
 
 
-def made(case: tuple[str, Sample], target: Target) -> tuple[Function, Sample]:
-    """The case as an executable whose weights lie as the plan for a target asks, and its types."""
-    op, sample = case
-    record = REGISTRY[op]
-    plain = half_function(record, sample, is_half=False)
-    (call,) = [call_of(o) for o in plain.walk() if o.record is record]
-    layouts = weight_layouts(call, target)
-    types = list(sample.operands)
-    for number, layout in layouts.items():
-        type_ = types[number]
-        assert type_ is not None
-        assert len(layout.splits) == (1 if sample.attrs.get("group", 1) != 1 else 2)
-        types[number] = TensorType(type_.dtype, type_.dims, layout)
-    packed = Sample(tuple(types), sample.attrs)
-    return executable(half_function(record, packed, is_half=False)), packed
+@dataclass(frozen=True)
+class Requantized(Conv):
+    """A convolution of bytes whose sums become bytes again, by a scale a channel."""
+
+    def operands(self) -> list[tuple[str, int]]:
+        filters = self._channels()[3]
+        return [*super().operands(), (f"f32[{filters}, 1, 1]", 0), ("u8[]", 0)]
+
+    def body(self) -> tuple[list[str], str]:
+        (sums,), type = super().body()
+        wide, narrow = type.replace("i32", "f32"), type.replace("i32", "u8")
+        return [
+            sums.replace("%y", "%s", 1),
+            *(f"%f = cast(%s) {{ to = f32 }} : {wide}", f"%m = mul(%f, %3) : {wide}"),
+            f"%y = quantize(%m, _, %4) {{ to = u8 }} : {narrow}",
+        ], narrow
+
+    def arrays(self, how: str = "small", seed: int = 5) -> list[Array]:
+        """The scales spread the sums over bytes."""
+        plain = Conv(**vars(self))
+        made = plain.arrays(how, seed)
+        (sums,) = run(plain.function(), [*made])
+        spread = 100 / max(1, int(np.abs(sums).max()))
+        rng = np.random.default_rng(seed)
+        scales = (spread * rng.uniform(0.5, 1.5, (sums.shape[1], 1, 1))).astype(np.float32)
+        return [*made, scales, np.array(120, np.uint8)]
 
 
-def numbers(type_: TensorType, how: str, rng: np.random.Generator, largest: int) -> Any:
-    """Numbers of a dtype that are no further from 0 than the largest one."""
-    info = np.iinfo(type_.dtype.numpy)
-    least, most = max(info.min, -largest), min(info.max, largest)
-    if type_.dtype is DType.I32:
-        return rng.integers(-1000, 1000, type_.shape).astype(np.int32)
-    if how == "least":
-        return np.full(type_.shape, least, type_.dtype.numpy)
-    if how == "most":
-        return np.full(type_.shape, most, type_.dtype.numpy)
-    if how == "extremes":
-        return rng.choice([least, most], type_.shape).astype(type_.dtype.numpy)
-    return rng.integers(least, most + 1, type_.shape).astype(type_.dtype.numpy)
-
-
-def check(case: tuple[str, Sample], how: str, target: Target, engine: Engine) -> None:
-    function, sample = made(case, target)
-    op, _ = case
-    types = [t for t in sample.operands if t is not None]
-    rng = np.random.default_rng(5)
-    largest = int(sample.attrs.get("max_weight", 128))
-    arrays = [numbers(t, how, rng, largest if n == 1 else 1 << 16) for n, t in enumerate(types)]
-    expected = run(half_function(REGISTRY[op], case[1], is_half=False), arrays)
-    physical = [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
-    aligned = (16,) * len(physical) if target.has_workgroups else ()
-    (found,) = run_executable(function, target, physical, [], engine, aligned)
-    np.testing.assert_array_equal(found, expected[0])
+def requantized(
+    size: tuple[int, int, int],
+    group: int,
+    filters: int,
+    kernel: int = 3,
+    stride: int = 1,
+    dilation: int = 1,
+    *,
+    is_padded: bool = True,
+    layout: str = LAST,
+    last: str = LAST,
+) -> Requantized:
+    """Channels, height and width are the size; `layout` and `last` are the image's and the
+    result's."""
+    pad = dilation * (kernel // 2) if is_padded else 0
+    channels, height, width = size
+    weights = "{order=2:3:1:0}" if group == channels else PLANNED
+    more: dict[str, Any] = {"dtype": U8, "is_image": True, "apart": dilation, "group": group}
+    sizes = (channels, filters, height, width)
+    known = {**more, "more": "pad_value = 113"}
+    return Requantized(sizes, kernel, stride, pad, layout, last, weights, **known)

@@ -111,11 +111,11 @@ class Executable:
             steps.append(f"%r = {self.end}(%y) : {result}")
         given = [(f"%{n}", type) for n, (type, _) in enumerate(operands)]
         if self.stored:
-            casts = [f"{n} = cast({n}s) {{ to = f32 }} : {type}" for n, type in given]
+            casts = [f"{n} = cast(%s{n[1:]}) {{ to = f32 }} : {type}" for n, type in given]
             narrow = result.replace("f32", self.stored)
             last = f"%n = cast({made}) {{ to = {self.stored}, clamps = true }} : {narrow}"
             steps, made = [*casts, *steps, last], "%n"
-            given = [(f"{n}s", type.replace("f32", self.stored)) for n, type in given]
+            given = [(f"%s{n[1:]}", type.replace("f32", self.stored)) for n, type in given]
         bindings = self.bindings or (*(place for _, place in operands), 3)
         parameters = f"[{', '.join(self.dims)}]" if self.dims else ""
         listed = ", ".join(f"{n}: {type}" for n, type in given)
@@ -199,8 +199,9 @@ class Executable:
         got = self.computed(target, run_kernel, given, alignment, function)
         most = self.tolerance if tolerance is None else tolerance
         if most:
-            wanted = wanted.astype(np.float64)
-            np.testing.assert_allclose(got.astype(np.float64), wanted, most, most / 10)
+            wide = wanted.astype(np.float64)
+            least = 1e-5 * float(np.abs(wide).max(initial=0)) if self.stored else most / 10
+            np.testing.assert_allclose(got.astype(np.float64), wide, most, least)
         else:
             np.testing.assert_array_equal(got, wanted)
 

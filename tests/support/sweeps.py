@@ -7,7 +7,7 @@ A sweep is data; tests/unit/kernels/test_sweeps.py runs all of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.support.executables import NATIVE, Executable
 
@@ -27,7 +27,7 @@ class Sweep:
     others: is built by none of them.
     asks: prefetches something for targets.
     asks_not: prefetches nothing.
-    arrays: contents of operands.
+    arrays: contents of operands; what is interpreted has the last ones.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Sweep:
     others: Sequence[Built] = ()
     asks: Sequence[Built] = ()
     asks_not: Sequence[Built] = ()
-    arrays: str = field(default="small")
+    arrays: tuple[str, ...] = ("small",)
 
     def runs_here(self) -> Iterable[tuple[Executable, list[str]]]:
         """What runs natively, and for which targets."""

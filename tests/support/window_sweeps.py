@@ -395,7 +395,7 @@ POOLS = Sweep(
     "pools",
     ("windows/pools", "windows/plane_pools"),
     is_strict=True,
-    arrays="normal",
+    arrays=("normal",),
     natively=[
         *(
             Pool(op, shape, *window, layout=layout)
@@ -421,7 +421,7 @@ POOLS = Sweep(
 )
 OTHER_POOLS = Sweep(
     "other pools",
-    arrays="normal",
+    arrays=("normal",),
     natively=[
         # the nearest place that is there may be none of a window's
         *(
@@ -448,7 +448,7 @@ LINES = [
 ]
 BELOW_ZERO = Sweep(
     "pools of what is below zero",
-    arrays="negative",
+    arrays=("negative",),
     # windows of many taps read lines in scratch
     natively=[Pool(op, (2, 24, 13, 19), 9, s, 4, layout=LAST) for op in OPS for s in (1, 2)],
     interpreted=[

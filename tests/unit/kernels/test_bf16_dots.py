@@ -13,45 +13,25 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aot.analysis.cost.plan import weight_layouts
-from aot.backends.cpu.compile import emit_assembly
-from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY, Sample, call_of
-from aot.ir.types import DType, Layout, TensorType, to_physical
-from aot.kernels.ir.nodes import Kernel, MatrixDot, walk
-from aot.kernels.lowering import lower
-from aot.target.model import Target
-from tests.support import cpu_running
-from tests.support.half_contractions import device
-from tests.support.half_regions import executable, half_function
-from tests.support.kernel_backends import on_qemu
-from tests.support.lowering import run_executable
+from aot.kernels.ir.nodes import MatrixDot, walk
+from tests.support.executables import LAST, PLANNED, STRONGEST, Conv, Executable, Product
+from tests.support.kernel_backends import device, on_cpu, on_qemu
 from tests.support.lowering_checks import Engine, on_interpreter
 
-BF16, F32 = DType.BF16, DType.F32
-CHANNELS_LAST = Layout(order=(0, 2, 3, 1))
 X86, ARM = "x86-64-v4-bf16", "aarch64-linux-i8mm"
-EPSILON, TINY = 2.0**-23, 2.0**-126
+EPSILON = 2.0**-23
 
 
-def conv(
-    channels: int, filters: int, kernel: int = 3, stride: int = 1, group: int = 1
-) -> tuple[str, Sample]:
-    pad = kernel // 2
-    types = (
-        TensorType(BF16, (2, channels, 6, 7), CHANNELS_LAST),
-        TensorType(BF16, (filters, channels // group, kernel, kernel)),
-        TensorType(F32, (filters,)),
-    )
-    attrs = {"strides": (stride,) * 2, "dilations": (1, 1), "pads": (pad,) * 4, "group": group}
-    return "conv_bf16", Sample(types, attrs)
+def conv(channels: int, filters: int, kernel: int = 3, stride: int = 1, group: int = 1) -> Conv:
+    more: dict[str, Any] = {"dtype": "bf16", "group": group, "is_image": True}
+    sizes = (channels, filters, 6, 7)
+    return Conv(sizes, kernel, stride, kernel // 2, LAST, weights=PLANNED, **more)
 
 
-def matmul(rows: int, depth: int, columns: int) -> tuple[str, Sample]:
-    return "matmul_bf16", Sample(
-        (TensorType(BF16, (rows, depth)), TensorType(BF16, (depth, columns)))
-    )
+def matmul(*sizes: int) -> Product:
+    rows, depth, columns = sizes
+    return Product((rows, depth, columns), PLANNED, dtype="bf16")
 
 
 CASES = {
@@ -67,78 +47,37 @@ CASES = {
 }
 
 
-def made(case: tuple[str, Sample], target: Target) -> tuple[Function, Sample]:
-    op, sample = case
-    record = REGISTRY[op]
-    plain = half_function(record, sample, is_half=False)
-    (call,) = [call_of(o) for o in plain.walk() if o.record is record]
-    types = list(sample.operands)
-    for number, layout in weight_layouts(call, target).items():
-        type_ = types[number]
-        assert type_ is not None
-        types[number] = TensorType(type_.dtype, type_.dims, layout)
-    packed = Sample(tuple(types), sample.attrs)
-    return executable(half_function(record, packed, is_half=False)), packed
-
-
-def operands(sample: Sample, rng: np.random.Generator) -> list[Any]:
-    types = [t for t in sample.operands if t is not None]
-    return [rng.standard_normal(t.shape).astype(t.dtype.numpy) for t in types]
-
-
-def reference(case: tuple[str, Sample], arrays: list[Any]) -> Any:
-    (result,) = run(half_function(REGISTRY[case[0]], case[1], is_half=False), arrays)
-    return result.astype(np.float64)
-
-
-def result(
-    case: tuple[str, Sample], arrays: list[Any], target: Target, engine: Engine
-) -> np.ndarray[Any, Any]:
-    function, sample = made(case, target)
-    types = [t for t in sample.operands if t is not None]
-    physical = [to_physical(a, t) for a, t in zip(arrays, types, strict=True)]
-    (found,) = run_executable(function, target, physical, [], engine)
-    return found
-
-
-def check(case: tuple[str, Sample], target: Target, engine: Engine) -> None:
-    arrays = operands(case[1], np.random.default_rng(2))
-    expected = reference(case, arrays)
-    sizes = reference(case, [np.abs(a) for a in arrays])
+def check(case: Executable, target: str, engine: Engine) -> None:
+    arrays = case.arrays("normal", 2)
+    given = arrays, [np.abs(a) for a in arrays]
+    expected, sizes = (run(case.function(), [*x])[0].astype(np.float64) for x in given)
     shape = arrays[1].shape
-    terms = shape[0] if case[0] == "matmul_bf16" else int(np.prod(shape[1:]))
-    found = result(case, arrays, target, engine)
+    terms = shape[0] if isinstance(case, Product) else int(np.prod(shape[1:]))
+    found = case.computed(target, engine, arrays)
     assert (np.abs(found - expected) <= EPSILON * (terms + 2) * sizes).all()
 
 
-def on_cpu(target: Target) -> Engine:
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        cpu_running.run(kernel, buffers, params, target)
-
-    return run_kernel
-
-
-@pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
+@pytest.mark.parametrize("target", STRONGEST)
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_near_the_definition_in_machine_code(name: str, target: str) -> None:
     """Whether the target has the instruction or not."""
-    check(CASES[name], device(target), on_cpu(device(target)))
+    check(CASES[name], target, on_cpu(target))
 
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_near_the_definition_on_arm(name: str) -> None:
-    check(CASES[name], device(ARM), on_qemu(device(ARM)))
+    check(CASES[name], ARM, on_qemu(ARM))
 
 
 @pytest.mark.parametrize("target", [X86, ARM])
 @pytest.mark.parametrize("name", ["odd-channels", "row", "rows"])
 def test_sums_are_near_the_definition_in_the_kernel_interpreter(name: str, target: str) -> None:
-    check(CASES[name], device(target), on_interpreter)
+    check(CASES[name], target, on_interpreter)
 
 
 def engines() -> list[Any]:
-    natives = [t for t in cpu_running.native_targets(strongest=True) if device(t).sums_bf16]
+    natives = [t for t in STRONGEST if device(t).sums_bf16]
     made = [pytest.param(t, False, id=t) for t in natives]
     return [*made, pytest.param(ARM, True, id=ARM, marks=pytest.mark.qemu)]
 
@@ -146,8 +85,7 @@ def engines() -> list[Any]:
 @pytest.mark.parametrize(("name", "is_emulated"), engines())
 @pytest.mark.parametrize("rows", [1, 4])
 def test_numbers_that_are_not_finite_or_not_normal(name: str, is_emulated: bool, rows: int) -> None:
-    target = device(name)
-    engine = on_qemu(target) if is_emulated else on_cpu(target)
+    engine = on_qemu(name) if is_emulated else on_cpu(name)
     case = matmul(rows, 4, 16)
     bf16 = ml_dtypes.bfloat16
     left, right = np.ones((rows, 4), bf16), np.ones((4, 16), bf16)
@@ -156,7 +94,7 @@ def test_numbers_that_are_not_finite_or_not_normal(name: str, is_emulated: bool,
     # a number below the normal ones, times one that makes it large
     left[:, 3], right[:, 4] = 2.0**100, 0
     right[3, :] = 2.0**-130
-    found = result(case, [left, right], target, engine)
+    found = case.computed(name, engine, [left, right])
     assert (found[:, 0] == np.inf).all()
     assert (found[:, 1] == -np.inf).all()
     assert np.isnan(found[:, 2:4]).all()
@@ -175,13 +113,10 @@ def test_numbers_that_are_not_finite_or_not_normal(name: str, is_emulated: bool,
     ],
 )
 def test_instructions_for_bf16_are_used(target: str, name: str, instruction: str) -> None:
-    machine = device(target)
-    function, _ = made(CASES[name], machine)
-    assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+    assert re.search(instruction, CASES[name].assembly(target))
 
 
 def test_matrices_are_for_targets_that_multiply_them() -> None:
     for name, is_there in ((ARM, True), (X86, False), ("aarch64-linux-dotprod", False)):
-        function, _ = made(CASES["rows"], device(name))
-        kernel = lower(function, device(name))
+        kernel = CASES["rows"].lowered(name)
         assert any(isinstance(stmt, MatrixDot) for stmt in walk(kernel.body)) is is_there

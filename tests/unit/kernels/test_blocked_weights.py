@@ -21,8 +21,8 @@ from aot.kernels.lowering import lower
 from aot.ops.blocked import Blocks, Codes, pack_codes, unpack_codes
 from aot.target.model import Target
 from tests.support import cpu_running, kernel_backends
-from tests.support.half_contractions import device
 from tests.support.half_regions import executable, half_function
+from tests.support.kernel_backends import device
 from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
 

@@ -15,50 +15,39 @@ import pytest
 import aot
 import aot.ops
 from aot.analysis.stages import plans_of
-from aot.backends.cpu.compile import emit_assembly
 from aot.ir.builder import Builder
-from aot.ir.graph import Function, Module
+from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY, Sample
 from aot.ir.schedule import Schedule
-from aot.ir.types import DType, TensorType
+from aot.ir.types import DType
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
-from tests.support import cpu_running, vulkan_device
-from tests.support.half_contractions import (
-    CONTRACTIONS,
-    F32,
-    check_contraction,
-    device,
-)
-from tests.support.half_regions import executable, half_function
-from tests.support.kernel_backends import on_cpu, on_driver, on_qemu
-from tests.support.lowering import run_executable
+from tests.support import vulkan_device
+from tests.support.executables import NATIVE, Ops
+from tests.support.half_contractions import CONTRACTIONS
+from tests.support.kernel_backends import device, on_cpu, on_driver, on_qemu
+
+F32 = DType.F32
 
 # contractions
 
 
-@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("target", NATIVE)
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_on_a_cpu(name: str, target: str) -> None:
-    check_contraction(name, target, on_cpu(target))
+    CONTRACTIONS[name].check(target, on_cpu(target), "normal")
 
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_in_shaders(name: str, driver: str) -> None:
-    check_contraction(name, "vulkan-1.1", on_driver(driver))
-
-
-def contraction(name: str) -> Function:
-    op, sample = CONTRACTIONS[name]
-    return executable(half_function(REGISTRY[op], sample))
+    CONTRACTIONS[name].check("vulkan-1.1", on_driver(driver), "normal")
 
 
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_sum_in_f32_on_a_gpu(name: str) -> None:
-    made, machine = contraction(name), targets.load("vulkan-1.1")
+    made, machine = CONTRACTIONS[name].function(), targets.load("vulkan-1.1")
     (plan,) = plans_of(made, machine)
     assert plan.schedule is Schedule.CONTRACTION
     assert {s.dtype for s in lower(made, machine).scratch if s.name == "acc"} == {F32}
@@ -67,7 +56,7 @@ def test_contractions_of_f16_sum_in_f32_on_a_gpu(name: str) -> None:
 @pytest.mark.parametrize("target", ("x86-64-v4", "x86-64-v2", "aarch64-generic"))
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_f16_keep_their_tiles(name: str, target: str) -> None:
-    made, machine = contraction(name), targets.load(target)
+    made, machine = CONTRACTIONS[name].function(), targets.load(target)
     (acc,) = [s for s in lower(made, machine).scratch if s.name == "acc"]
     (plan,) = plans_of(made, machine)
     assert plan.schedule is Schedule.CONTRACTION
@@ -95,7 +84,7 @@ def test_contractions_of_f16_keep_their_tiles(name: str, target: str) -> None:
 def test_long_sides_are_converted_before_they_are_multiplied(
     name: str, target: str, staged: set[str]
 ) -> None:
-    names = {s.name for s in lower(contraction(name), device(target)).scratch}
+    names = {s.name for s in CONTRACTIONS[name].lowered(target).scratch}
     assert names & {"left", "right"} == staged
 
 
@@ -120,7 +109,7 @@ def test_long_sides_are_converted_before_they_are_multiplied(
 def test_conversions_are_instructions_where_there_are_any(
     target: str, widens: str, narrows: str
 ) -> None:
-    text = emit_assembly(lower(contraction("matmul"), device(target)), device(target))
+    text = CONTRACTIONS["matmul"].assembly(target)
     found = re.findall(r"vcvtph2ps|vcvtps2ph|fcvtl|fcvtn|vcvtb?\.f\d+\.f16|vfwcvt\.f\.f", text)
     if not widens:
         assert not found
@@ -145,17 +134,16 @@ def test_conversions_elsewhere_are_exact(name: str) -> None:
         beside = np.concatenate([wide, between, np.nextafter(between, np.float32(0))])
         rounded = beside.astype(np.float16)
     for given, wanted, to in ((halves, wide, F32), (beside, rounded, DType.F16)):
-        sample = Sample((TensorType(DType.of(given), given.shape),), {"to": to})
-        made = executable(half_function(REGISTRY["cast"], sample, is_half=False))
-        (found,) = run_executable(made, target, [given], [], engine)
-        np.testing.assert_array_equal(found, wanted)
+        types = (f"{DType.of(given)}[{given.size}]",), f"{to}[{given.size}]"
+        case = Ops(types[0], (f"cast(%0) {{ to = {to} }}",), types[1])
+        np.testing.assert_array_equal(case.computed(target, engine, [given]), wanted)
 
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", [*EMULATED, "riscv64-v", "aarch64-linux-dotprod"])
 @pytest.mark.parametrize("name", ["conv", "matmul-in-pieces"])
 def test_contractions_of_f16_elsewhere(name: str, target: str) -> None:
-    check_contraction(name, target, on_qemu(device(target)))
+    CONTRACTIONS[name].check(target, on_qemu(target), "normal")
 
 
 # models in f16
@@ -183,7 +171,7 @@ def f16_model() -> Module:
     return b.module()
 
 
-@pytest.mark.parametrize("target", cpu_running.native_targets())
+@pytest.mark.parametrize("target", NATIVE)
 def test_weights_of_f16_models_stay_f16_and_are_read_so(target: str) -> None:
     module = f16_model()
     inputs = {"x": np.random.default_rng(1).normal(size=(1, 8, 6, 6)).astype(np.float16)}

@@ -9,7 +9,6 @@ import pytest
 
 from aot.errors import InternalError
 from aot.ir.expr import Var
-from aot.ir.record import Sample
 from aot.ir.types import DType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.fingerprint import fingerprint
@@ -30,19 +29,17 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lowering import lower
-from aot.target import selection as targets
+from aot.target.model import Target
 from tests.support import dot_products, golden
+from tests.support.executables import Executable
 from tests.support.kernel_terms import add, ix, load, mul, store, vector
 from tests.support.lowering_checks import Engine
 from tests.support.matrix_products import (
     CASES,
     TARGETS,
     WAYS,
-    check,
     conv,
     kept_busy,
-    kernel_of,
     least_tiles,
     product,
 )
@@ -230,31 +227,35 @@ def test_rules_of_matrices(message: str, rule: Rule) -> None:
 # Contractions
 
 
+def check(case: Executable, machine: Target, engine: Engine, how: str = "normal") -> None:
+    """By matrices."""
+    assert holds_matrices(case.lowered(machine, 16))
+    case.check(machine, engine, how, alignment=16)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("target", "engine"), WAYS)
 def test_contractions_of_matrices(case: str, target: str, engine: Engine) -> None:
-    machine = kept_busy(target)
-    assert holds_matrices(kernel_of(CASES[case], machine))
-    check(CASES[case], machine, engine)
+    check(CASES[case], kept_busy(target), engine)
 
 
 @pytest.mark.parametrize(
-    "case", [conv(128, 33, (5, 6)), product(37, 256, 50), conv(256, 16, (4, 3), taps=1, batch=2)]
+    "case", [conv(128, 33, (5, 6)), product(37, 256, 50), conv(256, 16, (4, 3), taps=1, images=2)]
 )
 @pytest.mark.parametrize(("target", "engine"), WAYS)
-def test_subgroups_share_sums(case: tuple[str, Sample], target: str, engine: Engine) -> None:
+def test_subgroups_share_sums(case: Executable, target: str, engine: Engine) -> None:
     machine = least_tiles(case, target)
-    stored = next(s for s in kernel_of(case, machine).scratch if s.name == "stored")
+    stored = next(s for s in case.lowered(machine, 16).scratch if s.name == "stored")
     assert stored.shape[0] == 4
     check(case, machine, engine)
 
 
 BYTES = {
-    "product": dot_products.matmul(I8, 40, 64, 50),
-    "conv": dot_products.conv(I8, 32, 24, pad_value=-5),
-    "conv-of-points": dot_products.conv(I8, 64, 33, kernel=1),
-    "conv-strided": dot_products.conv(I8, 32, 20, stride=2),
-    "conv-of-planes": dot_products.conv(I8, 32, 40, pad_value=127, layout=None),
+    "product": dot_products.matmul("i8", 40, 64, 50),
+    "conv": dot_products.conv("i8", 32, 24, pad_value=-5),
+    "conv-of-points": dot_products.conv("i8", 64, 33, kernel=1),
+    "conv-strided": dot_products.conv("i8", 32, 20, stride=2),
+    "conv-of-planes": dot_products.conv("i8", 32, 40, pad_value=127, layout=""),
 }
 
 
@@ -263,16 +264,12 @@ BYTES = {
 @pytest.mark.parametrize(("target", "engine"), WAYS)
 def test_contractions_of_bytes(name: str, how: str, target: str, engine: Engine) -> None:
     """Sums are exact."""
-    machine = kept_busy(target)
-    function, _ = dot_products.made(BYTES[name], machine)
-    assert holds_matrices(lower(function, machine, (16,) * len(function.inputs)))
-    dot_products.check(BYTES[name], how, machine, engine)
+    check(BYTES[name], kept_busy(target), engine, how)
 
 
 def test_bytes_of_two_kinds_are_no_matrices() -> None:
-    machine = kept_busy("nvidia-matrix")
-    function, _ = dot_products.made(dot_products.conv(DType.U8, 32, 24), machine)
-    assert not holds_matrices(lower(function, machine, (16,) * len(function.inputs)))
+    case = dot_products.conv("u8", 32, 24)
+    assert not holds_matrices(case.lowered(kept_busy("nvidia-matrix"), 16))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -282,22 +279,22 @@ def test_bytes_of_two_kinds_are_no_matrices() -> None:
         product(1, 64, 64),  # most rows of a matrix would be none
         product(64, 64, 4),
         product(64, 60, 64),  # no whole matrices of terms
-        product(64, 64, 62, is_packed=False),  # no whole quads of columns
+        product(64, 64, 62, right=""),  # no whole quads of columns
         conv(3, 32, (20, 20)),
     ],
 )
-def test_other_contractions_are_as_elsewhere(case: tuple[str, Sample], target: str) -> None:
-    assert not holds_matrices(kernel_of(case, kept_busy(target)))
+def test_other_contractions_are_as_elsewhere(case: Executable, target: str) -> None:
+    assert not holds_matrices(case.lowered(kept_busy(target), 16))
 
 
 def test_targets_without_matrices_have_none() -> None:
     for name in ("vulkan-android-15", "nvidia", "lavapipe"):
-        assert not holds_matrices(kernel_of(CASES["product"], targets.load(name)))
+        assert not holds_matrices(CASES["product"].lowered(name, 16))
 
 
 def test_a_tile_of_a_product() -> None:
     """128 lanes are four subgroups of the same place; each has two columns of matrices."""
-    kernel = kernel_of(product(256, 64, 256), targets.load("nvidia-matrix"))
+    kernel = product(256, 64, 256).lowered("nvidia-matrix", 16)
     assert kernel.workgroup_size == (32, 4, 1)
     sums = next(s for s in kernel.scratch if s.space is Space.MATRIX)
     assert (sums.shape, kernel.grid) == ((1, 2, 16, 16), (16, 8, 1))
@@ -305,5 +302,5 @@ def test_a_tile_of_a_product() -> None:
 
 def test_golden(bless: bool) -> None:
     """A product whose tile has more columns than there are."""
-    kernel = kernel_of(product(16, 16, 24), kept_busy("lavapipe-matrix"))
+    kernel = product(16, 16, 24).lowered(kept_busy("lavapipe-matrix"), 16)
     golden.check("kernels/matrix_product-gpu.txt", to_text(kernel), bless=bless)

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.analysis.cost.plan import plan
-from aot.backends.cpu.compile import emit_assembly
-from aot.ir.dims import evaluate, symbol
-from aot.ir.interpreter.interpreter import run
-from aot.ir.record import REGISTRY, Sample, call_of
-from aot.ir.types import DType, TensorType, to_physical
+from aot.analysis.stages import schedule_of
+from aot.ir.types import DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import (
     BufferClass,
@@ -30,13 +26,10 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.ir.text import to_text
 from aot.kernels.ir.verifier import verify
-from aot.kernels.lowering import lower
-from tests.support.dot_products import CASES, CHANNELS_LAST, check, conv, made, matmul, numbers
-from tests.support.half_contractions import device
-from tests.support.half_regions import half_function
-from tests.support.kernel_backends import on_qemu
+from tests.support.dot_products import CASES, conv, matmul
+from tests.support.executables import LAST, PLANES, Executable, numbers
+from tests.support.kernel_backends import device, on_qemu
 from tests.support.kernel_terms import ix, load, store, vector
-from tests.support.lowering import run_executable
 from tests.support.lowering_checks import Engine, on_interpreter
 
 TARGET = "aarch64-linux-i8mm"
@@ -121,9 +114,7 @@ def has_matrices(kernel: Kernel) -> bool:
     ],
 )
 def test_tiles_of_several_rows_are_products_of_matrices(name: str, is_there: bool) -> None:
-    machine = device(TARGET)
-    function, _ = made(CASES[name], machine)
-    assert has_matrices(lower(function, machine)) is is_there
+    assert has_matrices(CASES[name].lowered(TARGET)) is is_there
 
 
 @pytest.mark.parametrize(
@@ -131,9 +122,7 @@ def test_tiles_of_several_rows_are_products_of_matrices(name: str, is_there: boo
 )
 def test_instructions_for_matrices_are_used(name: str, instruction: str) -> None:
     """Two columns are brought side by side once for all rows of a step."""
-    machine = device(TARGET)
-    function, _ = made(CASES[name], machine)
-    text = emit_assembly(lower(function, machine), machine)
+    text = CASES[name].assembly(TARGET)
     loop = max(re.split(r"^\.LBB", text, flags=re.M), key=lambda part: part.count("mmla\t"))
     found = re.findall(rf"^\t{instruction}\t", loop, flags=re.M)
     orders = re.findall(r"^\tzip[12]\t", loop.partition("b.ne")[0], flags=re.M)
@@ -143,13 +132,12 @@ def test_instructions_for_matrices_are_used(name: str, instruction: str) -> None
 
 def test_a_target_without_them_keeps_dot_products() -> None:
     for name in ("aarch64-linux-dotprod", "aarch64-generic", "x86-64-v4-vnni", "vulkan-1.3"):
-        function, _ = made(CASES["uneven"], device(name))
-        assert not has_matrices(lower(function, device(name)))
+        assert not has_matrices(CASES["uneven"].lowered(name))
 
 
-def random_case(rng: np.random.Generator) -> tuple[str, Sample]:
+def random_case(rng: np.random.Generator) -> Executable:
     """A convolution or a product whose rows, columns and terms divide by nothing."""
-    left = U8 if rng.integers(2) else I8
+    left = "u8" if rng.integers(2) else "i8"
     if rng.integers(2):
         rows, depth, columns = (int(rng.integers(low, 50)) for low in (2, 3, 1))
         return matmul(left, rows, depth, columns)
@@ -158,7 +146,7 @@ def random_case(rng: np.random.Generator) -> tuple[str, Sample]:
     channels, filters = group * channels, group * filters
     kernel, stride, dilation = int(rng.choice([1, 3])), *map(int, rng.integers(1, 3, 2))
     pad_value = int(rng.integers(0, 128))
-    layout = CHANNELS_LAST if rng.integers(4) else None
+    layout = LAST if rng.integers(4) else PLANES
     return conv(left, channels, filters, kernel, stride, pad_value, layout, dilation, group)
 
 
@@ -167,46 +155,27 @@ def random_case(rng: np.random.Generator) -> tuple[str, Sample]:
 def test_random_contractions_are_exact(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(6):
-        check(random_case(rng), "random", device(TARGET), on_arm())
+        random_case(rng).check(TARGET, on_arm(), "random")
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_random_contractions_are_exact_in_the_kernel_interpreter(seed: int) -> None:
     case = random_case(np.random.default_rng(100 + seed))
-    check(case, "extremes", device(TARGET), on_interpreter)
+    case.check(TARGET, on_interpreter, "extremes")
 
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("depth", [12, 40])
 def test_rows_that_only_the_device_counts(depth: int) -> None:
-    machine, rows = device(TARGET), symbol("M")
-    types = TensorType(U8, (rows, depth)), TensorType(I8, (depth, 20))
-    case = "matmul_integer", Sample(types, {"max_weight": 128})
-    function, packed = made(case, machine)
-    assert has_matrices(lower(function, machine))
-    record = REGISTRY["matmul_integer"]
-    rng = np.random.default_rng(1)
     for count in (1, 2, 3, 11, 12, 13, 26):
-        known = [
-            TensorType(t.dtype, tuple(evaluate(d, {"M": count}) for d in t.dims)) for t in types
-        ]
-        arrays = [numbers(t, "random", rng, 128) for t in known]
-        plain = half_function(record, Sample(tuple(known), case[1].attrs), is_half=False)
-        (expected,) = run(plain, arrays)
-        weight = packed.operands[1]
-        assert weight is not None
-        physical = [arrays[0], to_physical(arrays[1], weight)]
-        (found,) = run_executable(function, machine, physical, [count], on_arm())
-        np.testing.assert_array_equal(found, expected)
+        case = replace(matmul("u8", count, depth, 20), opened="M")
+        assert has_matrices(case.lowered(TARGET))
+        case.check(TARGET, on_arm(), "random")
 
 
 def test_tiles_have_rows_in_pairs() -> None:
-    machine = device(TARGET)
     for name in ("pointwise", "uneven", "rows"):
-        op, sample = CASES[name]
-        function = half_function(REGISTRY[op], sample, is_half=False)
-        (call,) = [call_of(o) for o in function.walk() if o.record is REGISTRY[op]]
-        assert plan(call, machine).rows % 2 == 0
+        assert schedule_of(CASES[name].function(), device(TARGET))[0].rows % 2 == 0
 
 
 def test_text_names_what_is_multiplied() -> None:

@@ -15,7 +15,7 @@ from aot.ir.types import DType, TensorType
 from aot.ir.verifier import verify
 from aot.passes.base import PassContext
 from aot.passes.quantise.prepare_dots import PREPARE_DOTS
-from tests.support.half_contractions import device
+from tests.support.kernel_backends import device
 
 U8, I8, I16 = DType.U8, DType.I8, DType.I16
 

@@ -15,27 +15,27 @@ from aot.ir.expr import Const, Dot, Expr, Load, add, binary, const, index, mul
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, KernelBuilder, Stmt, Store
 from aot.kernels.ir.text import to_text
-from aot.kernels.lowering import lower
 from aot.kernels.rules.products.dots import WORDS
 from aot.target.model import Target
 from aot.target.selection import load
 from tests.support import vulkan_device, vulkan_running
-from tests.support.dot_products import CASES, EXTREMES, I8, U8, check, conv, made, matmul
+from tests.support.dot_products import CASES, EXTREMES, conv, matmul
 from tests.support.lowering_checks import Engine
 from tests.support.vulkan_case import I32, INPUTS, OUTPUTS, spread, tensor
 
 pytestmark = pytest.mark.vulkan
 
 TARGETS = ("vulkan-1.1", "vulkan-1.3")
+U8, I8 = DType.U8, DType.I8
 FEATURE = "shaderIntegerDotProduct"
 IN_WORDS = (
     *("four-channels", "strided", "dilated", "groups-of-words", "row", "not-narrow"),
     *("in-place", "in-place-strided", "in-place-windows", "in-place-dilated"),
 )
 MORE = {
-    "tall": matmul(I8, 70, 32, 65),
-    "padded": conv(U8, 32, 24, pad_value=255),
-    "few-columns": matmul(U8, 33, 16, 3),
+    "tall": matmul("i8", 70, 32, 65),
+    "padded": conv("u8", 32, 24, pad_value=255),
+    "few-columns": matmul("u8", 33, 16, 3),
 }
 
 
@@ -50,8 +50,7 @@ def on_driver(driver: str, target: Target) -> Engine:
 
 
 def kernel_of(name: str, target: Target, alignment: int = 16) -> Kernel:
-    function, _ = made({**CASES, **MORE}[name], target)
-    return lower(function, target, (alignment,) * len(function.inputs))
+    return {**CASES, **MORE}[name].lowered(target, alignment)
 
 
 @pytest.mark.parametrize("driver", vulkan_device.DRIVERS)
@@ -60,7 +59,8 @@ def kernel_of(name: str, target: Target, alignment: int = 16) -> Kernel:
 def test_sums_are_exact(name: str, target: str, driver: str) -> None:
     machine = load(target)
     for how in EXTREMES if name in IN_WORDS else EXTREMES[:1]:
-        check({**CASES, **MORE}[name], how, machine, on_driver(driver, machine))
+        engine = on_driver(driver, machine)
+        {**CASES, **MORE}[name].check(machine, engine, how, alignment=16)
 
 
 @pytest.mark.parametrize("target", TARGETS)

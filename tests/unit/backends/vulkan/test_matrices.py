@@ -21,7 +21,7 @@ from aot.link.image import VariantImage
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running
-from tests.support.matrix_products import CASES, TARGETS, kept_busy, kernel_of, product
+from tests.support.matrix_products import CASES, TARGETS, kept_busy, product
 
 OWN = {"cooperativeMatrix", "vulkanMemoryModel", "subgroupBasic"}
 SHAPES = {
@@ -34,7 +34,7 @@ SHAPES = {
 @pytest.mark.parametrize("case", CASES)
 def test_shaders_are_valid(case: str, name: str) -> None:
     target = kept_busy(name)
-    shader = vulkan_running.build(kernel_of(CASES[case], target), target)
+    shader = vulkan_running.build(CASES[case].lowered(target, 16), target)
     assert set(shader.features) >= {*OWN, *SHAPES[name]}
     text = vulkan_running.disassemble(shader.words)
     assert "OpMemoryModel Logical Vulkan" in text
@@ -56,7 +56,7 @@ def shared_accesses(text: str) -> list[str]:
 
 def test_what_lanes_share_is_made_visible() -> None:
     target = targets.load("lavapipe-matrix")
-    shader = vulkan_running.build(kernel_of(CASES["conv"], target), target)
+    shader = vulkan_running.build(CASES["conv"].lowered(target, 16), target)
     accesses = shared_accesses(vulkan_running.disassemble(shader.words))
     kinds = {a.split()[0] for a in accesses}
     assert kinds >= {"OpStore", "OpLoad", "OpCooperativeMatrixLoadKHR"}
@@ -69,7 +69,7 @@ def test_what_lanes_share_is_made_visible() -> None:
 def test_a_matrix_is_loaded_once_for_all_its_products() -> None:
     """A subgroup has two rows and four columns of matrices, and two of them along the sum."""
     target = targets.load("nvidia-matrix")
-    kernel = kernel_of(product(2048, 64, 1024), target)
+    kernel = product(2048, 64, 1024).lowered(target, 16)
     products = sum(isinstance(s, MatrixProduct) for s in walk(kernel.body))
     assert products == 1  # in loops that are written out
     text = vulkan_running.disassemble(compile_kernel(kernel, target).words)
@@ -80,7 +80,7 @@ def test_a_matrix_is_loaded_once_for_all_its_products() -> None:
 def test_shared_memory_holds_four_neighbours_at_a_time() -> None:
     """Halves of both sides are stored and loaded as vectors of four, whose lines are whole."""
     target = kept_busy("nvidia-matrix")
-    shader = vulkan_running.build(kernel_of(CASES["conv-of-points"], target), target)
+    shader = vulkan_running.build(CASES["conv-of-points"].lowered(target, 16), target)
     text = vulkan_running.disassemble(shader.words)
     (half,) = re.findall(r"(%\d+) = OpTypeFloat 16", text)
     (quad,) = re.findall(rf"(%\d+) = OpTypeVector {half} 4", text)
@@ -140,7 +140,7 @@ def test_models_in_floats_need_no_matrices() -> None:
 
 def test_a_cpu_s_products_are_no_shader() -> None:
     target = targets.load("lavapipe-matrix")
-    kernel = kernel_of(CASES["product"], target)
+    kernel = CASES["product"].lowered(target, 16)
     wrong = MatrixDot.__new__(MatrixDot)
     with pytest.raises(InternalError, match="a CPU's products of matrices"):
         compile_kernel(replace(kernel, body=(*kernel.body, wrong)), target)

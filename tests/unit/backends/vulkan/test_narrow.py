@@ -31,12 +31,10 @@ from aot.ir.text.printer import print_module
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir import interpreter
 from aot.kernels.ir.nodes import BufferClass, Kernel, KernelBuilder, Stmt, Store
-from aot.kernels.lowering import lower
 from aot.link.reader import read_module
 from aot.target import selection as targets
 from tests.support import vulkan_running
-from tests.support.half_contractions import CONTRACTIONS, check_contraction
-from tests.support.half_regions import executable, half_function
+from tests.support.half_contractions import CONTRACTIONS
 from tests.support.hard_kernels import HARD_KERNELS, HardKernel
 from tests.support.lowering import sample_array, sample_function
 from tests.support.lowering_checks import Engine
@@ -567,24 +565,20 @@ def test_random_graphs(tmp_path: Path, graph: Graph, seed: int) -> None:
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions_of_halves(name: str, machine: str) -> None:
     """Sums are f32, whatever is native."""
-    op, sample = CONTRACTIONS[name]
-    check_contraction(name, machine, engine(machine, []))
-    made = executable(half_function(REGISTRY[op], sample))
-    scratch = lower(made, targets.load(machine)).scratch
+    CONTRACTIONS[name].check(machine, engine(machine, []), "normal")
+    scratch = CONTRACTIONS[name].lowered(machine).scratch
     assert {s.dtype for s in scratch if s.name == "acc"} == {F32}
 
 
 @pytest.mark.parametrize("name", ["vulkan-1.1", FULL])
 def test_four_neighbours_are_one_load(name: str) -> None:
     """A panel's weights and a row's elements: two words for four f16."""
-    op, sample = CONTRACTIONS["conv"]
-    made = executable(half_function(REGISTRY[op], sample))
-    kernel = lower(made, targets.load(name), [16] * len(made.inputs))
+    kernel = CONTRACTIONS["conv"].lowered(name, 16)
     text = vulkan_running.disassemble(vulkan_running.build(kernel, targets.load(name)).words)
     (pair,) = re.findall(r"%(\d+) = OpTypeVector %(?:\d+) 2\n", pairs_of_words(text))
     assert len(re.findall(rf"OpLoad %{pair} ", text)) >= 4
     assert "UnpackHalf2x16" in text
-    kernel = lower(made, targets.load(name))  # nothing is known of where operands begin
+    kernel = CONTRACTIONS["conv"].lowered(name)  # nothing is known of where operands begin
     text = vulkan_running.disassemble(vulkan_running.build(kernel, targets.load(name)).words)
     assert len(re.findall(rf"OpLoad %{pair} ", text)) < 4
 

@@ -229,7 +229,7 @@ def listings() -> list[tuple[bytes, str]]:
     narrow = targets.load("vulkan-android-15")  # what SPIR-V 1.3 has as an extension, too
     modules.append(vulkan_running.build(CASES["boundary_types"]().kernel, narrow).words)
     matrix = targets.load("lavapipe-matrix")
-    kernel = matrix_products.kernel_of(matrix_products.CASES["conv"], matrix)
+    kernel = matrix_products.CASES["conv"].lowered(matrix, 16)
     modules.append(vulkan_running.build(kernel, matrix).words)
     return [(module, vulkan_running.disassemble(module)) for module in modules]
 

@@ -1,50 +1,32 @@
-"""Contractions of integers whose weights lie in groups: sums by dot products, exact everywhere.
+"""Contractions of integers: sums by dot products, exact everywhere, and the instructions that they
+become.
 
-Sizes, layouts and dtypes are swept against the graph interpreter: in the kernel interpreter, in
-machine code here, and under QEMU; the operands are extremes as well as random numbers.
+Sweeps of windows and planes of bytes are test_sweeps.py's.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from aot.analysis.cost.plan import weight_layouts
-from aot.backends.cpu.compile import emit_assembly
 from aot.errors import InternalError
 from aot.ir import expr
 from aot.ir.expr import Dot, Load
-from aot.ir.graph import Module
-from aot.ir.record import REGISTRY, Sample, call_of
-from aot.ir.rewriter import Rewriter
-from aot.ir.text.parser import parse_module
-from aot.ir.types import DType, TensorType, to_physical
+from aot.ir.types import DType
 from aot.kernels.ir import scalar
-from aot.kernels.ir.nodes import Kernel
+from aot.kernels.ir.nodes import For, LoopKind, walk
 from aot.kernels.ir.text import to_text
-from aot.kernels.lowering import lower
-from aot.target.model import Target
-from tests.support import cpu_running
 from tests.support.asked_lines import asked_lines
-from tests.support.dot_products import (
-    CASES,
-    CONV,
-    EXTREMES,
-    I8,
-    check,
-    conv,
-    made,
-    matmul,
-)
-from tests.support.half_contractions import device
-from tests.support.half_regions import executable, half_function
-from tests.support.kernel_backends import on_qemu
-from tests.support.lowering import run_executable
-from tests.support.lowering_checks import Engine, on_interpreter
+from tests.support.dot_products import CASES, EXTREMES, conv, matmul, requantized
+from tests.support.executables import NATIVE, PLANES, STRONGEST, Conv, Executable
+from tests.support.integer_sweeps import depthwise, pointwise
+from tests.support.kernel_backends import on_cpu, on_qemu
+from tests.support.lowering_checks import on_interpreter
 
+VNNI = "x86-64-v4+avx512vnni"
 INTERPRETED = (
     *("x86-64-v3", "x86-64-v4+avx512vnni", "aarch64-linux-dotprod+i8mm", "thumbv7em"),
     "riscv64-v",
@@ -60,14 +42,11 @@ EMULATED = (
 )
 
 
-def few_rows(op: str, sample: Sample) -> Sample:
-    """The sample on one image of three rows, as wide as it was."""
-    image = sample.operands[0]
-    assert image is not None
-    if op != "conv_integer":
-        return sample
-    few = TensorType(image.dtype, (1, image.dims[1], 3, image.dims[3]), image.layout)
-    return Sample((few, *sample.operands[1:]), sample.attrs)
+def few_rows(case: Executable) -> Executable:
+    """The case on one image of three rows, as wide as it was."""
+    if not isinstance(case, Conv):
+        return case
+    return replace(case, images=1, sizes=(*case.sizes[:2], 3, case.sizes[3]))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +59,7 @@ def few_rows(op: str, sample: Sample) -> Sample:
     ],
 )
 def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
-    op, sample = CASES[name]
-    check((op, few_rows(op, sample)), "random", device(target), on_interpreter)
+    few_rows(CASES[name]).check(target, on_interpreter, "random")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +71,7 @@ def test_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> Non
     ],
 )
 def test_narrow_sums_are_exact_in_the_kernel_interpreter(name: str, target: str) -> None:
-    check(CASES[name], "extremes", device(target), on_interpreter)
+    CASES[name].check(target, on_interpreter, "extremes")
 
 
 @pytest.mark.parametrize(
@@ -102,38 +80,15 @@ def test_narrow_sums_are_exact_in_the_kernel_interpreter(name: str, target: str)
 )
 def test_rows_that_are_left_of_an_open_number(target: str, rows: int, columns: int) -> None:
     """Lower tiles do them, the last of which goes past what scratch has."""
-    machine = device(target)
-    text = """
-    executable @e0[d0](%0: u8[d0, 18], %1: i8[18, COLUMNS]) -> ("r0") bindings [2, 2, 3] {
-      %2 = matmul_integer(%0, %1) : i32[d0, COLUMNS]
-      return(%2)
-    }
-    """
-    (function,) = parse_module(text.replace("COLUMNS", str(columns))).executables
-    weights = function.inputs[1]
-    (layout,) = weight_layouts(call_of(next(iter(function.block))), machine).values()
-    type_ = TensorType(I8, weights.type.dims, layout)
-    Rewriter(function).set_type(weights, type_)
-    random = np.random.default_rng(rows)
-    left = random.integers(0, 256, (rows, 18)).astype(np.uint8)
-    right = random.integers(-128, 128, (18, columns)).astype(np.int8)
-    memory = [left.reshape(-1), to_physical(right, type_).reshape(-1)]
-    (found,) = run_executable(function, machine, memory, [rows], on_interpreter)
-    np.testing.assert_array_equal(found, left.astype(np.int32) @ right.astype(np.int32))
+    case = replace(matmul("u8", rows, 18, columns), opened="M")
+    case.check(target, on_interpreter, "random")
 
 
-def on_cpu(target: Target) -> Engine:
-    def run_kernel(kernel: Kernel, buffers: dict[str, Any], params: dict[str, Any]) -> None:
-        cpu_running.run(kernel, buffers, params, target)
-
-    return run_kernel
-
-
-@pytest.mark.parametrize("target", cpu_running.native_targets(strongest=True))
+@pytest.mark.parametrize("target", STRONGEST)
 @pytest.mark.parametrize("how", EXTREMES)
 @pytest.mark.parametrize("name", CASES)
 def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> None:
-    check(CASES[name], how, device(target), on_cpu(device(target)))
+    CASES[name].check(target, on_cpu(target), how)
 
 
 @pytest.mark.qemu
@@ -141,12 +96,11 @@ def test_sums_are_exact_in_machine_code(name: str, how: str, target: str) -> Non
 @pytest.mark.parametrize("how", EXTREMES)
 def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
     """The most telling cases; random sums also of the others, half of them on each target."""
-    machine = device(target)
-    engine = on_qemu(machine)
+    engine = on_qemu(target)
     few = "three-channels", "pointwise", "columns", "short", "narrow-signed", "narrow-rows"
     others = [name for name in CASES if name not in few][EMULATED.index(target) % 2 :: 2]
     for name in (*few, *others) if how == "random" else few:
-        check(CASES[name], how, machine, engine)
+        CASES[name].check(target, engine, how)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +129,7 @@ def test_sums_are_exact_elsewhere(how: str, target: str) -> None:
     ],
 )
 def test_instructions_for_dot_products_are_used(target: str, name: str, instruction: str) -> None:
-    machine = device(target)
-    function, _ = made(CASES[name], machine)
-    assert re.search(instruction, emit_assembly(lower(function, machine), machine))
+    assert re.search(instruction, CASES[name].assembly(target))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +144,7 @@ def test_instructions_for_dot_products_are_used(target: str, name: str, instruct
 def test_sums_in_16_bits_are_not_used_where_they_may_wrap(
     target: str, name: str, instruction: str
 ) -> None:
-    machine = device(target)
-    function, _ = made(CASES[name], machine)
-    assert not re.search(instruction, emit_assembly(lower(function, machine), machine))
+    assert not re.search(instruction, CASES[name].assembly(target))
 
 
 def test_the_kernel_interpreter_sees_products_that_are_not_narrow() -> None:
@@ -217,9 +167,7 @@ def test_the_kernel_interpreter_sees_products_that_are_not_narrow() -> None:
 )
 def test_dot_products_take_lanes_of_the_rows(target: str, name: str, dot: str) -> None:
     """One load brings four words of a row, and no instruction repeats a word for all columns."""
-    machine = device(target)
-    function, _ = made(CASES[name], machine)
-    text = emit_assembly(lower(function, machine), machine)
+    text = CASES[name].assembly(target)
     assert re.search(rf"\b{dot}\b.*\.4b\[3\]", text)
     loop = max(re.split(r"^\.LBB", text, flags=re.M), key=lambda part: part.count(f"\t{dot}\t"))
     assert not re.search(r"\bdup\b|\bld1r\b", loop.partition("b.ne")[0])
@@ -234,47 +182,35 @@ def test_taps_that_lie_side_by_side_are_read_at_once(
     name: str, is_one_run: bool, target: str
 ) -> None:
     """Where all of them are inside: each tap has a condition of its own else."""
-    machine = device(target)
-    function, _ = made(CASES[name], machine)
-    copies = re.findall(r"(?:bytes|staged)\[.*\] = .*in\[.*", to_text(lower(function, machine)))
+    copies = re.findall(r"(?:bytes|staged)\[.*\] = .*in\[.*", to_text(CASES[name].lowered(target)))
     assert any("where" not in line for line in copies) == is_one_run
 
 
 @pytest.mark.parametrize("target", ["x86-64-v4-vnni", "x86-64-v4-bf16"])
 def test_products_of_a_depthwise_window_are_added_as_they_are_made(target: str) -> None:
-    machine = device(target)
-    op, sample = conv(DType.U8, 64, 64, group=64)
-    function = executable(half_function(REGISTRY[op], sample, is_half=False))
-    code = emit_assembly(lower(function, machine), machine)
+    code = replace(conv("u8", 64, 64, group=64), weights=PLANES).assembly(target)
     assert "vpdpwssd" in code and "vpmaddwd" not in code
 
 
 def test_channels_that_fill_no_vector_are_copied_in_two() -> None:
-    machine = device("x86-64-v4+avx512vnni")
-    function, _ = made(conv(DType.U8, 26, 32), machine)
-    copies = re.findall(r"staged\[.*\] = in\[", to_text(lower(function, machine)))
+    copies = re.findall(r"staged\[.*\] = in\[", to_text(conv("u8", 26, 32).lowered(VNNI)))
     assert len(copies) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("in-place")])
 def test_rows_are_read_in_place(name: str) -> None:
-    machine = device("x86-64-v4+avx512vnni")
-    function, _ = made(CASES[name], machine)
-    assert "scratch staged" not in to_text(lower(function, machine))
+    assert "scratch staged" not in to_text(CASES[name].lowered(VNNI))
 
 
 @pytest.mark.parametrize(("rows", "is_in_place"), [(400, True), (40_000, False)])
 def test_rows_that_no_cache_holds_are_brought_nearer(rows: int, is_in_place: bool) -> None:
-    machine = device("x86-64-v4+avx512vnni")
-    function, _ = made(matmul(DType.U8, rows, 32, 16), machine)
-    assert ("scratch staged" not in to_text(lower(function, machine))) == is_in_place
+    text = to_text(matmul("u8", rows, 32, 16).lowered(VNNI))
+    assert ("scratch staged" not in text) == is_in_place
 
 
 @pytest.mark.parametrize(("filters", "has_all"), [(64, True), (40, False)])
 def test_sums_begin_with_the_bias_where_all_columns_have_one(filters: int, has_all: bool) -> None:
-    machine = device("x86-64-v4+avx512vnni")
-    function, _ = made(conv(DType.U8, 72, filters, kernel=1), machine)
-    text = to_text(lower(function, machine))
+    text = to_text(conv("u8", 72, filters, kernel=1).lowered(VNNI))
     assert bool(re.search(r"acc\[.*\] = in_2\[", text)) == has_all
 
 
@@ -283,10 +219,7 @@ def test_sums_begin_with_the_bias_where_all_columns_have_one(filters: int, has_a
 def test_weights_are_asked_for_while_others_are_multiplied(
     rows: int, depth: int, columns: int
 ) -> None:
-    machine = device("x86-64-v4+avx512vnni")
-    function, _ = made(matmul(DType.U8, rows, depth, columns), machine)
-    kernel = lower(function, machine)
-    lines = sorted(asked_lines(kernel.body, 64))
+    lines = sorted(asked_lines(matmul("u8", rows, depth, columns).lowered(VNNI).body, 64))
     per_tile = depth * 64 // 64
     # all behind the tiles that come first, and hardly any twice
     assert lines[0] % per_tile == 0 and lines[0] * 64 >= 1 << 16
@@ -295,12 +228,78 @@ def test_weights_are_asked_for_while_others_are_multiplied(
 
 
 def test_sums_are_exact_where_weights_are_asked_for() -> None:
-    (*_, target) = cpu_running.native_targets(strongest=True)
-    check(matmul(DType.U8, 77, 516, 192), "random", device(target), on_cpu(device(target)))
+    matmul("u8", 77, 516, 192).check(STRONGEST[-1], on_cpu(STRONGEST[-1]), "random")
 
 
 def test_weights_lie_alike_for_all_targets() -> None:
-    module = Module([half_function(CONV, CASES["uneven"][1], is_half=False)])
-    (call,) = [call_of(o) for f in module.functions.values() for o in f.walk() if o.record is CONV]
+    def layout(name: str) -> str:
+        return str(CASES["uneven"].function(name).inputs[1].type)
+
     names = ("x86-64-v4", "aarch64-generic", "wasm32", "vulkan-1.1", "thumbv7em")
-    assert len({str(weight_layouts(call, device(name))) for name in names}) == 1
+    assert len(set(map(layout, names))) == 1
+
+
+@pytest.mark.parametrize(("columns", "width"), [(3, 4), (5, 8), (9, 16)])
+def test_vectors_of_dot_products_are_no_wider(columns: int, width: int) -> None:
+    """Of 4 and 8 columns each has several lanes."""
+    loops = [x for x in walk(conv("u8", 16, columns).lowered(VNNI).body) if isinstance(x, For)]
+    sums = [x for x in loops if x.kind is LoopKind.VECTOR and "Dot(" in repr(x.body)]
+    assert {loop.extent for loop in sums} == {width}
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_narrow_vectors_of_dot_products(columns: int) -> None:
+    for how in ("extremes", "random"):
+        conv("u8", 20, columns).natively(how)
+
+
+@pytest.mark.parametrize("name", [*NATIVE, "aarch64-linux-i8mm"])
+def test_one_column_stays_a_line(name: str) -> None:
+    """Panels have words of columns that are not there between them."""
+    case = matmul("u8", 7, 130, 1)
+    assert case.function(name).inputs[1].type.layout is None
+
+
+# ---- bytes that become bytes again ----
+
+
+def scratch_of(case: Executable) -> dict[str, tuple[int, ...]]:
+    return {s.name: s.shape for s in case.lowered(VNNI).scratch}
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        *((depthwise((64, 8, 8), 3, stride), "column_words") for stride in (1, 2)),
+        *((depthwise((20, 8, 8), 5, *rest), "column_words") for rest in ((1,), (2, 2))),
+        (depthwise((20, 8, 8), 5, 2), "square_words"),
+        *((requantized((64, 8, 8), group, 64), "image_rows") for group in (8, 16)),
+        (pointwise(4, 64, 9, 31, layout=PLANES), "staged"),
+        (pointwise(4, 3, 9, 31, layout=PLANES, last=PLANES), "words"),
+    ],
+)
+def test_what_is_brought_into_scratch(case: Executable, name: str) -> None:
+    scratch = scratch_of(case)
+    windows = {"column_words", "square_words", "image_rows"}
+    assert name in scratch and (name not in windows or windows & scratch.keys() == {name})
+    assert name in windows or {64, 256} & set(scratch[name])  # many places together
+
+
+def test_rows_that_share_words_are_as_many_as_fit() -> None:
+    """Four rows of an image have all taps of two rows of 3 x 3 windows, eight of four of 5 x 5.
+    Words of two by two places serve all windows that begin at every other place."""
+    for kernel, stride, rows in ((3, 1, 2), (3, 2, 1), (5, 1, 4), (7, 1, 2), (4, 1, 1)):
+        scratch = scratch_of(depthwise((16, 9, 9), kernel, stride))
+        assert scratch["column_weights"][0] == rows
+    for kernel, lines in ((4, 2), (5, 3), (7, 4)):
+        scratch = scratch_of(depthwise((16, 19, 19), kernel, 2))
+        assert scratch["square_words"][0] == lines
+        assert scratch["square_weights"][:2] == (lines, lines)
+
+
+@pytest.mark.parametrize(
+    ("columns", "channels", "lanes"), [*((n, 64, 16) for n in (8, 4, 2)), (8, 12, 8)]
+)
+def test_vectors_are_full(columns: int, channels: int, lanes: int) -> None:
+    """Of 12 channels there are no two words of each lane."""
+    assert scratch_of(pointwise(channels, columns))["acc"][-1] == lanes
