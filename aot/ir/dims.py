@@ -479,10 +479,8 @@ def _dominates(a: Dim, b: Dim, is_max: bool, known: Mapping[str, Interval]) -> b
 
 
 def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
-    """Inclusive bounds (low, high) of `dim`; None is unbounded.
-
-    A symbol that is not in `known` is at least 0.
-    """
+    """Inclusive bounds (low, high) of `dim`; None is unbounded. A symbol that is not in `known` is
+    at least 0."""
     return _bounds(dim, known, {})
 
 

@@ -118,13 +118,6 @@ def matching_rules(
     return tuple(found)
 
 
-def gain_of(rules: Sequence[str]) -> float:
-    """The most times as long that loop nests may take if other rules than the named ones build
-    them.
-    """
-    return max((BY_NAME[name].gain for name in rules if name in BY_NAME), default=1.0)
-
-
 def _lower(
     function: Function,
     target: Target,

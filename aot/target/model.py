@@ -15,6 +15,8 @@ from aot.ir.types import DType
 
 # bytes of a cache line
 CACHE_LINE = 64
+# how far apart lines of memory lie of which a first cache keeps few, and how many of them
+WAY_BYTES, CACHE_WAYS = 4096, 8
 # LLVM's names of features with conversions of f16, for architectures whose baseline has none
 _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 

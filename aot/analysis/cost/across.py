@@ -6,10 +6,10 @@ from __future__ import annotations
 from aot.analysis.memory.views import memory_order
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import multiply
-from aot.target.model import Target
+from aot.target.model import WAY_BYTES, Target
 
-# columns of a tile, a line of the cache each; and how far apart lines are that want the same place
-COLUMNS, WAY_BYTES = 32, 4096
+# columns of a tile, a line of the cache each
+COLUMNS = 32
 # terms of sums beside which it takes little to bring lines again that others displaced; and rows of
 # a tile, which are a line of a cache
 LONG_TERMS, ROWS = 192, 16

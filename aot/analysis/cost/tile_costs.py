@@ -37,7 +37,7 @@ from aot.ir.dims import Dim, DimExpr, product
 from aot.ir.record import Call, Kind
 from aot.ir.schedule import Schedule
 from aot.ir.types import DType
-from aot.target.model import Target
+from aot.target.model import CACHE_WAYS, WAY_BYTES, Target
 
 # what a tile costs beside its sums: its start, its epilogue by vector, and what is more where
 # bounds and addresses are computed from parameters
@@ -64,6 +64,9 @@ DYNAMIC_TAP_COST = 0.2
 # Winograd's loops go over scratch of known extents, whatever those of the operands
 DYNAMIC_WINOGRAD_COST = 0.04
 WEIGHT_BYTES = 4  # of floats, whose place in the caches counts
+# steps of windows whose channels lie pages apart, in a kernel that does not know it: 1.75 times as
+# long as in its own (32 channels of 64x48, x86-64-v3)
+FAR_TERMS_COST = 0.75
 # a vector of memory that is read in order; what loops over it cost more where their extents
 # are parameters
 STREAM_COST, DYNAMIC_STREAM_COST = 5.0, 0.01
@@ -128,6 +131,7 @@ class KernelModel(NamedTuple):
         is_across: whether rows are neighbours in memory, and tiles only those that layers want.
         is_stored: whether filters are stored as Winograd's algorithm transforms them.
         is_by_lane: whether vectors are multiplied by lanes of those of rows.
+        has_far_terms: whether a cache keeps few of a row's channels, as they lie pages apart.
     """
 
     form: str
@@ -142,6 +146,7 @@ class KernelModel(NamedTuple):
     is_across: bool = False
     is_stored: bool = False
     is_by_lane: bool = False
+    has_far_terms: bool = False
 
     @property
     def unpacking(self) -> int:
@@ -176,7 +181,18 @@ class KernelModel(NamedTuple):
             is_across=contraction is not None and is_across(contraction),
             is_stored=call is not None and winograd.has_transformed_filters(call),
             is_by_lane=target.multiplies_by_lane,
+            has_far_terms=contraction is not None and _has_far_terms(contraction),
         )
+
+
+def _has_far_terms(contraction: ContractionDims) -> bool:
+    """Whether a window's channels lie a multiple of a page apart, more of them than a cache has
+    places for: a kernel that knows that reads each line for all taps at once."""
+    left, channels = contraction.left, contraction.channels
+    step = dims.multiply(left.type.strides[left.summed], left.dtype.bytes)
+    if contraction.is_pointwise or not isinstance(step, int) or step % WAY_BYTES != 0:
+        return False
+    return not isinstance(channels, int) or channels > CACHE_WAYS
 
 
 def _is_cached(made: Plan, contraction: ContractionDims | None) -> bool:
@@ -306,6 +322,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
                 step += LANE_LOAD_COST * (rows + vectors)
             if is_far:
                 step = max(step, FAR_ROWS * vectors)
+            if is_dynamic and kernel.has_far_terms:
+                step *= 1 + FAR_TERMS_COST
             if kernel.is_unpacked:
                 step += UNPACK_COST * vectors
             rest = STORE_COST * sums + TILE_COST

@@ -14,10 +14,7 @@ from aot.base.records import dataclass
 from aot.ir.expr import Expr, Var
 from aot.kernels.ir.nodes import Buffer, Scratch
 from aot.kernels.price.indices import Indices
-from aot.target.model import CACHE_LINE, Target
-
-# a multiple of this between lines lets a cache keep few of them: what a way of a first level holds
-WAY, WAYS = 4096, 8
+from aot.target.model import CACHE_LINE, CACHE_WAYS, WAY_BYTES, Target
 
 
 @dataclass
@@ -87,7 +84,7 @@ class Lines:
             all_lines = stream.lines * stream.weight
             stream.near = all_lines if is_near and not stream.collides else stream.near * turns
             stream.far = all_lines if not is_far and not stream.collides else stream.far * turns
-            stream.collides |= by >= WAY and by % WAY == 0 and turns > WAYS
+            stream.collides |= by >= WAY_BYTES and by % WAY_BYTES == 0 and turns > CACHE_WAYS
 
     def misses(self, streams: Sequence[Stream]) -> tuple[float, float]:
         """Lines that come from the second level, and from beyond; once of what fits is free, as it

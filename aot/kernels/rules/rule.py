@@ -23,14 +23,11 @@ class Rule:
     name: printed in an executable's text and reports, such as "windows/pools".
     classes: the plan's schedule classes that the rule may serve.
     match: the builder of a nest's loops; None where the rule does not apply.
-    gain: how many times as long its nests take by the rules behind it, at most. Three times is what
-        was measured of depthwise windows over planes, and is taken for what was not measured.
     """
 
     name: str
     classes: frozenset[Schedule]
     match: Callable[[Work], Build | None]
-    gain: float = 3.0
 
 
 @dataclass(frozen=True)

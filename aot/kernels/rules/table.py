@@ -137,8 +137,7 @@ RULES: tuple[Rule, ...] = (
     # Windows with a weight for each tap, of which lines are brought into scratch once.
     Rule("windows/plane_windows", REDUCTIONS, schedule_plane_window),
     # Of windows with lanes along channels: separable ones, those whose input fits scratch, all.
-    # Pools of 3x3 take 1.03 to 1.08 times as long by the last of these (x86-64, channels last).
-    Rule("windows/pools", REDUCTIONS, schedule_pool, gain=1.1),
+    Rule("windows/pools", REDUCTIONS, schedule_pool),
     Rule("windows/packed", REDUCTIONS, schedule_packed_window),
     Rule("windows/windows", REDUCTIONS, schedule_window),
     # Lanes would load one by one what tables name along the innermost axis.

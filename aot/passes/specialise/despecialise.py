@@ -49,9 +49,10 @@ from aot.analysis.stages import heaviest, plans_of, stages_of
 from aot.base.records import dataclass
 from aot.ir.dims import Dim, DimExpr, substitute
 from aot.ir.graph import Function, FunctionRef, Module, Op
-from aot.ir.record import Call, call_of, contraction_of
+from aot.ir.record import Call, Kind, call_of, contraction_of
 from aot.ir.schedule import Schedule
-from aot.kernels.lowering import gain_of, rules_of
+from aot.kernels.lowering import lower, rules_of
+from aot.kernels.price.cycles import cycles_of
 from aot.passes.base import Pass, PassContext
 from aot.passes.fusion.outline import record_schedule
 from aot.passes.specialise.slots import (
@@ -75,6 +76,9 @@ __all__ = ["BOUNDS", "DESPECIALISE", "SMALL", "despecialise"]
 BOUNDS = {"speed": 0.0, "balanced": 0.045, "size": 10.0}
 # from this bound on code is to be small, whichever rule builds it
 LARGE_BOUND = 1.0
+# what a kernel by other rules costs more at least, as prices are right within a factor of 2 only:
+# transposes that are copied lane by lane took 1.8 times as long at the same price
+OTHER_RULE = 0.5
 _BY_EXTENTS = (Schedule.REDUCTION, Schedule.PLANES, Schedule.INNER)
 # how many parts of a family are tried each with each; of more, neighbours in the order of their
 # extents are
@@ -310,11 +314,14 @@ def _stages(
 
 
 def _has_known_extents(function: Function, plans: Sequence[Plan]) -> bool:
-    """Whether a rule that needs known extents may build an executable: one of reductions, windows
-    or groups. Rules of elementwise ops and of plain products have tail loops for any extent.
+    """Whether a rule that needs known extents may build an executable: one of reductions, windows,
+    groups or elements that move. Rules of elements that stay where they are and of plain products
+    have tail loops for any extent.
     """
     for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
         contraction = contraction_of(heaviest(stage.ops))
+        if made.schedule is Schedule.ELEMENTWISE:
+            return any(op.record.kind is Kind.MOVEMENT for op in stage.ops)
         if made.schedule in _BY_EXTENTS:
             return True
         if made.schedule is Schedule.CONTRACTION and contraction is not None:
@@ -475,13 +482,20 @@ class _Rules:
         self._known: dict[Function, tuple[str, ...]] = {}
 
     def lost(self, part: _Part) -> float:
-        """How much slower than estimated the shared kernel of a part may be, as a fraction: the
-        gain of its members' own rules, where the shared kernel is built by others; else 0.
-        """
-        own = {self._of(m.function) for m in part.members if m.has_known_extents}
-        if not own or own == {rules_of(_shared(part, self._target)[0], self._target)}:
+        """What the one kernel of a part may cost more than its estimate, as a share of that, where
+        other rules build it than its members: what the prices of the kernels themselves say."""
+        members = [m for m in part.members if m.has_known_extents]
+        made, values = _shared(part, self._target)
+        if not members or {self._of(m.function) for m in members} == {rules_of(made, self._target)}:
             return 0.0
-        return max(gain_of(rules) for rules in own) - 1
+        kernel, most = lower(made, self._target), OTHER_RULE
+        for number, member in enumerate(part.members):
+            if member.has_known_extents:
+                given = {name: column[number] for name, column in values.items()}
+                extents = {name: dim for name, dim in given.items() if isinstance(dim, int)}
+                own = cycles_of(lower(member.function, self._target), self._target)
+                most = max(most, cycles_of(kernel, self._target, extents) / max(own, 1.0) - 1)
+        return most
 
     def _of(self, function: Function) -> tuple[str, ...]:
         if function not in self._known:

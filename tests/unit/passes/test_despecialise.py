@@ -446,6 +446,35 @@ def test_a_kernel_that_another_rule_builds_is_priced_so() -> None:
         assert (own == {("windows/grouped_planes",)}) == (count == 4)
 
 
+def test_windows_whose_channels_lie_pages_apart_stay_apart() -> None:
+    """A kernel that knows it reads each line for all taps at once; one for both of these sizes took
+    1.75 times as long."""
+    how = "strides = [1, 1], dilations = [1, 1], pads = [1, 1, 1, 1]"
+
+    def conv(channels: int, height: int, width: int) -> Given:
+        planes = f"f32[1, {channels}, {height}, {width}]"
+        panels = f"f32[{channels}, {channels}, 3, 3]{{splits=0/16 order=0:2:3:1:4}}"
+        op = f"%2 = conv(%0, %1, _) {{{how}}} : {planes}"
+        return Given((planes, panels), (op,), planes, "1, 0, 1")
+
+    assert 64 * 48 * 4 % 4096 == 0
+    assert kept(conv(16, 34, 37), conv(32, 64, 48), bound=BOUNDS["balanced"]) == 2
+    assert kept(conv(16, 34, 37), conv(32, 64, 47), bound=BOUNDS["balanced"]) == 1
+
+
+def test_transposes_that_one_kernel_would_copy_lane_by_lane_stay_apart() -> None:
+    """It took 1.8 times as long as squares of both sizes."""
+
+    def turned(channels: int, height: int, width: int) -> Given:
+        op = f"%1 = transpose(%0) {{perm = [0, 2, 3, 1]}} : f32[1, {height}, {width}, {channels}]"
+        x = f"f32[1, {channels}, {height}, {width}]"
+        return Given((x,), (op,), f"f32[1, {height}, {width}, {channels}]", "1, 1")
+
+    given = turned(64, 70, 9), turned(96, 52, 61)
+    assert kept(*given, bound=BOUNDS["balanced"]) == 2
+    assert kept(*given, bound=BOUNDS["size"]) == 1
+
+
 def test_many_members_merge_as_few_do() -> None:
     """More than are tried each with each."""
     assert kept(*family(70)) == 1

@@ -12,11 +12,10 @@ from aot.ir.assumed_extents import WEIGHT_STRIDE
 from aot.ir.expr import Dot, Expr, Fma, Var
 from aot.kernels.nest.borders import Borders
 from aot.kernels.nest.nest import Axis
+from aot.target.model import CACHE_WAYS, WAY_BYTES
 
 # terms that are added up in f16; the sums of more are added up in f32
 HALF_TERMS = 256
-# addresses that a first cache keeps at one place, and how far apart those are
-WAYS, PAGE = 8, 4096
 # steps along the last axis of a sum that asking about borders before them costs little beside
 STEPS_A_TAP = 16
 
@@ -49,11 +48,11 @@ def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
     """Whether terms along the last axis of a sum lie multiples of a page apart, so that a cache has
     too few places for them.
     """
-    if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= WAYS):
+    if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= CACHE_WAYS):
         return False
     for load in expr.loads(left):
         step = expr.coefficient(load.indices[0], axes[-1].var)
-        if isinstance(step, int) and step and step * load.dtype.bytes % PAGE == 0:
+        if isinstance(step, int) and step and step * load.dtype.bytes % WAY_BYTES == 0:
             return True
     return False
 
