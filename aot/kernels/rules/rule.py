@@ -51,7 +51,9 @@ class OpWork:
 
     @property
     def results(self) -> list[Buffer | None]:
-        """Where each of the op's results goes, converted perhaps; None where nothing reads it."""
+        """The buffer of each of the op's results, of its stored form; None where
+        nothing reads it.
+        """
         pairs = zip(self.function.results, self.outputs, strict=True)
         by_value = {stored(value): buffer for value, buffer in pairs}
         return [by_value.get(v) for v in self.op.results]

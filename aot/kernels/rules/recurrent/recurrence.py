@@ -429,7 +429,9 @@ class _Layer:
     # sums of the gates
 
     def _begin(self, at: At, gate: Expr, offsets: Sequence[int]) -> Expr:
-        """What a gate's sum begins with: its biases, and what the input adds if x is that."""
+        """The initial value of a gate's sum: its biases, and the input's share if x holds that
+        already.
+        """
         total = self._bias(at.d, gate, offsets)
         if self.w is not None or 0 not in offsets:
             return total
@@ -547,7 +549,7 @@ class _Layer:
         panels: tuple[int, int],
         at: At,
     ) -> list[Stmt]:
-        """One gate an invocation."""
+        """Statements that compute the sums on a GPU, one gate per invocation."""
         nest, size = self.nest, expr.index(self.panel)
         start, end = (n * self.panel for n in panels)
         acc = nest.builder.scratch("acc", self.wide, (nest.lanes,))
@@ -590,8 +592,9 @@ class _Layer:
     def _terms(
         self, j: Expr, at: At, into: list[Stmt], *, is_late: bool, rows: Rows | None = None
     ) -> Unit:
-        """What the cell sees of hidden unit j; `is_late`: the late gate's sum is there; `rows`:
-        where its sums are in registers."""
+        """The values from which the cell computes hidden unit j. With `is_late` the late gate's sum
+        is known too; `rows` gives the place of the sums in registers.
+        """
 
         def place(gate: int) -> Expr:
             return expr.add(j, expr.index(gate * self.hidden))

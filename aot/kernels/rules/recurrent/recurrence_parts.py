@@ -1,4 +1,4 @@
-"""What the loops of a recurrent layer pass to each other: terms of sums, where sums are, places."""
+"""Records that the loops of a recurrent layer share: terms of sums, the places of sums, steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the sums of some units' gates are in registers: rows `first`, ... of `acc`.
+    """The registers of the sums of some units' gates: rows `first`, ... of `acc`.
 
     Attributes:
         apart: how many rows further those over the state are; 0 where they are in the same sums.
@@ -46,7 +46,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class At:
-    """Where a step stands.
+    """The position of a step in the layer's loops.
 
     Attributes:
         t: the step's place in x and y.

@@ -1,4 +1,4 @@
-"""Reductions whose terms lie a row apart: rows are added to a row of sums, one after the other.
+"""Reductions whose terms lie a row apart: adds whole rows, one after the other, to a row of sums.
 
 A vector of results that went through its terms alone would touch another page for each of them;
 rows are read as they lie in memory. Owns these loops, for CPUs.
@@ -59,8 +59,9 @@ def _are_columns(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
 
 
 def _are_far(nest: Nest, rows: Dim, size: Dim) -> bool:
-    """Whether a cache keeps few lines of neighbouring rows, of `rows` in so many bytes, or those of
-    all are too many for it."""
+    """Whether `rows` rows, of `size` bytes in all, don't stay in caches: they lie so far apart that
+    they share few sets, or are larger than the L2 cache by a factor.
+    """
     if not isinstance(rows, int) or not isinstance(size, int):
         return True
     is_apart = size // rows % FAR == 0 or size > LEVELS * nest.target.l2_bytes

@@ -22,8 +22,9 @@ BLOCK = 64
 
 
 def schedule_group_norm(work: Work) -> Build | None:
-    """The loops of such a normalisation; None where the output is none, or where its groups fill
-    vectors."""
+    """The loops of a normalisation of small groups of channels; None where the output is none, or
+    its groups fill vectors.
+    """
     nest, found = work.nest, work.reduced
     output, reduces, free = found.output, found.reduces, found.free
     if nest.is_gpu or len(output.axes) < 2 or not reduces or output.others:
@@ -81,7 +82,7 @@ class _GroupNorm:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether channels lie side by side in all that is read and stored."""
+        """Whether channels lie side by side in every operand and in the result."""
         read = all(self._is_contiguous(e) for e in (*self.bodies, self.whole.value))
         return read and expr.coefficient(self.whole.address, self.channel) == 1
 
@@ -128,7 +129,7 @@ class _GroupNorm:
     def _sums(
         self, reduce: Reduce, body: Expr, scratch: Scratch, values: Values, start: Expr
     ) -> list[Stmt]:
-        """What each channel has of a reduction."""
+        """Statements that reduce each channel by itself, over the image."""
 
         def lanes(at: Expr, width: int, lane: Expr | None) -> list[Stmt]:
             acc = self.nest.builder.scratch("acc", reduce.dtype, (width,))
@@ -148,7 +149,9 @@ class _GroupNorm:
         return self._lanes(start, lanes)
 
     def _groups(self, reduce: Reduce, scratch: Scratch, start: Expr) -> list[Stmt]:
-        """What the channels of a group have, as each one's."""
+        """Statements that combine the channels of each group, and store the result for each of its
+        channels.
+        """
         nest, each = self.nest, self.each
         acc = nest.builder.scratch("group", reduce.dtype, (1,))
         zero = expr.index(0)

@@ -1,4 +1,4 @@
-"""What several passes over a row compute alike, and which of it is kept in scratch between them.
+"""Decides which values that several passes over a row compute are stored in scratch in between.
 
 A softmax goes over its row three times: for the largest element, for the sum, and for the results.
 What all passes compute of an element is done by the first of them, and loaded by the others, where
@@ -76,7 +76,9 @@ class KeptRows:
     def body(
         self, reduce: Reduce, done: Mapping[Expr, Expr], lane: Expr | None = None
     ) -> tuple[Expr, list[Kept]]:
-        """What a reduction's pass reduces, and what it keeps; other reductions are `done`."""
+        """(the element that a reduction's pass reduces, the values it stores for later passes);
+        reductions in `done` are known.
+        """
         known = {**done, **self.loaded(reduce, lane)}
         memo: dict[Expr, Expr] = {}
         body = expr.transform(reduce.body, known.get, memo)
@@ -87,7 +89,9 @@ class KeptRows:
         ]
 
     def loaded(self, reduce: Reduce | None, lane: Expr | None = None) -> dict[Expr, Expr]:
-        """What a pass, or the one that stores the results, loads in place of an expression."""
+        """Loads of stored values, by the expressions they replace, in a pass, or with None in the
+        one that stores the results.
+        """
         made, own = self.passes[reduce], self._first.get(reduce, {})
         where = self._address(_place(made), lane)
         return {

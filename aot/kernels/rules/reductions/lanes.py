@@ -44,7 +44,9 @@ MIN_WORKGROUPS = 8
 
 
 def schedule_long_terms(work: Work) -> Build | None:
-    """Reductions that are more than a GPU's lane may go through: lanes share their terms."""
+    """Loops in which a GPU's lanes share the terms of reductions that have too many for
+    one lane.
+    """
     nest, found = work.nest, work.reduced
     if not is_long_for_a_lane(nest, found.output):
         return None
@@ -135,7 +137,7 @@ def _fills_lanes(
 
 
 def _is_short(reduce: Reduce, most: int) -> bool:
-    """Whether a reduction surely has at most so many terms."""
+    """Whether a reduction surely has at most `most` terms."""
     count = dims.product([n for _, n in reduce.axes])
     return isinstance(count, int) and count <= most
 
@@ -152,7 +154,9 @@ def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
 
 
 def _is_row(reduce: Reduce) -> bool:
-    """Whether a reduction's terms lie side by side, more of them than are picked out of vectors."""
+    """Whether a reduction's terms lie side by side in memory, more of them than lanes pick out of
+    vectors.
+    """
     axes, _ = collapsed_axes([Axis(v, n) for v, n in reduce.axes], reduce.body)
     loads = list(expr.loads(reduce.body))
     if len(axes) != 1 or any(load.guard is not None for load in loads):

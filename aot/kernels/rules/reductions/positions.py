@@ -1,4 +1,5 @@
-"""Where the extremum of a row or column is, in one pass: lanes keep what they found, and where.
+"""Finds the position of a row's or column's extremum in one pass: each lane tracks its best and
+where.
 
 Rows that a first cache holds several of are gone through twice, as row_blocks.py has them: for the
 extremum, and for where it is. Else an element takes the place of the one before if it is greater,
@@ -31,7 +32,7 @@ FEW = 8
 
 @dataclass(frozen=True)
 class Position:
-    """Where an extremum is.
+    """An extremum and the position at which it is, as expressions.
 
     Attributes:
         extremum, found: what is greatest or least, and the first or last place where it is.
@@ -80,7 +81,7 @@ def find_position(output: Output, reduces: Sequence[Reduce]) -> Position | None:
 
 
 def _are_same(a: Expr, b: Expr) -> bool:
-    """Whether two expressions are written alike."""
+    """Whether two expressions have the same form."""
     if a is b:
         return True
     known = [
@@ -108,7 +109,9 @@ def _asks_for(condition: Expr, element: Expr, extremum: Reduce) -> bool:
 
 
 def schedule_position(work: Work) -> Build | None:
-    """The loops of a position; None where neither its terms nor its results lie side by side."""
+    """The loops that find a position of an extremum; None where neither its terms nor its results
+    lie side by side.
+    """
     nest, found = work.nest, work.reduced
     output = found.output
     position = None if found.free or nest.is_gpu else find_position(output, found.reduces)
@@ -136,7 +139,7 @@ class _Positions:
     # What is kept of elements
 
     def _kept(self, count: int) -> tuple[Scratch, Scratch]:
-        """What lanes have found, and where."""
+        """Scratch for `count` lanes: the extremum each has found, and its position."""
         extremum, found = self.position.extremum, self.position.found
         builder = self.nest.builder
         best = builder.scratch("best", extremum.dtype, (count,))
@@ -221,7 +224,7 @@ class _Positions:
     # Results side by side
 
     def across(self) -> tuple[Stmt, ...]:
-        """Lanes along results."""
+        """The loops with lanes along results."""
         nest, position = self.nest, self.position
         axes, gone = collapse(self.output.axes, self.output.address, self._values())
         *outer, inner = axes
@@ -255,7 +258,7 @@ class _Positions:
         return nest.grid([*outer, pieces], piece, dims.multiply(size, position.extent))
 
     def _values(self) -> list[Expr]:
-        """What is computed, and what is stored of it."""
+        """The values that are stored, and the element that is compared."""
         return [*self.output.values, self.position.element]
 
     def _columns(self, values: Values, inner: Var, first: Expr, width: int) -> list[Stmt]:
@@ -284,7 +287,7 @@ class _Positions:
     # Terms side by side
 
     def along(self) -> tuple[Stmt, ...]:
-        """Lanes along terms."""
+        """The loops with lanes along terms."""
         nest, position = self.nest, self.position
         axes, gone = collapse(self.output.axes, self.output.address, self._values())
         short = _short_rows(nest, self.output, position, axes, gone)
@@ -293,7 +296,7 @@ class _Positions:
         return nest.grid(axes, lambda values: self._row({**gone, **values}), position.extent)
 
     def _row(self, values: Values) -> list[Stmt]:
-        """A result."""
+        """Statements that compute one result."""
         nest, extent = self.nest, self.position.extent
         width = nest.lanes * SUMS
         if isinstance(extent, int):
@@ -319,7 +322,7 @@ class _Positions:
         into: tuple[Scratch, Scratch],
         is_quick: bool,
     ) -> list[Stmt]:
-        """What `width` lanes find along a row, combined."""
+        """Statements that search a row with `width` lanes and combine what they find."""
         nest, position, zero = self.nest, self.position, expr.index(0)
         kept = best, place = self._kept(width)
 

@@ -44,7 +44,9 @@ _DTYPES = (DType.F32, DType.I32, DType.I64)
 
 
 def schedule_row_blocks(work: Work) -> Build | None:
-    """The loops of such reductions; None where rows are long or few, or the output has none."""
+    """The loops of reductions of blocks of rows; None where rows are long or few, or there are
+    none.
+    """
     nest, output, reduces, free = work.nest, *work.reduced.parts
     if nest.is_gpu or nest.lanes < FEWEST or not reduces:
         return None
@@ -350,7 +352,9 @@ class RowBlocks:
         return list(found)
 
     def _lines(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """Results whose neighbours lie side by side, along rows or from one to the next."""
+        """Statements that store results whose neighbours lie side by side, along rows or from row
+        to row.
+        """
         together = None
         if self.rows.each is None and len(self.inside) == 1:
             (last,) = self.inside
@@ -366,7 +370,7 @@ class RowBlocks:
         )
 
     def _along(self, r: Expr, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """The results of a row whose neighbours lie side by side."""
+        """Statements that store the results of one row, whose neighbours lie side by side."""
         *outer, last = self.inside
         return self.nest.inside(
             outer,

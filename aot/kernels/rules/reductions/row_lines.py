@@ -1,4 +1,4 @@
-"""Rows that lie behind each other and are no whole vectors, but together with others: stored so.
+"""Stores rows that are no multiple of a vector long, but follow each other in memory, as one line.
 
 A vector at the end of a row has elements of the next one. What is one value in a row is chosen for
 each lane; what is the same in all rows is read from a copy as long as the rows are together. Owns
@@ -102,7 +102,7 @@ class RowLines:
         return expr.add(expr.mul(row, expr.index(self.length)), at)
 
     def _copied(self, load: Load, line: Scratch, row: Expr) -> list[Stmt]:
-        """What all rows read, once more."""
+        """Statements that copy elements that all rows read as often as there are rows in a line."""
 
         def one(at: Expr, *_: object) -> list[Stmt]:
             return [Store(line, (self._place(row, at),), expr.substitute(load, {self.at: at}))]

@@ -64,7 +64,9 @@ class Rows:
         free: Sequence[Axis],
         axes: Sequence[Axis],
     ) -> Rows | None:
-        """None where too few rows of such a length are worth a block."""
+        """The rows of these reductions; None where too few rows of such a length are
+        worth a block.
+        """
         *outer, last = axes
         bodies = [e for r in reduces for e in expr.nodes(r.body)]
         is_dear = any(isinstance(e, Unary) and e.op in TRANSCENDENTAL_OPS for e in bodies)
@@ -121,8 +123,9 @@ class Rows:
 
 
 def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce], *, is_plain: bool) -> int:
-    """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
-    the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
+    """The number of rows that are reduced together: as many as a vector has lanes, or fewer if the
+    L1 cache or `rows` limit it; 0 where fewer than `FEWEST` fit.
+    """
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(terms_of, reduces)) < FEWEST:
         return 0  # open rows may be long

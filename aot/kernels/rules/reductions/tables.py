@@ -45,7 +45,7 @@ def written_out(
 
 
 def schedule_tables(work: Work) -> Build | None:
-    """The loops of such a reduction; None where the output is none."""
+    """The loops of a reduction whose indices come from tables; None where the output is none."""
     found = work.reduced
     return None if found.free else _tables(work.nest, found.output, found.reduces)
 
@@ -107,7 +107,7 @@ def _is_computed(e: Expr) -> bool:
 
 
 class Tables:
-    """The loops of such a reduction.
+    """The loops of a reduction whose indices come from tables.
 
     Attributes:
         outer, planes, rows, inner: the axes of the result in their order; a workgroup has a block
@@ -271,7 +271,9 @@ class Tables:
         return stmts + nest.serial(rest, last, "t")
 
     def _copied(self, values: dict[Var, Expr], start: Expr, count: int) -> list[Stmt]:
-        """As `_columns`, element by element, some rows at a time."""
+        """The columns, as `_columns` makes them, but element by element and several
+        rows at a time.
+        """
         nest, inner = self.nest, self.inner
 
         def rows(first: Expr, several: int) -> list[Stmt]:
