@@ -19,7 +19,9 @@ FAR_RESULTS = 768
 
 
 def schedule_by_planes(work: Work) -> Build | None:
-    """The loops of such a window; None of others."""
+    """The loops, plane by plane, of a window over planes whose results are channels last; None for
+    any other output.
+    """
     nest, found = work.nest, work.reduced
     output = None if found.free else _by_planes(nest, found.output)
     if output is None:

@@ -40,7 +40,7 @@ LINES = 4
 
 
 class Term(NamedTuple):
-    """A product of words.
+    """One product of words in a sum.
 
     Attributes:
         word, weight: where they are, but for the byte.
@@ -98,8 +98,8 @@ class _Words(ByteTiles):
 
     @property
     def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
-        """(count, block) of whole blocks of channels, and of a last one, which overlaps the block
-        before if the tail is short.
+        """(count, block) of the whole blocks of channels, and of a last one. If the tail is short,
+        the last block overlaps the one before.
         """
         extent, width = number(self.window.channels), self.width
         count = extent // width

@@ -38,7 +38,7 @@ ROWS = 4
 
 @dataclass(frozen=True)
 class Groups:
-    """How channels are grouped.
+    """The sizes of a grouped convolution: groups, their channels, and lanes.
 
     Attributes:
         count: of groups.
@@ -129,7 +129,7 @@ def _members(reduce: Reduce, channels: Axis) -> int | None:
 
 @dataclass(frozen=True)
 class _Words:
-    """Where the weights' words lie.
+    """The place of the weights' words in memory.
 
     Attributes:
         load: of the first word of the first column.
@@ -143,7 +143,7 @@ class _Words:
 
     @staticmethod
     def of(weight: Load, groups: Groups, axes: tuple[Axis, Axis, Axis]) -> _Words | None:
-        """None where weights are no words that lie column by column."""
+        """The words of a weight; None where weights are no words that lie column by column."""
         group, member, inner = axes
         word, zero = Var("w"), expr.index(0)
         split = at_splits(weight, {(inner.var, DOT_GROUP): (word, zero)}, {})
@@ -245,7 +245,7 @@ class _Groups(ByteTiles):
     def _vector(
         self, block: Block, row: Expr, first: Expr, unit: tuple[Expr, int], vector: int
     ) -> list[Stmt]:
-        """The sums of vector `vector` of a unit of so many columns."""
+        """Statements that sum vector `vector` of the columns of a unit."""
         nest, window, groups = self.nest, self.window, self.groups
         down, along = window.down, window.along
         n, several = unit

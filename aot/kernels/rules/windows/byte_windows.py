@@ -204,7 +204,7 @@ class ByteTiles(ABC):
         """How many blocks there are of each sort, in order, and the n-th of them."""
 
     def prepare(self, block: Block) -> list[Stmt]:
-        """What a block needs for all results."""
+        """Statements that a block runs once before all its results; none unless overridden."""
         return []
 
     @abstractmethod
@@ -245,7 +245,7 @@ class ByteTiles(ABC):
         return nest.grid([*outer, groups, column], body, LEAST_RESULTS)
 
     def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
-        """So many bands from band `first` on, those that are there."""
+        """Statements for `several` bands from band `first` on, those that exist."""
         height = number(self.window.down.at)
 
         def band(n: Expr) -> list[Stmt]:
@@ -272,7 +272,7 @@ class ByteTiles(ABC):
         return [If(is_own, tuple(then), tuple(self._of_sorts(others, rest, body)))]
 
     def _named(self) -> list[Stmt]:
-        """What all elements read is read once before."""
+        """Statements that load what all elements read once, ahead of the loops."""
         stmts: list[Stmt] = []
         self.named = {}
         inside = set(expr.nodes(self.window.reduce))
@@ -283,7 +283,7 @@ class ByteTiles(ABC):
         return stmts
 
     def _band(self, values: Values, block: Block, at: Expr) -> list[Stmt]:
-        """Rows from `at` on."""
+        """Statements for the band of result rows that begins at row `at`."""
         nest, window = self.nest, self.window
         down, along = window.down, window.along
         height, width = number(down.at), number(along.at)
@@ -333,7 +333,9 @@ class ByteTiles(ABC):
         return self.add(block, row, first) + nest.serial(self.tile, result, "r")
 
     def _ask_ahead(self, values: Values, block: Block, row: Expr, x: Expr) -> list[Stmt]:
-        """Asks for what the next rows will read of the image below a result, and these don't."""
+        """Prefetches the part of the image below a result that the next rows read and
+        these don't.
+        """
         window, source = self.window, self.window.image.source
         down, along = window.down, window.along
         assert isinstance(source, Buffer)
@@ -364,7 +366,7 @@ class ByteTiles(ABC):
         ]
 
     def bias_of(self, channel: Expr) -> Expr:
-        """What is added to the sum of a channel."""
+        """The bias that is added to the sum of a channel; 0 without one."""
         if self.bias is None:
             return expr.const(0, DType.I32)
         return expr.substitute(self.bias[1], {self.window.channels.var: channel})
@@ -384,8 +386,9 @@ class ByteTiles(ABC):
         return expr.add(address, channel)
 
     def rows_inside(self, first: Expr) -> Expr | None:
-        """Whether all of a band's rows of the image, from `first` on, are there; None where they
-        always are."""
+        """The condition that all of a band's rows of the image, from `first` on, exist; None where
+        they always do.
+        """
         down = self.window.down
         last = expr.add(first, expr.index(down.places(self.rows) - 1))
         bands = -(-number(down.at) // self.rows)
@@ -403,7 +406,9 @@ class ByteTiles(ABC):
         return expr.binary("ge", place, expr.index(slide.begin)) if slide.begin > 0 else None
 
     def is_before(self, slide: Slide, place: Expr, places: int) -> Expr | None:
-        """Whether a place, of so many, is not beyond the image."""
+        """The condition that a place, of `places`, is not past the end of the image; None where
+        none is.
+        """
         return expr.binary("lt", place, expr.index(slide.end)) if slide.end < places else None
 
     def is_column(self, place: Expr) -> Expr | None:
@@ -428,7 +433,9 @@ class ByteTiles(ABC):
 
 
 def within(n: Expr, size: int, extent: int) -> Expr:
-    """Where the n-th part of an extent begins: the last one begins early enough to be whole."""
+    """The index at which the n-th part of an extent begins; the last part begins early enough to
+    have `size` elements.
+    """
     first = expr.mul(n, expr.index(size))
     if extent % size == 0:
         return first

@@ -65,7 +65,7 @@ def _is_better(target: Target, groups: Groups) -> bool:
 
 @dataclass(frozen=True)
 class _Band:
-    """What a workgroup has of a group's results.
+    """The share of a group's results that a workgroup computes.
 
     Attributes:
         columns, chunks: of a tile: columns of the group by vectors of places.
@@ -303,8 +303,10 @@ class _GroupedPlanes:
     def _ask(
         self, values: Values, place: tuple[Expr, Expr], strip: Expr, begin: Expr, n: Expr
     ) -> list[Stmt]:
-        """Asks for some of what is stored after the tiles, and of what the next workgroup brings,
-        the strip beside this one or the lines below, in tile `n` of these columns."""
+        """Prefetches, in tile `n` of these columns, a share of the memory that is stored to after
+        the tiles, and of the input that the next workgroup stages: the strip beside this one or the
+        rows below.
+        """
         groups, band, down, along = self.groups, self.band, self.groups.down, self.groups.along
         assert band is not None
         source = groups.left.source
@@ -354,7 +356,9 @@ class _GroupedPlanes:
         return stmts + self._ask_lines(number, passes * band.tiles, counts, brought)
 
     def _next_group(self) -> Expr:
-        """How far the planes of the next group, or image, are from those of one."""
+        """The distance in memory from the planes of a group to those of the next group,
+        or image.
+        """
         groups = self.groups
         inside = groups.along.at, groups.down.at, groups.member
         for axis in reversed(self.output.axes):
@@ -370,8 +374,9 @@ class _GroupedPlanes:
         counts: tuple[int, int, int],
         ask: Callable[[Expr, Expr, Expr], Prefetch],
     ) -> list[Stmt]:
-        """`ask(channel, line, place)` for so many channels, lines and pieces of these: the share of
-        tile `n` of so many."""
+        """The prefetches `ask(channel, line, place)` that fall to tile `n` of `tiles`, out of those
+        of all channels, lines and pieces of lines that `counts` has.
+        """
         nest = self.nest
         channels, lines, pieces = counts
         stmts: list[Stmt] = []
@@ -557,15 +562,16 @@ class _GroupedPlanes:
 
 
 def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
-    """Lines of a cache that so many neighbours are in; of a part of a line, which may begin within
-    one."""
+    """The number of cache lines that `width` neighbours are in; those of a part of a row may begin
+    within one.
+    """
     step = CACHE_LINE // buffer.dtype.bytes
     return -(-width // step) + int(is_part)
 
 
 def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:
     """(columns, vectors of places, time) of register tiles that fit, fastest first: the best and
-    some nearly as good, which may leave a shorter tail. The time is that of one vector of all
+    some nearly as good ones that may leave a shorter tail. The time is that of one vector of all
     members of a group.
     """
 

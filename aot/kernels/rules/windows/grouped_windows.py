@@ -34,7 +34,7 @@ MOST_COLUMNS = 64
 
 
 def schedule_grouped(work: Work) -> Build | None:
-    """The loops of a convolution in such groups; None for any other."""
+    """The loops of a grouped convolution; None for any other output."""
     nest, output, plan = work.nest, work.output, work.plan
     found = None if work.blocks is not None else sum_of_products(output)
     if found is None or nest.is_gpu or len(output.axes) < 3:
@@ -97,8 +97,8 @@ def schedule_grouped(work: Work) -> Build | None:
 
 
 def _together(columns: int, whole: int, held: int) -> int:
-    """Columns of a workgroup, at most `held`, as many as scratch has rows for: whole groups and
-    vectors if they make up all columns; 0 if none fit.
+    """The number of columns of a workgroup, at most `held`, for which scratch has rows: whole
+    groups and vectors if they make up all columns; 0 if none fit.
     """
     if columns % whole:
         return columns if columns <= held else 0
@@ -154,7 +154,9 @@ class GroupedTiles(HeldTiles):
         self.whole = self.window
 
     def _left(self, width: int) -> Expr:
-        """What a vector of columns multiplies its weights by."""
+        """The left factors of a vector of columns: one scalar for each run of lanes in
+        one group.
+        """
 
         def scalar(number: int) -> Load:
             column = expr.add(self.chunk, expr.index(number * self.run))

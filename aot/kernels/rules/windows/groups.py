@@ -80,7 +80,9 @@ def groups_over_planes(output: Output) -> tuple[Output, Groups] | None:
 def _of_points(
     load: Load, at: Axis, asked: Sequence[Expr], before: Sequence[Slide]
 ) -> Slide | None:
-    """How windows of one tap slide without padding, after those along a line if there are any."""
+    """The slide, without padding, of windows that have one tap along an axis, after those along a
+    line if there are any; None for others.
+    """
     by_at = expr.coefficient(load.indices[0], at.var)
     if asked or not isinstance(by_at, int) or by_at <= 0 or not isinstance(at.extent, int):
         return None

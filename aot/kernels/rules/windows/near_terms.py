@@ -1,4 +1,4 @@
-"""Terms that lie near each other, or in short lines: loaded as vectors, out of which lanes pick.
+"""Loads terms that lie near each other, or in short lines, as vectors out of which lanes pick.
 
 Owns the loops of what `tables.py` sums on targets with such instructions. A line of so few elements
 that vectors hold all of it is loaded whole; of another one, as much as a pair of vectors holds,
@@ -26,7 +26,7 @@ _NUMBERS = {1: DType.I8, 2: DType.I16, 4: DType.I32}
 
 
 class Lines(Protocol):
-    """What `tables.Tables` says of rows."""
+    """The rows of a reduction by tables, as `tables.Tables` describes them."""
 
     nest: Nest
     output: Output
@@ -213,7 +213,7 @@ class _Near:
         return self.lanes // 4
 
     def whole(self, first: Expr, line: int, pairs: int) -> list[Stmt]:
-        """As `vector`, out of whole lines."""
+        """The same statements as `vector` makes, but picked out of whole lines."""
         made, numbers = self.numbers(first, expr.index(0), pairs)
         return [*made, *self.rows(first, expr.index(0), numbers, line)]
 

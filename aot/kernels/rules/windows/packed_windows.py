@@ -50,7 +50,7 @@ class Packed:
 
 
 def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | None:
-    """What of a window's input to stage in scratch; None where that does not pay."""
+    """The part of a window's input to stage in scratch; None where that does not pay."""
     if nest.is_gpu or nest.lanes == 1 or window.rows is None or not window.outer:
         return None
     moving = {window.rows.var, window.outer[-1].var}
@@ -93,8 +93,8 @@ def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
 
 
 def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
-    """Whether staging pays: taps along a row are so many that they form a loop, where neighbours
-    share no loads or guards, and scratch holds the input of some result rows of `columns` columns.
+    """Whether staging pays: a row has so many taps that they form a loop, whose neighbours share no
+    loads or guards, and scratch holds the input of some result rows of `columns` columns.
     """
     along, down = packed.along, packed.down
     if along.taps <= UNROLLED_TAPS:
@@ -161,7 +161,7 @@ class HeldTiles(WindowTiles):
         self.part = Var("part")
 
     def load(self, channel: Expr, guard: Expr | None = None) -> Load:
-        """What a tap reads of a channel among those in scratch."""
+        """The load, out of scratch, of the element of a channel that a tap reads."""
 
         def place(slide: Slide, at: Expr) -> Expr:
             assert slide.tap is not None

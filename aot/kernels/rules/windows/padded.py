@@ -65,7 +65,7 @@ class Slide:
 
     @property
     def count(self) -> int:
-        """Places that windows read."""
+        """The number of places that the windows read."""
         return self.places(self.at.count)
 
     @property
@@ -73,7 +73,7 @@ class Slide:
         return 1 if self.tap is None else self.tap.count
 
     def places(self, results: int) -> int:
-        """Places that so many neighbours read."""
+        """The number of places that `results` neighbouring windows read."""
         return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
 
     def by_phase(self) -> list[Taps]:
@@ -116,8 +116,9 @@ class PaddedWindow:
 
     @property
     def is_separable(self) -> bool:
-        """Whether taps along a row may be combined before those down the plane: no term knows its
-        tap, nor whose window it is of."""
+        """Whether taps along a row may be combined before those down the plane: no term depends on
+        its tap, or on whose window it is in.
+        """
         along, down = self.along, self.down
         if down is None or down.tap is None or min(along.taps, down.taps) == 1:
             return False
@@ -185,7 +186,9 @@ def _changes_nothing(load: Load, reduce: Reduce) -> bool:
 
 
 def _slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
-    """How windows slide along `at`, by what is asked of it; None where that isn't plain."""
+    """The slide of windows along `at` according to the guards; None where these have
+    another form.
+    """
     used = {v for c in asked for v in expr.free_vars(c)} - {at.var}
     own = [tap for tap in taps if tap.var in used]
     if len(own) > 1 or len(used) != len(own) or not asked:
@@ -565,8 +568,9 @@ def rows_in_scratch(nest: Nest, least: int, row: int, near: int) -> int:
 
 
 def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:
-    """Whether taps along each row in scratch, stored, and those down the plane are fewer than the
-    taps of `rows` rows."""
+    """Whether it takes fewer taps to combine those along each row, store the results in scratch and
+    combine them down the plane, than to combine the taps of `rows` rows directly.
+    """
     along, down = window.along, window.down
     assert down is not None
     apart = down.places(rows) * (along.taps + LINE) + rows * down.taps

@@ -29,7 +29,9 @@ TILE = 1024
 
 
 def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Pool | None:
-    """The separable window over planes that `output` is, if its lines lie in order."""
+    """The separable window over planes that `output` computes, if its lines lie in order; else
+    None.
+    """
     if len(reduces) != 1 or len(output.axes) < 2:
         return None
     (reduce,) = reduces
@@ -64,7 +66,7 @@ def schedule_plane_pool(work: Work) -> Build | None:
 
 
 class _Tiles(PoolTiles):
-    """Tiles of whole lines."""
+    """The loops of a pool over planes, by tiles of whole rows."""
 
     def build(self) -> tuple[Stmt, ...]:
         nest, down = self.nest, self.pool.down

@@ -74,7 +74,7 @@ def _is_weighted(output: Output, window: PaddedWindow) -> bool:
 
 
 class _Asks(Enum):
-    """When lines of the plane are asked for before they are read."""
+    """When rows of the plane are prefetched."""
 
     NOT = auto()
     IN_FILL = auto()
@@ -208,7 +208,7 @@ class _Planes:
         return self.nest.serial(self.scratch.shape[0], line, "v")
 
     def _asked_line(self, origin: Expr) -> list[Stmt]:
-        """Asks for the line that the next workgroup brings in place of one."""
+        """Prefetches the row that the next workgroup stages in place of this one."""
         along, down, source = self.window.along, self.down, self.window.load.source
         if self.asks is not _Asks.IN_FILL or not isinstance(source, Buffer):
             return []
@@ -255,7 +255,7 @@ class _Planes:
         return stmts
 
     def _pad(self, v: Expr, phase: int, begin: int, end: int) -> list[Stmt]:
-        """Whole vectors of padding."""
+        """Statements that store whole vectors of padding."""
         given, lanes = self.window.load, self.nest.lanes
         other = expr.const(0, given.dtype) if given.other is None else given.other
 
@@ -308,8 +308,8 @@ class _Planes:
         return stmts
 
     def _asked(self, values: Values, at: Expr, begin: Expr, x: Expr) -> list[Stmt]:
-        """Prefetches the image rows of the next workgroup, at place `x` of a result, where tiles
-        leave time for that.
+        """Prefetches the image rows of the next workgroup, at place `x` of a result, if tiles leave
+        time for it.
         """
         if self.asks is not _Asks.IN_TILES:
             return []
@@ -346,7 +346,9 @@ class _Planes:
         lane: Expr | None,
         is_there: Expr | None,
     ) -> list[Stmt]:
-        """The lines' results at place `x`, which are stored where they are there."""
+        """Statements that sum the windows of the lines at place `x`, and store the results that
+        exist.
+        """
         nest, window, down = self.nest, self.window, self.down
         reduce, height = window.reduce, down.at.count
         nothing = identity(reduce.op, reduce.dtype)

@@ -1,4 +1,4 @@
-"""Separable windows whose lanes run along channels: taps down the plane before those along a line.
+"""Pools whose lanes go along channels: combines taps down the plane before those along a row.
 
 For the rows of results of a tile the taps down the plane are combined for each place of a line,
 into scratch; then those along the line. An extremum is taken as one instruction has it, whatever
@@ -101,7 +101,7 @@ def _is_plain(reduce: Reduce, load: Load, slides: Sequence[Slide]) -> bool:
 
 
 def _is_clamped(slide: Slide) -> bool:
-    """Whether the nearest place that is there is of each window that has places beyond it."""
+    """Whether the nearest existing place belongs to each window that has places past the border."""
     if slide.begin <= 0 and slide.end >= slide.count:
         return True
     last = slide.step * (slide.at.count - 1)
@@ -172,8 +172,9 @@ class PoolTiles:
         return asked
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Asks for where the next rows of results are stored, as above, unless that is past the
-        caches: those behind `values`, of `width` neighbours."""
+        """Prefetches the memory of the next rows of results, those behind `values`, of `width`
+        neighbours, unless that is past the caches.
+        """
         if not self.is_far or self.output.buffer.is_streamed:
             return []
         down = self.pool.down.at.var
@@ -186,8 +187,8 @@ class PoolTiles:
         down: Callable[[Scratch | None], list[Stmt]],
         along: Callable[[bool], list[Stmt]],
     ) -> list[Stmt]:
-        """Taps down the plane, then those along the lines: quickly, unless an element is NaN. What
-        is done then is rare, and little code.
+        """Statements that combine taps down the plane, then along the lines: by a quick way unless
+        an element is NaN, else by an exact one, which is rare and little code.
 
         Args:
             width: of the vectors whose elements are added up.
@@ -213,7 +214,9 @@ class PoolTiles:
         return slide.places(-(-slide.at.count // size) * size)
 
     def offset(self, slide: Slide, place: Expr, into: list[Stmt]) -> Expr:
-        """How far a place lies behind the first one; of an extremum the nearest that is there."""
+        """How far, in elements, a place lies behind the first one; for an extremum that of the
+        nearest place that exists.
+        """
         if self.pool.reduce.op != "sum":
             if slide.begin > 0:
                 place = expr.binary("max", place, expr.index(slide.begin))
@@ -222,7 +225,9 @@ class PoolTiles:
         return self.nest.let(expr.mul(place, expr.index(slide.stride)), into, "ahead")
 
     def guard(self, slide: Slide, places: tuple[Expr, Expr]) -> Expr | None:
-        """Whether the first and the last of some places are there, where a sum must ask."""
+        """The condition that the first and the last of some places exist, if a sum needs it; else
+        None.
+        """
         if self.pool.reduce.op != "sum":
             return None
         return slide.is_there(*places, self._reach(slide))
@@ -244,7 +249,7 @@ class PoolTiles:
         return {**zero, pool.down.at.var: expr.index(0), pool.along.at.var: expr.index(0)}
 
     def place(self, values: Values, ahead: Expr) -> Expr:
-        """Where in memory a place is that lies `ahead` elements behind the first one."""
+        """The index in memory of a place that lies `ahead` elements behind the first one."""
         index = expr.substitute(self.pool.load.indices[0], {**values, **self._nowhere})
         return expr.add(index, ahead)
 
@@ -270,7 +275,7 @@ class PoolTiles:
         return stmts
 
     def folded(self, terms: Sequence[Expr], *, is_quick: bool) -> Expr:
-        """All `terms` combined; where that `is_quick`, no NaN is asked for."""
+        """All `terms` combined; with `is_quick` without a check for NaN."""
         op = self.pool.reduce.op
         total, *others = terms
         for term in others:
@@ -358,7 +363,9 @@ class _Tiles(PoolTiles):
         return nest.grid(axes, body, max(1, work))
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
-        """A tile at its place, with all of its channels, or those that the last one has."""
+        """Statements for a tile at its place, with all of its channels, or those that the last tile
+        has.
+        """
         whole, rest = self.channels, self.pool.lane.count % self.channels
         if rest == 0:
             return self._tile(values, first, whole)

@@ -39,7 +39,7 @@ ROWS_ASKED = 64
 
 
 def schedule_resized(work: Work) -> Build | None:
-    """The loops of such an output; None where they don't fit."""
+    """The loops of an output that resizes; None where they don't fit."""
     output = work.output
     while (pair := nested(output)) is not None:
         made = _of_pair(work.nest, output, pair)
@@ -244,7 +244,7 @@ class _ColumnsFirst(ResizedPlanes):
             start = nest.let(end, made, "start")
 
             def line(n: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
-                """What line number n is made of, and where it stands."""
+                """(source row, slot in the ring) of line number n."""
                 number = expr.add(start, n)
                 tap = expr.binary("min", number, expr.index(self.row_taps - 1))
                 own = self.row_position(tap, row)
@@ -475,5 +475,5 @@ class _Picked(_RowsFirst):
 
 
 def _divisor(count: int, most: int) -> int:
-    """The largest part of `count` that is at most so many."""
+    """The largest divisor of `count` that is at most `most`."""
     return max(n for n in range(1, most + 1) if count % n == 0)

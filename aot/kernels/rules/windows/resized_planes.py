@@ -30,7 +30,7 @@ WORKGROUPS = 16
 
 
 class ResizedPlanes:
-    """What both orders have in common.
+    """The parts that both orders of a resize of planes have in common.
 
     Attributes:
         outer, row, column: the axes of the result; tables say the same for all of `outer`.
@@ -124,7 +124,9 @@ class ResizedPlanes:
     # Columns
 
     def first_column(self, vector: Expr) -> Expr:
-        """The first column of a vector of them; of the last one such that all are there."""
+        """The first column of vector number `vector`; the last vector begins so that all its
+        columns exist.
+        """
         first = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
         are_whole = self.tile % LANES == 0 and self.width % self.tile == 0
         if are_whole or self.width < LANES:
@@ -140,7 +142,7 @@ class ResizedPlanes:
         return expr.substitute(self.found.column, here)
 
     def _asked(self) -> list[Stmt]:
-        """What tables say of each column, once for all rows."""
+        """Statements that read the tables of each column, once for all rows."""
         nest, last = self.nest, min(LANES, self.width) - 1
         zero = expr.index(0)
 
@@ -254,7 +256,9 @@ class ResizedPlanes:
         made: Callable[[Expr, Expr], list[Stmt]],
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
-        """As `picked`, of one line, whose elements are loaded one by one."""
+        """The same statements as `picked` makes, for one line whose elements are loaded
+        one by one.
+        """
         nest = self.nest
         stmts: list[Stmt] = []
         base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
@@ -505,7 +509,9 @@ class ResizedPlanes:
         return [*stmts, If(is_last, (nest.spread(LANES, rest),))]
 
     def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
-        """Statements of a row, unless blocks of `size` go beyond the last one."""
+        """A row's statements, under the condition that the row exists if blocks of `size` pass the
+        last row.
+        """
         if size and self.count % size == 0:
             return stmts
         return [If(expr.binary("lt", row, expr.index(self.count)), tuple(stmts))]

@@ -31,7 +31,7 @@ AHEAD = 4  # tiles from the one whose places are multiplied to those that are as
 
 
 def schedule_tap_sums(work: Work) -> Build | None:
-    """The loops of such windows; None for any other."""
+    """The loops of windows that are summed tap by tap; None for any other output."""
     nest = work.nest
     found = None if nest.is_gpu else _found(work.output)
     if found is None:
@@ -226,7 +226,7 @@ class _TapSums:
         return [If(expr.binary("lt", at, expr.index(self.height)), tuple(stmts))]
 
     def _line(self, values: Values, first: Expr, n: Expr) -> list[Stmt]:
-        """What place `n` of the lines that a band reads adds to its totals."""
+        """Statements that add place `n` of the lines that a band reads to the band's totals."""
         nest, along, down = self.nest, self.windows.along, self.windows.down
         stmts: list[Stmt] = []
         line = nest.let(expr.add(first, n), stmts, "line")
@@ -257,7 +257,7 @@ class _TapSums:
         return [*stmts, If(is_there, tuple(inside))]
 
     def _tile(self, values: Values, start: Expr, chunks: int, has_all: bool) -> list[Stmt]:
-        """The sums of all taps at the places of a tile of so many vectors."""
+        """Statements that sum all taps at the places of a tile of `chunks` vectors."""
         nest, roles = self.nest, self.roles
         shape = Shape(self.taps, chunks, nest.lanes, True, has_all)
         output = Output(self.output.buffer, expr.index(0), roles.reduce, ())

@@ -45,8 +45,9 @@ WAY_BYTES = 4096
 
 
 def schedule_window(work: Work) -> Build | None:
-    """The loops of a window whose lanes go along the last axis; None where it is none, or each
-    element is in one window alone, so that tiles share none."""
+    """The loops of a window whose lanes go along the last axis; None where the output is no window,
+    or each element is in one window only, so that tiles share none.
+    """
     if work.window is None or _reads_once(work.window, work.reduced.output):
         return None
     return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
@@ -60,7 +61,9 @@ def _reads_once(window: Window, output: Output) -> bool:
 
 
 def schedule_members(work: Work) -> Build | None:
-    """The same of groups of several members, whose lanes go along groups."""
+    """The loops of windows in groups of several members, whose lanes go along groups; None for
+    others.
+    """
     nest, found = work.nest, work.reduced
     apart = None if found.free or nest.is_gpu else members_apart(found.output)
     if apart is None:
@@ -163,7 +166,7 @@ class WindowTiles:
     def _columns(
         self, pieces: Sequence[_Piece], values: Values, first: Expr, number: Expr
     ) -> list[Stmt]:
-        """Tile `number` of those along the lanes, which `pieces` has in order."""
+        """Statements for tile `number` of those along the lanes, which `pieces` lists in order."""
         piece, later = pieces[0], pieces[1:]
         start = expr.add(expr.mul(number, expr.index(piece.columns)), expr.index(piece.begin))
         shape = Shape(self.rows, piece.chunks, piece.width, True, not piece.is_masked)
@@ -332,7 +335,9 @@ class _Tile:
     # The reduction
 
     def _sum(self, *, is_common: bool) -> list[Stmt]:
-        """All taps. Inside the borders no guard is asked; taps outside for all are left out."""
+        """Statements that sum all taps. Inside the borders no guard is checked; taps outside for
+        the whole tile are left out.
+        """
         window = self.window
         reduce = window.reduce
         indices: Values = {a.var: expr.index(0) for a in window.axes if a.extent == 1}
@@ -476,7 +481,9 @@ class _Tile:
     # What becomes of the sums
 
     def _finish(self) -> list[Stmt]:
-        """Epilogue and stores; a long epilogue stands once, after the registers went to memory."""
+        """Statements that finish and store the results; a long epilogue is written once, for sums
+        that went through memory.
+        """
         nest, acc, shape = self.nest, self.acc, self.shape
         if shape.rows * shape.chunks == 1 or not is_long(self.output.values, self.window.reduce):
             return nest.unrolled(shape.rows, lambda r: self._finish_row(r, acc, nest.unrolled), "r")
