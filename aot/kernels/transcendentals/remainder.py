@@ -21,7 +21,7 @@ from aot.kernels.transcendentals.values import V
 
 @dataclass(frozen=True)
 class Format:
-    """A float, and how far a step goes in it.
+    """A float's format, and how far a step of a division goes in it.
 
     Attributes:
         fraction: bits of the mantissa that are stored.
