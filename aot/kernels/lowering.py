@@ -257,10 +257,10 @@ def _buffers(
 
 
 def _is_streamed(function: Function, value: Value, target: Target) -> bool:
-    """Whether a result is more than caches hold until it is read, and its kernel only stores it:
-    one that moves, resizes or pools. What is pooled is stored by lines where these follow each
-    other, or else they are asked for. One that only computes element by element often stores where
-    it has just loaded."""
+    """Whether to store a result past the caches: it is larger than caches hold until it is read,
+    and its kernel moves, resizes or pools, so that it does not load what it stores to. Pools must
+    store rows of whole cache lines, as otherwise they prefetch the memory they store to.
+    """
     records = [op.record for op in function.block]
     has_pools = any(record is pool for record in records for pool in _POOLS)
     windows = (*_POOLS, RESAMPLE)

@@ -52,7 +52,7 @@ class Batch:
         return Batch(self.count, self, None, values or {})
 
     def select(self, chosen: Array) -> Batch:
-        """The batch of those of its iterations whose numbers are in `chosen`."""
+        """The batch that consists of the iterations numbered in `chosen`."""
         return Batch(len(chosen), self, chosen)
 
     def expand(self, var: Var, start: int, stop: int) -> Batch:

@@ -55,8 +55,9 @@ def _collapsed(output: Output) -> Output:
 
 
 def in_order(output: Output) -> Output | None:
-    """A result whose address takes axes apart, as packed ones do, by axes in the order in which it
-    lies; None where it does not, or is not all of its axes."""
+    """The output with the groups that its address splits axes into as axes of their own, in the
+    order of memory; None where the address splits none, or some axis has no constant stride.
+    """
     found = output
     while (group := _grouped(found)) is not None:
         found = split_axis(found, *group)
@@ -70,8 +71,8 @@ def in_order(output: Output) -> Output | None:
 
 
 def _grouped(output: Output) -> tuple[int, int] | None:
-    """(number of the axis, size of its groups) of an axis that the address takes apart into whole
-    groups; None without one.
+    """(number of an axis, size of its groups), if the address splits the axis into whole groups;
+    else None.
     """
     return next(((n, size) for n, size, left in groups_of(output) if not left), None)
 

@@ -44,8 +44,9 @@ class ContractionAxes:
         return self.in_panels or expr.coefficient(self.weight.indices[0], self.columns.var) is None
 
     def is_in_panel(self, panel: int) -> bool:
-        """Whether all columns are in one panel, behind the last of which lie lanes of none: their
-        place is then the column, as it would be without panels."""
+        """Whether all columns are in the first panel, so that a column's place in it is its number,
+        as it would be without panels.
+        """
         index, extent, source = self.weight.indices[0], self.columns.extent, self.weight.source
         if not isinstance(extent, int) or extent > panel or not isinstance(source, Buffer):
             return False

@@ -59,9 +59,10 @@ def find_window(
 
 
 def members_apart(output: Output) -> tuple[Output, int] | None:
-    """The output of groups, each of several members that read one channel, with lanes along groups
-    and a loop over members around the rows; and how many members there are. None where its last
-    axis has no such groups."""
+    """(output, members of a group), where channels are in groups of several members that read one
+    channel: the output has its lanes along groups, and a loop over members around the rows. None
+    where the last axis has no such groups.
+    """
     if len(output.axes) < 2:
         return None
     last = output.axes[-1]

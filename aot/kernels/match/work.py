@@ -1,4 +1,4 @@
-"""The facts about one loop nest that rules ask for, each found when first asked for and then kept.
+"""The facts about one loop nest that rules ask for.
 
 Owns the facts that several rules share: each is found when the first of them asks. Chooses none.
 """

@@ -28,9 +28,12 @@ def vector_places(nest: Nest, along: Var) -> _Places | None:
 
 
 class _Places:
-    """Attributes:
-    along: the variable that is another one in each lane.
-    has_wide: whether vectors compare and choose numbers of 64 bits.
+    """Rewrites expressions so that vectors compute an index that differs in each lane, as integers
+    of 32 or 64 bits.
+
+    Attributes:
+        along: the variable that is another one in each lane.
+        has_wide: whether vectors compare and choose numbers of 64 bits.
     """
 
     def __init__(self, along: Var, *, has_wide: bool) -> None:

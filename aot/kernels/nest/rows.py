@@ -80,8 +80,8 @@ def row_of_vectors(
 
 
 def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]:
-    """(first element, width, number of vectors) for each width of vectors, of `width` at most,
-    which together take `count` elements.
+    """The vectors, of `width` at most, that together take `count` elements, as (first element,
+    width, number of vectors) for each width.
     """
     found: list[tuple[Dim, int, Dim]] = []
     done: Dim = 0

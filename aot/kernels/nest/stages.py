@@ -1,5 +1,5 @@
-"""Kernels of several loop nests: one after the other, in one workgroup for each index of the dims
-that all of them walk alike.
+"""Builds a kernel of several loop nests, which run one after the other in one workgroup for each
+index of the dims that all nests loop over.
 
 Owns the grid over those dims and the order of the nests; what a nest does is its schedule's affair.
 """

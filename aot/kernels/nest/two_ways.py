@@ -22,7 +22,8 @@ def two_ways(
     most: int,
     unrolled: Container[For] = (),
 ) -> tuple[Stmt, ...] | None:
-    """The nest `usual` where its lanes go through at most `most` iterations, elsewhere `shared`.
+    """The loop nest `usual` if its lanes run at most `most` iterations, which is decided at run
+    time, else the nest `shared`.
 
     None where that does not help, as the lanes of `shared` go through as many.
 

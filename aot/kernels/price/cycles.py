@@ -1,4 +1,4 @@
-"""What a kernel takes: cycles of a core of a CPU or of a GPU's lanes, estimated from its loops.
+"""Estimates a kernel's run time from its loops: cycles of a CPU's core or of a GPU's lanes.
 
 Each operation counts once for each turn of the innermost loop that it changes with, as compilers
 move it there, and once for each register of a vector. A turn of a loop takes what its busiest unit
@@ -108,8 +108,8 @@ class _Frame:
 
 
 def cycles_of(kernel: Kernel, target: Target, extents: Mapping[str, int] | None = None) -> float:
-    """Cycles that a kernel takes: all of it on one core of a CPU; on a GPU those of one workgroup
-    after the other, as many side by side as keep the device busy.
+    """The estimated cycles of a kernel: on a CPU of all of it on one core; on a GPU of all
+    workgroups, of which as many run side by side as keep the device busy.
 
     Args:
         extents: open extents by name; others are taken as executables are measured at.
@@ -127,10 +127,12 @@ def cycles_of(kernel: Kernel, target: Target, extents: Mapping[str, int] | None 
 
 @dataclass(frozen=True)
 class _Found:
-    """Attributes:
-    key: the same of expressions that are the same.
-    level: the number of the loop that it changes with.
-    lanes: the vector loop that it changes with.
+    """An expression that a walk has met: where its value changes, and a number for its form.
+
+    Attributes:
+        key: the same of expressions that are the same.
+        level: the number of the loop that it changes with.
+        lanes: the vector loop that it changes with.
     """
 
     key: int

@@ -27,9 +27,11 @@ _DIVISIONS = ("floordiv", "floormod")
 
 
 class Indices:
-    """Attributes:
-    named: what a `Let` names, for all that are open or were.
-    extents: turns of the loop of each index.
+    """Evaluates indices over the loops around them, with given values for open extents.
+
+    Attributes:
+        named: what a `Let` names, for all that are open or were.
+        extents: turns of the loop of each index.
     """
 
     def __init__(self, symbols: Mapping[str, int]) -> None:

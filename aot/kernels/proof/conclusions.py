@@ -135,7 +135,9 @@ class Conclusions:
         return [[combined(scaled(apart, factor), constant(by))]]
 
     def all_ways(self, conditions: Sequence[Condition]) -> list[Goals]:
-        """Lists of goals, each of which is enough for all of several conditions together."""
+        """Lists of goals for several conditions together. All conditions hold once every goal of
+        one list is proved.
+        """
         found: list[Goals] = [[]]
         for e, sign in conditions:
             found = [[*x, *y] for x, y in product(found, self.ways(e, sign))][:MOST_WAYS]

@@ -93,9 +93,10 @@ class Definitions(Elimination):
     def _rounded_alike(
         self, p: Polynomial, divisor: int, above: Polynomial
     ) -> Iterator[Polynomial]:
-        """What the remainder `above` of `p` and others say of each other: where n divides m and a
-        is b modulo n, `a % m - b % n` is a multiple of n in 0 .. m - n, which no sum of their
-        bounds says."""
+        """The facts that follow from the remainder `above` of `p` and other remainders together:
+        where n divides m and a is b modulo n, `a % m - b % n` is a multiple of n in 0 .. m - n,
+        which no sum of their bounds says.
+        """
         for other, number, rest in self._rests:
             large, small = (divisor, above), (number, rest)
             if number > divisor:

@@ -52,9 +52,10 @@ class Elimination(Facts):
     def _best_low(
         self, goal: Polynomial, steps: int, depth: int, *, is_sign: bool = False
     ) -> Fraction | None:
-        """A lower bound of a goal, by best-first search of so many steps. Steps round: the bound's
-        sign is sure, its value is a guess. With `is_sign` the search ends at the first bound that
-        is not negative."""
+        """A lower bound of a goal, by best-first search of at most `steps` steps. Steps round: the
+        bound's sign is sure, its value is a guess. With `is_sign` the search ends at the first
+        bound that is not negative.
+        """
         goal = self.expanded(goal)
         low = self.low(goal)
         best = None if low is None else Fraction(low)

@@ -392,8 +392,9 @@ class Facts:
         return []
 
     def _undivided(self, fact: Polynomial) -> list[Polynomial]:
-        """What a fact `q - r >= 0` says of `p` where q is `p // divisor`: it is `divisor * r` or
-        more. Of products, and where p and r share a variable, which both would lose otherwise."""
+        """The bound `p >= divisor * r` that a fact `q - r >= 0` implies where q is `p // divisor`.
+        Only for products, and where p and r share a variable, as both would be lost otherwise.
+        """
         found: list[Polynomial] = []
         quotients = [m[0] for m, c in fact.items() if len(m) == 1 and c == 1]
         for number in quotients if len(fact) > 2 else ():

@@ -163,8 +163,9 @@ class Inequalities(Definitions):
         return has_certificate(goal, self._around(goal, reach))
 
     def _around(self, goal: Polynomial, reach: int) -> list[Polynomial]:
-        """Facts that a certificate of a goal may need: those of its variables, then of variables in
-        these. Each is multiplied by monomials so that its terms are the goal's."""
+        """The facts that a certificate of a goal may need: those of its variables, then of
+        variables in these. Each is multiplied by monomials so that its terms are the goal's.
+        """
         found: dict[frozenset[tuple[Monomial, int]], Polynomial] = {}
         met: dict[Monomial, None] = {}
         fresh = [m for m in goal if m]
@@ -197,8 +198,8 @@ class Inequalities(Definitions):
     def _multipliers(
         self, fact: Polynomial, number: int, monomials: Sequence[Monomial]
     ) -> dict[Monomial, None]:
-        """The monomials that are not negative, and that times a fact's terms of variable `number`
-        give ones of `monomials`.
+        """Monomials that are not negative and turn a fact's terms with variable `number` into ones
+        of `monomials`.
         """
         found: dict[Monomial, None] = {ONE: None}
         for term in fact:

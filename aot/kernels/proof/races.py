@@ -131,7 +131,9 @@ class _Check(Question):
         yield from found.values()
 
     def groups(self, accesses: Sequence[Access]) -> list[tuple[Memory, list[Access]]]:
-        """The accesses to each memory that is stored to, one of those that are alike."""
+        """(memory, accesses) for each memory that the kernel stores to. Of accesses that are alike
+        one is listed.
+        """
         found: dict[Memory, dict[object, Access]] = {}
         written = {a.memory for a in accesses if a.is_write}
         for access in accesses:

@@ -16,7 +16,9 @@ MOST = 4  # of a kernel, each of which doubles the walks over it
 
 
 def switches_of(kernel: Kernel) -> list[Extremum]:
-    """All `min(x, 1)` that conditions compare with a number, those that others depend on first."""
+    """All extrema `min(x, 1)` that conditions compare with a number, in the order of dependence:
+    first those that the x of others contains.
+    """
     conditions = [stmt.condition for stmt in walk(kernel.body) if isinstance(stmt, If)]
     compared = [c.a for c in conditions if isinstance(c, Binary) and isinstance(c.b, Const)]
     found: dict[Extremum, None] = {}

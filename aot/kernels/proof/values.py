@@ -242,8 +242,9 @@ class Values:
         return self._dims[dim]
 
     def _long(self, dim: DimExpr, total: Polynomial) -> Polynomial:
-        """A dispatch's sum of so many terms that only its range is kept: extents of as many parts
-        that data decides."""
+        """A dispatch's sum of many terms, as one variable that has only its range: such are extents
+        of many parts that are known at run time only.
+        """
         if dim.terms not in self._sums:
             terms = combined(total, constant(-dim.constant))
             low, high = self.space.interval(terms)
@@ -262,8 +263,9 @@ class Values:
         return self.space.extremum([self.dim(a) for a in atom.args], is_max=atom.is_max)
 
     def _given(self, dim: Dim) -> Polynomial:
-        """The value of a dim that a dispatch gives. A sum, such as an extent `t // 2 - 1`, becomes
-        a variable equal to it: products with it keep few terms."""
+        """The value of a dim that the host computes for a dispatch. A sum, such as an extent `t //
+        2 - 1`, becomes a variable equal to it: products with it keep few terms.
+        """
         self._is_giving = self.is_rough
         p = self.dim(dim)
         self._is_giving = False
