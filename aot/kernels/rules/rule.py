@@ -19,10 +19,12 @@ from aot.kernels.nest.nest import Nest
 
 @dataclass(frozen=True)
 class Rule:
-    """Attributes:
-    name: printed in an executable's text and reports, such as "windows/pools".
-    classes: the plan's schedule classes that the rule may serve.
-    match: the builder of a nest's loops; None where the rule does not apply.
+    """A way to build the loops of a nest, for the schedule classes that it serves.
+
+    Attributes:
+        name: printed in an executable's text and reports, such as "windows/pools".
+        classes: the plan's schedule classes that the rule may serve.
+        match: the builder of a nest's loops; None where the rule does not apply.
     """
 
     name: str
@@ -61,11 +63,13 @@ class OpWork:
 
 @dataclass(frozen=True)
 class OpRule:
-    """Attributes:
-    name: as that of a `Rule`.
-    kind: of the ops that it builds.
-    build: their loops.
-    record: the one op that it builds, where it is not for all of the kind.
+    """A way to build the loops of an op that is an executable by itself.
+
+    Attributes:
+        name: as that of a `Rule`.
+        kind: of the ops that it builds.
+        build: their loops.
+        record: the one op that it builds, where it is not for all of the kind.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""All rules that can build a kernel, in the order in which they are asked: the first that can does.
+"""All rules that can build a kernel, in the order in which they are tried: the first that applies
+does.
 
 A line says why a rule stands where it does. Owns no loops; `aot/kernels/lowering.py` asks.
 """

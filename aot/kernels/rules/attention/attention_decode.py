@@ -234,9 +234,7 @@ class DecodeAttention:
         return stmts + nest.serial(left, lambda n: body(first, expr.add(done, n)), "t")
 
     def _scores(self, values: Values, row: Expr, start: Expr) -> list[Stmt]:
-        """Statements that turn products into scores, and find the largest of them and of those
-        before.
-        """
+        """Statements that turn products into scores. They also track the largest score so far."""
         el, nest = self.elements, self.nest
         best = el.scratch("few_best", self._key_lanes, space=Space.REGISTER)
 

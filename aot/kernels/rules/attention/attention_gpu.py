@@ -57,7 +57,9 @@ class OnGpu(Elements):
         return nest.grid([*self.axes, block], one, 1 << 30)
 
     def _there(self, key: Expr) -> Expr:
-        """As for any target, by the comparison that scores make as well."""
+        """`key`, or the last key if it is past the end; compared as scores compare it, so that code
+        is shared.
+        """
         if self._has_whole_tiles:
             return key
         is_there = expr.binary("lt", key, expr.index(self.all_keys))

@@ -126,7 +126,7 @@ def _is_far(load: expr.Load, rows: Axis) -> bool:
 
 
 def _runs(first: int, end: int, size: int) -> list[tuple[int, int, int]]:
-    """(first row, rows of a piece, number of pieces) of the runs into which a segment is cut."""
+    """The runs that a segment is cut into, as (first row, rows of a piece, number of pieces)."""
     count, left = divmod(end - first, size)
     whole = [(first, size, count)] if count else []
     return whole + ([(first + count * size, left, 1)] if left else [])

@@ -108,9 +108,10 @@ def _width(nest: Nest, count: int) -> int:
 
 
 def _is_repeated(nest: Nest, output: Output) -> bool:
-    """Whether the innermost axis is shorter than a vector, and the one before it goes on where it
-    ends: vectors along that one, of whose elements each index stores its own, side by side.
-    Upsampling to the nearest element is such, and so are planes that become pixels."""
+    """Whether the innermost axis is shorter than a vector and contiguous with the one before it, as
+    after nearest upsampling or after moving planes into pixels: then vectors run along the axis
+    before, and each index of the innermost one stores its elements of them, interleaved.
+    """
     if len(output.axes) < 2:
         return False
     rows, inner = output.axes[-2:]

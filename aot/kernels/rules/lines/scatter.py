@@ -166,7 +166,9 @@ def _along_axis(lines: Lines) -> tuple[Stmt, ...]:
 
 
 def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
-    """As `_along_axis`: a workgroup has lines that lie side by side, some columns of them."""
+    """The loops of a scatter along an axis where each workgroup has some neighbouring columns, and
+    adds updates one by one.
+    """
     axis = lines.op.attrs["axis"]
     assert isinstance(axis, int)
     nest, data, chosen = lines.nest, lines.operand(0).type, lines.operand(1).type

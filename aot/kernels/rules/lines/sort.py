@@ -298,7 +298,9 @@ class _FewBest(_TopK):
         return Load(best, (self.slot(rank, lane),), best.dtype)
 
     def slot(self, rank: int, lane: Expr | None) -> Expr:
-        """Where that is."""
+        """The index in scratch of the element of a rank, for the line of `lane` if there are
+        several.
+        """
         return expr.index(rank)
 
     def insert(
@@ -337,8 +339,9 @@ class _FewBest(_TopK):
 
 
 class _FewAcross(_FewBest):
-    """The same of as many lines at once as a vector has lanes, without branches: what is better
-    than the last is found too often for these to be foreseen."""
+    """The k best of as many lines at once as a vector has lanes, without branches, as these would
+    often be mispredicted.
+    """
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)

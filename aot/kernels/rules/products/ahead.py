@@ -27,10 +27,12 @@ ASKING, ASKING_FLOATS, MOST_LINES = 32, 64, 64
 
 @dataclass(frozen=True)
 class Ahead:
-    """Attributes:
-    distance: elements from a tile's weights to those that are asked for.
-    passes: how often all rows come by a tile's columns.
-    axes: the axes along which they do, outermost first.
+    """How far ahead, and in which passes, tiles prefetch weights.
+
+    Attributes:
+        distance: elements from a tile's weights to those that are asked for.
+        passes: how often all rows come by a tile's columns.
+        axes: the axes along which they do, outermost first.
     """
 
     distance: Dim

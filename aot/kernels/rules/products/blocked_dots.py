@@ -296,7 +296,7 @@ class DotBlocks(PlacedBlocks):
         self.minimums = builder.scratch("minimums", F32, vectors)
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """Statements that add the products of a block, `terms` of which exist."""
+        """Statements that add the products of a block with `terms` terms."""
         nest, blocks = self.nest, self.weights.blocks
         zero = expr.const(0, I32)
         stmts: list[Stmt] = []

@@ -128,8 +128,8 @@ class BlockedTiles:
         rows: int,
         strips: Dim = 1,
     ) -> list[Stmt]:
-        """The columns of a workgroup in tiles of `chunks` vectors; with `strips`, those of the
-        following workgroups too.
+        """Statements for the columns of a workgroup in tiles of `chunks` vectors; with `strips` for
+        those of the following workgroups too.
         """
         extent, width = self.roles.columns.extent, self.width
         count = -(-self.together // (chunks * width))
@@ -182,7 +182,7 @@ class PlacedBlocks(Placed, ABC):
 
     @abstractmethod
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """Statements that add the sums of a block, `terms` terms of which exist."""
+        """Statements that add the sums of a block with `terms` terms."""
 
 
 class _PlacedRow(PlacedBlocks):
@@ -195,9 +195,7 @@ class _PlacedRow(PlacedBlocks):
         self.lefts = tile.lefts
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """Statements that add the sums of a block, `terms` terms of which exist, times
-        its scales.
-        """
+        """Statements that add the sums of a block with `terms` terms, times its scales."""
         nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
         begin = expr.mul(block, expr.index(blocks.block))
         word = expr.mul(block, expr.index(blocks.words_per_block))

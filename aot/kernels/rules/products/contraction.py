@@ -305,8 +305,8 @@ class ContractionTiles:
         return Pieces.of(self.nest, roles, self.columns) if rows > self.rows else None
 
     def _near(self, tiles: Dim, passes: Dim) -> Dim:
-        """The number of column tiles that all rows, `passes` of them, run through before the next
-        ones: those whose weights fill half of the L2 cache, so that weights are read from memory
+        """The number of column tiles to run through before the rows' next pass, given the number of
+        `passes`: their weights fill half of the L2 cache, so that weights are read from memory
         once.
         """
         # beside the next ones, where tiles ask for these
@@ -326,9 +326,8 @@ class ContractionTiles:
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
-        """Makes tiles prefetch the weights that follow those of the tiles that all rows run
-        through: those of the next tiles, and at the end those of the next kernel, which are stored
-        there.
+        """Makes tiles prefetch the weights of the next column tiles, and at the end those of the
+        next kernel, which are stored there.
         """
         roles, staged = self.roles, self.staged
         in_weight = expr.free_vars(roles.weight)

@@ -85,8 +85,9 @@ class DotAxes:
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, panel: int, max_weight: int) -> DotAxes | None:
-        """What a contraction sums over; None where its weights do not lie in groups, or where the
-        left side has no numbers that dot products take, or a row of it no place in scratch.
+        """The axes of a contraction as a sum of dot products; None where its weights do not lie in
+        groups, the left side has no numbers that dot products take, or one of its rows does not fit
+        in scratch.
 
         Args:
             max_weight: how far from 0 weights of 8 bits are at most.
@@ -310,9 +311,10 @@ class StagedRows:
         return self.axes.narrow
 
     def _run_of(self, taps: Axis) -> Load | None:
-        """The load, without its guard, of what lies side by side at all of some taps, numbered on
-        along the grouped axis; None where it doesn't, or where a tap may be outside though the
-        first and the last one are not."""
+        """The load, without its guard, of elements that lie side by side for all of `taps`, which
+        continue the grouped axis; None where they don't, or where a tap may be outside though the
+        first and the last one are not.
+        """
         narrow, grouped = self.axes.narrow, self.axes.grouped
         if not isinstance(narrow, Load) or _number(grouped) != self.axes.width:
             return None

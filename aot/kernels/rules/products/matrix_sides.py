@@ -1,5 +1,5 @@
-"""What subgroups of a GPU multiply as matrices: which contractions, and how the elements of both
-sides come into shared memory.
+"""The operands of matrix products on a GPU: which contractions have them, and how lanes stage their
+elements in shared memory.
 
 Owns a side's lines in scratch, and which of them a lane brings. What is done with them is
 matrices_gpu.py's.

@@ -42,12 +42,14 @@ LEAST_TILES, WORKGROUPS = 2, 8
 
 @dataclass(frozen=True)
 class Packed:
-    """Attributes:
-    terms: the axes of the sums, the one along which scalars lie side by side last.
-    tiles: of rows.
-    together: how many of them a workgroup has.
-    across: tiles of columns that a workgroup has.
-    misfits: 0 where scratch holds the terms of a tile.
+    """The tiles of a product whose left rows are packed in scratch first.
+
+    Attributes:
+        terms: the axes of the sums, the one along which scalars lie side by side last.
+        tiles: of rows.
+        together: how many of them a workgroup has.
+        across: tiles of columns that a workgroup has.
+        misfits: 0 where scratch holds the terms of a tile.
     """
 
     terms: tuple[Axis, ...]

@@ -247,9 +247,10 @@ class PlacedOnGpu(Placed):
         return self.nest.serial(dims.multiply(down.extent, along.extent), tap, "k")
 
     def _steps_together(self, inner: Axis) -> int:
-        """As many as a row's elements are loaded at a time: where they lie side by side, and the
-        first of them at a multiple of a vector's bytes; else a few, as a loop of one step is mostly
-        the loop. Where sums are no vectors it would be most of a shader."""
+        """The number of terms that one iteration of the loop multiplies: as many as one load of a
+        row has, where elements lie side by side and aligned; else a few, as a loop of one step is
+        mostly overhead. One where sums are no vectors, as the loop would be most of a shader.
+        """
         rows = loaded(self.roles.left)
         has_vectors = self.shape.chunks % QUAD == 0 and (
             self.roles.is_packed or self.shape.has_all_columns

@@ -89,8 +89,8 @@ def by_rows(
 
 @dataclass(frozen=True)
 class Slide:
-    """Rows whose scalars at the taps of a window lie in one short piece of a line, because windows
-    of neighbours overlap or touch.
+    """The taps of a window for neighbouring rows: one short run of scalars, as neighbours' windows
+    overlap or touch.
 
     Attributes:
         tap: the axis of the taps.

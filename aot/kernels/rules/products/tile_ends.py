@@ -303,8 +303,9 @@ class TileEnds:
 
     @property
     def _is_dense(self) -> bool:
-        """Whether a tile's rows are all that lies between neighbouring columns in the result's
-        memory, so that what it stores leaves no gap, and are there."""
+        """Whether the tile's rows all exist and fill the result's memory between neighbouring
+        columns, so that what it stores leaves no gap.
+        """
         shape, address, rows = self.shape, self.output.address, self.roles.rows
         if rows is None or self.pieces is not None or self._packs_bytes:
             return False

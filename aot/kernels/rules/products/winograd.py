@@ -470,8 +470,9 @@ class _Winograd:
         return expr.add(tile, expr.mul(u, expr.index(self.width)))
 
     def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: Expr, j: Expr) -> Expr:
-        """What is stored of filter `begin + lane` at (i, j), a tap or a point; where there is no
-        such filter, 0 or what pads the last panel."""
+        """The stored element of filter `begin + lane` at (i, j), a tap or a point; past the last
+        filter 0, or the padding of the last panel.
+        """
         columns, panel = self.roles.columns, expr.index(self.panel)
         at = expr.add(begin, lane)
         values = {

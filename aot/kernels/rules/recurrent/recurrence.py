@@ -46,8 +46,8 @@ OPEN_SLOTS, FEW_SLOTS = 4, (2, 1)
 
 
 def schedule_recurrence(work: OpWork) -> Loops:
-    """Operands as the op's record has them; results y [T, D, B, H] and the last states [D, B, H],
-    each where asked for.
+    """The loops of a recurrent layer, with the operands of the op's record. Its results are y [T,
+    D, B, H] and the last states [D, B, H], each if it is read.
     """
     scratch = ReusedScratch(work.nest)
     layer = _Layer(work, scratch)
@@ -136,8 +136,9 @@ class _Layer:
         return self.nest.target.scratch_bytes // max(1, each)
 
     def fewer_slots(self) -> Sequence[int]:
-        """Of how many sequences there are loops, most first, where a run may have no more: what
-        has none does another's again."""
+        """The numbers of sequences, most first, for which there are separate loops, in case a run
+        has no more than so many; a slot without a sequence repeats another's.
+        """
         if isinstance(self.x.type.dims[1], int):
             return ()
         return [n for n in FEW_SLOTS if n < self.slots]

@@ -25,10 +25,12 @@ ELEMENT_BYTES = 4
 
 @dataclass(eq=False)
 class _Pass:
-    """Attributes:
-    roots: what it computes for each element, other passes' results in it as `Reduce`.
-    axes: the loops over the row.
-    keys: numbers of the expressions; equal ones of two passes have one number.
+    """One pass over a row: a reduction, or the one that stores the results.
+
+    Attributes:
+        roots: what it computes for each element, other passes' results in it as `Reduce`.
+        axes: the loops over the row.
+        keys: numbers of the expressions; equal ones of two passes have one number.
     """
 
     roots: Sequence[Expr]

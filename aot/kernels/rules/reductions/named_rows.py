@@ -24,7 +24,9 @@ MOST_PLANES = 16
 
 
 def schedule_named_rows(work: Work) -> Build | None:
-    """The loops of such a reduction; None where the output is none."""
+    """The loops of a reduction of few terms in rows that a table selects; None for any other
+    output.
+    """
     nest, output = work.nest, work.reduced.output
     reduce = None if work.reduced.free else written_out(nest, output, work.reduced.reduces, 2)
     if reduce is None:

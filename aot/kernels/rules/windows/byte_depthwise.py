@@ -1,4 +1,5 @@
-"""Depthwise windows of bytes: what lies below each other in a channel becomes words in scratch.
+"""Depthwise windows of bytes: packs bytes that lie below each other in a channel into words in
+scratch.
 
 A word holds a place's bytes of four rows, and serves all windows that it is in: those side by side,
 by other weights, and those above each other where they fit into the words of one. Windows that
@@ -172,7 +173,8 @@ class _Words(ByteTiles):
 
 
 class _Depthwise(_Words):
-    """
+    """Depthwise windows by words of four rows each.
+
     Attributes:
         words: [place][group of rows][channel]: four rows' bytes each.
         weights: [row of the result][tap along][group of rows][channel], the same of the weights.
@@ -323,8 +325,8 @@ class _Depthwise(_Words):
 
 
 class _Squares(_Words):
-    """Words of two by two places. A line of them is made once for all rows of the result that read
-    it: they lie in a ring of as many lines as a window has.
+    """Depthwise windows by words of two by two places. A line of them is made once for all rows of
+    the result that read it: they lie in a ring of as many lines as a window has.
 
     Attributes:
         words: [line of the ring][place][channel].

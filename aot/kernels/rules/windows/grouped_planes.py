@@ -303,9 +303,8 @@ class _GroupedPlanes:
     def _ask(
         self, values: Values, place: tuple[Expr, Expr], strip: Expr, begin: Expr, n: Expr
     ) -> list[Stmt]:
-        """Prefetches, in tile `n` of these columns, a share of the memory that is stored to after
-        the tiles, and of the input that the next workgroup stages: the strip beside this one or the
-        rows below.
+        """Prefetches, in tile `n` of these columns, a share of the memory that tiles will store to.
+        Also a share of the next workgroup's input: the strip beside this one, or the rows below.
         """
         groups, band, down, along = self.groups, self.band, self.groups.down, self.groups.along
         assert band is not None
@@ -374,8 +373,8 @@ class _GroupedPlanes:
         counts: tuple[int, int, int],
         ask: Callable[[Expr, Expr, Expr], Prefetch],
     ) -> list[Stmt]:
-        """The prefetches `ask(channel, line, place)` that fall to tile `n` of `tiles`, out of those
-        of all channels, lines and pieces of lines that `counts` has.
+        """The share of tile `n` of `tiles` in all prefetches `ask(channel, line, place)`, for as
+        many channels, lines and pieces of lines as `counts` has.
         """
         nest = self.nest
         channels, lines, pieces = counts
@@ -570,9 +569,9 @@ def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
 
 
 def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:
-    """(columns, vectors of places, time) of register tiles that fit, fastest first: the best and
-    some nearly as good ones that may leave a shorter tail. The time is that of one vector of all
-    members of a group.
+    """Register tiles that fit, as (columns, vectors of places, time), fastest first: the best, and
+    some nearly as good ones in case these leave a shorter tail. The time is that of one vector of
+    all members of a group.
     """
 
     def tile(columns: int) -> tuple[int, int, float]:

@@ -161,7 +161,7 @@ class HeldTiles(WindowTiles):
         self.part = Var("part")
 
     def load(self, channel: Expr, guard: Expr | None = None) -> Load:
-        """The load, out of scratch, of the element of a channel that a tap reads."""
+        """The load from scratch for a tap: its element of a channel."""
 
         def place(slide: Slide, at: Expr) -> Expr:
             assert slide.tap is not None

@@ -172,8 +172,8 @@ class PoolTiles:
         return asked
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Prefetches the memory of the next rows of results, those behind `values`, of `width`
-        neighbours, unless that is past the caches.
+        """Prefetches the memory of the next rows of results after `values`, `width` neighbours of
+        each, unless they are stored past the caches.
         """
         if not self.is_far or self.output.buffer.is_streamed:
             return []
