@@ -129,7 +129,7 @@ class _Direction:
         x, w, r, b = operands[:4]
         assert x is not None and r is not None
         rows = self.cell.gates * self.hidden
-        self.x, self.w, self.r = x, w, r
+        self.x, self.w, self.r = x, w, r * call.float("r_scale")
         self.input_bias = np.zeros(rows) if b is None else b[:rows]
         self.bias = np.zeros(rows) if b is None else b[rows:]
         zero = np.zeros((x.shape[1], self.hidden))
@@ -306,6 +306,7 @@ def _record(
                 Attribute("direction", "str", "forward", "forward, reverse or bidirectional"),
                 Attribute("activations", "str", usual, "one each, as: sigmoid; affine(2.0, 0.5)"),
                 Attribute("clip", "float", 0.0, "limit of the gates' sums; 0 for none"),
+                Attribute("r_scale", "float", 1.0, "a factor of r, whose elements may be bytes"),
                 *more,
             ),
             constraints=(
@@ -349,6 +350,7 @@ LSTM = _record(
         _sample("lstm", 4, 5, 2, 4, "lhc", direction="bidirectional"),
         _sample("lstm", 3, 2, 1, 32, "xbh", direction="bidirectional"),
         _sample("lstm", 3, 2, 1, 7, "xl", direction="bidirectional"),
+        _sample("lstm", 3, 2, 1, 16, "xb", r_scale=0.25),
         _sample(
             "lstm",
             3,
@@ -384,7 +386,7 @@ GRU = _record(
         _sample("gru", 4, 3, 3, 17, "b", direction="reverse"),
         _sample("gru", 4, 5, 2, 4, "lh", direction="bidirectional"),
         _sample("gru", 3, 2, 1, 16, "xb", linear_before_reset=True, direction="bidirectional"),
-        _sample("gru", 3, 2, 1, 5, "xbh", direction="reverse"),
+        _sample("gru", 3, 2, 1, 5, "xbh", direction="reverse", r_scale=0.5),
         _sample(
             "gru",
             3,

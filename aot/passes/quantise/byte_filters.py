@@ -50,6 +50,12 @@ def _per_filter(x: Array, scales: Array, zeros: Array | None) -> tuple[Array, Ar
     first = scales.reshape(len(scales), -1)[:, :1]
     if not bool((scales.reshape(len(scales), -1) == first).all()):
         return None
+    kept = in_bytes(x, scales, zeros)
+    return None if kept is None else (kept, first[:, 0])
+
+
+def in_bytes(x: Array, scales: Array, zeros: Array | None) -> Array | None:
+    """What is stored, less its zero points, as i8; None where it needs more bits."""
     numbers = x.astype(np.int16) - (0 if zeros is None else zeros)
     kept = numbers.astype(DType.I8.numpy)
-    return (kept, first[:, 0]) if np.array_equal(kept, numbers) else None
+    return kept if np.array_equal(kept, numbers) else None

@@ -6,8 +6,9 @@ Ensures: a `conv` or `matmul` of quantised operands is `conv_integer` or `matmul
     `quantize` has no scale that is known, where 8 bits are the result: the factor stands before it;
     what moves or compares elements only does so on the integers. A `matmul` of floats and
     quantised weights is `matmul_blocked`, whose weights stay in their bits; the filters of a `conv`
-    of floats stay in 8 bits, with their scales behind it. No `dequantize` of a constant is left: it
-    is written as small ops, which fold.
+    of floats stay in 8 bits, with their scales behind it, and so do the weights of a recurrent
+    layer with one scale. No `dequantize` of a constant is left: it is written as small ops, which
+    fold.
     Counts the multiply-adds in integers, and the others by reason, where the model is quantised.
 Never: changes a sum. A number of 8 bits differs from the model's definition in exact arithmetic by
     one step at most, and only where that is within 1e-4 of a tie. Touches weights and
@@ -27,7 +28,7 @@ from aot.ops.elementwise import CAST, MUL, SUB
 from aot.ops.layout_rules import estimated
 from aot.ops.quantization import DEQUANTIZE, QUANTIZE
 from aot.passes.base import Pass, PassContext
-from aot.passes.quantise import block_weights, byte_filters
+from aot.passes.quantise import block_weights, byte_filters, byte_recurrences
 from aot.passes.quantise.factors import F32, I32, cast, known, stored_of
 from aot.passes.quantise.integer_contractions import RECORDS, plan_of
 from aot.passes.quantise.moves import RULES
@@ -94,10 +95,12 @@ def rewrite(function: Function) -> int:
 def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
     """Products of floats with weights that are stored quantised, on what is stored, or in floats;
     gives how many were rewritten."""
+    found = 0
+    if is_enabled:
+        found = _keep_layers(function)
     rules = {MATMUL.name: block_weights.as_blocked, CONV.name: byte_filters.as_bytes}
     if not is_enabled:
         rules = {MATMUL_BLOCKED.name: block_weights.in_floats}
-    found = 0
     for op in list(function.walk()):
         rule = rules.get(op.name)
         # what could be integers is floats throughout where that is switched off
@@ -107,6 +110,18 @@ def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
             if made is not None:
                 rewriter.replace_op(op, [made])
                 found += 1
+    return found
+
+
+def _keep_layers(function: Function) -> int:
+    """Recurrent layers with quantised weights, on what is stored; gives how many."""
+    found = 0
+    for op in [op for op in function.walk() if op.record.kind is Kind.RECURRENCE]:
+        rewriter = Rewriter(function).at(op)
+        made = byte_recurrences.as_bytes(op, rewriter)
+        if made is not None:
+            rewriter.replace_op(op, made.results)
+            found += 1
     return found
 
 

@@ -298,3 +298,46 @@ def test_dynamically_quantised_convolutions_multiply_bytes(
     (found,) = run(made.main, [x])
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(aot.load(aot.compile(module))(x=x)["y"], expected)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize(("name", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_weights_of_recurrent_layers_stay_bytes_in_the_file(
+    name: str, gates: int, *, is_signed: bool
+) -> None:
+    """Those with one scale; of open steps and sequences, against ONNX Runtime in floats."""
+    rng = np.random.default_rng(2)
+    features, hidden, directions = 96, 64, 2
+    zero = np.int8(0) if is_signed else np.uint8(128)
+    info = np.iinfo(zero.dtype)
+    arrays: dict[str, Any] = {"scale": np.float32(0.002), "zero": zero}
+    for which, columns in (("w", features), ("r", hidden)):
+        shape = (directions, gates * hidden, columns)
+        arrays[which] = rng.integers(info.min, info.max, shape, zero.dtype, endpoint=True)
+    arrays["b"] = rng.uniform(-1, 1, (directions, 2 * gates * hidden)).astype(np.float32)
+    made = [
+        helper.make_node("DequantizeLinear", [which, "scale", "zero"], [f"{which}f"])
+        for which in "wr"
+    ]
+    how = {"hidden_size": hidden, "direction": "bidirectional"}
+    made.append(helper.make_node(name, ["x", "wf", "rf", "b"], ["y", "last"], **how))
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", features])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "last")],
+        [numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    data = bytes(model.SerializeToString())
+    compiled = aot.compile(import_onnx(data))
+    assert compiled.stats["rodata"]["bytes_kept"] < 1.1 * (arrays["w"].size + arrays["r"].size)
+    session = onnxruntime.InferenceSession(data)
+    program = aot.load(compiled)
+    for steps, sequences in ((5, 1), (3, 2), (1, 5)):
+        x = rng.standard_normal((steps, sequences, features)).astype(np.float32)
+        expected = session.run(None, {"x": x})
+        found = program(x=x)
+        for array, name_of in zip(expected, ("y", "last"), strict=True):
+            np.testing.assert_allclose(found[name_of], array, rtol=0, atol=2e-5)

@@ -78,6 +78,9 @@ class _Layer:
         clip = op.attrs["clip"]
         assert isinstance(clip, (int, float))
         self.clip = float(clip)
+        scale = op.attrs["r_scale"]
+        assert isinstance(scale, (int, float))
+        self.r_scale = float(scale)
         self.dtype = self.x.type.dtype
         self.wide = self.dtype.accumulator
         hidden = self.r.type.dims[2]
@@ -299,7 +302,7 @@ class _Layer:
         if self.w is not None:
             extent = self.x.type.dims[2]
             into = [Term(self.w, extent, lambda k, at: self._load(self.x, (at.t, at.b, k)))]
-        around = Term(self.r, self.hidden, lambda k, at: self._before(0, at, k))
+        around = self._over_state(lambda k, at: self._before(0, at, k))
         if self.sums is None:
             return stmts + self._fused(into, around, at)
         if self.around is None:
@@ -315,6 +318,13 @@ class _Layer:
             stmts += self._late(at)
         stmts += self._each_slot(at, lambda at: self._over_hidden(lambda j: self._unit(j, at)))
         return stmts + self._sync()
+
+    def _over_state(self, state: Callable[[Expr, At], Expr]) -> Term:
+        """The part of the gates' sums that is of a state, by its units."""
+        if self.r_scale == 1:
+            return Term(self.r, self.hidden, state)
+        scale = self._number(self.r_scale)
+        return Term(self.r, self.hidden, lambda k, at: expr.mul(state(k, at), scale))
 
     def _each_slot(self, at: At, body: Callable[[At], list[Stmt]]) -> list[Stmt]:
         return self.nest.serial(self.slots, lambda s: body(self._in_slot(at, s)), "s")
@@ -420,7 +430,7 @@ class _Layer:
         stmts += self._sync()
         stmts += self._sums(
             self.late_sums,
-            [Term(self.r, self.hidden, lambda k, at: Load(late, (at.slot, k), self.wide))],
+            [self._over_state(lambda k, at: Load(late, (at.slot, k), self.wide))],
             (self.rows,),
             panels,
             at,
