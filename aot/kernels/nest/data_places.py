@@ -106,7 +106,7 @@ class _Places:
         return None if None in found else max(found, key=lambda d: d.bits if d else 0)
 
     def _as(self, e: Expr, dtype: DType) -> Expr:
-        """An index as an integer."""
+        """The index `e` as an integer of type `dtype`."""
         if not expr.loads(e):
             return expr.cast(e, dtype)
         match e:

@@ -171,7 +171,7 @@ def accesses_of(kernel: Kernel) -> list[Access]:
 
 
 class _Collector:
-    """One pass over a kernel."""
+    """Collects the accesses of a kernel in one pass over its statements."""
 
     def __init__(self, kernel: Kernel) -> None:
         written = [b for b in kernel.buffers if b.is_written]
@@ -452,7 +452,7 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """An access in some iteration.
+    """An access in one iteration of its loops, with variables of its own.
 
     Attributes:
         variables: of its loops.

@@ -217,7 +217,9 @@ class Facts:
         return found
 
     def low(self, p: Polynomial) -> int | None:
-        """A lower bound of `p` here."""
+        """A lower bound of `p` from the bounds of its variables that hold here; None if there is
+        none.
+        """
         total = 0
         lows, highs = self._lows, self._highs
         for monomial, coefficient in p.items():

@@ -33,7 +33,7 @@ MOST_TAKEN_APART = 12  # variables of one system
 
 
 def longest_first(strides: Iterable[Polynomial]) -> list[Polynomial]:
-    """Strides in the order of digits."""
+    """The strides that are not 0, largest first, as those of an index's digits are."""
     return sorted((s for s in strides if s), key=_size, reverse=True)
 
 

@@ -85,7 +85,9 @@ class V:
 
 
 def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
-    """Horner's rule, constant term first."""
+    """The value of a polynomial at x, by Horner's rule; `coefficients` begin with the constant
+    term.
+    """
     result = x.fma(coefficients[-1], coefficients[-2])
     for c in reversed(coefficients[:-2]):
         result = result.fma(x, c)

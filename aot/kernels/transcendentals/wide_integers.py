@@ -111,7 +111,7 @@ def _single(size: V, high: V, low: V) -> V:
 
 
 def _from_float(given: V, to: DType) -> V:
-    """Truncates and saturates; NaN gives 0."""
+    """Converts a float to a 64-bit integer: truncated, saturated, and 0 for NaN."""
     x = given if given.e.dtype is F64 else _as(given, F32)
     dtype = x.e.dtype
     size = x.abs()

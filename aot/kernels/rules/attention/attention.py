@@ -46,7 +46,7 @@ def _tiles(total: Dim, size: int) -> Dim:
 
 
 class _OnCpu(Elements):
-    """A block of queries a workgroup.
+    """Attention on a CPU, a block of queries for each workgroup.
 
     Scores: lanes along queries, whose transposes are made once, and keys as scalars; so is their
     softmax, in which no lane asks another. The mix: lanes along the values' width, with weights as

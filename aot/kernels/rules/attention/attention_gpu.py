@@ -135,7 +135,7 @@ class OnGpu(Elements):
         return stmts + self._end(values, first)
 
     def _start(self, values: Values, first: Expr, r: Expr, p: Expr) -> list[Stmt]:
-        """A row's query, and nothing found."""
+        """Statements that load a row's query, and reset its maximum, sum and mix."""
         nest, zero = self.nest, self.const(0)
         stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
         before = self._place(expr.index(self.own_keys), p)
@@ -255,7 +255,7 @@ class OnGpu(Elements):
     def _accumulate_pv(
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
     ) -> list[Stmt]:
-        """A lane's places of the values."""
+        """Statements that add a tile's weighted values to a lane's elements of the mix."""
         nest, mix = self.nest, self.mix
         stmts: list[Stmt] = []
         before = self._place(expr.index(self.own_keys), p)

@@ -105,7 +105,7 @@ class ManyBest:
     # The least of the best
 
     def _counted(self, is_there: Callable[[Expr], Expr], into: list[Stmt]) -> Expr:
-        """How many keys are so."""
+        """The number of keys for which `is_there` holds."""
         nest, width = self.nest, self.lanes * SUMS
         while width > self.extent:
             width //= 2

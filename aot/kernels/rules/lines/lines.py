@@ -179,7 +179,7 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
         return [done, more] if op.attrs["exclusive"] else [more, done]
 
     def of_lines(first: Expr, width: int) -> list[Stmt]:
-        """`width` lines, each a lane's."""
+        """Statements that reduce `width` lines from `first` on, one in each lane."""
 
         def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
             return [nest.spread(width, body)] if width > 1 else list(body(expr.index(0)))

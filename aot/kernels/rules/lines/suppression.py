@@ -416,7 +416,7 @@ class _Suppression:
         return expr.select(is_met, expr.const(1, DType.I32), expr.const(0, DType.I32))
 
     def clear(self, i: Expr) -> list[Stmt]:
-        """Zeros behind what is chosen."""
+        """Statements that store 0 to place `i` of the chosen boxes if no box is there."""
         is_behind = expr.binary("le", self.read(self.taken), i)
         zero = expr.const(0, self.lines.op.results[CHOSEN].type.dtype)
         stores = self.given(CHOSEN, [*self.rowed, i], zero)

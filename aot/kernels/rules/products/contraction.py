@@ -396,7 +396,7 @@ class ContractionTiles:
         return staged.fill(values, first) + self.nest.serial(self.together, existing, "nt")
 
     def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """All columns of tile `number`."""
+        """Statements for all columns of tile `number`."""
         extent = self.roles.columns.extent
         start = expr.mul(number, expr.index(self.chunks))
         is_divided = dims.modulo(extent, self.columns) == 0

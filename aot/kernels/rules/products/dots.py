@@ -511,7 +511,7 @@ class DotTile(Placed):
     def _halves(
         word: Callable[[Expr, Expr], Expr], parts: tuple[int, int]
     ) -> Callable[[Expr, Expr], Expr]:
-        """Two bytes of words, widened."""
+        """A function to two bytes of each word that `word` gives, widened to 16 bits."""
         return lambda u, lane: Unpack(word(u, lane), parts)
 
     def _words(self, group: Expr) -> tuple[list[Stmt], Callable[[Expr, Expr], Expr]]:

@@ -126,7 +126,7 @@ class DotTileInParts(DotTile):
         )
 
     def _word_of_lane(self, g: Expr, lane: Expr) -> Expr:
-        """The weights of step `g`."""
+        """The word of weights that a lane multiplies in step `g`."""
         column = expr.binary("floordiv", lane, expr.index(self.parts))
         return self._word(self._number(g, lane), expr.index(0), column)
 

@@ -101,7 +101,7 @@ class TileInPlace(DotTile):
         return self._of_taps([], g)
 
     def _of_taps(self, taps: Sequence[Expr], group: Expr) -> Callable[[Expr], Expr]:
-        """The word of a row."""
+        """A function from a row's number to its word of a group at the given taps."""
         return lambda r: self.staged.word_at(self._at(r), taps, group)
 
     def _taps(self, taps: list[Expr], number: Expr) -> list[Stmt]:

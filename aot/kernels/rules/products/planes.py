@@ -240,7 +240,7 @@ class _StagedTile(Placed):
         self.staged = staged
 
     def fill(self) -> list[Stmt]:
-        """Brings the columns into scratch."""
+        """Statements that stage the tile's columns in scratch."""
         scratch = self.staged.scratch
 
         def terms(axes: Sequence[Axis], indices: Values) -> list[Stmt]:
@@ -259,7 +259,7 @@ class _StagedTile(Placed):
         return terms(self.staged.axes, known)
 
     def sums(self) -> list[Stmt]:
-        """All of the sum, in registers."""
+        """Statements that compute the tile's sums in registers."""
         return self._zeros() + self._sum()
 
     def finish(self) -> list[Stmt]:

@@ -101,7 +101,7 @@ class Tile:
 
 
 class Placed(TileEnds):
-    """A tile at its place."""
+    """A tile at its place in the result."""
 
     def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
         self.nest, self.output, self.roles = tile.nest, tile.output, tile.roles
@@ -264,7 +264,7 @@ class Placed(TileEnds):
         return stmts
 
     def _steps(self, terms: Terms) -> list[Stmt]:
-        """The products of some terms."""
+        """Statements that add the products of these terms to the tile's sums."""
         inner, indices, left, start = terms
 
         def scalar(r: Expr, here: Values) -> Expr:

@@ -57,7 +57,7 @@ class GpuTile(Tile):
 
     @property
     def places(self) -> int:
-        """Lanes of different rows or columns."""
+        """The number of lanes of a workgroup that have different rows or columns."""
         return self.along_rows * self.along_columns
 
     def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:

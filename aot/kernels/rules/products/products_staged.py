@@ -386,7 +386,9 @@ class _Loads:
         return self._each(lane, four)
 
     def put(self, lane: Expr, place: Place) -> list[Stmt]:
-        """Stores them, each where `place(number)` says."""
+        """Statements that store the loaded elements in shared memory, each where `place(number)`
+        says.
+        """
 
         def four(n: Expr, q: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []

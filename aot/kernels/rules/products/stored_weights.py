@@ -109,7 +109,7 @@ class StoredWeights:
 
     @staticmethod
     def let(nest: Nest, held: HeldWord, into: list[Stmt]) -> HeldWord:
-        """Words that are loaded once."""
+        """A word and its high bits as names, so that each is loaded once."""
         high = held.high
         if high is not None:
             high = nest.let(high, into, "high")

@@ -34,7 +34,7 @@ LEAST_TERMS = 64
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a sum is taken apart.
+    """How a sum is cut into pieces that are added up by themselves.
 
     Attributes:
         outer: the axes that pieces have one index of, outermost first.

@@ -99,7 +99,7 @@ class _Columns:
         return nest.grid([*self.axes[:-1], pieces], piece, work)
 
     def _columns(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt]:
-        """The results from `start` on."""
+        """Statements for `count` results from `start` on."""
         nest, sums, reduce, last = self.nest, self.sums, self.reduce, self.terms[-1]
         inner = self.axes[-1].var
 

@@ -262,7 +262,7 @@ class _Positions:
         return [*self.output.values, self.position.element]
 
     def _columns(self, values: Values, inner: Var, first: Expr, width: int) -> list[Stmt]:
-        """`width` results from `first` on."""
+        """Statements for `width` results from `first` on, one in each lane."""
         nest, position = self.nest, self.position
         kept = self._kept(width)
 

@@ -190,7 +190,7 @@ class RowBlocks:
         return found
 
     def _in_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """Something of each row, in lanes."""
+        """The statements of `body` for each of `count` rows, one in each lane."""
         return self._by_pieces(
             count,
             lambda begin, size: over_lanes(self.nest, size, lambda n: body(expr.add(begin, n))),
@@ -396,7 +396,7 @@ class RowBlocks:
         is_staged = self._shares_sets(last)
 
         def elements(more: Values, at: Expr, number: int) -> list[Stmt]:
-            """`number` elements of all rows."""
+            """Statements that store `number` elements, from `at` on, of all rows."""
 
             def made(row: Expr, u: Expr) -> list[Stmt]:
                 return store(row, {**more, last.var: expr.add(at, u)})

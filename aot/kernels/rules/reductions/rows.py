@@ -108,12 +108,12 @@ class Rows:
 
     @property
     def per_index(self) -> int:
-        """Rows at each index of `counted`."""
+        """The number of rows at each index of `counted`."""
         return 1 if self.each is None else self.each.count
 
     @property
     def per_block(self) -> int:
-        """Rows of a whole block."""
+        """The number of rows of a whole block."""
         return self.indices * self.per_index
 
     @property

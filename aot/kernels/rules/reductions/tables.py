@@ -172,7 +172,7 @@ class Tables:
         return max((n for n in range(1, extent + 1) if extent % n == 0 and n <= most), default=1)
 
     def _data(self) -> list[Load]:
-        """The loads of what tables name."""
+        """The loads of the reduction whose indices come from tables."""
         return [x for x in expr.loads(self.reduce.body) if any(expr.loads(i) for i in x.indices)]
 
     def each_row(

@@ -263,7 +263,7 @@ class ByteTiles(ABC):
         at: Expr,
         body: Callable[[Block], list[Stmt]],
     ) -> list[Stmt]:
-        """`body` of block `at` of all."""
+        """Statements that build block number `at`, of all sorts in order, and run `body` of it."""
         (count, made), *others = sorts
         if not others:
             return body(made(at))

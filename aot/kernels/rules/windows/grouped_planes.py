@@ -484,7 +484,7 @@ class _GroupedPlanes:
         vertical: tuple[Taps, Expr],
         horizontal: tuple[Taps, Expr],
     ) -> list[Stmt]:
-        """All channels of one tap."""
+        """Statements that add the products of all channels at one tap."""
         nest, groups, band, lanes = self.nest, self.groups, self.band, self.nest.lanes
         assert band is not None
         along, down = groups.along, groups.down

@@ -348,7 +348,7 @@ class _Near:
         term: int,
         lane: Expr,
     ) -> Expr:
-        """Term number `term` of a lane."""
+        """Term number `term` of a lane, picked out of loaded vectors."""
         lane_of, pair_of = numbers
         place = (expr.index(term), lane)
         number = picked_by(Load(lane_of, place, lane_of.dtype), 2 * self.lanes)

@@ -421,7 +421,7 @@ class _Rows:
         return Store(self.scratch, (v, expr.index(phase), expr.index(j)), other)
 
     def _blank(self, v: Expr) -> list[Stmt]:
-        """A row that is padding."""
+        """Statements that fill a row in scratch with padding."""
         other = self.window.load.other
         assert other is not None
         _, phases, width = self.scratch.shape

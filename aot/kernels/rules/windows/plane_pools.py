@@ -92,7 +92,7 @@ class _Tiles(PoolTiles):
         return width
 
     def _blank(self) -> list[Stmt]:
-        """The padding of the lines."""
+        """Statements that store the padding at the ends of the rows in scratch."""
         nest, along = self.nest, self.pool.along
         nothing = identity(self.pool.reduce.op, self.lines.dtype)
 

@@ -448,7 +448,7 @@ class _Tiles(PoolTiles):
         return width
 
     def _blank(self, x: Expr, channels: int) -> list[Stmt]:
-        """A place that is padding."""
+        """Statements that fill a place in scratch with padding."""
         nothing = identity(self.pool.reduce.op, self.lines.dtype)
         return [
             stmt

@@ -345,7 +345,7 @@ class _RowsFirst(ResizedPlanes):
         return guarded
 
     def _group(self, first: Expr, count: int) -> list[Stmt]:
-        """The rows from `first` on."""
+        """Statements for `count` rows from `first` on."""
         nest = self.nest
         behind = expr.add(first, expr.index(self.together))
         whole = self._several(first, expr.index(0), self.together)

@@ -110,7 +110,7 @@ class ResizedPlanes:
         return nest.grid([*outer, block, tile], body, work)
 
     def _planes(self) -> int:
-        """How many planes a workgroup has."""
+        """The number of planes that a workgroup computes."""
         if not self.outer or not isinstance(self.outer[-1].extent, int):
             return 1
         extent, var = self.outer[-1].extent, self.outer[-1].var
@@ -337,7 +337,7 @@ class ResizedPlanes:
         return expr.substitute(self.found.row, {var: term, self.row.var: row})
 
     def loaded(self, row: Expr, column: Expr) -> Expr:
-        """An element of what is resized."""
+        """The source's element at a row and column."""
         found = self.found
         r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
         leaf = expr.transform(found.leaf, {found.row: r, found.column: c}.get)
