@@ -22,7 +22,7 @@ _LARGEST = 127  # of a number in 8 bits
 
 
 class Keeper(Protocol):
-    """Who declares states: see DecoderBuilder."""
+    """An object that can declare states, as DecoderBuilder does."""
 
     def keep(self, name: str, type: TensorType, window: int) -> Value: ...
 

@@ -141,7 +141,7 @@ class _AsOp:
         self.tried.assumed.update(limits)
 
     def give_up(self) -> None:
-        """Takes its last try back."""
+        """Reverts what the last attempt at an import changed."""
         self.node.rewriter.function.assumptions = self.before
         discard(self.form.importer, self.node, self.tried)
 
@@ -182,7 +182,9 @@ class _AsOp:
             raise UnsupportedNodeError(f"{problem}, and {why}; {HOW_TO_KEEP_SIZE}") from None
 
     def _lacks(self) -> UnsupportedNodeError:
-        """Reports what the body lacks."""
+        """The error for a body with unsupported nodes, which it reports to the importer of the
+        outer graph.
+        """
         first = next(name for name in self.node.outputs if name)
         self.form.outer.unsupported.extend((first, lack) for lack in self.tried.lacks)
         return UnsupportedNodeError("")

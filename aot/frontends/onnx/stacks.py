@@ -133,7 +133,7 @@ def _listed(place: Place, held: TensorList, type: StackType) -> StackedList:
 
 
 def join(place: Place, values: Sequence[Value], axis: int) -> Value:
-    """Values one behind the other."""
+    """`values` concatenated along `axis`; the only one itself."""
     return values[0] if len(values) == 1 else place.emit("concat", *values, axis=axis)
 
 

@@ -23,7 +23,7 @@ F32, I32, U32, U8 = DType.F32, DType.I32, DType.U32, DType.U8
 
 @dataclass(frozen=True)
 class Narrow:
-    """A type of a table's row.
+    """A narrow element type of ONNX files: how its bits encode a number.
 
     Attributes:
         dtype: what holds an element.
@@ -117,7 +117,7 @@ def name_of(elem_type: int) -> str:
 
 
 def _values(elem_type: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The number that each code is."""
+    """The number that each code of an element type stands for, by code."""
     row = NARROW[elem_type]
     codes = np.arange(1 << row.bits, dtype=np.uint8)
     numpy_type = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))

@@ -104,7 +104,7 @@ class Node(Place):
     # operands
 
     def input(self, index: int) -> Value:
-        """An operand that must be there."""
+        """An operand that is required; an error if it is missing."""
         found = self.optional(index)
         if found is None:
             raise self.error(f"operand {index} is missing")

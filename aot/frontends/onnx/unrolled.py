@@ -74,7 +74,7 @@ class Unrolled:
         return value
 
     def _stacked(self, number: int) -> Value:
-        """Rows along a dim in front."""
+        """The rows of scan output `number` from all iterations, stacked along a new first dim."""
         node, rows = self.node, self.rows[number]
         if not rows:
             raise UnsupportedNodeError(

@@ -52,7 +52,7 @@ class Source:
         self._stack.close()
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes between two places.
+        """The file's bytes from `start` to `end`.
 
         Raises:
             CompileError: there are none any more.

@@ -84,7 +84,7 @@ def _whole(model: Model) -> Signature:
 
 @dataclass
 class Scope:
-    """A graph that is being imported.
+    """The state of importing one graph: its tensors' values so far.
 
     Attributes:
         items: what tensors are by their numbers, once known.
@@ -260,7 +260,7 @@ class Importer:
         return [None if v is None else node.stored(v, i) for i, v in enumerate(results)]
 
     def _assign(self, scope: Scope, number: int, value: Value) -> None:
-        """Gives a variable tensor another value."""
+        """Records a new value for a variable tensor."""
         tensor = scope.graph.tensors[number]
         variable = self.variables.get(tensor.label) if tensor.is_variable else None
         if variable is None or self.depth:

@@ -216,7 +216,7 @@ class Node(Place):
         return getattr(options, name) if options is not None and options.has(name) else default
 
     def enum(self, enum: str, name: str) -> str:
-        """A field that an enum names."""
+        """The name, in `enum`, of the value of option `name`."""
         value = int(self.option(name, 0))
         members = ENUMS[enum]
         if value not in members:

@@ -56,7 +56,7 @@ def matmul_nbits(node: Node) -> Value:
 
 
 def _blocks(node: Node) -> Blocks:
-    """How the weights are stored.
+    """The format of the weights' blocks, from the node's attributes.
 
     Raises:
         CompileError: attributes are out of range.

@@ -23,7 +23,7 @@ from aot.ir.graph import Value
 
 
 def _one(node: Node, number: int, what: str) -> Value:
-    """A parameter of a whole tensor."""
+    """A scale or zero point as a scalar; an error if it has several elements."""
     value = node.input(number)
     if value.type.element_count != 1:
         raise node.error(f"{what} has {value.type.element_count} elements, expected 1")

@@ -61,13 +61,13 @@ class Forest:
     roots: list[int] = field(default_factory=list)
 
     def leaf(self) -> int:
-        """A row that follows itself."""
+        """Adds a leaf: a row that is its own successor. Gives its number."""
         row = len(self.features)
         self._add(0, np.inf, (row, row), False, False)
         return row
 
     def room(self) -> int:
-        """A row that `test` says later."""
+        """Reserves a row that `test` fills in later, and gives its number."""
         return self.leaf()
 
     def _add(

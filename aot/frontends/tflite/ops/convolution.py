@@ -57,7 +57,7 @@ def numbers_of(n: Node, prefix: str, *, spatial: int = 2) -> tuple[int, ...]:
 
 
 def bias_of(n: Node, number: int) -> Value | None:
-    """A bias, one number a filter."""
+    """A bias operand as a vector with one number for each filter; None where it is absent."""
     if not n.has(number):
         return None
     bias = n.real(number)

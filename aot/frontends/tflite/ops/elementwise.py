@@ -51,7 +51,7 @@ tflite_op("GREATER_EQUAL")(_compared("less_equal", is_swapped=True))
 
 
 def _plain(op: str, count: int = 1) -> Callable[[Node], Value]:
-    """An op of ours on numbers."""
+    """An importer that emits `op` of the real numbers of the first `count` operands."""
     return lambda n: n.emit(op, *(n.real(i) for i in range(count)))
 
 

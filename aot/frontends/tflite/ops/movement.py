@@ -42,7 +42,7 @@ def part(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
 
 
 def without(shape: Sequence[Dim], axis: int) -> tuple[Dim, ...]:
-    """A shape less one dim."""
+    """`shape` without the dim of `axis`."""
     return (*shape[:axis], *shape[axis + 1 :])
 
 
@@ -256,7 +256,7 @@ def reverse(n: Node) -> Value:
 
 
 def _pads(n: Node, x: Value) -> tuple[Dim, ...]:
-    """Begins, then ends, of pairs."""
+    """The paddings before each dim, then those after each dim, from pairs in operand 1."""
     pairs = n.dims_of(1)
     if len(pairs) != 2 * x.type.rank:
         raise n.error(f"x has rank {x.type.rank}, but there are {len(pairs)} paddings")

@@ -65,7 +65,7 @@ def _product(n: Node, x: Value, w: Value) -> Value:
 
 
 def _step(n: Node, w: Weights, x: Value, h: Value, c: Value) -> tuple[Value, Value]:
-    """The states behind one step."""
+    """The hidden state and the cell state after one step of an LSTM."""
     name = n.enum("ActivationFunctionType", "fused_activation_function")
     if name not in ACTIVATIONS:
         raise UnsupportedNodeError(f"activation {name} is not supported")

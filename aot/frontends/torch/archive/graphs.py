@@ -108,7 +108,7 @@ class Graphs:
         return node
 
     def _value(self, field: Field) -> Any:
-        """The node of a name."""
+        """The node whose name a field has; an error if no earlier node has it."""
         found = self._nodes.get(field.text())
         if found is None:
             raise field.error(f"is {field.text()[:80]!r}, which no node before gives")

@@ -163,7 +163,7 @@ class Payloads:
 
 
 def _known(field: Field) -> int:
-    """A size that is no expression."""
+    """A size that must be an integer; an error for a symbolic one."""
     kind, value = field.union()
     if kind != "as_int":
         raise field.error("is symbolic, expected an integer")

@@ -288,7 +288,7 @@ for _name, _how in _COMPARISONS.items():
 
 
 def truth(n: Node, x: Value) -> Value:
-    """Whether elements are not 0."""
+    """Booleans that say which elements of x differ from 0."""
     if x.type.dtype is DType.BOOL:
         return x
     return n.emit("not", n("equal", x, 0))

@@ -23,12 +23,12 @@ I32, I64 = DType.I32, DType.I64
 
 
 def _rows(n: Node, count: Dim) -> Value:
-    """0, 1, ... as a column."""
+    """The numbers 0 .. count - 1 as a column, [count, 1]."""
     return n.reshape(n.emit("range", size=count), (count, 1))
 
 
 def _column(n: Node, x: Value) -> Value:
-    """Vectors as matrices of one column."""
+    """x with an additional last dim of 1, which makes vectors columns."""
     return n.reshape(x, (*x.type.dims, 1))
 
 

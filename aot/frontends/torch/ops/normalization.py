@@ -16,7 +16,7 @@ _TRAINING = "training mode is not supported: call eval() on the module, and do n
 
 
 def _vector(n: Node, x: Value, given: Value | None, default: float) -> Value:
-    """A number of each channel."""
+    """The given value of each channel, or a constant vector of `default`."""
     if given is not None:
         return given
     channels = x.type.dims[1]

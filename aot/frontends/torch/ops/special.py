@@ -79,7 +79,7 @@ def _is_infinite(n: Node, x: Value) -> Value:
 
 @cache
 def _bernoulli(count: int) -> tuple[Fraction, ...]:
-    """B2, B4, ... of Bernoulli."""
+    """The Bernoulli numbers B2, B4, ..., of which `count` are given."""
     found = [Fraction(1)]
     for m in range(1, 2 * count + 1):
         total = sum((math.comb(m + 1, k) * b for k, b in enumerate(found)), Fraction(0))
