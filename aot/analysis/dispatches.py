@@ -10,7 +10,7 @@ from aot.ops.structure import DISPATCH
 
 
 def is_dispatch(op: Op) -> bool:
-    """Whether it runs an executable."""
+    """Whether `op` is a dispatch, which runs an executable."""
     return op.record is DISPATCH
 
 

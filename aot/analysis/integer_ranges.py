@@ -61,7 +61,7 @@ def _product(a: Interval, b: Interval) -> Interval:
 
 
 def _quotient(a: Interval, b: Interval) -> Interval:
-    """Truncated; by 0 it is 0."""
+    """The range of quotients of two ranges: rounded to 0, and 0 for a divisor of 0."""
     size = max(abs(a[0]), abs(a[1]))
     if b[0] > 0:
         return -size if a[0] < 0 else 0, size if a[1] > 0 else 0

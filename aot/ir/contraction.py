@@ -147,7 +147,7 @@ class ContractionDims:
 
     @property
     def batch(self) -> Dim:
-        """Products side by side, groups aside."""
+        """The number of independent products, groups aside."""
         others = (d for d in range(self.result.rank) if d != self.column and d not in self.rows)
         return product([self.result.dims[d] for d in others])
 

@@ -75,7 +75,7 @@ def limit_of(left: Dim, right: Dim) -> tuple[Dim, Dim] | None:
 
 
 def _other(extreme: Dim, dim: Dim) -> Dim | None:
-    """`most` of an extremum `min(dim, most)`."""
+    """The other operand, `most`, if `extreme` is `min(dim, most)`; else None."""
     if not isinstance(extreme, DimExpr) or extreme.constant or len(extreme.terms) != 1:
         return None
     monomial, coefficient = extreme.terms[0]

@@ -30,7 +30,7 @@ class Ratio:
 
     @property
     def is_number(self) -> bool:
-        """Whether it has no symbols."""
+        """Whether the ratio has no symbols."""
         return isinstance(self.numerator, int)
 
     def __float__(self) -> float:

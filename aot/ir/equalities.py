@@ -99,7 +99,7 @@ class DimEqualities:
             self.add(assumption.left, assumption.right)
 
     def add(self, left: Dim, right: Dim) -> None:
-        """Takes in `left == right`."""
+        """Adds the fact `left == right`."""
         add_bound(self.known, left, right)
         pending = [difference(left, right)]
         while pending:

@@ -71,7 +71,7 @@ class Limit:
         resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *known]), self._former[1]))
 
     def end(self) -> None:
-        """Leaves the system as it was."""
+        """Restores the limit that the process had before."""
         if self._former is not None:
             import resource
 

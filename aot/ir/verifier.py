@@ -57,7 +57,7 @@ def verify(
 
 
 class _Broken(Exception):
-    """An invariant that does not hold.
+    """The error for an invariant that does not hold.
 
     Attributes:
         op_text: the op that breaks it; "" where none does.
@@ -140,7 +140,7 @@ class _FunctionCheck:
         return {n for d in dims for n in symbols(d)}
 
     def find_given(self) -> None:
-        """Each symbol has one origin."""
+        """Checks that each symbol is defined once, and collects those that ops define."""
         for op in self.function.walk():
             if op.record is EXTENT and isinstance(op.attrs["dim"], DimExpr):
                 name = str(op.attrs["dim"])

@@ -376,7 +376,7 @@ class Flow:
             self._host.border(self.lifetimes.end_of(block))
 
     def _scalar(self, value: Value) -> int:
-        """A register with a steering scalar."""
+        """The register that holds a scalar which control flow depends on; reads it if need be."""
         known = known_scalar(value)
         if known is not None:
             return self.out.constant(known)

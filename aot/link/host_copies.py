@@ -27,7 +27,7 @@ Memory = Union[Buffer, int]  # of the arena's buffers, or the number of an outpu
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes of a class, by registers."""
+    """A range of bytes in one buffer of the program, its start and size in registers."""
 
     binding: int
     start: int

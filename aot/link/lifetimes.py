@@ -228,7 +228,9 @@ class Lifetimes:
                 self._make_loop(op)
 
     def _make_results(self, op: Op) -> None:
-        """Ties merge where the operand dies."""
+        """Gives an op's results memory: that of the operand a result is tied to, if the operand
+        dies here.
+        """
         at = self._at[op]
         ties = op.attrs.get("ties") or (-1,) * len(op.results)
         assert isinstance(ties, tuple)

@@ -117,7 +117,7 @@ class RodataBytes:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Under the keys of the statistics."""
+        """The sizes by their keys in a compile's statistics."""
         return {f"bytes_{name}": value for name, value in vars(self).items()}
 
 

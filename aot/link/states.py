@@ -61,7 +61,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class States:
-    """All that a program keeps.
+    """The state variables of a program and their memory.
 
     Attributes:
         bytes: at the start of the arena.
@@ -82,7 +82,9 @@ class States:
 
     @property
     def count(self) -> int:
-        """Scalars: the lengths, then the half."""
+        """The number of scalars: all lengths, and one that says which half is current if there are
+        halves.
+        """
         return len(self.lengths) + self.has_halves
 
     @property

@@ -246,7 +246,7 @@ def cast(call: Call, operands: Operands) -> Propagated | None:
 
 
 def transpose(call: Call, operands: Operands) -> Propagated | None:
-    """Becomes part of the map."""
+    """Makes a transpose part of its operand's index map."""
     return _folded(call, operands, Transpose(call.ints("perm")))
 
 

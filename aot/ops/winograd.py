@@ -64,7 +64,7 @@ def transformed(filters: Array) -> Array:
 
 
 def _chosen(place: e.Expr, values: Sequence[float], dtype: DType) -> e.Expr:
-    """The value at `place` of some."""
+    """An expression for element `place` of `values`."""
     found: e.Expr = e.const(values[-1], dtype)
     for number in reversed(range(len(values) - 1)):
         is_here = e.binary("le", place, e.index(number))

@@ -222,7 +222,7 @@ class AliasDb(Listener):
         return MemoryEffects(reads, writes, op.record.has_side_effects)
 
     def reached(self, value: Value) -> Locations:
-        """All that `value` is or keeps."""
+        """The memory of `value` itself, and of all values that it contains."""
         facts = self.facts
         node = 2 * facts.number_of(value)
         kept = facts.graph.answers[node + 1]

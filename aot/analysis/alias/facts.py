@@ -294,7 +294,7 @@ class AliasFacts:
         return False
 
     def outside_locations(self) -> Locations:
-        """All memory that others see too."""
+        """All memory that code outside the function can access too, states included."""
         return union([*self.outside.values(), *self.states.values()])
 
 

@@ -88,7 +88,7 @@ class PointsTo:
             self._fixed[node] = self.answers[node] = location
 
     def set_empty(self, node: int) -> None:
-        """Says that `node` is nothing."""
+        """Records that `node` points to no memory."""
         if self._sources[node] or self._fixed[node] != EMPTY:
             self.set_constraint(node, EMPTY, ())
 

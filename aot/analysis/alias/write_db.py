@@ -28,7 +28,7 @@ class WriteDb:
         return len(self._locations)
 
     def ops(self) -> Iterator[Op]:
-        """All writing ops, as they came."""
+        """All ops that write memory, in the order in which they were added."""
         return iter(self._locations)
 
     def set(self, op: Op, locations: Locations, *, is_unknown: bool) -> None:

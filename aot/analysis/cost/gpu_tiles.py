@@ -220,7 +220,7 @@ def gpu_sums(target: Target) -> int:
 
 
 def gpu_columns(target: Target) -> int:
-    """How many columns of them."""
+    """The number of columns whose sums a lane of a GPU has."""
     return GPU_COLUMNS if gpu_sums(target) >= MANY_GPU_SUMS else FEW_GPU_COLUMNS
 
 

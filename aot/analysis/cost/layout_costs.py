@@ -41,7 +41,7 @@ POSITION = 4.0
 
 
 class LayoutCosts:
-    """The costs of one op.
+    """The costs of one op by the layouts of its operands and results.
 
     Args:
         call: the op, by its dims; the layouts in it don't matter.

@@ -199,7 +199,7 @@ def cost(
     *,
     is_stored: bool = False,
 ) -> float:
-    """Vector operations of a run.
+    """The estimated number of vector operations of a Winograd convolution.
 
     Args:
         sizes: tiles, filters and channels, as `extents` has them.

@@ -319,7 +319,7 @@ class _Frame:
         return array
 
     def run(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
-        """Results that the block's terminator names."""
+        """Runs a block's ops, and gives the values that its terminator names."""
         self.env.update(zip(block.args, arguments, strict=True))
         dying = self._dying.get(block)
         if dying is None:

@@ -30,7 +30,7 @@ class FusionRemarks:
     weighed: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def formed(self, region: Op, number: int, weighed: Sequence[str] = ()) -> None:
-        """Group `number` became a region."""
+        """Records that group `number` became a region."""
         self.groups[region] = (number,)
         self.weighed[number] = tuple(weighed)
 

@@ -51,7 +51,7 @@ def resolve(function: Function) -> dict[str, int]:
 
 
 def carry_out(sweep: Sweep) -> dict[str, int]:
-    """Changes the function as `sweep` decided."""
+    """Applies the decisions of `sweep` to its function, and gives statistics."""
     return _Resolver(sweep).run()
 
 
@@ -160,7 +160,7 @@ class _Resolver:
         return self.through(source, IDENTITY, source.type.with_dtype(value.type.dtype), op)
 
     def materialised(self, value: Value, user: Op) -> Value:
-        """`value` as it was, for `user`."""
+        """`value` with the shape it had, for its reader `user`."""
         return self.through(
             self.sources[value], self.sweep.changed[value].map, value.type, user, value
         )

@@ -241,7 +241,7 @@ class _Binder:
                 self._bound(tie)
 
     def _take_past(self, tie: _Tie) -> None:
-        """The state in the input's place."""
+        """Replaces the input of a tie by a state of the same dims."""
         rewriter = Rewriter(self.function).at(self.start)
         fresh = self.states[tie.name] = self._state(rewriter, tie, tie.past.type.dims)
         if tie.past.name.isidentifier():

@@ -84,7 +84,7 @@ def _like(op: Op, rewriter: Rewriter, found: Op, x: Value) -> Value:
 
 
 def _sink(op: Op, rewriter: Rewriter) -> Value | None:
-    """move(dequantize(x)) -> dequantize(move(x))"""
+    """Rewrites move(dequantize(x)) to dequantize(move(x))."""
     found = definer(op.operands[0], DEQUANTIZE)
     if found is None or not _is_plain(found):
         return None
@@ -256,7 +256,7 @@ def _is_positive(scale: Value | None) -> bool:
 
 
 def _quantized_number(op: Op, number: Attr) -> float | None:
-    """A number as `op` quantises it."""
+    """The code to which `op` quantises a number; None if its parameters aren't known."""
     scale, zero = (known(v) for v in _parameters(op))
     if (scale is None and _parameters(op)[0] is not None) or not isinstance(number, (int, float)):
         return None

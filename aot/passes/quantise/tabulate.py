@@ -157,7 +157,7 @@ def _lie_alike(a: Value, b: Value) -> bool:
 
 
 def _cost(op: Op) -> int:
-    """Instructions of a vector, about."""
+    """The approximate number of vector instructions of an op."""
     if op.record is TABLE_LOOKUP:
         return POLYNOMIAL
     assert op.record.compute is not None

@@ -368,7 +368,7 @@ class _Part:
 
     @staticmethod
     def of(member: _Member) -> _Part:
-        """A part of one member."""
+        """The part that consists of one member."""
         steps = tuple(stage.steps for stage in member.stages)
         return _Part([member], member.dynamic, member.tiles, steps)
 
@@ -413,7 +413,7 @@ class _Part:
 
 @dataclass(order=True)
 class _Merger:
-    """Two parts that may become one.
+    """The merger of two parts that could share one kernel, and its price.
 
     Attributes:
         lost: what that costs more; infinite where no kernel could serve both.
