@@ -20,7 +20,7 @@ SHOWN = 10  # layers
 def _numbers(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[float, ...] | None:
-    """Numbers between commas."""
+    """Parses numbers with commas between them; None of None."""
     if text is None:
         return None
     try:

@@ -547,7 +547,7 @@ def cache_facts(info: CacheInfo) -> dict[str, Any]:
 
 
 def cache_summary(info: CacheInfo, *, is_cleared: bool) -> str:
-    """One line for a person."""
+    """One line about the cache, as `aotc cache` prints it."""
     if info.folder is None:
         return "no folder is known for the cache: set AOT_CACHE_DIR"
     if is_cleared:

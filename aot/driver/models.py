@@ -22,7 +22,7 @@ from aot.passes.base import PassContext
 
 @dataclass(frozen=True)
 class GivenModel:
-    """A model of a compile.
+    """One of the models that a compile is given.
 
     Attributes:
         label: what messages call it, where there are several.

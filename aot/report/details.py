@@ -151,7 +151,7 @@ class Details:
         return f"<Details of {len(self.variants)} variants>"
 
     def variant(self) -> VariantDetails:
-        """A new one, at the end."""
+        """Adds an empty record for a further variant, and gives it."""
         self.variants.append(VariantDetails())
         return self.variants[-1]
 

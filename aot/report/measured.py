@@ -49,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Steady:
-    """Runs one after the other."""
+    """Measurements of repeated runs, one after the other."""
 
     where: str
     stats: Sequence[Stat]
@@ -62,7 +62,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Level:
-    """Shaders at one level of deduplication.
+    """Measurements of shaders at one level of deduplication.
 
     Attributes:
         bars: of creation and of the first run, by how pipelines were created, and cached.
@@ -108,7 +108,9 @@ class Measurements:
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> Measurements:
-        """By kind, as `aot.report.bench_page` takes them."""
+        """The measurements in `facts`, which has them by kind, as `aot.report.bench_page` takes
+        them.
+        """
         cold = facts.get("cold", {}).get("cold", {})
         left = cold.get("left_in_cache_bytes")
         note = f"{size(left).text} of the file stayed in the page cache." if left else ""

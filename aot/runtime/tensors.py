@@ -95,7 +95,7 @@ def text_of(text: bytes | None) -> str:
 
 
 def tensor_info(info: CTensorInfo) -> TensorInfo:
-    """The record of C, read."""
+    """The Python record with the contents of C's."""
     dims = info.dims[: info.rank]
     texts = info.strings[: info.string_count] if info.strings else None
     return TensorInfo(

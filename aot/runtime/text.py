@@ -127,7 +127,7 @@ class ChatRoles:
 
 
 class _Native:
-    """Something that the library made."""
+    """An object of the C library, which is closed with this one."""
 
     def __init__(self, close: str) -> None:
         self._handle: ctypes.c_void_p | None = ctypes.c_void_p()

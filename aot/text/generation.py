@@ -169,7 +169,7 @@ class Chat:
         return last
 
     def _prompt(self, text: str) -> Tokens:
-        """The tokens that a message adds."""
+        """The tokens to append for a message."""
         is_first = self.program.state_length == 0
         if self.is_raw:
             return raw_tokens(self.tokeniser, text, is_first=is_first)

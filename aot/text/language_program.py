@@ -118,7 +118,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class LanguageProgram:
-    """The shapes of a program.
+    """How many sequences and tokens a program takes in a call.
 
     Attributes:
         sequences: that a call continues.

@@ -129,7 +129,7 @@ class TuningCache:
 
     @staticmethod
     def default_path(folder: Path | None) -> Path | None:
-        """In the folder of compiled code."""
+        """The path of the file in `folder`, or in the folder of compiled code."""
         folder = folder or default_folder()
         return None if folder is None else folder / FILE_NAME
 

@@ -89,7 +89,7 @@ def comparing_module(
 
 @dataclass(frozen=True)
 class Copies:
-    """A model several times over.
+    """A module that runs a model several times over.
 
     Attributes:
         dispatches: the executable of each dispatch of one copy, in order.

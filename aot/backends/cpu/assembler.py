@@ -35,7 +35,7 @@ class Type(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """The number of bits of an element."""
         return _FLOAT_BITS[self.element] if self.is_float else int(self.element[1:])
 
     @property
@@ -43,7 +43,7 @@ class Type(NamedTuple):
         return self.element in _FLOAT_BITS
 
     def of(self, element: str) -> Type:
-        """The same shape with another element."""
+        """A type of the same number of lanes with another element type."""
         return Type(element, self.lanes)
 
 

@@ -151,7 +151,7 @@ def _double_to_odd_float(asm: Assembler, traits: Traits, a: Value) -> Value:
 
 
 def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
-    """f16, or its bits, as f32."""
+    """Converts f16, or its bits as integers, to f32."""
     if traits.has_half:
         if traits.has_neon_half and a.type.lanes % 4 == 0 and a.type.lanes:
             return _by_fours(asm, asm.cast("bitcast", a, "i16"), "vcvthf2fp", "float")

@@ -363,7 +363,7 @@ class Memory(ScratchMemory):
         return values.cached((Op.LOAD, -1, place), lambda: values.body.result(Op.LOAD, type, place))
 
     def _widened_quad(self, words: int) -> int:
-        """The four f16 of two words."""
+        """The f32 vector of the four f16 numbers in two words."""
         u32, quad = self.asm.u32, self.asm.vector(self.asm.f32, QUAD)
         halves = (
             self.elements.unpack_halves(

@@ -219,7 +219,7 @@ class LoopControl(IntEnum):
 
 
 class MemorySemantics(IntEnum):
-    """Bits; RELAXED is none of them."""
+    """Bits of SPIR-V's memory semantics; RELAXED has none of them set."""
 
     RELAXED = 0
     ACQUIRE_RELEASE = 0x8

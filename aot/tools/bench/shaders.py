@@ -89,7 +89,7 @@ def _explode(variant: VariantImage) -> VariantImage:
 
 
 def _named(spirv: bytes, number: int) -> bytes:
-    """The shader with an OpName more."""
+    """A copy of the shader with one more OpName, so that caches of drivers don't know it."""
     words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
     at = _SPIRV_HEAD_WORDS
     while words[at] & 0xFFFF in _BEFORE_NAMES:
