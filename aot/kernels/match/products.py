@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer
@@ -37,6 +38,26 @@ class ContractionAxes:
     columns: Axis
     outer: tuple[Axis, ...]
     in_panels: bool = False
+
+    @property
+    def summed(self) -> list[Axis]:
+        """The axes of the sum along which there are several terms, or none."""
+        return [Axis(v, n) for v, n in self.reduce.axes if n != 1]
+
+    @property
+    def origins(self) -> Values:
+        """The axes of the sum of a single term, at that."""
+        return {v: expr.index(0) for v, n in self.reduce.axes if n == 1}
+
+    @property
+    def terms(self) -> Dim:
+        """How many terms a sum has."""
+        return dims.product([n for _, n in self.reduce.axes])
+
+    @property
+    def row_count(self) -> Dim:
+        """Extent of the axis of rows, 1 without one."""
+        return 1 if self.rows is None else self.rows.extent
 
     @property
     def is_packed(self) -> bool:

@@ -17,6 +17,7 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.match.products import ContractionAxes, loaded
 from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.rules.products.product import Place, flat
 from aot.kernels.rules.products.products import Placed, Terms, Tile
 from aot.target.model import CACHE_LINE
 
@@ -41,10 +42,7 @@ class Ahead:
 
     def number(self, values: Values) -> Expr:
         """The number of the pass over the rows."""
-        number = expr.index(0)
-        for axis in self.axes:
-            number = expr.add(expr.mul(number, expr.index(axis.extent)), values[axis.var])
-        return number
+        return flat([(values[axis.var], axis.extent) for axis in self.axes])
 
     def lines_of(self, weight_bytes: int) -> Dim:
         """The number of cache lines that a tile prefetches for each `weight_bytes` of its own
@@ -92,8 +90,8 @@ class AskingTile(Placed):
         ahead: which.
     """
 
-    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr, ahead: Ahead) -> None:
-        super().__init__(tile, values, first, start)
+    def __init__(self, tile: Tile, place: Place, ahead: Ahead) -> None:
+        super().__init__(tile, place)
         self.ahead = ahead
 
     @staticmethod
@@ -101,8 +99,8 @@ class AskingTile(Placed):
         """Whether a sum's terms divide into whole pieces, before each of which a tile
         can prefetch.
         """
-        extents = [n for _, n in roles.reduce.axes if n != 1]
-        return len(extents) == 1 and dims.modulo(extents[0], ASKING_FLOATS) == 0
+        axes = roles.summed
+        return len(axes) == 1 and dims.modulo(axes[0].extent, ASKING_FLOATS) == 0
 
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms

@@ -16,12 +16,21 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Bitcast, Cast, Dot, Expr, Fma, Load, Unpack, Var
 from aot.ir.schedule import DOT_GROUP, StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.blocked_weights import BlockedTiles, PlacedBlocks
 from aot.kernels.rules.products.dots import DotAxes, StagedRows
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    divided,
+    in_parts,
+    offset,
+    where_below,
+    where_whole,
+)
 from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
@@ -114,21 +123,14 @@ class DotBlockTiles(BlockedTiles):
     """The loops, on a CPU, of a product by weights in blocks that uses dot products of words."""
 
     def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        plan: StageSchedule,
-        weights: StoredWeights,
-        left: QuantisedRows,
+        self, product: Product, plan: StageSchedule, weights: StoredWeights, left: QuantisedRows
     ) -> None:
-        super().__init__(nest, output, roles, plan, weights)
+        super().__init__(product, plan, weights)
+        target, blocks = self.nest.target, weights.blocks
         self.left = left
-        self.form = WordForm.of(weights.blocks.bits, nest.target)
-        most = nest.target.scratch_bytes // max(1, _row_bytes(weights.blocks, self.form))
-        self.rows = max(1, min(self.rows, most))
-        self.group = self.rows
-        blocks = weights.blocks
+        self.form = WordForm.of(blocks.bits, target)
+        most = target.scratch_bytes // max(1, _row_bytes(blocks, self.form))
+        self.group = self.rows = max(1, min(self.rows, most))
         staged = Axis(left.term, blocks.k)
         self.axes = DotAxes((), staged, left.numbers, self.form.staged, 0, blocks.per_word)
 
@@ -136,58 +138,48 @@ class DotBlockTiles(BlockedTiles):
     def fits(nest: Nest, blocks: Blocks) -> bool:
         """Whether words hold terms of one block each, and scratch a row."""
         is_whole = blocks.count == 1 or blocks.block % blocks.per_word == 0
-        form = WordForm.of(blocks.bits, nest.target)
-        return (
-            is_whole and nest.lanes > 1 and (_row_bytes(blocks, form) <= nest.target.scratch_bytes)
-        )
+        row_bytes = _row_bytes(blocks, WordForm.of(blocks.bits, nest.target))
+        return is_whole and nest.lanes > 1 and row_bytes <= nest.target.scratch_bytes
 
-    def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+    def _rows(self, at: Place) -> list[Stmt]:
         """The rows of a tile; where some of them aren't there, one by one."""
-        extent = self.extent
+        extent, first = self.extent, at.first
         if self.rows == 1:
-            return self._tile(values, first, strip, self.rows)
+            return self._tile(at, self.rows)
         if isinstance(extent, int):
-            return self._whole(values, first, strip)
-        left = dims.modulo(extent, self.rows)
-        singles = self.nest.serial(
-            left, lambda r: self._tile(values, expr.add(first, r), strip, 1), "mr"
-        )
-        end = expr.add(first, expr.index(self.rows))
-        is_whole = expr.binary("le", end, expr.index(extent))
-        return [If(is_whole, tuple(self._whole(values, first, strip)), tuple(singles))]
+            return self._whole(at)
 
-    def _whole(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
+        def single(r: Expr) -> list[Stmt]:
+            return self._tile(at._replace(first=expr.add(first, r)), 1)
+
+        singles = self.nest.serial(dims.modulo(extent, self.rows), single, "mr")
+        end = expr.add(first, expr.index(self.rows))
+        return where_whole(end, extent, self._whole(at), singles)
+
+    def _whole(self, at: Place) -> list[Stmt]:
         """A tile of full height. For many rows one workgroup computes the columns of its neighbours
         too, so that rows are staged in scratch less often.
         """
         is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
         strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
-        tile = self._tile(values, first, strip, self.rows, strips)
-        if strips == 1:
-            return tile
-        place = expr.binary("floormod", strip, expr.index(strips))
-        return [If(expr.binary("lt", place, expr.index(1)), tuple(tile))]
+        tile = self._tile(at, self.rows, strips)
+        return tile if strips == 1 else where_below(divided(at.start, strips)[1], 1, tile)
 
-    def _tile(
-        self, values: Values, first: Expr, strip: Expr, rows: int, strips: Dim = 1
-    ) -> list[Stmt]:
-        nest, shared = self.nest, self.scratch
+    def _tile(self, at: Place, rows: int, strips: Dim = 1) -> list[Stmt]:
+        nest = self.nest
         staged = StagedRows(nest, self.roles, self.axes, rows)
-        stmts = staged.fill(values, first)
-        chunks = self.chunks
-        if rows == 1:
-            chunks = PANEL // self.width
+        stmts = staged.fill(at.values, at.first)
+        chunks = PANEL // self.width if rows == 1 else self.chunks
         sums = None
         if self.weights.zeros != self.form.offset or self.weights.minimums is not None:
             shape = (rows, self.weights.blocks.count)
             sums = nest.builder.scratch("block_sums", F32, shape, Space.WORKGROUP)
-            stmts += self._block_sums(values, first, staged, sums)
+            stmts += self._block_sums(at, staged, sums)
 
-        def build(shape: Shape, start: Expr) -> list[Stmt]:
-            tile = Tile(nest, self.output, self.roles, PANEL, shape, shared)
-            return DotBlocks(self, tile, staged, sums, values, first, start).build()
+        def build(shape: Shape, place: Place) -> list[Stmt]:
+            return DotBlocks(self, Tile(self.product, shape), staged, sums, place).build()
 
-        return stmts + self._strip(strip, chunks, build, rows=rows, strips=strips)
+        return stmts + self._strip(at, chunks, build, rows=rows, strips=strips)
 
     @property
     def sum_factor(self) -> int:
@@ -199,59 +191,54 @@ class DotBlockTiles(BlockedTiles):
             return 1
         return self.form.offset - zeros if isinstance(zeros, int) else -1
 
-    def _block_sums(
-        self, values: Values, first: Expr, staged: StagedRows, sums: Scratch
-    ) -> list[Stmt]:
+    def _block_sums(self, at: Place, staged: StagedRows, sums: Scratch) -> list[Stmt]:
         """The sum of each block of each row in scratch, as a float with the row's scale."""
         nest, blocks = self.nest, self.weights.blocks
         factor = expr.const(float(self.sum_factor), F32)
         tile = Shape(staged.rows, 1, 1, False, True)
-        ones, dtype = _ONES[self.form.staged]
-        parts = dtype.parts
-        word_of_ones = Bitcast(expr.const(ones, U32), dtype)
-        word = I8X4 if self.form.staged is I8 else I16X2
-
-        def total(r: Expr, begin: Expr, terms: int) -> tuple[list[Stmt], Expr]:
-            words = -(-terms // parts)
-            lanes = nest.lanes
-            while words % lanes:
-                lanes //= 2
-            held = nest.builder.scratch("part", I32, (lanes,))
-            stmts: list[Stmt] = [
-                nest.spread(lanes, lambda lane: [Store(held, (lane,), expr.const(0, I32))])
-            ]
-
-            def some(n: Expr) -> list[Stmt]:
-                def lane(lane: Expr) -> list[Stmt]:
-                    number = expr.add(expr.mul(n, expr.index(lanes)), lane)
-                    at = expr.add(begin, expr.mul(number, expr.index(parts)))
-                    left = Load(staged.scratch, (r, at), word)
-                    old = Load(held, (lane,), I32)
-                    return [Store(held, (lane,), Dot(word_of_ones, left, old))]
-
-                return [nest.spread(lanes, lane)]
-
-            stmts += nest.serial(words // lanes, some, "o")
-            found: list[Expr] = [Load(held, (expr.index(n),), I32) for n in range(lanes)]
-            while len(found) > 1:
-                half = len(found) // 2
-                found = [expr.add(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
-            return stmts, found[0]
-
-        def block(r: Expr, b: Expr, terms: int) -> list[Stmt]:
-            stmts, found = total(r, expr.mul(b, expr.index(blocks.block)), terms)
-            at = tile.row_values(self.roles.rows, first, r, is_clamped=True)
-            scale = self.left.scale({**values, **at}, b, blocks)
-            made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
-            return [*stmts, Store(sums, (r, b), made)]
-
-        whole, rest = divmod(blocks.k, blocks.block)
 
         def row(r: Expr) -> list[Stmt]:
-            stmts = nest.serial(whole, lambda b: block(r, b, blocks.block), "b")
-            return stmts + (block(r, expr.index(whole), rest) if rest else [])
+            def block(b: Expr, terms: int) -> list[Stmt]:
+                stmts, found = self._total(staged, r, offset(b, blocks.block), terms)
+                here = tile.row_values(self.roles.rows, at.first, r, is_clamped=True)
+                scale = self.left.scale({**at.values, **here}, b, blocks)
+                made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
+                return [*stmts, Store(sums, (r, b), made)]
+
+            return in_parts(nest, blocks.k, blocks.block, block, "b")
 
         return nest.serial(staged.rows, row, "r")
+
+    def _total(
+        self, staged: StagedRows, r: Expr, begin: Expr, terms: int
+    ) -> tuple[list[Stmt], Expr]:
+        """The sum of `terms` numbers of row r from `begin` on, and what comes before it."""
+        nest = self.nest
+        ones, dtype = _ONES[self.form.staged]
+        word_of_ones = Bitcast(expr.const(ones, U32), dtype)
+        word = I8X4 if self.form.staged is I8 else I16X2
+        words, lanes = -(-terms // dtype.parts), nest.lanes
+        while words % lanes:
+            lanes //= 2
+        held = nest.builder.scratch("part", I32, (lanes,))
+        stmts: list[Stmt] = [
+            nest.spread(lanes, lambda lane: [Store(held, (lane,), expr.const(0, I32))])
+        ]
+
+        def some(n: Expr) -> list[Stmt]:
+            def one(lane: Expr) -> list[Stmt]:
+                at = expr.add(begin, offset(offset(n, lanes, lane), dtype.parts))
+                left, old = Load(staged.scratch, (r, at), word), Load(held, (lane,), I32)
+                return [Store(held, (lane,), Dot(word_of_ones, left, old))]
+
+            return [nest.spread(lanes, one)]
+
+        stmts += nest.serial(words // lanes, some, "o")
+        found: list[Expr] = [Load(held, (expr.index(n),), I32) for n in range(lanes)]
+        while len(found) > 1:
+            half = len(found) // 2
+            found = [expr.add(a, b) for a, b in zip(found[:half], found[half:], strict=True)]
+        return stmts, found[0]
 
 
 def _words_in_pairs(blocks: Blocks) -> int:
@@ -274,18 +261,11 @@ class DotBlocks(PlacedBlocks):
         tile: Tile,
         staged: StagedRows,
         sums: Scratch | None,
-        values: Values,
-        first: Expr,
-        start: Expr,
+        place: Place,
     ) -> None:
-        super().__init__(tile, values, first, start)
-        builder = self.nest.builder
-        self.weights = tiles.weights
-        self.left = tiles.left
-        self.form = tiles.form
-        self.staged = staged
-        self.block_sums = sums
-        vectors = self.acc.shape[1:]
+        super().__init__(tile, tiles.weights, place)
+        self.left, self.form, self.staged, self.block_sums = tiles.left, tiles.form, staged, sums
+        builder, vectors = self.nest.builder, self.acc.shape[1:]
         self.sums = builder.scratch("dots", I32, self.acc.shape)
         self.codes = builder.scratch("codes", self.form.word, vectors)
         self.pairs = None
@@ -298,14 +278,13 @@ class DotBlocks(PlacedBlocks):
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
         """Statements that add the products of a block with `terms` terms."""
         nest, blocks = self.nest, self.weights.blocks
-        zero = expr.const(0, I32)
         stmts: list[Stmt] = []
         if self.shape.rows == 1:
             panel, _ = self._panel(expr.index(0), expr.index(0))
             stmts = self.weights.ahead(panel, block)
-        stmts += self._each_row(lambda r, u, lane: Store(self.sums, (r, u, lane), zero))
+        stmts += self.zeroed(self.sums)
         words = -(-terms // blocks.per_word)
-        word = expr.mul(block, expr.index(blocks.words_per_block))
+        word = offset(block, blocks.words_per_block)
         if self.pairs is None:
             is_short = self.form.staged is I8 and blocks.per_word == DOT_GROUP
             most = UNROLLED_WORDS * (2 if is_short else 1)
@@ -313,14 +292,11 @@ class DotBlocks(PlacedBlocks):
             stmts += loop(words, lambda w: self._word(expr.add(word, w)), "w")
             return stmts + self._join(block)
         together = min(UNROLLED_WORDS, _words_in_pairs(blocks))
-        whole, rest = divmod(words, together)
 
         def some(n: Expr, count: int) -> list[Stmt]:
-            return self._in_pairs(expr.add(word, expr.mul(n, expr.index(together))), count)
+            return self._in_pairs(expr.add(word, offset(n, together)), count)
 
-        stmts += nest.serial(whole, lambda n: some(n, together), "w")
-        stmts += some(expr.index(whole), rest) if rest else []
-        return stmts + self._join(block)
+        return stmts + in_parts(nest, words, together, some, "w") + self._join(block)
 
     def _in_pairs(self, word: Expr, count: int) -> list[Stmt]:
         """The products of some words from `word` on, summed in 16 bits first."""
@@ -333,9 +309,9 @@ class DotBlocks(PlacedBlocks):
             found = Load(pairs, (r, u, lane), I16X2)
             return Store(sums, (r, u, lane), Dot(ones, found, Load(sums, (r, u, lane), I32)))
 
-        stmts = self._each_row(lambda r, u, lane: Store(pairs, (r, u, lane), none))
+        stmts = self.each_row(lambda r, u, lane: Store(pairs, (r, u, lane), none))
         stmts += self.nest.serial(count, lambda w: self._word(expr.add(word, w)), "w")
-        return stmts + self._each_row(joined)
+        return stmts + self.each_row(joined)
 
     def _word(self, word: Expr) -> list[Stmt]:
         """Statements that add the products of a word of each column; `word` is numbered over all
@@ -343,7 +319,7 @@ class DotBlocks(PlacedBlocks):
         """
         weights, codes = self.weights, self.codes
         per = weights.blocks.per_word
-        begin = expr.mul(word, expr.index(per))
+        begin = offset(word, per)
         stmts: list[Stmt] = []
         for part in range(per // DOT_GROUP):
 
@@ -352,7 +328,7 @@ class DotBlocks(PlacedBlocks):
                 held = weights.held(panel, word, within)
                 return Store(codes, (u, lane), self.form.codes(held, part, weights.blocks))
 
-            stmts += self._each_chunk(decoded)
+            stmts += self.each_chunk(decoded)
             at = expr.add(begin, expr.index(DOT_GROUP * part))
             if self.form.staged is I8:
                 stmts += self._products(at, I8X4, lambda held: held)
@@ -364,41 +340,31 @@ class DotBlocks(PlacedBlocks):
 
     def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:
         """The products of each row's word at a place with a part of the columns' codes."""
-        nest, codes = self.nest, self.codes
+        codes, rows = self.codes, self.staged.scratch
         sums = self.sums if self.pairs is None else self.pairs
-
-        def row(r: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            left = nest.let(Load(self.staged.scratch, (r, at), dtype), stmts, "a")
-
-            def one(u: Expr, lane: Expr) -> Stmt:
-                old = Load(sums, (r, u, lane), sums.dtype)
-                held = Load(codes, (u, lane), codes.dtype)
-                return Store(sums, (r, u, lane), Dot(left, part(held), old, sums.dtype))
-
-            return stmts + self._each_chunk(one)
-
-        return nest.unrolled(self.shape.rows, row, "r")
+        return self.outer_product(
+            lambda r: Load(rows, (r, at), dtype),
+            lambda u, lane: part(Load(codes, (u, lane), codes.dtype)),
+            lambda total, a, b: Dot(a, b, total, sums.dtype),
+            sums,
+        )
 
     def _join(self, block: Expr) -> list[Stmt]:
         """Adds the sums of a block to the result, times their scales."""
         nest, weights = self.nest, self.weights
 
-        def parameters(u: Expr) -> list[Stmt]:
-            def lanes(lane: Expr) -> list[Stmt]:
-                panel, within = self._panel(u, lane)
-                scale = weights.scale_at(panel, block, within)
-                stmts: list[Stmt] = [Store(self.scales, (u, lane), scale)]
-                if self._has_zeros:
-                    zero = weights.zero_at(panel, block, within)
-                    zero = expr.sub(zero, expr.const(self.form.offset, I32))
-                    stmts.append(Store(self.zeros, (u, lane), expr.cast(zero, F32)))
-                minimum = weights.minimum_at(panel, block, within)
-                if minimum is not None:
-                    stmts.append(Store(self.minimums, (u, lane), minimum))
-                return stmts
-
-            return self._each_lane(lanes)
+        def parameters(u: Expr, lane: Expr) -> list[Stmt]:
+            panel, within = self._panel(u, lane)
+            scale = weights.scale_at(panel, block, within)
+            stmts: list[Stmt] = [Store(self.scales, (u, lane), scale)]
+            if self._has_zeros:
+                zero = weights.zero_at(panel, block, within)
+                zero = expr.sub(zero, expr.const(self.form.offset, I32))
+                stmts.append(Store(self.zeros, (u, lane), expr.cast(zero, F32)))
+            minimum = weights.minimum_at(panel, block, within)
+            if minimum is not None:
+                stmts.append(Store(self.minimums, (u, lane), minimum))
+            return stmts
 
         def row(r: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -422,10 +388,9 @@ class DotBlocks(PlacedBlocks):
                     old = Fma(Load(self.minimums, (u, lane), F32), total, old, F32)
                 return Store(self.acc, place, Fma(made, own, old, F32))
 
-            return stmts + self._each_chunk(one)
+            return stmts + self.each_chunk(one)
 
-        before = nest.unrolled(self.shape.chunks, parameters)
-        return before + nest.unrolled(self.shape.rows, row, "r")
+        return self.each_vector(parameters) + nest.unrolled(self.shape.rows, row, "r")
 
     @property
     def _has_zeros(self) -> bool:

@@ -16,16 +16,21 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Load
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Stmt, Store
-from aot.kernels.match.products import ContractionAxes
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.ir.nodes import For, LoopKind, Scratch, Stmt, Store
+from aot.kernels.nest.nest import Axis, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    divided,
+    in_parts,
+    offset,
+    where_below,
+    where_whole,
+)
 from aot.kernels.rules.products.products import Placed, Tile
 from aot.kernels.rules.products.stored_weights import StoredWeights
-from aot.ops.blocked import (
-    PANEL,
-    Blocks,
-)
+from aot.ops.blocked import PANEL, Blocks
 
 F32 = DType.F32
 TOGETHER, WIDE = 64, 2048  # columns of a workgroup; twice as many where there are so many in all
@@ -37,19 +42,9 @@ PIECE = 256  # terms that are decoded at a time
 class BlockedTiles:
     """The loops, on a CPU, of a product whose weights are stored in blocks."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        plan: StageSchedule,
-        weights: StoredWeights,
-    ) -> None:
-        self.nest = nest
-        self.output = output
-        self.roles = roles = replace(roles, in_panels=True)
-        self.weights = weights
-        self.scratch = ReusedScratch(nest)
+    def __init__(self, product: Product, plan: StageSchedule, weights: StoredWeights) -> None:
+        nest, _, roles, _, _ = self.product = product
+        self.nest, self.roles, self.weights = nest, roles, weights
         self.width = min(nest.lanes, PANEL)
         self.chunks = max(plan.columns, self.width) // self.width
         columns = roles.columns.extent
@@ -57,8 +52,7 @@ class BlockedTiles:
         # whole tiles, so that the next workgroup begins where its last one ends
         tile = self.chunks * self.width
         self.together = -(-(2 * TOGETHER if is_wide else TOGETHER) // tile) * tile
-        extent: Dim = 1 if roles.rows is None else roles.rows.extent
-        self.extent = extent
+        extent = self.extent = roles.row_count
         self.rows = min(plan.rows, extent) if isinstance(extent, int) else plan.rows
         self.group = -(-GROUP_ROWS // self.rows) * self.rows
         if isinstance(extent, int):
@@ -68,62 +62,53 @@ class BlockedTiles:
         nest, roles = self.nest, self.roles
         strip = nest.builder.var("nt")
         axes = list(roles.outer)
-        groups = Axis(nest.builder.var("mt"), 1)
+        groups = Axis(nest.builder.var("mt"), dims.ceil_divide(self.extent, self.group))
         if roles.rows is not None:
-            groups = Axis(groups.var, dims.ceil_divide(self.extent, self.group))
             axes.append(groups)
         work = self.weights.blocks.k * self.together * self.group
 
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if roles.rows is not None:
-                first = expr.mul(values[groups.var], expr.index(self.group))
-            return self._rows(values, first, strip)
+                first = offset(values[groups.var], self.group)
+            return self._rows(Place(values, first, strip))
 
         stmts = nest.grid(axes, body, work, first=1)
         strips = dims.ceil_divide(roles.columns.extent, self.together)
         return (For(strip, strips, LoopKind.WORKGROUP, stmts, axis=0),)
 
-    def _rows(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
-        """The rows of a group: few by themselves, more together."""
+    def _rows(self, at: Place) -> list[Stmt]:
+        """The rows of a group: few by themselves, more together. Places count strips of
+        columns."""
         if isinstance(self.extent, int):
-            if self.extent <= FEW_ROWS:
-                return self._few(values, first, self.extent, strip)
-            return self._many(values, first, strip)
-        left = expr.sub(expr.index(self.extent), first)
-        is_few = expr.binary("le", left, expr.index(FEW_ROWS))
+            return self._few(at, self.extent) if self.extent <= FEW_ROWS else self._many(at)
+        left = expr.sub(expr.index(self.extent), at.first)
         rest = dims.modulo(self.extent, self.group)
-        few = self._few(values, first, dims.minimum(rest, FEW_ROWS), strip)
-        return [If(is_few, tuple(few), tuple(self._many(values, first, strip)))]
+        few = self._few(at, dims.minimum(rest, FEW_ROWS))
+        return where_whole(left, FEW_ROWS, few, self._many(at))
 
-    def _few(self, values: Values, first: Expr, count: Dim, strip: Expr) -> list[Stmt]:
+    def _few(self, at: Place, count: Dim) -> list[Stmt]:
         chunks = PANEL // self.width  # one stream of words
 
+        def build(shape: Shape, place: Place) -> list[Stmt]:
+            return DecodedRow(Tile(self.product, shape), self.weights, place).build()
+
         def row(r: Expr) -> list[Stmt]:
-            return self._strip(
-                strip,
-                chunks,
-                lambda shape, start: DecodedRow(self, shape).build(
-                    values, expr.add(first, r), start
-                ),
-                rows=1,
-            )
+            return self._strip(at._replace(first=expr.add(at.first, r)), chunks, build, rows=1)
 
         return self.nest.serial(count, row, "r")
 
-    def _many(self, values: Values, first: Expr, strip: Expr) -> list[Stmt]:
-        return self._strip(
-            strip,
-            self.chunks,
-            lambda shape, start: _Group(self, shape, values, first, start).build(),
-            rows=self.group,
-        )
+    def _many(self, at: Place) -> list[Stmt]:
+        def build(shape: Shape, place: Place) -> list[Stmt]:
+            return _Group(self, shape, place).build()
+
+        return self._strip(at, self.chunks, build, rows=self.group)
 
     def _strip(
         self,
-        strip: Expr,
+        at: Place,
         chunks: int,
-        build: Callable[[Shape, Expr], list[Stmt]],
+        build: Callable[[Shape, Place], list[Stmt]],
         *,
         rows: int,
         strips: Dim = 1,
@@ -138,27 +123,13 @@ class BlockedTiles:
         shape = Shape(rows, chunks, width, has_all_rows, has_all)
 
         def tile(n: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(strip, expr.index(count)), n)
-            stmts = build(shape, expr.mul(number, expr.index(chunks)))
+            number = offset(at.start, count, n)
+            stmts = build(shape, at._replace(start=offset(number, chunks)))
             if has_all:
                 return stmts
-            first = expr.mul(number, expr.index(chunks * width))
-            return [If(expr.binary("lt", first, expr.index(extent)), tuple(stmts))]
+            return where_below(offset(number, chunks * width), extent, stmts)
 
         return self.nest.serial(dims.multiply(strips, count), tile, "nt")
-
-
-class DecodedRow(Tile):
-    """One row times some vectors of columns, whose weights are decoded where they are used."""
-
-    def __init__(self, tiles: BlockedTiles, shape: Shape) -> None:
-        super().__init__(tiles.nest, tiles.output, tiles.roles, PANEL, shape, tiles.scratch)
-        self.weights = tiles.weights
-        self.part = tiles.nest.builder.scratch("part", F32, self.acc.shape)
-        self.lefts = tiles.nest.builder.scratch("lefts", F32, (1,))
-
-    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        return _PlacedRow(self, values, first, start).build()
 
 
 class PlacedBlocks(Placed, ABC):
@@ -168,7 +139,9 @@ class PlacedBlocks(Placed, ABC):
         weights: whose blocks its sums run over.
     """
 
-    weights: StoredWeights
+    def __init__(self, tile: Tile, weights: StoredWeights, place: Place) -> None:
+        super().__init__(tile, place)
+        self.weights = weights
 
     @property
     def _may_begin_with_bias(self) -> bool:
@@ -176,43 +149,37 @@ class PlacedBlocks(Placed, ABC):
 
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
-        whole, rest = divmod(blocks.k, blocks.block)
-        stmts = self.nest.serial(whole, lambda b: self._block(b, blocks.block), "b")
-        return stmts + (self._block(expr.index(whole), rest) if rest else [])
+        return in_parts(self.nest, blocks.k, blocks.block, self._block, "b")
 
     @abstractmethod
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
         """Statements that add the sums of a block with `terms` terms."""
 
 
-class _PlacedRow(PlacedBlocks):
-    """A `DecodedRow` at its place in the result."""
+class DecodedRow(PlacedBlocks):
+    """One row times some vectors of columns, whose weights are decoded where they are used."""
 
-    def __init__(self, tile: DecodedRow, values: Values, first: Expr, start: Expr) -> None:
-        super().__init__(tile, values, first, start)
-        self.weights = tile.weights
-        self.part = tile.part
-        self.lefts = tile.lefts
+    def __init__(self, tile: Tile, weights: StoredWeights, place: Place) -> None:
+        super().__init__(tile, weights, place)
+        self.part = self.nest.builder.scratch("part", F32, self.acc.shape)
+        self.lefts = self.nest.builder.scratch("lefts", F32, (1,))
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """Statements that add the sums of a block with `terms` terms, times its scales."""
+        """The sums of a block, of which `terms` are there, times its scales."""
         nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
-        begin = expr.mul(block, expr.index(blocks.block))
-        word = expr.mul(block, expr.index(blocks.words_per_block))
-        whole, rest = divmod(terms, blocks.per_word)
+        begin, word = offset(block, blocks.block), offset(block, blocks.words_per_block)
 
         def cleared(u: Expr, lane: Expr) -> Stmt:
             return Store(self.part, (zero, u, lane), expr.const(0.0, F32))
 
         def some(w: Expr, count: int) -> list[Stmt]:
-            k = expr.add(begin, expr.mul(w, expr.index(blocks.per_word)))
+            k = expr.add(begin, offset(w, blocks.per_word))
             return self._words(expr.add(word, w), k, block, count)
 
-        stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self._each_chunk(cleared)
+        stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self.each_chunk(cleared)
         if self.weights.minimums is not None:
             stmts.append(Store(self.lefts, (zero,), expr.const(0.0, F32)))
-        stmts += nest.serial(whole, lambda w: some(w, blocks.per_word), "w")
-        stmts += some(expr.index(whole), rest) if rest else []
+        stmts += in_parts(nest, terms, blocks.per_word, some, "w")
 
         def scaled(u: Expr, lane: Expr) -> Stmt:
             panel, within = self._panel(u, lane)
@@ -224,7 +191,7 @@ class _PlacedRow(PlacedBlocks):
             value = Load(self.part, (zero, u, lane), F32)
             return Store(self.acc, (zero, u, lane), Fma(value, scale, old, F32))
 
-        return stmts + self._each_chunk(scaled)
+        return stmts + self.each_chunk(scaled)
 
     def _words(self, word: Expr, k: Expr, block: Expr, count: int) -> list[Stmt]:
         """The products of `count` terms from k on, whose weights are in the word."""
@@ -232,35 +199,26 @@ class _PlacedRow(PlacedBlocks):
         (axis,) = roles.reduce.axes
         at = self._at(expr.index(0))
         stmts: list[Stmt] = []
-        lefts = [
-            nest.let(
-                expr.substitute(roles.left, {**at, axis[0]: expr.add(k, expr.index(j))}),
-                stmts,
-                "a",
-            )
-            for j in range(count)
-        ]
+        terms = ({**at, axis[0]: expr.add(k, expr.index(j))} for j in range(count))
+        lefts = [nest.let(expr.substitute(roles.left, term), stmts, "a") for term in terms]
         if weights.minimums is not None:
             total: Expr = Load(self.lefts, (expr.index(0),), F32)
             for left in lefts:
                 total = expr.add(total, left)
             stmts.append(Store(self.lefts, (expr.index(0),), total))
 
-        def chunk(u: Expr) -> list[Stmt]:
-            def lanes(lane: Expr) -> list[Stmt]:
-                inner: list[Stmt] = []
-                panel, within = self._panel(u, lane)
-                held = self.weights.let(nest, weights.held(panel, word, within), inner)
-                zero = nest.let(weights.zero_at(panel, block, within), inner, "zero")
-                place = (expr.index(0), u, lane)
-                total: Expr = Load(self.part, place, F32)
-                for j, left in enumerate(lefts):
-                    total = Fma(left, weights.decoded(held, j, zero), total, F32)
-                return [*inner, Store(self.part, place, total)]
+        def vector(u: Expr, lane: Expr) -> list[Stmt]:
+            inner: list[Stmt] = []
+            panel, within = self._panel(u, lane)
+            held = self.weights.let(nest, weights.held(panel, word, within), inner)
+            zero = nest.let(weights.zero_at(panel, block, within), inner, "zero")
+            place = (expr.index(0), u, lane)
+            total: Expr = Load(self.part, place, F32)
+            for j, left in enumerate(lefts):
+                total = Fma(left, weights.decoded(held, j, zero), total, F32)
+            return [*inner, Store(self.part, place, total)]
 
-            return self._each_lane(lanes)
-
-        return stmts + nest.unrolled(self.shape.chunks, chunk)
+        return stmts + self.each_vector(vector)
 
 
 class _Group:
@@ -268,40 +226,26 @@ class _Group:
     once for all rows.
     """
 
-    def __init__(
-        self, tiles: BlockedTiles, shape: Shape, values: Values, first: Expr, start: Expr
-    ) -> None:
-        self.tiles = tiles
-        self.nest = tiles.nest
-        self.weights = tiles.weights
-        self.first = first
+    def __init__(self, tiles: BlockedTiles, shape: Shape, place: Place) -> None:
+        self.tiles, self.nest, self.weights, self.place = tiles, tiles.nest, tiles.weights, place
         blocks = tiles.weights.blocks
         self.piece = _piece(blocks)
-        scratch = tiles.scratch
+        scratch = tiles.product.scratch
         vectors = shape.chunks, shape.width
         self.decoded = scratch.get("decoded", F32, (min(self.piece, blocks.k), *vectors))
         self.sums = scratch.get("sums", F32, (shape.rows, *vectors))
-        parts = tiles.nest, tiles.output, tiles.roles, PANEL
-        self.tile = Tile(*parts, replace(shape, rows=tiles.rows), scratch)
-        self.whole = _PlacedGroup(self.tile, shape, values, first, start)
-        self.values, self.start = values, start
+        self.tile = Tile(tiles.product, replace(shape, rows=tiles.rows))
+        self.whole = _PlacedGroup(self.tile, place, shape)
 
     def build(self) -> list[Stmt]:
-        nest, shape = self.nest, self.whole.shape
-        zero = expr.const(0.0, F32)
-        stmts = nest.serial(
-            shape.rows,
-            lambda r: self.whole._each_chunk(lambda u, lane: Store(self.sums, (r, u, lane), zero)),
-            "r",
+        nest, size = self.nest, self.piece
+        stmts = self.whole.begin(self.sums)
+        stmts += in_parts(
+            *(nest, self.weights.blocks.k, size),
+            lambda p, terms: self._piece(offset(p, size), terms),
+            "p",
         )
-        whole, rest = divmod(self.weights.blocks.k, self.piece)
-        stmts += nest.serial(
-            whole, lambda p: self._piece(expr.mul(p, expr.index(self.piece)), self.piece), "p"
-        )
-        if rest:
-            stmts += self._piece(expr.index(whole * self.piece), rest)
-        finish = self.whole._finish_row
-        return stmts + nest.serial(shape.rows, lambda r: finish(r, self.sums, nest.unrolled), "r")
+        return stmts + self.whole.finish(self.sums)
 
     def _piece(self, begin: Expr, terms: int) -> list[Stmt]:
         """Adds the products of `terms` terms from `begin` on to the sums of all rows."""
@@ -309,91 +253,88 @@ class _Group:
         stmts = self._decode(begin, terms)
 
         def tile(t: Expr) -> list[Stmt]:
-            offset = expr.mul(t, expr.index(rows))
-            first = expr.add(self.first, offset)
-            made = _PlacedPiece(self, first, offset).multiply(begin, terms)
-            if dims.modulo(extent, self.tiles.group) == 0:
-                return made
-            return [If(expr.binary("lt", first, expr.index(extent)), tuple(made))]
+            within = offset(t, rows)
+            first = expr.add(self.place.first, within)
+            made = _PlacedPiece(self, first, within).multiply(begin, terms)
+            return where_below(first, extent, made, self.tiles.group)
 
         return stmts + nest.serial(self.tiles.group // rows, tile, "mt")
 
     def _decode(self, begin: Expr, terms: int) -> list[Stmt]:
         """Brings `terms` terms of the columns into scratch, as floats."""
-        blocks, nest = self.weights.blocks, self.nest
-        per, zero = blocks.per_word, expr.index(0)
-        size = expr.index(blocks.block)
-        first = expr.binary("floordiv", begin, size) if blocks.count > 1 else zero
-        if self.piece <= blocks.block:  # a part of a block
-            within = expr.sub(begin, expr.mul(first, size)) if blocks.count > 1 else begin
-            word = expr.add(
-                expr.mul(first, expr.index(blocks.words_per_block)),
-                expr.binary("floordiv", within, expr.index(per)),
-            )
+        blocks, zero = self.weights.blocks, expr.index(0)
+        size, words = blocks.block, blocks.words_per_block
+        first = expr.binary("floordiv", begin, expr.index(size)) if blocks.count > 1 else zero
+        if self.piece <= size:  # a part of a block
+            within = expr.sub(begin, offset(first, size)) if blocks.count > 1 else begin
+            word = offset(first, words, divided(within, blocks.per_word)[0])
             return self._decode_block(first, word, zero, terms)
-        whole, rest = divmod(terms, blocks.block)
 
         def block(n: Expr, count: int) -> list[Stmt]:
             number = expr.add(first, n)
-            word = expr.mul(number, expr.index(blocks.words_per_block))
-            return self._decode_block(number, word, expr.mul(n, size), count)
+            return self._decode_block(number, offset(number, words), offset(n, size), count)
 
-        stmts = nest.serial(whole, lambda n: block(n, blocks.block), "b")
-        return stmts + (block(expr.index(whole), rest) if rest else [])
+        return in_parts(self.nest, terms, size, block, "b")
 
     def _decode_block(self, block: Expr, word: Expr, place: Expr, terms: int) -> list[Stmt]:
         """Decodes terms of a block, the first of which begins a word, to `place` on."""
-        weights, per, placed = self.weights, self.weights.blocks.per_word, self.whole
+        weights, per, let = self.weights, self.weights.blocks.per_word, self.nest.let
 
         def some(w: Expr, count: int) -> list[Stmt]:
-            def chunk(u: Expr) -> list[Stmt]:
-                def lanes(lane: Expr) -> list[Stmt]:
-                    stmts: list[Stmt] = []
-                    panel, within = placed._panel(u, lane)
-                    found = weights.held(panel, expr.add(word, w), within)
-                    held = weights.let(self.nest, found, stmts)
-                    scale = self.nest.let(weights.scale_at(panel, block, within), stmts, "scale")
-                    zero = self.nest.let(weights.zero_at(panel, block, within), stmts, "zero")
-                    least = weights.minimum_at(panel, block, within)
+            def vector(u: Expr, lane: Expr) -> list[Stmt]:
+                stmts: list[Stmt] = []
+                panel, within = self.whole._panel(u, lane)
+                found = weights.held(panel, expr.add(word, w), within)
+                held = weights.let(self.nest, found, stmts)
+                scale = let(weights.scale_at(panel, block, within), stmts, "scale")
+                zero = let(weights.zero_at(panel, block, within), stmts, "zero")
+                least = weights.minimum_at(panel, block, within)
+                if least is not None:
+                    least = let(least, stmts, "least")
+                base = expr.add(place, offset(w, per))
+                for j in range(count):
+                    value = weights.decoded(held, j, zero)
+                    scaled = expr.mul(value, scale)
                     if least is not None:
-                        least = self.nest.let(least, stmts, "least")
-                    base = expr.add(place, expr.mul(w, expr.index(per)))
-                    for j in range(count):
-                        value = weights.decoded(held, j, zero)
-                        value = (
-                            expr.mul(value, scale)
-                            if least is None
-                            else Fma(value, scale, least, F32)
-                        )
-                        at = expr.add(base, expr.index(j)), u, lane
-                        stmts.append(Store(self.decoded, at, value))
-                    return stmts
+                        scaled = Fma(value, scale, least, F32)
+                    stmts.append(
+                        Store(self.decoded, (expr.add(base, expr.index(j)), u, lane), scaled)
+                    )
+                return stmts
 
-                return placed._each_lane(lanes)
+            return self.whole.each_vector(vector)
 
-            return self.nest.unrolled(placed.shape.chunks, chunk)
-
-        whole, rest = divmod(terms, per)
-        stmts = self.nest.serial(whole, lambda w: some(w, per), "w")
-        return stmts + (some(expr.index(whole), rest) if rest else [])
+        return in_parts(self.nest, terms, per, some, "w")
 
 
 class _PlacedGroup(Placed):
     """All rows of a group, whose sums are in scratch."""
 
-    def __init__(self, tile: Tile, shape: Shape, values: Values, first: Expr, start: Expr) -> None:
-        super().__init__(tile, values, first, start)
+    def __init__(self, tile: Tile, place: Place, shape: Shape) -> None:
+        super().__init__(tile, place)
         self.shape = shape
+
+    def begin(self, sums: Scratch) -> list[Stmt]:
+        """Sums of nothing, in scratch."""
+        zero = expr.const(0.0, F32)
+
+        def row(r: Expr) -> list[Stmt]:
+            return self.each_chunk(lambda u, lane: Store(sums, (r, u, lane), zero))
+
+        return self.nest.serial(self.shape.rows, row, "r")
+
+    def finish(self, sums: Scratch) -> list[Stmt]:
+        """Epilogue and stores of all rows."""
+        each = self._finish_row
+        return self.nest.serial(self.shape.rows, lambda r: each(r, sums, self.nest.unrolled), "r")
 
 
 class _PlacedPiece(Placed):
     """A register tile of some rows of a group, for a piece of the sum."""
 
-    def __init__(self, group: _Group, first: Expr, offset: Expr) -> None:
-        super().__init__(group.tile, group.values, first, group.start)
-        self.decoded = group.decoded
-        self.sums = group.sums
-        self.offset = offset
+    def __init__(self, group: _Group, first: Expr, within: Expr) -> None:
+        super().__init__(group.tile, group.place._replace(first=first))
+        self.decoded, self.sums, self.within = group.decoded, group.sums, within
         self.k = group.nest.builder.var("kv")
 
     def multiply(self, begin: Expr, terms: int) -> list[Stmt]:
@@ -403,13 +344,13 @@ class _PlacedPiece(Placed):
         acc, sums = self.acc, self.sums
 
         def at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, Expr, Expr]:
-            return expr.add(self.offset, r), u, lane
+            return expr.add(self.within, r), u, lane
 
-        stmts = self._each_row(
+        stmts = self.each_row(
             lambda r, u, lane: Store(acc, (r, u, lane), Load(sums, at(r, u, lane), F32))
         )
         stmts += self._loops([Axis(self.k, terms)], {}, left, [])
-        return stmts + self._each_row(
+        return stmts + self.each_row(
             lambda r, u, lane: Store(sums, at(r, u, lane), Load(acc, (r, u, lane), F32))
         )
 
@@ -419,19 +360,7 @@ class _PlacedPiece(Placed):
     def _product(
         self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
-        nest, acc = self.nest, self.acc
-
-        def one_row(r: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            scalar = nest.let(left(r), stmts, "a")
-
-            def one(u: Expr, lane: Expr) -> Stmt:
-                old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), Fma(scalar, right(u, lane), old, F32))
-
-            return stmts + self._each_chunk(one)
-
-        return nest.unrolled(self.shape.rows, one_row, "r")
+        return self.outer_product(left, right)
 
 
 def _piece(blocks: Blocks) -> int:

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 
-from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Dot, Expr, Load
 from aot.ir.schedule import DOT_GROUP
@@ -20,9 +19,10 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
 from aot.kernels.match.work import Build, Work
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
-from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows
+from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows, name_constants
+from aot.kernels.rules.products.product import Place, Product, offset, where_below, where_whole
 from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.tile_ends import sum_with_bias
 
@@ -63,9 +63,9 @@ def schedule_byte_planes(work: Work) -> Build | None:
     if not isinstance(columns, int) or any(a.var in in_weight for a in roles.outer):
         return None
     if expr.coefficient(output.address, rows.var) == 1 and columns <= MOST_COLUMNS:
-        return _AlongPlaces(nest, output, roles, panel, axes).build
+        return _AlongPlaces(Product.of(nest, work.product, panel), axes).build
     if expr.coefficient(output.address, roles.columns.var) == 1 and columns % nest.lanes == 0:
-        return _AlongColumns(nest, output, roles, panel, axes).build
+        return _AlongColumns(Product.of(nest, work.product, panel), axes).build
     return None
 
 
@@ -130,25 +130,16 @@ class _Words(_Planes):
         return g, expr.add(expr.mul(r, expr.index(DOT_GROUP)), t)
 
 
-@dataclass
 class _Loops(ABC):
     """The loops over places of the image, which are staged in scratch; subclasses multiply them."""
 
-    nest: Nest
-    output: Output
-    roles: ContractionAxes
-    panel: int
-    axes: DotAxes
-    planes: type[_Planes] = _Planes
-
-    def __post_init__(self) -> None:
-        self.scratch = ReusedScratch(self.nest)
-        self.staged = self.planes(self.nest, self.roles, self.axes, PLACES)
+    def __init__(self, product: Product, axes: DotAxes, planes: type[_Planes] = _Planes) -> None:
+        self.product, self.axes = product, axes
+        self.nest, self.output, self.roles, _, _ = product
+        self.staged = planes(self.nest, self.roles, axes, PLACES)
 
     def build(self) -> tuple[Stmt, ...]:
-        nest, rows = self.nest, self.roles.rows
-        assert rows is not None
-        extent = rows.extent
+        nest, extent = self.nest, self.roles.row_count
         assert isinstance(extent, int)
         several = LEAST_PLACES // PLACES
         blocks = -(-extent // PLACES)
@@ -156,19 +147,17 @@ class _Loops(ABC):
         groups = Axis(nest.builder.var("mt"), -(-blocks // several))
 
         def body(values: Values) -> list[Stmt]:
-            first = expr.mul(values[groups.var], expr.index(several * PLACES))
+            first = offset(values[groups.var], several * PLACES)
 
             def block(n: Expr) -> list[Stmt]:
-                at = expr.add(first, expr.mul(n, expr.index(PLACES)))
+                at = expr.add(first, offset(n, PLACES))
                 whole = self.staged.fill(values, at) + self.results(values, at)
                 if extent % (several * PLACES) == 0:
                     return whole
                 last: list[Stmt] = []
                 if extent % PLACES:
-                    is_there = expr.binary("lt", at, expr.index(extent))
-                    last = [If(is_there, tuple(self.rest(values, at, extent % PLACES)))]
-                end = expr.add(at, expr.index(PLACES))
-                return [If(expr.binary("le", end, expr.index(extent)), tuple(whole), tuple(last))]
+                    last = where_below(at, extent, self.rest(values, at, extent % PLACES))
+                return where_whole(expr.add(at, expr.index(PLACES)), extent, whole, last)
 
             return nest.serial(several, block, "b")
 
@@ -186,9 +175,9 @@ class _Loops(ABC):
 class _AlongColumns(_Loops):
     """Loops for results whose columns lie side by side: tiles of dot products."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        width, columns = min(self.nest.lanes, self.panel), self.roles.columns.extent
+    def __init__(self, product: Product, axes: DotAxes) -> None:
+        super().__init__(product, axes)
+        width, columns = min(self.nest.lanes, product.panel), self.roles.columns.extent
         assert isinstance(columns, int)
         self.chunks = next(n for n in (4, 2, 1) if columns % (n * width) == 0)
         self.shape = Shape(SUMS // self.chunks, self.chunks, width, True, True)
@@ -204,18 +193,18 @@ class _AlongColumns(_Loops):
 
     def _tiles(self, values: Values, first: Expr, shape: Shape, rows: int) -> list[Stmt]:
         """Statements for the tiles of `rows` rows."""
-        nest, height = self.nest, expr.index(shape.rows)
-        columns = self.roles.columns.extent
+        nest, columns = self.nest, self.roles.columns.extent
         assert isinstance(columns, int)
 
         def tile(row: Expr, start: Expr) -> list[Stmt]:
-            made = Tile(nest, self.output, self.roles, self.panel, shape, self.scratch)
-            at = expr.add(first, row)
-            return DotTile(made, self.staged, row, values, at, start).build()
+            at = Place(values, expr.add(first, row), start)
+            return DotTile(Tile(self.product, shape), self.staged, row, at).build()
 
         def several(n: Expr) -> list[Stmt]:
-            start = expr.mul(n, expr.index(shape.chunks))
-            return nest.serial(rows // shape.rows, lambda t: tile(expr.mul(t, height), start), "t")
+            start = offset(n, shape.chunks)
+            return nest.serial(
+                rows // shape.rows, lambda t: tile(offset(t, shape.rows), start), "t"
+            )
 
         return nest.serial(columns // shape.columns, several, "nt")
 
@@ -223,14 +212,13 @@ class _AlongColumns(_Loops):
 class _AlongPlaces(_Loops):
     """Loops for results that lie in planes: lanes go along their places."""
 
-    def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, panel: int, axes: DotAxes
-    ) -> None:
-        super().__init__(nest, output, roles, panel, axes, _Words)
-        bias = sum_with_bias(output, roles.reduce)
+    def __init__(self, product: Product, axes: DotAxes) -> None:
+        super().__init__(product, axes, _Words)
+        builder, roles = self.nest.builder, self.roles
+        bias = sum_with_bias(self.output, roles.reduce)
         is_own = bias is not None and expr.free_vars(bias[1]) == {roles.columns.var}
         self.bias = bias if is_own else None
-        self.sums: Scratch = nest.builder.scratch("sums", DType.I32, (PLACES,), Space.WORKGROUP)
+        self.sums: Scratch = builder.scratch("sums", DType.I32, (PLACES,), Space.WORKGROUP)
 
     def results(self, values: Values, first: Expr) -> list[Stmt]:
         return self._columns(values, first, None)
@@ -245,12 +233,7 @@ class _AlongPlaces(_Loops):
     def _columns(self, values: Values, first: Expr, stored: Expr | None) -> list[Stmt]:
         """All columns of the places from `first` on; only places from `stored` on are stored."""
         stmts: list[Stmt] = []
-        named: dict[Expr, Expr] = {}
-        inside = set(expr.nodes(self.roles.reduce))
-        for value in self.output.values:
-            for load in expr.loads(value):
-                if load not in inside and not expr.free_vars(load) and load not in named:
-                    named[load] = self.nest.let(load, stmts, "c")
+        named = name_constants(self.nest, self.output, self.roles.reduce, stmts)
         column = partial(self._column, values, first, named, stored)
         return stmts + self.nest.serial(self.roles.columns.extent, column, "c")
 

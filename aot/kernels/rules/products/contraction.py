@@ -19,12 +19,12 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Stmt
+from aot.kernels.ir.nodes import For, LoopKind, Scratch, Stmt
 from aot.kernels.match.products import ContractionAxes, find_axes
 from aot.kernels.match.work import Build, Loops, Work
 from aot.kernels.nest.borders import without_guard
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.nest.tiles import Shape, over_rows
 from aot.kernels.nest.two_ways import up_to
 from aot.kernels.rules.products.ahead import Ahead, AskingTile
 from aot.kernels.rules.products.blocked_dots import DotBlockTiles, QuantisedRows
@@ -40,19 +40,27 @@ from aot.kernels.rules.products.dots_gpu import sum_words
 from aot.kernels.rules.products.dots_in_parts import (
     HELD,
     DotTileInParts,
-    PartsTile,
     parts_of,
     rows_in_parts,
 )
 from aot.kernels.rules.products.dots_in_place import RowsInPlace, TileInPlace, are_in_place
 from aot.kernels.rules.products.dots_matrix import MatrixTile, StagedPairs, even, has_matrices
 from aot.kernels.rules.products.packed_rows import Packed, PackedTiles
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    numbered,
+    offset,
+    where_below,
+    where_whole,
+)
 from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.products_gpu import GpuTile
 from aot.kernels.rules.products.products_staged import StagedTiles, rows_as_one
 from aot.kernels.rules.products.row_vectors import are_neighbours, slide_of
 from aot.kernels.rules.products.stored_weights import StoredWeights
 from aot.kernels.rules.products.sum_pieces import Pieces, TilesInPieces
+from aot.ops.blocked import PANEL
 
 # the rows up to which a product has a tile of fewer, and how many that has: one of many first
 FEW_ROWS = (63, 8), (1, 1)
@@ -63,29 +71,31 @@ LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
 def schedule_blocked_dots(work: Work) -> Build | None:
     """Tiles of quantised rows by weights that are stored in blocks, both integers, on a CPU; None
     of others."""
-    weights = _blocked(work)
-    if weights is None or work.blocks is None or work.product is None:
+    found = _blocked(work)
+    if found is None or work.blocks is None:
         return None
-    output, roles = work.product
-    left = QuantisedRows.of(roles)
+    product, weights = found
+    left = QuantisedRows.of(product.roles)
     if left is None or not DotBlockTiles.fits(work.nest, work.blocks):
         return None
-    return DotBlockTiles(work.nest, output, roles, work.plan, weights, left).build
+    return DotBlockTiles(product, work.plan, weights, left).build
 
 
 def schedule_blocked(work: Work) -> Build | None:
     """Tiles of a product whose weights are stored in blocks, on a CPU; None of others."""
-    weights = _blocked(work)
-    if weights is None or work.product is None:
-        return None
-    return BlockedTiles(work.nest, *work.product, work.plan, weights).build
+    found = _blocked(work)
+    return None if found is None else BlockedTiles(found[0], work.plan, found[1]).build
 
 
-def _blocked(work: Work) -> StoredWeights | None:
-    """The weights of a CPU's product, where they are stored in blocks."""
+def _blocked(work: Work) -> tuple[Product, StoredWeights] | None:
+    """A CPU's product and its weights, where they are stored in blocks."""
     if work.is_long or work.blocks is None or work.product is None or work.nest.is_gpu:
         return None
-    return StoredWeights.of(work.product[1].right, work.blocks)
+    output, roles = work.product
+    weights = StoredWeights.of(roles.right, work.blocks)
+    if weights is None:
+        return None
+    return Product.of(work.nest, (output, replace(roles, in_panels=True)), PANEL), weights
 
 
 def schedule_staged(work: Work) -> Build | None:
@@ -97,7 +107,7 @@ def schedule_staged(work: Work) -> Build | None:
     roles = find_axes(output)
     if roles is None:
         return None
-    tiles = StagedTiles.of(work.nest, output, roles, work.plan, work.panel)
+    tiles = StagedTiles.of(Product.of(work.nest, (output, roles), work.panel), work.plan)
     return None if tiles is None else partial(_or_few_rows, work, found, tiles.build)
 
 
@@ -106,7 +116,8 @@ def schedule_tiles(work: Work) -> Build | None:
     found = None if work.is_long else _summed(work)
     if found is None:
         return None
-    tiles = ContractionTiles(work.nest, *found, work.plan, work.panel, work.max_weight)
+    product = Product.of(work.nest, found, work.panel)
+    tiles = ContractionTiles(product, work.plan, work.max_weight)
     return partial(_or_few_rows, work, found, tiles.build)
 
 
@@ -121,10 +132,10 @@ def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build
     """The loops of `tiles`; for a symbolic number of rows also a tile of few rows, chosen at run
     time. Not for windows, since an image is seldom a single point.
     """
-    nest, (output, roles), usual = work.nest, found, tiles()
+    nest, (_, roles), usual = work.nest, found, tiles()
     if work.has_windows or roles.rows is None:
         return usual
-    scratch = ReusedScratch(nest)
+    product = Product.of(nest, found, work.panel)
     for most, height in FEW_ROWS:
         least = work.panel if work.blocks is not None else 1
         tile = _tile_of_few(nest, roles, work.plan, (height, most), least)
@@ -132,7 +143,7 @@ def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build
             continue
         rows, columns, shares = tile
         made = replace(work.plan, rows=rows, columns=columns, shares=shares, staged=0)
-        few = ContractionTiles(nest, output, roles, made, work.panel, work.max_weight, scratch)
+        few = ContractionTiles(product, made, work.max_weight)
         usual = up_to(nest.builder, roles.rows.extent, most, few.build(), usual)
     return usual
 
@@ -145,7 +156,7 @@ def _tile_of_few(
     the row count is known.
     """
     height, most = few
-    rows, axes = roles.rows, [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    rows, axes = roles.rows, roles.summed
     if not nest.is_gpu or rows is None or isinstance(rows.extent, int) or len(axes) != 1:
         return None
     low, _ = dims.bounds(rows.extent, dims.NO_BOUNDS)
@@ -167,9 +178,10 @@ def _tile_of_few(
     return made
 
 
-def may_repeat_rows(output: Output, roles: ContractionAxes) -> bool:
+def may_repeat_rows(product: Product) -> bool:
     """Whether rows may be computed and stored twice, so that all tiles have all their rows: to the
     same values, since results take the place of nothing that tiles read."""
+    output, roles = product.output, product.roles
     of_sums = set(expr.nodes(roles.reduce))
     found = {e for value in output.values for e in expr.nodes(value)} - of_sums
     loads = [e for e in found if isinstance(e, Load)]
@@ -183,21 +195,9 @@ class ContractionTiles:
     is left of the rows is done by lower ones, and of the columns by narrower ones.
     """
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        plan: StageSchedule,
-        panel: int,
-        max_weight: int,
-        scratch: ReusedScratch | None = None,
-    ) -> None:
-        self.nest = nest
-        self.output = output
-        self.roles = roles
-        self.panel = panel
-        self.scratch = scratch or ReusedScratch(nest)
+    def __init__(self, product: Product, plan: StageSchedule, max_weight: int) -> None:
+        nest, _, roles, panel, _ = self.product = product
+        self.nest, self.roles = nest, roles
         extent = None if roles.rows is None else roles.rows.extent
         self.rows = 1 if extent is None else plan.rows
         if isinstance(extent, int) and not nest.is_gpu:
@@ -232,15 +232,12 @@ class ContractionTiles:
         roles, nest = self.roles, self.nest
         if (pieces := self._pieces()) is not None:
             shape = Shape(self.rows, self.chunks, self.width, True, True)
-            return TilesInPieces(
-                nest, self.output, roles, self.panel, pieces, shape, self.scratch
-            ).build()
+            return TilesInPieces(self.product, pieces, shape).build()
         packed = Packed.of(nest, roles) if self.staged is None else None
         if packed is None:
             return self._usual()
-        given = nest, self.output, roles, self.panel, packed
-        may_repeat = may_repeat_rows(self.output, roles)
-        stmts = PackedTiles(*given, may_repeat=may_repeat).build()
+        may_repeat = may_repeat_rows(self.product)
+        stmts = PackedTiles(self.product, packed, may_repeat=may_repeat).build()
         if packed.misfits == 0:
             return stmts
         return up_to(nest.builder, packed.misfits, 0, stmts, self._usual())
@@ -249,13 +246,10 @@ class ContractionTiles:
         """Tiles that multiply by rows where they are."""
         roles, nest = self.roles, self.nest
         axes = list(roles.outer)
-        row_tile = Axis(nest.builder.var("mt"), 1)
+        row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(roles.row_count, self.rows))
         if roles.rows is not None:
-            row_tile = Axis(row_tile.var, dims.ceil_divide(roles.rows.extent, self.rows))
             axes.append(row_tile)
-        work = dims.multiply(
-            dims.product([n for _, n in roles.reduce.axes]), self.rows * self.columns // 16 + 1
-        )
+        work = dims.multiply(roles.terms, self.rows * self.columns // 16 + 1)
 
         tiles = dims.ceil_divide(roles.columns.extent, self.columns * self.together)
         in_weight = expr.free_vars(roles.weight)
@@ -267,16 +261,13 @@ class ContractionTiles:
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if roles.rows is not None:
-                first = expr.mul(values[row_tile.var], expr.index(self.rows))
+                first = offset(values[row_tile.var], self.rows)
             if near == tiles:
-                return self._some_columns(values, first, along)
+                return self._some_columns(Place(values, first, along))
             stmts: list[Stmt] = []
-            number = expr.add(expr.mul(block, expr.index(near)), along)
-            number = nest.let(number, stmts, "nt")
-            found = self._some_columns(values, first, number)
-            if dims.modulo(tiles, near) != 0:
-                found = [If(expr.binary("lt", number, expr.index(tiles)), tuple(found))]
-            return stmts + found
+            number = nest.let(offset(block, near, along), stmts, "nt")
+            found = self._some_columns(Place(values, first, number))
+            return stmts + where_below(number, tiles, found, near)
 
         # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
         # fastest, and neighbours there share the rows
@@ -311,12 +302,11 @@ class ContractionTiles:
         """
         # beside the next ones, where tiles ask for these
         cache = self.nest.target.l2_bytes // (4 if self._asks else 2)
-        sums = dims.product([n for _, n in self.roles.reduce.axes])
         if self.nest.is_gpu or passes == 1:
             return tiles
         each = self.columns * self.together * self.roles.weight.dtype.bytes
         # a sum over nothing has no weights, and nothing at all no tiles
-        taken = dims.maximum(1, dims.multiply(sums, each))
+        taken = dims.maximum(1, dims.multiply(self.roles.terms, each))
         fitting = dims.maximum(1, dims.floor_divide(cache, taken))
         if not isinstance(tiles, int) or not isinstance(fitting, int):
             return dims.maximum(1, dims.minimum(tiles, fitting))
@@ -337,9 +327,7 @@ class ContractionTiles:
             return
         if staged is not None and not (isinstance(passes, int) and isinstance(near, int)):
             return
-        terms = dims.product([n for _, n in roles.reduce.axes])
-        if staged is not None:
-            terms = staged.axes.size
+        terms = roles.terms if staged is None else staged.axes.size
         distance = dims.product([near, self.together * self.columns, terms])
         size = roles.weight.dtype.bytes
         if not isinstance(distance, int) or distance * size >= LEAST_AHEAD:
@@ -357,11 +345,18 @@ class ContractionTiles:
         is_plain = not isinstance(staged, StagedPairs)
         return is_plain and not staged.has_row_vectors(self.rows, self.columns)
 
-    def _some_columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """The columns of what one workgroup does."""
+    def _some_columns(self, at: Place) -> list[Stmt]:
+        """The columns of what one workgroup does: where rows are staged in scratch, of `together`
+        tiles. Places count tiles of columns."""
         if self.staged is None:
-            return self._columns(values, first, number)
-        return self._several_columns(self.staged, values, first, number)
+            return self._columns(at)
+        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
+        begin = offset(at.start, self.together)
+        return self.staged.fill(at.values, at.first) + numbered(
+            *(self.nest, begin, self.together, tiles),
+            lambda number: self._columns(at._replace(start=number)),
+            "nt",
+        )
 
     @property
     def together(self) -> int:
@@ -375,36 +370,16 @@ class ContractionTiles:
             return together
         return -(-tiles // -(-tiles // together))  # as many in each workgroup
 
-    def _several_columns(
-        self, staged: StagedRows, values: Values, first: Expr, number: Expr
-    ) -> list[Stmt]:
-        """The columns of `together` tiles, for which rows are staged in scratch once."""
-        together = expr.index(self.together)
-        tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
-        begin = expr.mul(number, together)
-
-        def tile(n: Expr) -> list[Stmt]:
-            return self._columns(values, first, expr.add(begin, n))
-
-        if dims.modulo(tiles, self.together) == 0:
-            return staged.fill(values, first) + self.nest.serial(self.together, tile, "nt")
-
-        def existing(n: Expr) -> list[Stmt]:
-            is_there = expr.binary("lt", expr.add(begin, n), expr.index(tiles))
-            return [If(is_there, tuple(tile(n)))]
-
-        return staged.fill(values, first) + self.nest.serial(self.together, existing, "nt")
-
-    def _columns(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """Statements for all columns of tile `number`."""
+    def _columns(self, at: Place) -> list[Stmt]:
+        """All columns of a tile, by its number."""
         extent = self.roles.columns.extent
-        start = expr.mul(number, expr.index(self.chunks))
+        start = offset(at.start, self.chunks)
+        place = at._replace(start=start)
         is_divided = dims.modulo(extent, self.columns) == 0
         if is_divided or isinstance(extent, int) or self.nest.is_gpu or self.chunks == 1:
-            return self._rows(values, first, start, self.chunks, has_all=is_divided)
-        end = expr.mul(expr.add(number, expr.index(1)), expr.index(self.columns))
-        is_there = expr.binary("le", end, expr.index(extent))
-        whole = self._rows(values, first, start, self.chunks, has_all=True)
+            return self._rows(place, self.chunks, has_all=is_divided)
+        end = offset(expr.add(at.start, expr.index(1)), self.columns)
+        whole = self._rows(place, self.chunks, has_all=True)
         left = dims.ceil_divide(dims.modulo(extent, self.columns), self.width)
         has_all = dims.modulo(extent, self.width) == 0
         rest: list[Stmt] = []
@@ -414,50 +389,51 @@ class ContractionTiles:
             begin = expr.add(start, expr.index(done))
 
             def tiles(n: Expr, chunks: int = chunks, begin: Expr = begin) -> list[Stmt]:
-                at = expr.add(begin, expr.mul(n, expr.index(chunks)))
-                return self._rows(values, first, at, chunks, has_all=has_all)
+                at = place._replace(start=expr.add(begin, offset(n, chunks)))
+                return self._rows(at, chunks, has_all=has_all)
 
             rest += self.nest.serial(count, tiles, "nr")
             done = dims.add(done, dims.multiply(count, chunks))
-        return [If(is_there, tuple(whole), tuple(rest))]
+        return where_whole(end, extent, whole, rest)
 
-    def _rows(
-        self, values: Values, first: Expr, start: Expr, chunks: int, *, has_all: bool
-    ) -> list[Stmt]:
-        """Tiles of all rows from `first` on that one tile of the plan's height has."""
+    def _tile(self, shape: Shape, at: Place, staged_first: Expr) -> list[Stmt]:
+        """A tile at a place, whose rows are staged from `staged_first` on, if they are."""
+        if self.nest.is_gpu:
+            return GpuTile(self.product, shape, self.shares).build(at)
+        tile = Tile(self.product, shape)
+        if self.staged is None:
+            return (
+                tile.build(at) if self.ahead is None else AskingTile(tile, at, self.ahead).build()
+            )
+        row = _behind(at.first, staged_first)
+        if isinstance(self.staged, StagedPairs):
+            return MatrixTile(tile, self.staged, row, at).build()
+        placed = TileInPlace if isinstance(self.staged, RowsInPlace) else DotTile
+        return placed(tile, self.staged, row, at, self.ahead).build()
 
+    def _rows(self, at: Place, chunks: int, *, has_all: bool) -> list[Stmt]:
+        """Tiles of all rows from a place on that one tile of the plan's height has."""
         before: list[Stmt] = []
         words: Scratch | None = None
 
         def build(shape: Shape, first: Expr) -> list[Stmt]:
             nonlocal words
-            given = (self.nest, self.output, self.roles, self.panel, shape, self.scratch)
-            if self.staged is not None and self.parts > 1:
-                row = expr.index(0) if first is base else expr.sub(first, base)
-                parted = PartsTile(self.parts, *given)
-                made = DotTileInParts(parted, self.staged, row, values, first, start, words)
-                if words is None and made.steps <= HELD:
-                    before.extend(made.hold_words())
-                    words = made.words
-                return made.build()
-            tile = GpuTile(*given, self.shares) if self.nest.is_gpu else Tile(*given)
-            if self.staged is None:
-                if self.ahead is not None:
-                    return AskingTile(tile, values, first, start, self.ahead).build()
-                return tile.build(values, first, start)
-            row = expr.index(0) if first is base else expr.sub(first, base)
-            if isinstance(self.staged, StagedPairs):
-                return MatrixTile(tile, self.staged, row, values, first, start).build()
-            placed = TileInPlace if isinstance(self.staged, RowsInPlace) else DotTile
-            return placed(tile, self.staged, row, values, first, start, self.ahead).build()
+            place = at._replace(first=first)
+            if self.staged is None or self.parts == 1:
+                return self._tile(shape, place, at.first)
+            tile = Tile(self.product, shape, self.parts * shape.width)
+            made = DotTileInParts(tile, self.staged, _behind(first, at.first), place, words)
+            if words is None and made.steps <= HELD:
+                before.extend(made.hold_words())
+                words = made.words
+            return made.build()
 
-        base = first
-        extent: Dim = 1 if self.roles.rows is None else self.roles.rows.extent
+        first, extent = at.first, self.roles.row_count
         shape = Shape(self.rows, chunks, self.width, True, has_all)
         height = tail_rows(self.rows, shape.columns, self.nest.lanes)
         is_split = self.parts > 1 or (self._has_rows_together and self.staged is None)
         is_known = isinstance(extent, int) and extent >= self.rows and not self.nest.is_gpu
-        if is_split and self.parts == 1 and is_known and may_repeat_rows(self.output, self.roles):
+        if is_split and self.parts == 1 and is_known and may_repeat_rows(self.product):
             if dims.modulo(extent, self.rows) == 0:
                 return before + build(shape, first)
             last = expr.index(dims.add(extent, -self.rows))
@@ -479,3 +455,8 @@ class ContractionTiles:
             return True
         is_whole = self.rows % nest.lanes == 0
         return is_whole and are_neighbours(nest, free, roles.rows.var, dtype)
+
+
+def _behind(first: Expr, base: Expr) -> Expr:
+    """How many rows lie between `base` and `first`."""
+    return expr.index(0) if first is base else expr.sub(first, base)

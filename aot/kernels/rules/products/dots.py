@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.contraction import has_narrow_products
 from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Unpack, Var
+from aot.ir.expr import Binary, Bitcast, Cast, Const, Dot, Expr, Load, Reduce, Unpack, Var
 from aot.ir.schedule import DOT_GROUP, word_terms
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits
 from aot.kernels.nest.borders import masked
-from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.ahead import ASKING, Ahead
+from aot.kernels.rules.products.product import Place
 from aot.kernels.rules.products.products import Placed, Tile
 from aot.kernels.rules.products.row_vectors import by_lanes, holds_row_vectors
 from aot.kernels.rules.products.sum_order import by_weight_step
@@ -369,19 +368,10 @@ class DotTile(Placed):
     """
 
     def __init__(
-        self,
-        tile: Tile,
-        staged: StagedRows,
-        row: Expr,
-        values: Values,
-        first: Expr,
-        start: Expr,
-        ahead: Ahead | None = None,
+        self, tile: Tile, staged: StagedRows, row: Expr, place: Place, ahead: Ahead | None = None
     ) -> None:
-        super().__init__(tile, values, first, start)
-        self.staged = staged
-        self.row = row
-        self.ahead = ahead
+        super().__init__(tile, place)
+        self.staged, self.row, self.ahead = staged, row, ahead
         # what all elements read, by what it was named before the epilogue
         self.named: dict[Expr, Expr] = {}
 
@@ -395,11 +385,7 @@ class DotTile(Placed):
     def _named(self) -> list[Stmt]:
         """Statements that load what all elements read once, ahead of the loops."""
         stmts: list[Stmt] = []
-        inside = set(expr.nodes(self.roles.reduce))
-        for value in self.output.values:
-            for load in expr.loads(value):
-                if load not in inside and not expr.free_vars(load) and load not in self.named:
-                    self.named[load] = self.nest.let(load, stmts, "c")
+        self.named = name_constants(self.nest, self.output, self.roles.reduce, stmts)
         return stmts
 
     def _done(self, total: Expr) -> dict[Expr, Expr]:
@@ -463,32 +449,23 @@ class DotTile(Placed):
     def _by_parts(self, g: Expr, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
         """The products of each byte of group `g`: a column's is widened once for all rows."""
         nest, acc, staged = self.nest, self.acc, self.staged
-        first = expr.mul(g, expr.index(DOT_GROUP))
+        first, weight = expr.mul(g, expr.index(DOT_GROUP)), self.roles.weight.dtype
         stmts: list[Stmt] = []
 
-        def row(r: Expr, part: int, held: Scratch) -> list[Stmt]:
-            into: list[Stmt] = []
-            at = self._staged_row(r), expr.add(first, expr.index(part))
-            byte = Load(staged.scratch, at, staged.axes.staged)
-            left = nest.let(expr.cast(byte, acc.dtype), into, "a")
+        def products(part: int, held: Scratch) -> list[Stmt]:
+            def store(u: Expr, lane: Expr) -> Stmt:
+                return Store(held, (u, lane), _widened(word(u, lane), part, weight))
 
-            def one(u: Expr, lane: Expr) -> Stmt:
-                product = expr.mul(left, Load(held, (u, lane), held.dtype))
-                total = expr.add(Load(acc, (r, u, lane), acc.dtype), product)
-                return Store(acc, (r, u, lane), total)
+            def left(r: Expr) -> Expr:
+                at = self._staged_row(r), expr.add(first, expr.index(part))
+                return expr.cast(Load(staged.scratch, at, staged.axes.staged), acc.dtype)
 
-            return into + self._each_chunk(one)
+            return self.each_chunk(store) + self.outer_product(
+                left, lambda u, lane: Load(held, (u, lane), held.dtype)
+            )
 
         for part in range(DOT_GROUP):
-            held = nest.builder.scratch("parts", acc.dtype, acc.shape[1:])
-            widened = partial(_widened, part=part, dtype=self.roles.weight.dtype)
-
-            def store(u: Expr, lane: Expr, held: Scratch = held, widened: Any = widened) -> Stmt:
-                return Store(held, (u, lane), widened(word(u, lane)))
-
-            stmts += self._each_chunk(store)
-            each = partial(row, part=part, held=held)
-            stmts += nest.unrolled(self.shape.rows, each, "r")
+            stmts += products(part, nest.builder.scratch("parts", acc.dtype, acc.shape[1:]))
         return stmts
 
     def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
@@ -527,26 +504,16 @@ class DotTile(Placed):
             is_there = expr.binary("lt", self._column(u, lane), extent)
             return Store(held, (u, lane), masked(self._word(group, u, lane), is_there))
 
-        return self._each_chunk(store), lambda u, lane: Load(held, (u, lane), dtype)
+        return self.each_chunk(store), lambda u, lane: Load(held, (u, lane), dtype)
 
     def _step(
         self, of_row: Callable[[Expr], Expr], word: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
         """The products of the word of each row with the columns'."""
-        nest, acc = self.nest, self.acc
-        product = partial(Dot, dtype=acc.dtype, is_narrow=self.staged.axes.is_narrow)
-
-        def row(r: Expr) -> list[Stmt]:
-            into: list[Stmt] = []
-            left = nest.let(of_row(r), into, "a")
-
-            def one(u: Expr, lane: Expr) -> Stmt:
-                old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), product(left, word(u, lane), old))
-
-            return into + self._each_chunk(one)
-
-        return nest.unrolled(self.shape.rows, row, "r")
+        dtype, is_narrow = self.acc.dtype, self.staged.axes.is_narrow
+        return self.outer_product(
+            of_row, word, lambda total, a, b: Dot(a, b, total, dtype, is_narrow=is_narrow)
+        )
 
     def _scalar_step(self, g: Expr, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
         """The products of group `g` without vectors: a column's word is widened once for all rows,
@@ -590,6 +557,19 @@ class DotTile(Placed):
         ahead = expr.mul(group, expr.index(axes.step))
         (address,) = found.indices
         return Load(found.source, (expr.add(address, ahead),), WORDS[weight.dtype])
+
+
+def name_constants(
+    nest: Nest, output: Output, reduce: Reduce, into: list[Stmt]
+) -> dict[Expr, Expr]:
+    """Names the loads of an epilogue that are the same for all elements; returns the names."""
+    named: dict[Expr, Expr] = {}
+    inside = set(expr.nodes(reduce))
+    for value in output.values:
+        for load in expr.loads(value):
+            if load not in inside and not expr.free_vars(load) and load not in named:
+                named[load] = nest.let(load, into, "c")
+    return named
 
 
 def _widened(word: Expr, part: int, dtype: DType) -> Expr:

@@ -7,16 +7,18 @@ have is contraction.py's.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import reduce
 
 from aot.ir import expr
 from aot.ir.expr import Dot, Expr, Load
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.rules.products.dots_in_place import RowsInPlace
+from aot.kernels.rules.products.product import Place, divided, offset, where_whole
 from aot.kernels.rules.products.products import Tile
 
 # rows whose sums are in registers at once, and results that are finished together
@@ -48,43 +50,24 @@ def parts_of(
 
 def rows_in_parts(roles: ContractionAxes, axes: DotAxes, rows: int) -> int:
     """The number of rows of a tile whose lanes share columns, where other tiles have `rows`."""
-    extent = 1 if roles.rows is None else roles.rows.extent
+    extent = roles.row_count
     if not isinstance(extent, int):
         return rows
     # the shorter the sums are, the more a core has to do of other tiles while one is finished
     return min(ROWS if axes.size > SHORT else ROWS // 2, extent)
 
 
-class PartsTile(Tile):
-    """A tile whose columns have `parts` lanes each."""
-
-    def __init__(self, parts: int, *given: Any) -> None:
-        self.parts = parts
-        super().__init__(*given)
-
-    @property
-    def lanes(self) -> int:
-        return self.shape.width * self.parts
-
-
 class DotTileInParts(DotTile):
-    """A register tile, at its place, whose lanes share columns."""
+    """A register tile of such columns, at its place: its sums have `parts` lanes a column."""
 
     def __init__(
-        self,
-        tile: PartsTile,
-        staged: StagedRows,
-        row: Expr,
-        values: Values,
-        first: Expr,
-        start: Expr,
-        words: Scratch | None = None,
+        self, tile: Tile, staged: StagedRows, row: Expr, place: Place, words: Scratch | None = None
     ) -> None:
         """`words` has the weights, if they are in registers."""
-        super().__init__(tile, staged, row, values, first, start)
+        super().__init__(tile, staged, row, place)
         self.words = words
-        self.parts = tile.parts
-        self.lanes = tile.lanes
+        self.lanes = self.acc.shape[-1]
+        self.parts = self.lanes // self.shape.width
         self.sums: Scratch = self.scratch.get(
             "sums", self.acc.dtype, (self.shape.rows * self.lanes,)
         )
@@ -93,7 +76,7 @@ class DotTileInParts(DotTile):
     def _may_begin_with_bias(self) -> bool:
         return False
 
-    def _each_place(self, body: Any) -> list[Stmt]:
+    def _each_place(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
         """`body(row, lane)` for all sums in registers."""
         nest = self.nest
         return nest.unrolled(
@@ -127,13 +110,12 @@ class DotTileInParts(DotTile):
 
     def _word_of_lane(self, g: Expr, lane: Expr) -> Expr:
         """The word of weights that a lane multiplies in step `g`."""
-        column = expr.binary("floordiv", lane, expr.index(self.parts))
+        column, _ = divided(lane, self.parts)
         return self._word(self._number(g, lane), expr.index(0), column)
 
     def _number(self, g: Expr, lane: Expr) -> Expr:
         """Which of a row's words a lane multiplies in step `g`."""
-        parts = expr.index(self.parts)
-        return expr.add(expr.mul(g, parts), expr.binary("floormod", lane, parts))
+        return offset(g, self.parts, divided(lane, self.parts)[1])
 
     def _sum(self) -> list[Stmt]:
         acc, none, words = self.acc, expr.index(0), self.words
@@ -161,14 +143,10 @@ class DotTileInParts(DotTile):
 
     def _finish(self) -> list[Stmt]:
         nest, shape, sums, none = self.nest, self.shape, self.sums, expr.index(0)
-        size = expr.index(self.lanes)
-
-        def place(r: Expr, lane: Expr) -> Expr:
-            return expr.add(expr.mul(r, size), lane)
-
+        acc, lanes = self.acc, self.lanes
         stmts = self._named() + self._each_place(
             lambda r, lane: Store(
-                sums, (place(r, lane),), Load(self.acc, (r, none, lane), self.acc.dtype)
+                sums, (offset(r, lanes, lane),), Load(acc, (r, none, lane), acc.dtype)
             )
         )
         by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, sums, nest.unrolled), "r")
@@ -180,20 +158,17 @@ class DotTileInParts(DotTile):
         if shape.has_all_rows:
             return stmts + blocks
         end = expr.add(self.first, expr.index(shape.rows))
-        are_there = expr.binary("le", end, expr.index(rows.extent))
-        return [*stmts, If(are_there, tuple(blocks), tuple(by_row))]
+        return stmts + where_whole(end, rows.extent, blocks, by_row)
 
     def _block(self, n: Expr, several: int) -> list[Stmt]:
         """Statements that store the results of `several` rows, all of which exist."""
-        width = expr.index(self.shape.width)
-        first = expr.mul(n, expr.index(several))
+        first = offset(n, several)
 
         def result(lane: Expr) -> list[Stmt]:
-            row = expr.add(first, expr.binary("floordiv", lane, width))
-            here = self._at(row, is_clamped=False)
-            place = {**here, self.roles.columns.var: expr.binary("floormod", lane, width)}
-            begin = expr.mul(first, expr.index(self.lanes))
-            done = self._done(self._total(begin, lane))
+            row, column = divided(lane, self.shape.width)
+            here = self._at(expr.add(first, row), is_clamped=False)
+            done = self._done(self._total(offset(first, self.lanes), lane))
+            place = {**here, self.roles.columns.var: column}
             return self.output.stores(self.nest, place, done.get)
 
         return [self.nest.spread(TOGETHER, result)]
@@ -202,15 +177,10 @@ class DotTileInParts(DotTile):
         """The total of a column: the sum of its parts' lanes, which begin at `begin` for the first
         column.
         """
-        at = expr.add(begin, expr.mul(column, expr.index(self.parts)))
-        parts = (
-            Load(self.sums, (expr.add(at, expr.index(n)),), self.sums.dtype)
-            for n in range(self.parts)
-        )
-        total: Expr = next(parts)
-        for part in parts:
-            total = expr.add(total, part)
-        return total
+        at = expr.add(begin, offset(column, self.parts))
+        places = (expr.add(at, expr.index(n)) for n in range(self.parts))
+        parts: list[Expr] = [Load(self.sums, (place,), self.sums.dtype) for place in places]
+        return reduce(expr.add, parts)
 
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
         place = {**here, self.roles.columns.var: self._column(u, lane)}

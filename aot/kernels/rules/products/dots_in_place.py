@@ -15,6 +15,7 @@ from aot.kernels.ir.nodes import Buffer, Stmt
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.product import along, offset
 
 BYTES = (DType.U8, DType.I8)
 # bytes of a row beyond which it is nearer in scratch: what is read in a stride is in no near cache
@@ -92,10 +93,15 @@ class TileInPlace(DotTile):
     staged: RowsInPlace
 
     def _sum(self) -> list[Stmt]:
-        staged = self.staged
+        nest, staged = self.nest, self.staged
         if not staged.outer:
             return super()._sum()
-        return self._taps([], expr.index(0))
+
+        def run(values: Values, number: Expr) -> list[Stmt]:
+            taps, begin = [values[axis.var] for axis in staged.outer], offset(number, staged.run)
+            return nest.serial(staged.run, lambda g: self._word_of_run(taps, begin, g), "g")
+
+        return along(nest, staged.outer, {}, run)
 
     def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
         return self._of_taps([], g)
@@ -103,19 +109,6 @@ class TileInPlace(DotTile):
     def _of_taps(self, taps: Sequence[Expr], group: Expr) -> Callable[[Expr], Expr]:
         """A function from a row's number to its word of a group at the given taps."""
         return lambda r: self.staged.word_at(self._at(r), taps, group)
-
-    def _taps(self, taps: list[Expr], number: Expr) -> list[Stmt]:
-        """The products of all taps within the outer ones `taps`, which are number `number`."""
-        nest, staged = self.nest, self.staged
-        if len(taps) == len(staged.outer):
-            begin = expr.mul(number, expr.index(staged.run))
-            return nest.serial(staged.run, lambda g: self._word_of_run(taps, begin, g), "g")
-        axis = staged.outer[len(taps)]
-
-        def tap(k: Expr) -> list[Stmt]:
-            return self._taps([*taps, k], expr.add(expr.mul(number, expr.index(axis.extent)), k))
-
-        return nest.serial(axis.extent, tap, "k")
 
     def _word_of_run(self, taps: list[Expr], begin: Expr, g: Expr) -> list[Stmt]:
         stmts, word = self._words(expr.add(begin, g))

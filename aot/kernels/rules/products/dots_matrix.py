@@ -16,6 +16,7 @@ from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.product import Body, Place, divided, offset
 from aot.kernels.rules.products.products import Tile
 
 PAIR = 2  # rows of a matrix, and words of each of them
@@ -104,19 +105,24 @@ class StagedPairs(StagedRows):
                 PAIR, lambda i: [nest.spread(self.terms, lambda lane: [eight(k, i, lane)])], "i"
             )
 
-        def together(o: Expr) -> list[Stmt]:
-            first = expr.mul(o, expr.index(TOGETHER))
-            return nest.unrolled(TOGETHER, lambda n: both(expr.add(first, n)), "n")
+        return self._matrix_by_matrix(self.count, both)
 
-        whole = self.count // TOGETHER
-        stmts = nest.serial(whole, together, "o")
-        for n in range(whole * TOGETHER, self.count):
-            stmts += both(expr.index(n))
+    def _matrix_by_matrix(self, count: int, body: Body) -> list[Stmt]:
+        """`body(number)` for so many matrices, of which some are written out at a time."""
+        nest = self.nest
+
+        def together(o: Expr) -> list[Stmt]:
+            first = offset(o, TOGETHER)
+            return nest.unrolled(TOGETHER, lambda n: body(expr.add(first, n)), "n")
+
+        stmts = nest.serial(count // TOGETHER, together, "o")
+        for n in range(count // TOGETHER * TOGETHER, count):
+            stmts += body(expr.index(n))
         return stmts
 
     def _place(self, r: Expr, matrix: Expr, term: Expr) -> tuple[Expr, Expr, Expr]:
         """The indices of a term of a row's part of a matrix."""
-        pair, i = _divided(r, PAIR)
+        pair, i = divided(r, PAIR)
         return matrix, pair, expr.add(expr.mul(i, expr.index(self.terms)), term)
 
     def matrix(self, pair: Expr, number: Expr) -> Load:
@@ -159,14 +165,8 @@ class StagedPairs(StagedRows):
 
             return [nest.spread(width, one)] if width > 1 else one(expr.index(0))
 
-        def together(o: Expr) -> list[Stmt]:
-            first = expr.mul(o, expr.index(TOGETHER))
-            return nest.unrolled(TOGETHER, lambda n: some(expr.add(first, n), 0, self.terms), "n")
-
         whole, rest = divmod(count, self.terms)
-        stmts = nest.serial(whole // TOGETHER, together, "o")
-        for n in range(whole // TOGETHER * TOGETHER, whole):
-            stmts += some(expr.index(n), 0, self.terms)
+        stmts = self._matrix_by_matrix(whole, lambda n: some(n, 0, self.terms))
         word = self.axes.terms
         done = word if rest >= word else 0
         if done:
@@ -179,10 +179,8 @@ class StagedPairs(StagedRows):
 class MatrixTile(DotTile):
     """A register tile, at its place, of products by matrix instructions."""
 
-    def __init__(
-        self, tile: Tile, staged: StagedPairs, row: Expr, values: Values, first: Expr, start: Expr
-    ) -> None:
-        super().__init__(tile, staged, row, values, first, start)
+    def __init__(self, tile: Tile, staged: StagedPairs, row: Expr, place: Place) -> None:
+        super().__init__(tile, staged, row, place)
         self.pairs = staged
         shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
         self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
@@ -232,7 +230,7 @@ class MatrixTile(DotTile):
 
         def line(p: Expr, v: Expr) -> list[Stmt]:
             at = expr.mul(v, expr.index(COLUMNS))
-            u, lane = _divided(at, self.shape.width)
+            u, lane = divided(at, self.shape.width)
             low, high = (word(u, lane) for word in words)
             assert isinstance(low, Load) and isinstance(high, Load)
             pair = self._in_scratch(expr.add(first, p), self.pairs.rows // PAIR)
@@ -244,17 +242,13 @@ class MatrixTile(DotTile):
     def _row_of_sums(self, r: Expr) -> list[Stmt]:
         """Brings the sums of a row in order."""
         nest, acc, vectors = self.nest, self.acc, self.shape.width // COLUMNS
-        pair, i = _divided(r, PAIR)
+        pair, i = divided(r, PAIR)
 
         def four(u: Expr, v: Expr, lane: Expr) -> list[Stmt]:
-            p, j = _divided(lane, PAIR)
-            places = (p, COLUMNS), (i, PAIR), (j, 1)
-            number = expr.index(0)
-            for place, size in places:
-                number = expr.add(number, expr.mul(place, expr.index(size)))
-            line = pair, expr.add(expr.mul(u, expr.index(vectors)), v), number
-            column = expr.add(expr.mul(v, expr.index(COLUMNS)), lane)
-            return [Store(acc, (r, u, column), Load(self.sums, line, acc.dtype))]
+            p, j = divided(lane, PAIR)
+            number = expr.add(expr.add(offset(p, COLUMNS), offset(i, PAIR)), j)
+            line = pair, offset(u, vectors, v), number
+            return [Store(acc, (r, u, offset(v, COLUMNS, lane)), Load(self.sums, line, acc.dtype))]
 
         return nest.unrolled(
             self.shape.chunks,
@@ -262,9 +256,3 @@ class MatrixTile(DotTile):
                 vectors, lambda v: [nest.spread(COLUMNS, lambda lane: four(u, v, lane))], "v"
             ),
         )
-
-
-def _divided(e: Expr, size: int) -> tuple[Expr, Expr]:
-    """(quotient, remainder) of an index by `size`."""
-    by = expr.index(size)
-    return expr.binary("floordiv", e, by), expr.binary("floormod", e, by)

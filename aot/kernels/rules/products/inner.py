@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Fma, Load, Var
-from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, loaded, sum_of_products
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Axis, Output, Values, collapse
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors
-from aot.kernels.nest.tiles import ReusedScratch, Shape, over_rows
+from aot.kernels.nest.tiles import Shape, over_rows
+from aot.kernels.rules.products.product import Place, Product, offset, where_below, where_whole
 from aot.kernels.rules.products.products import Placed, Terms, Tile
 from aot.kernels.rules.products.sum_order import by_weight_step
 
@@ -37,26 +38,23 @@ def schedule_inner(work: Work) -> Build | None:
         roles = replace(roles, rows=Axis(Var("row"), 1))
     if not isinstance(columns, int) or columns > plan.columns:
         return None
-    axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
-    if not axes or not _is_contiguous(roles, by_weight_step(roles.right, axes)[-1]):
+    axes = by_weight_step(roles.right, roles.summed)
+    if not axes or not _is_contiguous(roles, axes[-1]):
         return None
     rows = roles.rows
     assert rows is not None
     count = min(plan.rows, rows.extent) if isinstance(rows.extent, int) else plan.rows
     shape = Shape(count, columns, nest.lanes, True, True)
-    scratch = ReusedScratch(nest)
+    product = Product.of(nest, (output, roles), nest.lanes)
     tiles = Axis(nest.builder.var("mt"), dims.ceil_divide(rows.extent, count))
-    terms = dims.product([n for _, n in roles.reduce.axes])
 
     def body(values: Values) -> list[Stmt]:
         def build(shape: Shape, first: Expr) -> list[Stmt]:
-            tile = Tile(nest, output, roles, nest.lanes, shape, scratch)
-            return _Placed(tile, values, first, expr.index(0)).build()
+            return _Placed(Tile(product, shape), Place(values, first, expr.index(0))).build()
 
-        first = expr.mul(values[tiles.var], expr.index(count))
-        return over_rows(nest, rows.extent, first, shape, 0, build)
+        return over_rows(nest, rows.extent, offset(values[tiles.var], count), shape, 0, build)
 
-    cost = dims.multiply(terms, -(-count * columns // nest.lanes) * 4)
+    cost = dims.multiply(roles.terms, -(-count * columns // nest.lanes) * 4)
     return lambda: nest.grid([*roles.outer, tiles], body, cost)
 
 
@@ -107,8 +105,8 @@ class _Placed(Placed):
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         return False, False
 
-    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
-        super().__init__(tile, values, first, start)
+    def __init__(self, tile: Tile, place: Place) -> None:
+        super().__init__(tile, place)
         self.pieces = None  # each lane adds up a part of the sum
 
     def _steps(self, terms: Terms) -> list[Stmt]:
@@ -168,9 +166,7 @@ class _Placed(Placed):
         """Adds the lanes of each sum up, all rows of a column side by side."""
         nest, acc, shape = self.nest, self.acc, self.shape
         partial = self.scratch.get("partial", acc.dtype, acc.shape)
-        stmts = self._each_row(
-            lambda r, u, lane: Store(partial, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
-        )
+        stmts = self.copied(partial, acc)
         wide = acc.dtype.accumulator
         zero = expr.const(0, wide)
         for number in range(shape.chunks):
@@ -208,11 +204,8 @@ class _Placed(Placed):
         whole = [self._rows(store)]
         if shape.has_all_rows:
             return whole
-        end = expr.add(self.first, expr.index(shape.rows))
-        are_there = expr.binary("le", end, expr.index(rows.extent))
         some: list[Stmt] = []
         for number in range(shape.rows - 1):
             r = expr.index(number)
-            is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
-            some.append(If(is_there, tuple(store(r))))
-        return [If(are_there, tuple(whole), tuple(some))]
+            some += where_below(expr.add(self.first, r), rows.extent, store(r))
+        return where_whole(expr.add(self.first, expr.index(shape.rows)), rows.extent, whole, some)

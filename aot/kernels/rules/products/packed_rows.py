@@ -9,17 +9,25 @@ they are without, to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import For, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    along,
+    numbered,
+    offset,
+    where_below,
+)
 from aot.kernels.rules.products.products import Placed, Tile
 from aot.kernels.rules.products.row_vectors import are_in_line, by_rows
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
@@ -68,15 +76,12 @@ class Packed:
             return None
         rows = None if roles.rows is None else roles.rows.extent
         columns = roles.columns.extent
-        axes = by_weight_step(roles.right, [Axis(v, n) for v, n in roles.reduce.axes if n != 1])
+        axes = by_weight_step(roles.right, roles.summed)
         if not isinstance(rows, int) or not isinstance(columns, int) or not axes:
             return None
         tiles, wide = -(-rows // ROWS), -(-columns // COLUMNS)
-        if (
-            columns < LEAST_COLUMNS
-            or ROWS * tiles > MOST_ROWS * rows
-            or has_far_terms(roles.left, axes)
-        ):
+        is_small = columns < LEAST_COLUMNS or ROWS * tiles > MOST_ROWS * rows
+        if is_small or has_far_terms(roles.left, axes):
             return None
         if dims.modulo(axes[-1].extent, STEPS[-1]) != 0:
             return None
@@ -85,7 +90,7 @@ class Packed:
         (load,) = expr.loads(roles.left)
         if load.guard is not None:
             return None
-        terms = dims.product([axis.extent for axis in axes])
+        terms = roles.terms
         most = MOST_BYTES // (ROWS * dtype.bytes)
         misfits = dims.floor_divide(terms, most + 1)
         if isinstance(misfits, int) and misfits:
@@ -105,38 +110,33 @@ class _PackedTile(Placed):
     def __init__(
         self,
         tile: Tile,
-        place: tuple[Values, Expr, Expr],
+        place: Place,
         terms: tuple[Axis, ...],
         scalar: Callable[[Expr, Expr], Expr],
     ) -> None:
-        super().__init__(tile, *place)
+        super().__init__(tile, place)
         self.terms, self.scalar = terms, scalar
 
     def _sum(self) -> list[Stmt]:
-        values = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
-        return self._along(self.terms, {**values, **self.values}, expr.index(0))
+        *outer, inner = self.terms
+        steps = next(n for n in STEPS if dims.modulo(inner.extent, n) == 0)
 
-    def _along(self, axes: Sequence[Axis], values: Values, number: Expr) -> list[Stmt]:
-        """Statements that add the products along `axes`; `number` terms come before these along
-        other axes.
-        """
-        axis, *others = axes
-        before = expr.mul(number, expr.index(axis.extent))
+        def products(values: Values, number: Expr) -> list[Stmt]:
+            before = offset(number, inner.extent)
 
-        def step(k: Expr) -> list[Stmt]:
-            here, term = {**values, axis.var: k}, expr.add(before, k)
-            if others:
-                return self._along(others, here, term)
-            return by_rows(
-                *(self.nest, self.shape.rows, self.acc.dtype),
-                lambda r: self.scalar(r, term),
-                lambda of_row: self._product(of_row, lambda u, lane: self._right(here, u, lane)),
-            )
+            def step(k: Expr) -> list[Stmt]:
+                here, term = {**values, inner.var: k}, expr.add(before, k)
+                return by_rows(
+                    *(self.nest, self.shape.rows, self.acc.dtype),
+                    lambda r: self.scalar(r, term),
+                    lambda of_row: self._product(
+                        of_row, lambda u, lane: self._right(here, u, lane)
+                    ),
+                )
 
-        if others:
-            return self.nest.serial(axis.extent, step, "k")
-        steps = next(n for n in STEPS if dims.modulo(axis.extent, n) == 0)
-        return self._in_order(axis.extent, steps, step)
+            return self._in_order(inner.extent, steps, step)
+
+        return along(self.nest, outer, {**self.roles.origins, **self.values}, products)
 
 
 class PackedTiles:
@@ -146,17 +146,9 @@ class PackedTiles:
         may_repeat: whether a row may be stored twice.
     """
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        panel: int,
-        packed: Packed,
-        *,
-        may_repeat: bool,
-    ) -> None:
-        self.nest, self.output, self.roles, self.packed = nest, output, roles, packed
+    def __init__(self, product: Product, packed: Packed, *, may_repeat: bool) -> None:
+        nest, roles = product.nest, product.roles
+        self.nest, self.roles, self.packed = nest, roles, packed
         assert roles.rows is not None
         self.rows = roles.rows
         self.count = dims.product([axis.extent for axis in packed.terms])
@@ -164,7 +156,7 @@ class PackedTiles:
         has_rows = self.is_repeated or dims.modulo(self.rows.extent, ROWS) == 0
         has_columns = dims.modulo(roles.columns.extent, COLUMNS) == 0
         shape = Shape(ROWS, 1, COLUMNS, has_rows, has_columns)
-        self.tile = Tile(nest, output, roles, panel, shape, ReusedScratch(nest))
+        self.tile = Tile(product, shape)
         size = dims.product([packed.together, self.count, ROWS])
         if not isinstance(size, int):
             size = MOST_BYTES // DType.F32.bytes
@@ -174,26 +166,24 @@ class PackedTiles:
         nest, packed = self.nest, self.packed
         blocks = Axis(nest.builder.var("mb"), dims.ceil_divide(packed.tiles, packed.together))
         wide = dims.ceil_divide(self.roles.columns.extent, COLUMNS)
-        along = nest.builder.var("nb")
+        across = nest.builder.var("nb")
 
         def body(values: Values) -> list[Stmt]:
-            block = expr.mul(values[blocks.var], expr.index(packed.together))
-            begin = expr.mul(along, expr.index(packed.across))
+            block = offset(values[blocks.var], packed.together)
 
-            def columns(n: Expr) -> list[Stmt]:
-                number = expr.add(begin, n)
-                stmts = self._each(block, lambda i, first: self._tile(values, i, first, number))
-                if dims.modulo(wide, packed.across) == 0:
-                    return stmts
-                return [If(expr.binary("lt", number, expr.index(wide)), tuple(stmts))]
+            def columns(number: Expr) -> list[Stmt]:
+                return self._each(
+                    block, lambda i, first: self._tile(i, Place(values, first, number))
+                )
 
             stmts = self._each(block, lambda i, first: self._pack(values, i, first))
-            return stmts + nest.serial(packed.across, columns, "nt")
+            begin = offset(across, packed.across)
+            return stmts + numbered(nest, begin, packed.across, wide, columns, "nt")
 
         work = dims.product([packed.together, packed.across, self.count])
         stmts = nest.grid([*self.roles.outer, blocks], body, work, first=1)
         count = dims.ceil_divide(wide, packed.across)
-        return (For(along, count, LoopKind.WORKGROUP, stmts, axis=0),)
+        return (For(across, count, LoopKind.WORKGROUP, stmts, axis=0),)
 
     def _each(self, block: Expr, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
         """`body(its number in the block, its first row)` for the tiles of rows of a block."""
@@ -202,14 +192,11 @@ class PackedTiles:
         def one(i: Expr) -> list[Stmt]:
             number = expr.add(block, i)
             stmts: list[Stmt] = []
-            first = expr.mul(number, expr.index(ROWS))
+            first = offset(number, ROWS)
             if self.is_repeated:
                 last = expr.index(dims.add(self.rows.extent, -ROWS))
                 first = nest.let(expr.binary("min", first, last), stmts, "first")
-            stmts += body(i, first)
-            if dims.modulo(packed.tiles, packed.together) == 0:
-                return stmts
-            return [If(expr.binary("lt", number, expr.index(packed.tiles)), tuple(stmts))]
+            return where_below(number, packed.tiles, stmts + body(i, first), packed.together)
 
         return nest.serial(packed.together, one, "mt")
 
@@ -217,56 +204,39 @@ class PackedTiles:
         """Statements that copy all terms of a tile's rows to scratch; rows past the end get the
         last row's.
         """
-        zeros = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
-        last = expr.index(dims.add(self.rows.extent, -1))
+        nest, shape = self.nest, self.tile.shape
+        *outer, inner = self.packed.terms
 
         def store(values: Values, term: Expr) -> list[Stmt]:
             def row(r: Expr) -> list[Stmt]:
-                at = expr.add(first, r)
-                if not self.tile.shape.has_all_rows:
-                    at = expr.binary("min", at, last)
-                value = expr.substitute(self.roles.left, {**values, self.rows.var: at})
+                at = shape.row_values(self.rows, first, r, is_clamped=True)
+                value = expr.substitute(self.roles.left, {**values, **at})
                 return [Store(self.scratch, (self._place(i, term, r),), value)]
 
-            return [self.nest.spread(ROWS, row)]
+            return [nest.spread(ROWS, row)]
 
-        return self._copied(self.packed.terms, {**values, **zeros}, expr.index(0), store)
+        def terms(values: Values, number: Expr) -> list[Stmt]:
+            before = offset(number, inner.extent)
 
-    def _copied(
-        self,
-        axes: Sequence[Axis],
-        values: Values,
-        number: Expr,
-        store: Callable[[Values, Expr], list[Stmt]],
-    ) -> list[Stmt]:
-        """`store(values, term)` for all terms along `axes`, of which `number` are before."""
-        nest = self.nest
-        axis, *others = axes
-        before = expr.mul(number, expr.index(axis.extent))
+            def one(k: Expr) -> list[Stmt]:
+                return store({**values, inner.var: k}, expr.add(before, k))
 
-        def one(k: Expr) -> list[Stmt]:
-            here, term = {**values, axis.var: k}, expr.add(before, k)
-            return self._copied(others, here, term, store) if others else store(here, term)
+            return nest.serial(
+                dims.floor_divide(inner.extent, LANES),
+                lambda n: nest.unrolled(LANES, lambda j: one(offset(n, LANES, j)), "j"),
+                "k",
+            )
 
-        if others:
-            return nest.serial(axis.extent, one, "k")
-        return nest.serial(
-            dims.floor_divide(axis.extent, LANES),
-            lambda n: nest.unrolled(
-                LANES, lambda j: one(expr.add(expr.mul(n, expr.index(LANES)), j)), "j"
-            ),
-            "k",
-        )
+        return along(nest, outer, {**values, **self.roles.origins}, terms)
 
     def _place(self, i: Expr, k: Expr, r: Expr) -> Expr:
         """The index of term `k` of row `r` in tile `i` of a packed block."""
-        column = expr.add(expr.mul(i, expr.index(self.count)), k)
-        return expr.add(expr.mul(column, expr.index(ROWS)), r)
+        return offset(offset(i, self.count, k), ROWS, r)
 
-    def _tile(self, values: Values, i: Expr, first: Expr, start: Expr) -> list[Stmt]:
+    def _tile(self, i: Expr, place: Place) -> list[Stmt]:
         scratch = self.scratch
 
         def scalar(r: Expr, k: Expr) -> Expr:
             return Load(scratch, (self._place(i, k, r),), scratch.dtype)
 
-        return _PackedTile(self.tile, (values, first, start), self.packed.terms, scalar).build()
+        return _PackedTile(self.tile, place, self.packed.terms, scalar).build()

@@ -10,18 +10,29 @@ lanes: then they are turned in registers, some terms at a time. CPU only. Choose
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
-from aot.kernels.ir.nodes import For, If, LoopKind, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import For, LoopKind, Prefetch, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, loaded
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    along,
+    flat,
+    numbered,
+    offset,
+    where_whole,
+)
 from aot.kernels.rules.products.products import Placed, Terms, Tile
 from aot.kernels.rules.products.sum_order import by_weight_step
 from aot.target.model import CACHE_LINE
@@ -41,14 +52,13 @@ def schedule_planes(work: Work) -> Build | None:
     where its rows are no neighbours, once the ops around it are inlined."""
     if work.product is None:
         return None
-    nest, plan, panel = work.nest, work.plan, work.nest.target.panel
     output, roles = work.product
     swapped = _swapped(output, roles)
     if swapped is None:
         return None
-    if expr.coefficient(swapped.weight.indices[0], swapped.columns.var) == 1:
-        return _Tiles(nest, output, swapped, plan, panel).build
-    return _TurnedTiles(nest, output, swapped, plan, panel).build
+    product = Product.of(work.nest, (output, swapped), work.nest.target.panel)
+    are_neighbours = expr.coefficient(swapped.weight.indices[0], swapped.columns.var) == 1
+    return (_StagedTiles if are_neighbours else _TurnedTiles)(product, work.plan).build
 
 
 def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
@@ -83,101 +93,99 @@ def _apart(roles: ContractionAxes) -> Load | None:
     return load
 
 
-class _Tiles:
+class _Tiles(ABC):
     """The tiles of a contraction whose lanes go along rows, and the loops around them."""
 
-    def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
-    ) -> None:
+    def __init__(self, product: Product, plan: StageSchedule) -> None:
+        nest, _, roles, _, _ = self.product = product
         assert roles.rows is not None
-        self.nest = nest
-        self.output = output
-        self.roles = roles
-        self.panel = panel
-        self.scratch = ReusedScratch(nest)
+        self.nest, self.roles = nest, roles
         self.extent = roles.rows.extent
         self.rows = min(plan.rows, self.extent) if isinstance(self.extent, int) else plan.rows
         self.chunks = max(1, plan.columns // nest.lanes)
         self.tiles = dims.ceil_divide(self.extent, self.rows)
         several = -(-SERVED // self.rows)
         self.together = min(several, self.tiles) if isinstance(self.tiles, int) else several
-        self.staged = _Staged.of(nest, roles, self.chunks) if self.together > 1 else None
-        terms = dims.product([n for _, n in roles.reduce.axes])
-        is_followed = isinstance(terms, int) and terms <= FOLLOWED
-        count = dims.estimate(dims.multiply(terms, roles.columns.extent), IMAGE)
-        size = None if count is None else count * roles.weight.dtype.bytes
-        l2_bytes = nest.target.l2_bytes
-        self.is_far = not is_followed and l2_bytes > 0 and (size is None or size > l2_bytes)
 
     def build(self) -> tuple[Stmt, ...]:
         roles, nest = self.roles, self.nest
         size = self.chunks * nest.lanes
         columns = Axis(nest.builder.var("nt"), dims.ceil_divide(roles.columns.extent, size))
         group = nest.builder.var("mg")
-        terms = dims.product([n for _, n in roles.reduce.axes])
-        work = dims.multiply(terms, self.together * (self.rows * size // 16 + 1))
+        work = dims.multiply(roles.terms, self.together * (self.rows * size // 16 + 1))
 
         def body(values: Values) -> list[Stmt]:
-            start = expr.mul(values[columns.var], expr.index(self.chunks))
-            return self._columns(values, start, expr.mul(group, expr.index(self.together)))
+            start = offset(values[columns.var], self.chunks)
+            return self._columns(Place(values, expr.index(0), start), offset(group, self.together))
 
         inside = nest.grid([*roles.outer, columns], body, work, first=0)
         groups = dims.ceil_divide(self.tiles, self.together)
         return (For(group, groups, LoopKind.WORKGROUP, inside, axis=1),)
 
-    def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
-        """The columns from `start` on, counted in vectors, in the rows of the tiles from `tile` on
-        that one workgroup has."""
-        staged, full = self.staged, self._tile(has_all=True)
-        if staged is None:
+    @abstractmethod
+    def _columns(self, place: Place, tile: Expr) -> list[Stmt]:
+        """The columns at a place, in the rows of the tiles from `tile` on that one workgroup
+        has."""
 
-            def placed_tile(has_all: bool, first: Expr) -> Placed:
-                kind = _AskingTile if self.is_far else Placed
-                return kind(self._tile(has_all), values, first, start)
-
-            def plain(first: Expr) -> list[Stmt]:
-                return self._either(start, lambda has_all: placed_tile(has_all, first).build())
-
-            return self._rows(tile, plain)
-
-        def placed(has_all: bool, first: Expr) -> _StagedTile:
-            return _StagedTile(full, staged, has_all, values, first, start)
+    def _plain(self, place: Place, tile: Expr, make: Callable[[Tile, Place], Placed]) -> list[Stmt]:
+        """Such columns, by tiles that `make` places."""
 
         def one(first: Expr) -> list[Stmt]:
-            stored = self._either(start, lambda has_all: placed(has_all, first).finish())
-            return placed(True, first).sums() + stored
+            at = place._replace(first=first)
+            return self._either(place, lambda has_all: make(self._tile(has_all), at).build())
 
-        filled = self._either(start, lambda has_all: placed(has_all, expr.index(0)).fill())
-        return filled + self._rows(tile, one)
+        return self._rows(tile, one)
 
     def _tile(self, has_all: bool) -> Tile:
         """A tile of all or some columns."""
         has_all_rows = dims.modulo(self.extent, self.rows) == 0
         shape = Shape(self.rows, self.chunks, self.nest.lanes, has_all_rows, has_all)
-        return Tile(self.nest, self.output, self.roles, self.panel, shape, self.scratch)
+        return Tile(self.product, shape)
 
-    def _either(self, start: Expr, build: Callable[[bool], list[Stmt]]) -> list[Stmt]:
-        """The statements of `build(whether all columns from `start` on exist)`, under a condition
-        if that is not known.
-        """
+    def _either(self, place: Place, build: Callable[[bool], list[Stmt]]) -> list[Stmt]:
+        """What `build` makes of whether all columns from a place on are there."""
         extent, lanes = self.roles.columns.extent, self.nest.lanes
         if dims.modulo(extent, self.chunks * lanes) == 0:
             return build(True)
-        end = expr.mul(expr.add(start, expr.index(self.chunks)), expr.index(lanes))
-        are_there = expr.binary("le", end, expr.index(extent))
-        return [If(are_there, tuple(build(True)), tuple(build(False)))]
+        end = offset(expr.add(place.start, expr.index(self.chunks)), lanes)
+        return where_whole(end, extent, build(True), build(False))
 
     def _rows(self, tile: Expr, build: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         """The tiles of rows from number `tile` on that one workgroup has."""
+        of = partial(offset, size=self.rows)
+        return numbered(
+            self.nest, tile, self.together, self.tiles, lambda number: build(of(number)), "mt"
+        )
 
-        def one(n: Expr) -> list[Stmt]:
-            number = expr.add(tile, n)
-            stmts = build(expr.mul(number, expr.index(self.rows)))
-            if dims.modulo(self.tiles, self.together) == 0:
-                return stmts
-            return [If(expr.binary("lt", number, expr.index(self.tiles)), tuple(stmts))]
 
-        return self.nest.serial(self.together, one, "mt")
+class _StagedTiles(_Tiles):
+    """Tiles whose columns are neighbours, in scratch where this has room and several tiles of rows
+    read them."""
+
+    def __init__(self, product: Product, plan: StageSchedule) -> None:
+        super().__init__(product, plan)
+        nest, roles = self.nest, self.roles
+        self.staged = _Staged.of(nest, roles, self.chunks) if self.together > 1 else None
+        is_followed = isinstance(roles.terms, int) and roles.terms <= FOLLOWED
+        count = dims.estimate(dims.multiply(roles.terms, roles.columns.extent), IMAGE)
+        size = None if count is None else count * roles.weight.dtype.bytes
+        l2_bytes = nest.target.l2_bytes
+        self.is_far = not is_followed and l2_bytes > 0 and (size is None or size > l2_bytes)
+
+    def _columns(self, place: Place, tile: Expr) -> list[Stmt]:
+        staged, full = self.staged, self._tile(has_all=True)
+        if staged is None:
+            return self._plain(place, tile, _AskingTile if self.is_far else Placed)
+
+        def placed(has_all: bool, first: Expr) -> _StagedTile:
+            return _StagedTile(full, staged, has_all, place._replace(first=first))
+
+        def one(first: Expr) -> list[Stmt]:
+            stored = self._either(place, lambda has_all: placed(has_all, first).finish())
+            return placed(True, first).sums() + stored
+
+        filled = self._either(place, lambda has_all: placed(has_all, expr.index(0)).fill())
+        return filled + self._rows(tile, one)
 
 
 class _AskingTile(Placed):
@@ -211,52 +219,38 @@ class _Staged:
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, chunks: int) -> _Staged | None:
         """The scratch of a contraction; None where it may not have as much."""
-        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
-        count = dims.product([a.extent for a in axes])
-        dtype = roles.reduce.dtype
+        count, dtype = roles.terms, roles.reduce.dtype
         most = nest.target.scratch_bytes // (chunks * nest.lanes * dtype.bytes)
         if not isinstance(count, int) or count > most:
             return None
         shape = count, chunks, nest.lanes
         made = nest.builder.scratch("staged", dtype, shape, Space.WORKGROUP)
-        return _Staged(made, by_weight_step(roles.left, axes))
+        return _Staged(made, by_weight_step(roles.left, roles.summed))
 
     def place(self, values: Mapping[Var, Expr]) -> Expr:
         """The index in scratch of a term's vectors."""
-        at = expr.index(0)
-        for axis in self.axes:
-            at = expr.add(expr.mul(at, expr.index(axis.extent)), values[axis.var])
-        return at
+        return flat([(values[axis.var], axis.extent) for axis in self.axes])
 
 
 class _StagedTile(Placed):
     """A tile whose columns are in scratch."""
 
-    def __init__(
-        self, tile: Tile, staged: _Staged, has_all: bool, values: Values, first: Expr, start: Expr
-    ) -> None:
-        super().__init__(tile, values, first, start)
+    def __init__(self, tile: Tile, staged: _Staged, has_all: bool, place: Place) -> None:
+        super().__init__(tile, place)
         self.shape = replace(tile.shape, has_all_columns=has_all)
         self.staged = staged
 
     def fill(self) -> list[Stmt]:
         """Statements that stage the tile's columns in scratch."""
-        scratch = self.staged.scratch
+        scratch, loaded = self.staged.scratch, super()._right
 
-        def terms(axes: Sequence[Axis], indices: Values) -> list[Stmt]:
-            if not axes:
-                here = {**indices, **self.values}
-                place, loaded = self.staged.place(indices), super(_StagedTile, self)._right
-                return self._each_chunk(
-                    lambda u, lane: Store(scratch, (place, u, lane), loaded(here, u, lane))
-                )
-            axis, *others = axes
-            return self.nest.serial(
-                axis.extent, lambda k: terms(others, {**indices, axis.var: k}), "k"
+        def term(indices: Values, place: Expr) -> list[Stmt]:
+            here = {**indices, **self.values}
+            return self.each_chunk(
+                lambda u, lane: Store(scratch, (place, u, lane), loaded(here, u, lane))
             )
 
-        known = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
-        return terms(self.staged.axes, known)
+        return along(self.nest, self.staged.axes, self.roles.origins, term)
 
     def sums(self) -> list[Stmt]:
         """Statements that compute the tile's sums in registers."""
@@ -277,37 +271,27 @@ class _StagedTile(Placed):
 class _TurnedTiles(_Tiles):
     """Tiles whose columns are transposed in registers, a square of columns and terms at a time."""
 
-    def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
-    ) -> None:
-        extent = roles.columns.extent
+    def __init__(self, product: Product, plan: StageSchedule) -> None:
+        nest, _, roles, _, _ = product
+        extent, terms = roles.columns.extent, roles.terms
         if isinstance(extent, int):
             most = max(1, extent // nest.lanes) * nest.lanes
             plan = replace(plan, columns=min(plan.columns, most))
-        super().__init__(nest, output, roles, plan, panel)
-        self.staged = None
-        terms = dims.product([n for _, n in roles.reduce.axes])
+        super().__init__(product, plan)
         held = min(TURNED, terms) if isinstance(terms, int) else TURNED
         self.turned = nest.builder.scratch(
             "turned", roles.reduce.dtype, (held, self.chunks, nest.lanes), Space.WORKGROUP
         )
 
-    def _columns(self, values: Values, start: Expr, tile: Expr) -> list[Stmt]:
-        def build(has_all: bool, first: Expr) -> list[Stmt]:
-            return TurnedTile(self._tile(has_all), self.turned, values, first, start).build()
-
-        return self._rows(
-            tile, lambda first: self._either(start, lambda has_all: build(has_all, first))
-        )
+    def _columns(self, place: Place, tile: Expr) -> list[Stmt]:
+        return self._plain(place, tile, lambda made, at: TurnedTile(made, self.turned, at))
 
 
 class TurnedTile(Placed):
     """A tile whose columns are strided in memory, and are transposed in registers."""
 
-    def __init__(
-        self, tile: Tile, turned: Scratch, values: Values, first: Expr, start: Expr
-    ) -> None:
-        super().__init__(tile, values, first, start)
+    def __init__(self, tile: Tile, turned: Scratch, place: Place) -> None:
+        super().__init__(tile, place)
         self.turned = turned
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
@@ -338,7 +322,7 @@ class TurnedTile(Placed):
                 number = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), side)
 
                 def square(c: Expr, side: int = side, done: dims.Dim = done) -> list[Stmt]:
-                    first = expr.add(expr.index(done), expr.mul(c, expr.index(side)))
+                    first = expr.add(expr.index(done), offset(c, side))
                     return nest.unrolled(side, lambda d: term(expr.add(first, d), u), "d")
 
                 stmts += nest.serial(number, square, "c")
@@ -347,7 +331,7 @@ class TurnedTile(Placed):
 
         def term(k: Expr, u: Expr) -> list[Stmt]:
             here = {**indices, **self.values, inner: expr.add(begin, k)}
-            return self._each_lane(
+            return self.each_lane(
                 lambda lane: [Store(turned, (k, u, lane), self._right(here, u, lane))]
             )
 

@@ -13,10 +13,11 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
-from aot.kernels.match.products import ContractionAxes, loaded
+from aot.kernels.match.products import loaded
 from aot.kernels.nest.borders import Borders, masked, may_miss_taps, without_guard
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.nest.nest import Axis, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import Body, Place, Product
 from aot.kernels.rules.products.row_vectors import (
     Runs,
     Slide,
@@ -38,9 +39,8 @@ from aot.kernels.rules.products.sum_order import (
     by_weight_step,
     has_far_terms,
     is_piece,
-    plus_product,
 )
-from aot.kernels.rules.products.tile_ends import Body, TileEnds, store_zero
+from aot.kernels.rules.products.tile_ends import TileEnds
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
@@ -67,55 +67,37 @@ class Terms(NamedTuple):
 class Tile:
     """The statements of one register tile."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        panel: int,
-        shape: Shape,
-        scratch: ReusedScratch,
-    ) -> None:
-        self.nest = nest
-        self.output = output
-        self.roles = roles
-        self.panel = panel
-        self.shape = shape
-        self.scratch = scratch
-        self.acc: Scratch = nest.builder.scratch(
-            "acc", roles.reduce.dtype, (shape.rows, shape.chunks, self.lanes)
+    def __init__(self, product: Product, shape: Shape, lanes: int | None = None) -> None:
+        """`lanes` run side by side: as many as the vectors' columns, unless it is said."""
+        self.product, self.shape = product, shape
+        reduce = product.roles.reduce
+        self.acc: Scratch = product.nest.builder.scratch(
+            "acc", reduce.dtype, (shape.rows, shape.chunks, lanes or shape.width)
         )
         # the sums of pieces, where `acc` has no more than a piece's
         self.pieces: Scratch | None = None
-        if roles.reduce.dtype is DType.F16 and not is_piece([n for _, n in roles.reduce.axes]):
-            self.pieces = scratch.get("pieces", DType.F32, self.acc.shape)
+        if reduce.dtype is DType.F16 and not is_piece([n for _, n in reduce.axes]):
+            self.pieces = product.scratch.get("pieces", DType.F32, self.acc.shape)
 
-    @property
-    def lanes(self) -> int:
-        """The number of columns that are computed side by side."""
-        return self.shape.width
-
-    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        """The tile whose first row is `first` and whose first column `start` times the width."""
-        return Placed(self, values, first, start).build()
+    def build(self, place: Place) -> list[Stmt]:
+        """The statements of the tile at a place."""
+        return Placed(self, place).build()
 
 
 class Placed(TileEnds):
     """A tile at its place in the result."""
 
-    def __init__(self, tile: Tile, values: Values, first: Expr, start: Expr) -> None:
-        self.nest, self.output, self.roles = tile.nest, tile.output, tile.roles
-        self.panel, self.shape, self.scratch = tile.panel, tile.shape, tile.scratch
-        self.acc, self.pieces = tile.acc, tile.pieces
-        self.values = values
-        self.first = first
-        self.start = start
+    def __init__(self, tile: Tile, place: Place) -> None:
+        super().__init__(tile.product.nest, tile.shape, tile.acc)
+        _, self.output, self.roles, self.panel, self.scratch = tile.product
+        self.pieces = tile.pieces
+        self.values, self.first, self.start = place
         self.is_clamped = True
         self.sum_with_bias = None
         # how many of the innermost axes are summed before a piece's sums join others
         self.piece_axes = 0
         # the contraction that the tile's is a piece of, or is
-        self.whole = tile.roles
+        self.whole = self.roles
 
     def build(self) -> list[Stmt]:
         if self._may_begin_with_bias:
@@ -133,7 +115,7 @@ class Placed(TileEnds):
             old = Load(sums, (r, u, lane), sums.dtype)
             return Store(sums, (r, u, lane), expr.add(old, more))
 
-        return self._each_row(add, "u") + self._each_row(partial(store_zero, acc), "u")
+        return self.each_row(add, "u") + self.zeroed(acc, "u")
 
     # The reduction
 
@@ -143,10 +125,8 @@ class Placed(TileEnds):
         Inside the borders no guard is asked; taps that are outside for all rows are left out.
         """
         roles = self.roles
-        axes = [Axis(v, n) for v, n in roles.reduce.axes]
-        indices: Values = {a.var: expr.index(0) for a in axes if a.extent == 1}
-        axes = [a for a in axes if a.extent != 1]
-        axes = by_weight_step(roles.right, axes)
+        indices = roles.origins
+        axes = by_weight_step(roles.right, roles.summed)
         if not self.nest.is_gpu and has_far_terms(roles.left, axes):
             # each cache line is read for all taps before others want its place
             axes = [axes[-1], *axes[:-1]]
@@ -357,29 +337,13 @@ class Placed(TileEnds):
     ) -> list[Stmt]:
         """One outer product: each row's scalar `left(row)` times the columns' vectors, of
         `right(chunk, lane)`."""
-        nest, acc, shape = self.nest, self.acc, self.shape
-        before: list[Stmt] = []
-        columns = right
-        if self._is_masked and not nest.is_gpu and shape.rows != 1:
-            # under a mask, which is dear where it takes branches: once for all rows
-            held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
-
-            def columns(u: Expr, lane: Expr) -> Expr:
-                return Load(held, (u, lane), held.dtype)
-
-            before = self._each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
-
-        def one_row(r: Expr) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            scalar = nest.let(left(r), stmts, "a")
-
-            def one(u: Expr, lane: Expr) -> Stmt:
-                old = Load(acc, (r, u, lane), acc.dtype)
-                return Store(acc, (r, u, lane), plus_product(old, scalar, columns(u, lane)))
-
-            return stmts + self._each_chunk(one)
-
-        return before + nest.unrolled(shape.rows, one_row, "r")
+        nest, acc = self.nest, self.acc
+        if not self._is_masked or nest.is_gpu or self.shape.rows == 1:
+            return self.outer_product(left, right)
+        # under a mask, which is dear where it takes branches: once for all rows
+        held = nest.builder.scratch("weights", acc.dtype, acc.shape[1:])
+        before = self.each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
+        return before + self.outer_product(left, lambda u, lane: Load(held, (u, lane), held.dtype))
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         """Whether to stage (the left side, the right side) in scratch before multiplying: a left
@@ -439,7 +403,7 @@ class Placed(TileEnds):
             if rights is not None:
                 stmts += nest.serial(
                     count,
-                    lambda k: self._each_chunk(
+                    lambda k: self.each_chunk(
                         lambda u, lane: Store(rights, (k, u, lane), right_of(k)(u, lane))
                     ),
                     "k",

@@ -16,11 +16,20 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.schedule import QUAD
 from aot.kernels.ir.nodes import Barrier, Buffer, If, Scratch, Space, Stmt, Store
-from aot.kernels.match.products import ContractionAxes, loaded
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long
+from aot.kernels.match.products import loaded
+from aot.kernels.nest.nest import Axis, Values
+from aot.kernels.nest.tiles import Shape, is_long
+from aot.kernels.rules.products.product import (
+    Body,
+    Place,
+    Product,
+    divided,
+    flat,
+    offset,
+    panel_of,
+    where_below,
+)
 from aot.kernels.rules.products.products import Placed, Terms, Tile
-from aot.kernels.rules.products.tile_ends import Body, store_zero
 
 MOST_LOADS = 24  # one by one, of the rows of some steps
 
@@ -28,46 +37,34 @@ MOST_LOADS = 24  # one by one, of the rows of some steps
 class GpuTile(Tile):
     """The statements of a workgroup's tile, of whose sums each has `shares` lanes."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        panel: int,
-        shape: Shape,
-        scratch: ReusedScratch,
-        shares: int = 1,
-    ) -> None:
+    def __init__(self, product: Product, shape: Shape, shares: int = 1) -> None:
+        nest = self.nest = product.nest
         self.shares = shares
         self.along_rows, self.along_columns = gpu_lanes(
             nest.target, nest.lanes // shares, shape.rows, shape.width
         )
         own = gpu_columns(nest.target)
-        columns = own if panel % own == 0 else 1
+        columns = own if product.panel % own == 0 else 1
         if shape.width != self.along_columns * columns:  # one each
             self.along_columns, columns = shape.width, 1
         part = replace(
             shape, rows=shape.rows // self.along_rows, chunks=columns, width=self.along_columns
         )
-        super().__init__(nest, output, roles, panel, part, scratch)
-
-    @property
-    def lanes(self) -> int:
-        return self.nest.lanes  # all loops over lanes of a kernel are as long
+        super().__init__(product, part, nest.lanes)  # all loops over lanes of a kernel are as long
 
     @property
     def places(self) -> int:
         """The number of lanes of a workgroup that have different rows or columns."""
         return self.along_rows * self.along_columns
 
-    def build(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
+    def build(self, place: Place) -> list[Stmt]:
         def part(body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
             def lanes(lane: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
-                placed = PlacedOnGpu(self, values, first, start, lane, stmts)
+                placed = PlacedOnGpu(self, place, lane, stmts)
                 return self.of_used(lane, stmts + body(placed))
 
-            return self.nest.spread(self.lanes, lanes)
+            return self.nest.spread(self.nest.lanes, lanes)
 
         if self.shares == 1:
             return [part(lambda placed: placed.build())]
@@ -81,61 +78,41 @@ class GpuTile(Tile):
     def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
         """`stmts` for those lanes only that have sums of the tile."""
         used = self.places * self.shares
-        if used == self.lanes:
-            return stmts
-        return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+        return stmts if used == self.nest.lanes else where_below(lane, used, stmts)
 
     def parts(self) -> Scratch:
         """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
         count = self.shares * self.shape.rows * self.shape.chunks * self.places
-        return self.scratch.get("parts", self.acc.dtype, (count,))
+        return self.product.scratch.get("parts", self.acc.dtype, (count,))
 
     def place_of(self, share: Expr, r: Expr, u: Expr, place: Expr) -> Expr:
         """The index of a share of a lane's sum of row `r` and column `u`."""
-        number = share
-        for size, at in ((self.shape.rows, r), (self.shape.chunks, u), (self.places, place)):
-            number = expr.add(expr.mul(number, expr.index(size)), at)
-        return number
+        shape = self.shape
+        return flat([(share, 1), (r, shape.rows), (u, shape.chunks), (place, self.places)])
 
 
 class PlacedOnGpu(Placed):
     """The part of a tile that is a lane's."""
 
-    def __init__(
-        self,
-        tile: GpuTile,
-        values: Values,
-        first: Expr,
-        start: Expr,
-        lane: Expr,
-        stmts: list[Stmt],
-    ) -> None:
-        let, across = tile.nest.let, expr.index(tile.along_columns)
-        own_rows = expr.index(tile.shape.rows)
+    def __init__(self, tile: GpuTile, place: Place, lane: Expr, stmts: list[Stmt]) -> None:
+        let, shape, zero = tile.nest.let, tile.shape, expr.index(0)
         # lanes of one share are neighbours, those of one row within them
         self.tile, self.shares = tile, tile.shares
-        self.number, place = expr.index(0), lane
+        self.number, own = expr.index(0), lane
         if self.shares > 1:
-            places = expr.index(tile.places)
-            self.number = let(expr.binary("floordiv", lane, places), stmts, "share")
-            place = let(expr.binary("floormod", lane, places), stmts, "place")
-        self.lane, self.place_of_lane = lane, place
-        is_split = tile.along_rows > 1
-        row = expr.binary("floordiv", place, across) if is_split else expr.index(0)
-        column = expr.binary("floormod", place, across) if is_split else place
+            share, own = divided(lane, tile.places)
+            self.number = let(share, stmts, "share")
+            own = let(own, stmts, "place")
+        self.lane, self.place_of_lane = lane, own
+        row, column = divided(own, tile.along_columns) if tile.along_rows > 1 else (zero, own)
         self.place_of_row, self.place_of_column = row, column
-        first = let(expr.add(first, expr.mul(row, own_rows)), stmts, "first")
-        super().__init__(tile, values, first, start)
+        first = let(expr.add(place.first, offset(row, shape.rows)), stmts, "first")
+        super().__init__(tile, place._replace(first=first))
         # the first of its columns, a multiple of how many it has
-        self.column = let(
-            expr.add(
-                expr.mul(start, expr.index(self.shape.columns)),
-                expr.mul(column, expr.index(self.shape.chunks)),
-            ),
-            stmts,
-            "column",
-        )
-        self.place = self._first_panel(stmts)
+        begin = offset(place.start, shape.columns, offset(column, shape.chunks))
+        self.column = let(begin, stmts, "column")
+        panel, within = panel_of(self.roles, self.panel, self.column, is_there=self._covers())
+        self.place = let(panel, stmts, "panel"), let(within, stmts, "within")
 
     # Sums that lanes share
 
@@ -153,7 +130,7 @@ class PlacedOnGpu(Placed):
             at = self.tile.place_of(self.number, r, u, place)
             return Store(parts, (at,), Load(acc, (r, u, lane), acc.dtype))
 
-        return self._each_row(store)
+        return self.each_row(store)
 
     def finish_shared(self, parts: Scratch) -> list[Stmt]:
         """Runs the epilogue on this lane's share of the tile's rows and stores them, after the
@@ -174,14 +151,12 @@ class PlacedOnGpu(Placed):
                 old = Load(total, (zero, u, lane), total.dtype)
                 return Store(total, (zero, u, lane), expr.add(old, more))
 
-            stmts = self._each_chunk(lambda u, lane: store_zero(total, zero, u, lane))
+            nothing = expr.const(0, total.dtype)
+            stmts = self.each_chunk(lambda u, lane: Store(total, (zero, u, lane), nothing))
             stmts += nest.serial(
-                self.shares, lambda p: self._each_chunk(lambda u, lane: add(p, u, lane)), "p"
+                self.shares, lambda p: self.each_chunk(lambda u, lane: add(p, u, lane)), "p"
             )
-            stmts += self._finish_of(r, total)
-            if rows % self.shares == 0:
-                return stmts
-            return [If(expr.binary("lt", r, expr.index(rows)), tuple(stmts))]
+            return where_below(r, rows, stmts + self._finish_of(r, total), self.shares)
 
         return nest.serial(-(-rows // self.shares), turn, "r")
 
@@ -200,25 +175,12 @@ class PlacedOnGpu(Placed):
         turns = dims.floor_divide(extent, steps)
 
         def own(k: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(k, expr.index(self.shares)), self.number)
-            found = self._together(number, steps, body)
-            if dims.modulo(turns, self.shares) == 0:
-                return found
-            return [If(expr.binary("lt", number, expr.index(turns)), tuple(found))]
+            number = offset(k, self.shares, self.number)
+            return where_below(number, turns, self._together(number, steps, body), self.shares)
 
         return self.nest.serial(dims.ceil_divide(turns, self.shares), own, "k")
 
-    def _first_panel(self, stmts: list[Stmt]) -> tuple[Expr, Expr]:
-        panel = expr.index(self.panel)
-        number = expr.binary("floordiv", self.column, panel)
-        within = expr.binary("floormod", self.column, panel)
-        if not self._covers():
-            # columns past the last panel read that one again; they aren't stored
-            last = expr.index(dims.add(self.roles.columns.extent, -1))
-            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
-        return self.nest.let(number, stmts, "panel"), self.nest.let(within, stmts, "within")
-
-    def _each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+    def each_lane(self, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         return body(self.lane)
 
     def _loops(
@@ -235,13 +197,9 @@ class PlacedOnGpu(Placed):
         if len(axes) < 3 or self.pieces is not None:
             return super()._loops(axes, indices, left, skipped, body)
         down, along, *rest = axes
-        size = expr.index(along.extent)
 
         def tap(k: Expr) -> list[Stmt]:
-            both = {
-                down.var: expr.binary("floordiv", k, size),
-                along.var: expr.binary("floormod", k, size),
-            }
+            both = dict(zip((down.var, along.var), divided(k, along.extent), strict=True))
             return self._loops(rest, {**indices, **both}, left, skipped, body)
 
         return self.nest.serial(dims.multiply(down.extent, along.extent), tap, "k")
@@ -283,9 +241,7 @@ class PlacedOnGpu(Placed):
         if self._has_all_or_none and not is_long(self.output.values, self.roles.reduce):
             return nest.unrolled(rows, lambda r: self._finish_of(r, acc), "r")
         tile = nest.builder.scratch("tile", acc.dtype, acc.shape, Space.PRIVATE)
-        stored = self._each_row(
-            lambda r, u, lane: Store(tile, (r, u, lane), Load(acc, (r, u, lane), acc.dtype))
-        )
+        stored = self.copied(tile, acc)
         return stored + nest.serial(rows, lambda r: self._finish_of(r, tile), "r")
 
     def _finish_of(self, r: Expr, source: Scratch) -> list[Stmt]:

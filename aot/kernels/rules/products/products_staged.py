@@ -16,12 +16,20 @@ from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import QUAD, StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Barrier, For, If, LoopKind, Space, Stmt, Store
+from aot.kernels.ir.nodes import Barrier, For, LoopKind, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.borders import masked
 from aot.kernels.nest.index_math import simplifier
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    divided,
+    offset,
+    panel_of,
+    where_below,
+)
 from aot.kernels.rules.products.products_gpu import GpuTile, PlacedOnGpu
 from aot.kernels.rules.products.sum_order import by_weight_step
 
@@ -37,18 +45,20 @@ def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
     if len(rows) < 2:
         return output
     merged = Axis(nest.builder.var("m"), dims.product([a.extent for a in rows]))
-    place: Values = {}
-    rest: Expr = merged.var
-    for axis in reversed(rows[1:]):
-        size = expr.index(axis.extent)
-        place[axis.var] = expr.binary("floormod", rest, size)
-        rest = expr.binary("floordiv", rest, size)
-    place[rows[0].var] = rest
+    place = _taken_apart(merged.var, rows)
     axes = [a for a in output.axes if a not in rows]
     axes.insert(len(axes) - 1, merged)
     simple = simplifier([*output.values, output.address], {a.var: a.extent for a in axes})
     memo: dict[Expr, Expr] = {}
     return output.rewritten(lambda e: simple(expr.substitute(e, place, memo)), axes)
+
+
+def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
+    """What axes are at a number, the last one running fastest."""
+    place: Values = {}
+    for axis in reversed(axes[1:]):
+        whole, place[axis.var] = divided(whole, axis.extent)
+    return {**place, axes[0].var: whole}
 
 
 @dataclass(frozen=True)
@@ -93,67 +103,46 @@ class _Terms:
         size, place = expr.index(self.count), dict[Var, Expr]()
         if self.is_flat:
             first = expr.mul(step, size)
-            return lambda k: (self._taken_apart(expr.add(first, k), self.axes), expr.add(first, k))
-        inner = self.axes[-1]
-        blocks = expr.index(dims.ceil_divide(inner.extent, self.count))
-        taps = nest.let(expr.binary("floordiv", step, blocks), into, "tap")
-        block = expr.binary("floormod", step, blocks) if len(self.axes) > 1 else step
-        first = nest.let(expr.mul(block, size), into, "k")
-        if len(self.axes) > 1:
-            place = self._taken_apart(taps, self.axes[:-1])
+            return lambda k: (_taken_apart(expr.add(first, k), self.axes), expr.add(first, k))
+        *outer, inner = self.axes
+        taps, block = divided(step, dims.ceil_divide(inner.extent, self.count))
+        taps = nest.let(taps, into, "tap")
+        first = nest.let(expr.mul(block if outer else step, size), into, "k")
+        if outer:
+            place = _taken_apart(taps, outer)
         return lambda k: ({**place, inner.var: expr.add(first, k)}, expr.add(first, k))
-
-    @staticmethod
-    def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
-        place: Values = {}
-        for axis in reversed(axes[1:]):
-            size = expr.index(axis.extent)
-            place[axis.var] = expr.binary("floormod", whole, size)
-            whole = expr.binary("floordiv", whole, size)
-        return {**place, axes[0].var: whole}
 
 
 class StagedTiles:
     """The tiles of a contraction whose rows are one axis, and the loops around them."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        plan: StageSchedule,
-        panel: int,
-        terms: _Terms,
-    ) -> None:
-        assert roles.rows is not None
-        self.nest, self.output, self.roles = nest, output, roles
-        self.panel, self.terms = panel, terms
-        self.along = roles.rows
+    def __init__(self, product: Product, plan: StageSchedule, terms: _Terms) -> None:
+        self.nest, _, self.roles, self.panel, _ = product
+        assert self.roles.rows is not None
+        self.terms, self.along = terms, self.roles.rows
         self.rows, self.columns = plan.rows, plan.columns
         has_rows = dims.modulo(self.along.extent, self.rows) == 0
-        has_columns = dims.modulo(roles.columns.extent, self.columns) == 0
+        has_columns = dims.modulo(self.roles.columns.extent, self.columns) == 0
         shape = Shape(self.rows, 1, self.columns, has_rows, has_columns)
-        scratch = ReusedScratch(nest)
-        self.tile = GpuTile(nest, output, roles, panel, shape, scratch, plan.shares)
+        self.tile = GpuTile(product, shape, plan.shares)
         self.has_all_rows, self.has_all_columns = has_rows, has_columns
 
     @staticmethod
-    def of(
-        nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
-    ) -> StagedTiles | None:
+    def of(product: Product, plan: StageSchedule) -> StagedTiles | None:
         """None where the plan wants none, or the kernel is not what it took it for."""
+        nest, roles = product.nest, product.roles
         sides, gpu = (roles.reduce, roles.left, roles.right), nest.target.gpu
         if not plan.staged or gpu is None or roles.rows is None:
             return None
         if any(side.dtype is not DType.F32 for side in sides) or roles.weight.dtype.is_packed:
             return None
-        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+        axes = roles.summed
         tile = plan.rows, plan.columns, plan.shares, plan.staged
         needed = staged_bytes(*tile, nest.lanes, plan.rows * plan.columns // nest.lanes + 1)
         if not axes or needed > gpu.max_shared_bytes or plan.staged < QUAD * plan.shares:
             return None
         terms = _Terms.of(by_weight_step(roles.right, axes), plan.staged)
-        made = StagedTiles(nest, output, roles, plan, panel, terms)
+        made = StagedTiles(product, plan, terms)
         return made if made.tile.shape.chunks % QUAD == 0 else None
 
     def build(self) -> tuple[Stmt, ...]:
@@ -172,15 +161,15 @@ class StagedTiles:
 
     def _tile(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
         nest, tile = self.nest, self.tile
-        alone = {v: expr.index(0) for v, n in self.roles.reduce.axes if n == 1}
-        staged = _Staged(self, {**values, **alone}, first, start)
+        place = Place(values, first, start)
+        staged = _Staged(self, place._replace(values={**values, **self.roles.origins}))
 
         def part(body: Callable[[_PlacedStaged], list[Stmt]]) -> Stmt:
             return nest.spread(nest.lanes, lambda lane: placed(lane, body))
 
         def placed(lane: Expr, body: Callable[[_PlacedStaged], list[Stmt]]) -> list[Stmt]:
             stmts: list[Stmt] = []
-            made = _PlacedStaged(tile, values, first, start, lane, stmts)
+            made = _PlacedStaged(tile, place, lane, stmts)
             return tile.of_used(lane, stmts + body(made))
 
         def step(n: Expr) -> list[Stmt]:
@@ -223,14 +212,14 @@ class _Staged:
             next to each other load what lies so.
     """
 
-    def __init__(self, tiles: StagedTiles, values: Values, first: Expr, start: Expr) -> None:
+    def __init__(self, tiles: StagedTiles, place: Place) -> None:
         nest, tile = tiles.nest, tiles.tile
         self.tiles, self.nest, self.roles = tiles, nest, tiles.roles
-        self.values, self.first = values, first
-        self.start = expr.mul(start, expr.index(tiles.columns))
+        self.values, self.first, start = place
+        self.start = offset(start, tiles.columns)
         self.terms, self.count = tiles.terms, tiles.terms.count
         self.own = tile.shape.chunks
-        fours, scratch = self.count // QUAD, tile.scratch
+        fours, scratch = self.count // QUAD, tile.product.scratch
         stride = row_stride(tiles.rows, self.count)
         self.rows = scratch.get("rows", DType.F32, (fours, stride, QUAD))
         shape = (self.count, self.own // QUAD, tile.along_columns, QUAD)
@@ -313,8 +302,7 @@ class _Staged:
         four, zero = expr.index(QUAD), expr.const(0, DType.F32)
 
         def place(column: Expr, k: Expr, v: Expr) -> Store:
-            within = expr.binary("floormod", column, expr.index(self.own))
-            lane = expr.binary("floordiv", column, expr.index(self.own))
+            lane, within = divided(column, self.own)
             return Store(self.columns, (k, expr.binary("floordiv", within, four), lane, v), zero)
 
         if self.has_own_lines:
@@ -334,25 +322,20 @@ class _Staged:
 
     def _weight(self, k: Expr, column: Expr, v: Expr, at: At) -> Expr:
         """The right side at a term and `v` columns behind one that a four begins with."""
-        roles, panel = self.roles, expr.index(self.tiles.panel)
+        roles, panel, has_all = self.roles, self.tiles.panel, self.tiles.has_all_columns
         terms, before = at(k)
-        number = expr.binary("floordiv", column, panel)
-        extent = roles.columns.extent
-        if not self.tiles.has_all_columns:
-            last = expr.index(dims.add(extent, -1))
-            number = expr.binary("min", number, expr.binary("floordiv", last, panel))
-        within = expr.add(expr.binary("floormod", column, panel), v)
+        number, within = panel_of(roles, panel, column, is_there=has_all)
         whole = expr.add(column, v)
         values = {**self.values, **terms, roles.columns.var: whole}
-        found = roles.weight_at(self.tiles.panel, number, within, values)
-        if not self.tiles.has_all_columns and (not roles.is_packed or roles.has_factors):
-            found = masked(found, expr.binary("lt", whole, expr.index(extent)))
+        found = roles.weight_at(panel, number, expr.add(within, v), values)
+        if not has_all and (not roles.is_packed or roles.has_factors):
+            found = masked(found, expr.binary("lt", whole, expr.index(roles.columns.extent)))
         return self._masked(found, before)
 
     def _split(self, q: Expr, size: int, into: list[Stmt]) -> tuple[Expr, Expr]:
         """A number's place in its part of `size`, and the part."""
-        within = self.nest.let(expr.binary("floormod", q, expr.index(size)), into, "w")
-        return within, self.nest.let(expr.binary("floordiv", q, expr.index(size)), into, "p")
+        part, within = divided(q, size)
+        return self.nest.let(within, into, "w"), self.nest.let(part, into, "p")
 
     def _turned(self, q: Expr, size: int, into: list[Stmt]) -> tuple[Expr, Expr]:
         within, part = self._split(q, size, into)
@@ -360,7 +343,7 @@ class _Staged:
 
 
 At = Callable[[Expr], tuple[Values, Expr]]
-Place = Callable[[Expr, list[Stmt]], Callable[[Expr], Store]]
+Target = Callable[[Expr, list[Stmt]], Callable[[Expr], Store]]
 Value = Callable[[Expr, list[Stmt]], Callable[[Expr], Expr]]
 
 
@@ -385,7 +368,7 @@ class _Loads:
 
         return self._each(lane, four)
 
-    def put(self, lane: Expr, place: Place) -> list[Stmt]:
+    def put(self, lane: Expr, place: Target) -> list[Stmt]:
         """Statements that store the loaded elements in shared memory, each where `place(number)`
         says.
         """
@@ -405,12 +388,8 @@ class _Loads:
     def _each(self, lane: Expr, four: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
         def numbered(n: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            number = expr.add(expr.mul(n, expr.index(self.nest.lanes)), lane)
-            q = self.nest.let(number, stmts, "q")
-            if self.total % self.nest.lanes == 0:
-                return stmts + four(n, q)
-            is_there = expr.binary("lt", q, expr.index(self.total))
-            return [*stmts, If(is_there, tuple(four(n, q)))]
+            q = self.nest.let(offset(n, self.nest.lanes, lane), stmts, "q")
+            return stmts + where_below(q, self.total, four(n, q), self.nest.lanes)
 
         return self.nest.unrolled(self.each, numbered, "n")
 
@@ -426,21 +405,20 @@ class _PlacedStaged(PlacedOnGpu):
 
     def products(self, staged: _Staged) -> list[Stmt]:
         """The products of a lane's share of a step's terms."""
-        row = expr.mul(self.place_of_row, expr.index(self.shape.rows))
-        four = expr.index(QUAD)
+        row = offset(self.place_of_row, self.shape.rows)
 
         def some(n: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
+            number = offset(n, self.shares, self.number)
             return self.nest.unrolled(QUAD, lambda j: one(number, j), "j")
 
         def one(number: Expr, j: Expr) -> list[Stmt]:
-            k = expr.add(expr.mul(number, four), j)
+            k = offset(number, QUAD, j)
 
             def left(r: Expr) -> Expr:
                 return Load(staged.rows, (number, expr.add(row, r), j), DType.F32)
 
             def right(u: Expr, _: Expr) -> Expr:
-                half, v = expr.binary("floordiv", u, four), expr.binary("floormod", u, four)
+                half, v = divided(u, QUAD)
                 return Load(staged.columns, (k, half, self.place_of_column, v), DType.F32)
 
             return self._product(left, right)

@@ -8,8 +8,9 @@ Owns the pieces and the loops over them; products.py has what happens in a tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from aot.analysis.cost.plan import are_far
 from aot.base.records import dataclass
@@ -17,10 +18,11 @@ from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import For, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape
+from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.nest.tiles import Shape
+from aot.kernels.rules.products.product import Place, Product, along, offset, where_below
 from aot.kernels.rules.products.products import Placed, Tile
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
 
@@ -50,7 +52,7 @@ class Pieces:
     def of(nest: Nest, roles: ContractionAxes, columns: int) -> Pieces | None:
         """The pieces of a sum for tiles of `columns`, None where it has none: where the cache holds
         all terms of a tile's weights, or extents are not known."""
-        axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+        axes = roles.summed
         axes = by_weight_step(roles.right, axes)
         terms, cache = dims.product([a.extent for a in axes]), nest.target.l2_bytes
         width = columns * roles.weight.dtype.bytes
@@ -77,23 +79,14 @@ class Pieces:
     def part_of(self, roles: ContractionAxes, at: Values, start: Expr) -> ContractionAxes:
         """The contraction of one piece, that at `at` of the outer axes and from `start` on."""
         first = self.inner[0]
-        values = {**at, first.var: expr.add(start, first.var)}
-
-        def placed(e: Expr) -> Expr:
-            return expr.substitute(e, values)
-
+        placed = partial(expr.substitute, values={**at, first.var: expr.add(start, first.var)})
         weight = placed(roles.weight)
         assert isinstance(weight, Load)
         sizes = {first.var: self.size}
-        left = [(v, sizes.get(v, n)) for v, n in roles.reduce.axes if v not in at]
-        reduce = replace(roles.reduce, axes=tuple(left), body=placed(roles.reduce.body))
-        return replace(
-            roles,
-            reduce=reduce,
-            left=placed(roles.left),
-            right=placed(roles.right),
-            weight=weight,
-        )
+        axes = tuple((v, sizes.get(v, n)) for v, n in roles.reduce.axes if v not in at)
+        reduce = replace(roles.reduce, axes=axes, body=placed(roles.reduce.body))
+        left, right = placed(roles.left), placed(roles.right)
+        return replace(roles, reduce=reduce, left=left, right=right, weight=weight)
 
 
 def _known(extent: Dim) -> int:
@@ -107,11 +100,10 @@ class _Part(Placed):
     def add(self, sums: Scratch, number: Expr) -> list[Stmt]:
         """Adds the products of its terms to the sums of tile `number`."""
         acc = self.acc
-
-        def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
-            return Store(sums, (number, r, u, lane), Load(acc, (r, u, lane), acc.dtype))
-
-        return self._loaded(sums, number) + self._sum() + self._each_row(store, "u")
+        stmts = self._loaded(sums, number) + self._sum()
+        return stmts + self.each_row(
+            lambda *at: Store(sums, (number, *at), Load(acc, at, acc.dtype)), "u"
+        )
 
     def finish(self, sums: Scratch, number: Expr) -> list[Stmt]:
         """Epilogue and stores of the sums of tile `number`."""
@@ -119,29 +111,16 @@ class _Part(Placed):
 
     def _loaded(self, sums: Scratch, number: Expr) -> list[Stmt]:
         acc = self.acc
-
-        def load(r: Expr, u: Expr, lane: Expr) -> Stmt:
-            return Store(acc, (r, u, lane), Load(sums, (number, r, u, lane), sums.dtype))
-
-        return self._each_row(load, "u")
+        return self.each_row(lambda *at: Store(acc, at, Load(sums, (number, *at), sums.dtype)), "u")
 
 
 class TilesInPieces:
     """The tiles of a contraction whose sums have `pieces`, and the loops around them; all extents
     are known, and there is an axis of rows."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        panel: int,
-        pieces: Pieces,
-        shape: Shape,
-        scratch: ReusedScratch,
-    ) -> None:
-        self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
-        self.pieces, self.scratch = pieces, scratch
+    def __init__(self, product: Product, pieces: Pieces, shape: Shape) -> None:
+        nest, _, roles, _, _ = self.product = product
+        self.nest, self.roles, self.pieces = nest, roles, pieces
         assert roles.rows is not None
         rows = roles.rows.extent
         self.row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(rows, shape.rows))
@@ -161,29 +140,23 @@ class TilesInPieces:
             (self.tiles, shape.rows, shape.chunks, shape.width),
             Space.WORKGROUP,
         )
-        group, along = nest.builder.var("g"), nest.builder.var("nt")
+        group, strip = nest.builder.var("g"), nest.builder.var("nt")
         stmts: list[Stmt] = []
-        begin = nest.let(expr.mul(group, expr.index(self.tiles)), stmts, "first")
-        start = nest.let(expr.mul(along, expr.index(shape.chunks)), stmts, "start")
+        begin = nest.let(offset(group, self.tiles), stmts, "first")
+        start = nest.let(offset(strip, shape.chunks), stmts, "start")
+        each = partial(self._each_tile, begin, start)
         stmts += self._zeros(sums)
         stmts += self._each_piece(
-            lambda roles: self._each_tile(
-                begin,
-                lambda t, values, first: self._placed(roles, values, first, start).add(sums, t),
-            )
+            lambda roles: each(lambda t, place: self._placed(roles, place).add(sums, t))
         )
-        stmts += self._each_tile(
-            begin,
-            lambda t, values, first: self._placed(self.roles, values, first, start).finish(sums, t),
-        )
+        stmts += each(lambda t, place: self._placed(self.roles, place).finish(sums, t))
         groups = dims.ceil_divide(self.count, self.tiles)
         across = dims.ceil_divide(self.roles.columns.extent, shape.columns)
         rows = For(group, groups, LoopKind.WORKGROUP, tuple(stmts), axis=1)
-        return (For(along, across, LoopKind.WORKGROUP, (rows,), axis=0),)
+        return (For(strip, across, LoopKind.WORKGROUP, (rows,), axis=0),)
 
-    def _placed(self, roles: ContractionAxes, values: Values, first: Expr, start: Expr) -> _Part:
-        tile = Tile(self.nest, self.output, roles, self.panel, self.shape, self.scratch)
-        part = _Part(tile, values, first, start)
+    def _placed(self, roles: ContractionAxes, place: Place) -> _Part:
+        part = _Part(Tile(self.product._replace(roles=roles), self.shape), place)
         part.whole = self.roles
         return part
 
@@ -205,25 +178,19 @@ class TilesInPieces:
         """`body(contraction of a piece)` for all pieces, in order."""
         nest, pieces = self.nest, self.pieces
 
-        def along(left: Sequence[Axis], at: Values) -> list[Stmt]:
-            if left:
-                axis, rest = left[0], left[1:]
-                return nest.serial(axis.extent, lambda i: along(rest, {**at, axis.var: i}), "k")
-
+        def inside(at: Values, _: Expr) -> list[Stmt]:
             def piece(n: Expr) -> list[Stmt]:
-                start = expr.mul(n, expr.index(pieces.size))
-                return body(pieces.part_of(self.roles, at, start))
+                return body(pieces.part_of(self.roles, at, offset(n, pieces.size)))
 
             return nest.serial(dims.floor_divide(pieces.inner[0].extent, pieces.size), piece, "kb")
 
-        return along(pieces.outer, {})
+        return along(nest, pieces.outer, {}, inside)
 
     def _each_tile(
-        self, begin: Expr, body: Callable[[Expr, Values, Expr], list[Stmt]]
+        self, begin: Expr, start: Expr, body: Callable[[Expr, Place], list[Stmt]]
     ) -> list[Stmt]:
-        """The statements `body(number in the workgroup, indices of the outer axes, first row)` for
-        each tile from `begin` on that exists.
-        """
+        """`body(number in the workgroup, place)` for the tiles from `begin` on that are there, at
+        columns `start`."""
         nest = self.nest
 
         def one(t: Expr) -> list[Stmt]:
@@ -231,11 +198,8 @@ class TilesInPieces:
             values: Values = {}
             stmts: list[Stmt] = []
             nest.decode(nest.let(number, stmts, "tile"), self.axes, values, stmts)
-            first = expr.mul(values.pop(self.row_tile.var), expr.index(self.shape.rows))
-            first = nest.let(first, stmts, "first")
-            stmts += body(t, values, first)
-            if self.count % self.tiles == 0:
-                return stmts
-            return [If(expr.binary("lt", number, expr.index(self.count)), tuple(stmts))]
+            first = offset(values.pop(self.row_tile.var), self.shape.rows)
+            stmts += body(t, Place(values, nest.let(first, stmts, "first"), start))
+            return where_below(number, self.count, stmts, self.tiles)
 
         return nest.serial(self.tiles, one, "t")

@@ -6,7 +6,6 @@ The products that are added up between are products.py's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce
@@ -14,8 +13,9 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.borders import masked
-from aot.kernels.nest.nest import Nest, Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long, packs_bytes
+from aot.kernels.nest.nest import Output, Values
+from aot.kernels.nest.tiles import ReusedScratch, is_long, packs_bytes
+from aot.kernels.rules.products.product import Sums, divided, last_panel, offset, where_below
 
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
@@ -24,12 +24,11 @@ LEAST_TRANSPOSED = 4
 # terms of sums beside which an epilogue through memory takes long
 BRIEF = 64
 
-Body = Callable[[Expr], list[Stmt]]
 Range = tuple[int, int]
 """From the first one to before the second."""
 
 
-class TileEnds:
+class TileEnds(Sums):
     """A tile at its place, without the products: its sums' beginning and end.
 
     Attributes:
@@ -41,13 +40,10 @@ class TileEnds:
             reading.
     """
 
-    nest: Nest
     output: Output
     roles: ContractionAxes
     panel: int
-    shape: Shape
     scratch: ReusedScratch
-    acc: Scratch
     pieces: Scratch | None
     values: Values
     first: Expr
@@ -55,29 +51,14 @@ class TileEnds:
     is_clamped: bool
     sum_with_bias: tuple[Binary, Load] | None
 
-    def _each_row(self, body: Callable[[Expr, Expr, Expr], Stmt], name: str = "r") -> list[Stmt]:
-        """`body(row, chunk, lane)` for all of the tile, in registers."""
-        return self.nest.unrolled(
-            self.shape.rows, lambda r: self._each_chunk(lambda u, lane: body(r, u, lane)), name
-        )
-
-    def _each_chunk(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
-        """`body(chunk, lane)` for the vectors of the columns."""
-        nest, shape = self.nest, self.shape
-        return nest.unrolled(shape.chunks, lambda u: self._each_lane(lambda lane: [body(u, lane)]))
-
-    def _each_lane(self, body: Body) -> list[Stmt]:
-        """`body(lane)` for the lanes of a vector."""
-        return [self.nest.spread(self.shape.width, body)]
-
     # What the sums begin with
 
     def _zeros(self) -> list[Stmt]:
         """Sums of nothing; or the bias, where it is added to them."""
         stmts: list[Stmt] = []
         if self.pieces is not None:
-            stmts += self._each_row(partial(store_zero, self.pieces), "u")
-        nothing = self._each_row(partial(store_zero, self.acc), "u")
+            stmts += self.zeroed(self.pieces, "u")
+        nothing = self.zeroed(self.acc, "u")
         if self.sum_with_bias is None:
             return stmts + nothing
         _, bias = self.sum_with_bias
@@ -87,11 +68,10 @@ class TileEnds:
             here = {**self.values, column: self._column(u, lane)}
             return Store(acc, (r, u, lane), expr.substitute(bias, here))
 
-        begin = self._each_row(store, "u")
-        columns = None if self._moves_back else self._has_columns()
-        if columns is not None:
-            begin = [If(columns, tuple(begin), tuple(self._begin_with_some(bias)))]
-        return stmts + begin
+        begin = self.each_row(store, "u")
+        if self._moves_back or self.shape.has_all_columns:
+            return stmts + begin
+        return stmts + self._if_whole(begin, self._begin_with_some(bias))
 
     def _begin_with_some(self, bias: Load) -> list[Stmt]:
         """Initialises the sums of a partial tile with the bias, masked to the columns in bounds."""
@@ -107,7 +87,7 @@ class TileEnds:
         stmts = nest.serial(
             shape.chunks, lambda u: nest.serial(shape.width, lambda lane: one(u, lane), "c"), "u"
         )
-        return stmts + self._each_row(
+        return stmts + self.each_row(
             lambda r, u, lane: Store(acc, (r, u, lane), Load(held, (u, lane), acc.dtype)), "u"
         )
 
@@ -147,18 +127,18 @@ class TileEnds:
             return self._finish_dense()
         if not self._has_ends_in_registers:
             return self._finish_in_memory()
-        columns, rows, every = self._has_columns(), self._has_rows(), (0, shape.columns)
+        every = 0, shape.columns
         stmts = nest.unrolled(
             shape.rows,
             lambda r: self._finish_row(r, self.acc, nest.unrolled, has_row=True, some=every),
             "r",
         )
+        rows = self._has_rows()
         if rows is not None:
             stmts = [If(rows, tuple(stmts), tuple(self._finish_in_memory(every)))]
-        if columns is not None:
-            rest = self._finish_in_memory(self._columns_left())
-            stmts = [If(columns, tuple(stmts), tuple(rest))]
-        return stmts
+        if shape.has_all_columns:
+            return stmts
+        return self._if_whole(stmts, self._finish_in_memory(self._columns_left()))
 
     @property
     def _is_short(self) -> bool:
@@ -176,7 +156,7 @@ class TileEnds:
     @property
     def _is_brief(self) -> bool:
         """Whether vectors have so few terms that what becomes of their sums counts."""
-        terms = dims.product([n for _, n in self.roles.reduce.axes])
+        terms = self.roles.terms
         return isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
 
     @property
@@ -185,11 +165,8 @@ class TileEnds:
         output, roles = self.output, self.roles
         if not self._is_written_out or self.pieces is not None or self._packs_bytes:
             return False
-        if (
-            self._is_short
-            or self.acc.dtype is not DType.F32
-            or is_long(output.values, roles.reduce)
-        ):
+        is_float = self.acc.dtype is DType.F32
+        if self._is_short or not is_float or is_long(output.values, roles.reduce):
             return False
         return expr.coefficient(output.address, roles.columns.var) == 1
 
@@ -206,6 +183,11 @@ class TileEnds:
             return None
         end = self._own_column(expr.index(self.shape.chunks), expr.index(0))
         return expr.binary("le", end, expr.index(self.roles.columns.extent))
+
+    def _if_whole(self, stmts: list[Stmt], rest: list[Stmt]) -> list[Stmt]:
+        """`stmts` where the tile stores all of its columns, else `rest`."""
+        columns = self._has_columns()
+        return stmts if columns is None else [If(columns, tuple(stmts), tuple(rest))]
 
     def _columns_left(self) -> Range | None:
         """The columns that the last tile stores, where it doesn't all and that is known."""
@@ -231,7 +213,7 @@ class TileEnds:
                     u, lane = expr.index(0), expr.add(expr.mul(u, expr.index(shape.width)), lane)
                 return Store(memory, (r, u, lane), total)
 
-            stored = self._each_row(store)
+            stored = self.each_row(store)
         loop = nest.serial if is_long(self.output.values, self.roles.reduce) else nest.unrolled
         if loop is nest.serial or not self._has_rows_side_by_side():
             return stored + self._finish_rows(tile, loop, some)
@@ -256,15 +238,15 @@ class TileEnds:
             each = over or nest.serial
             return each(shape.rows, lambda r: self._finish_row(r, source, loop, some=some), "r")
 
-        columns, left = self._has_columns(), self._columns_left()
+        left = self._columns_left()
         is_masked = nest.is_gpu or self._packs_bytes or nest.target.has_masks
-        if some is not None or columns is None or left is None:
+        if some is not None or shape.has_all_columns or left is None:
             return rows(some)
         if is_masked or not self._is_brief:
             return rows(some)
         if left == (0, self.roles.columns.extent):
             return rows(left)
-        return [If(columns, tuple(rows((0, shape.columns))), tuple(rows(left)))]
+        return self._if_whole(rows((0, shape.columns)), rows(left))
 
     @property
     def _packs_bytes(self) -> bool:
@@ -319,16 +301,15 @@ class TileEnds:
 
     def _finish_dense(self) -> list[Stmt]:
         """Epilogue and stores of all rows together, which the backend interleaves."""
-        columns, left = self._has_columns(), self._columns_left()
-        if columns is None:
-            return self._finish_block(0, self.shape.rows, self.acc)
+        shape, left = self.shape, self._columns_left()
+        if shape.has_all_columns:
+            return self._finish_block(0, shape.rows, self.acc)
         if left is None:
             return self._finish_in_memory()
-        every, rest = (
-            self._finish_block(0, self.shape.rows, self.acc, some)
-            for some in ((0, self.shape.columns), left)
+        return self._if_whole(
+            self._finish_block(0, shape.rows, self.acc, (0, shape.columns)),
+            self._finish_block(0, shape.rows, self.acc, left),
         )
-        return [If(columns, tuple(every), tuple(rest))]
 
     def _finish_block(
         self, begin: int, count: int, source: Scratch, some: Range | None = None
@@ -340,15 +321,19 @@ class TileEnds:
 
             def row(r: Expr, u: int = u, first: int = first, width: int = width) -> list[Stmt]:
                 r = expr.add(r, expr.index(begin))
-                here, chunk = self._at(r, is_clamped=False), expr.index(u)
-
-                def element(lane: Expr) -> list[Stmt]:
-                    return self._stores(here, source, r, chunk, expr.add(expr.index(first), lane))
-
-                return [nest.spread(width, element)]
+                return [self._some_lanes(self._at(r, is_clamped=False), source, r, u, first, width)]
 
             stmts += nest.unrolled(count, row, "r")
         return stmts
+
+    def _some_lanes(
+        self, here: Values, source: Scratch, r: Expr, u: int, first: int, count: int
+    ) -> Stmt:
+        """Epilogue and stores of `count` lanes of a vector of the row at `here`."""
+        chunk, begin = expr.index(u), expr.index(first)
+        return self.nest.spread(
+            count, lambda lane: self._stores(here, source, r, chunk, expr.add(begin, lane))
+        )
 
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
         """Epilogue and stores of one element, whose row is at `here`."""
@@ -391,25 +376,16 @@ class TileEnds:
                     return stores
                 return [If(self._is_stored(u, lane), tuple(stores))]
 
-            return [nest.spread(shape.columns, lanes)] if is_whole else self._each_lane(lanes)
+            return [nest.spread(shape.columns, lanes)] if is_whole else self.each_lane(lanes)
 
         if some is None or some == (0, shape.columns):
             stmts = loop(1 if is_whole else shape.chunks, chunk)
         else:
-            stmts = [
-                nest.spread(
-                    count,
-                    lambda lane, u=u, begin=begin: self._stores(  # type: ignore[misc]
-                        here, source, r, expr.index(u), expr.add(expr.index(begin), lane)
-                    ),
-                )
-                for u, begin, count in self._parts(some)
-            ]
+            stmts = [self._some_lanes(here, source, r, *part) for part in self._parts(some)]
         rows = roles.rows
         if rows is None or shape.has_all_rows or has_row:
             return stmts
-        exists = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
-        return [If(exists, tuple(stmts))]
+        return where_below(expr.add(self.first, r), rows.extent, stmts)
 
     def _parts(self, some: Range) -> Iterator[tuple[int, int, int]]:
         """Some columns of a tile as whole vectors and shorter ones: the chunk, the first lane and
@@ -461,7 +437,7 @@ class TileEnds:
         """The column of a lane, as `_column` gives it, if the tile did not move back from the last
         column.
         """
-        return expr.add(expr.mul(expr.add(self.start, u), expr.index(self.shape.width)), lane)
+        return offset(expr.add(self.start, u), self.shape.width, lane)
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         """The column of lane `lane` of chunk `u`."""
@@ -470,7 +446,7 @@ class TileEnds:
         zero, shape = expr.index(0), self.shape
         last = expr.index(dims.add(self.roles.columns.extent, -shape.columns))
         first = expr.binary("min", self._own_column(zero, zero), last)
-        return expr.add(first, expr.add(expr.mul(u, expr.index(shape.width)), lane))
+        return expr.add(first, offset(u, shape.width, lane))
 
     def _is_stored(self, u: Expr, lane: Expr) -> Expr:
         """The condition that a lane's column exists, and that this tile is the one to store it."""
@@ -481,22 +457,13 @@ class TileEnds:
 
     def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
         """The panel of that column, and where it is in the panel."""
-        width, panel = self.shape.width, expr.index(self.panel)
-        if width == self.panel:
+        if self.shape.width == self.panel:
             number, within = expr.add(self.start, u), lane
-        elif self.nest.is_gpu:
-            whole = self._column(u, lane)
-            number = expr.binary("floordiv", whole, panel)
-            within = expr.binary("floormod", whole, panel)
         else:  # a vector never straddles a panel
-            start = self._column(u, expr.index(0))
-            number = expr.binary("floordiv", start, panel)
-            within = expr.add(expr.binary("floormod", start, panel), lane)
-        if self._covers():
-            return number, within
+            number, within = divided(self._column(u, expr.index(0)), self.panel)
+            within = expr.add(within, lane)
         # a tile past the last panel reads that one again; its lanes aren't stored
-        last = expr.index(dims.add(self.roles.columns.extent, -1))
-        return expr.binary("min", number, expr.binary("floordiv", last, panel)), within
+        return number if self._covers() else last_panel(self.roles, self.panel, number), within
 
     def _covers(self) -> bool:
         """Whether all panels of a tile exist."""
@@ -507,11 +474,6 @@ class TileEnds:
             or dims.modulo(padded, shape.columns) == 0
             or (shape.chunks == 1 and self.panel % shape.width == 0)
         )
-
-
-def store_zero(scratch: Scratch, r: Expr, u: Expr, lane: Expr) -> Stmt:
-    """The store of 0 to a sum."""
-    return Store(scratch, (r, u, lane), expr.const(0, scratch.dtype))
 
 
 def sum_with_bias(output: Output, reduce: Reduce) -> tuple[Binary, Load] | None:

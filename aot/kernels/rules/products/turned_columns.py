@@ -11,11 +11,11 @@ from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Space, Stmt, Store
-from aot.kernels.match.products import ContractionAxes
+from aot.kernels.ir.nodes import Space, Stmt, Store
 from aot.kernels.match.work import Build, Work
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.nest import Axis, Values
 from aot.kernels.rules.products.contraction import ContractionTiles
+from aot.kernels.rules.products.product import Place, Product, offset, where_whole
 
 # rows below which turning the columns takes as long as the products
 LEAST_ROWS = 8
@@ -28,8 +28,8 @@ def schedule_turned(work: Work) -> Build | None:
     nest, plan, panel = work.nest, work.plan, work.panel
     if nest.is_gpu or nest.lanes < 4 or work.blocks is not None or work.product is None:
         return None
-    output, roles = work.product
-    axes = [Axis(v, n) for v, n in roles.reduce.axes if n != 1]
+    _, roles = work.product
+    axes = roles.summed
     weight, columns = roles.weight, roles.columns
     if len(axes) != 1 or roles.rows is None or roles.right is not weight:
         return None
@@ -53,27 +53,19 @@ def schedule_turned(work: Work) -> Build | None:
         return None
     if plan.columns > held:
         plan = replace(plan, columns=held // panel * panel)
-    return TurnedTiles(nest, output, roles, plan, panel, terms).build
+    return TurnedTiles(Product.of(nest, work.product, panel), plan, terms).build
 
 
 class TurnedTiles(ContractionTiles):
     """Tiles of products with columns in scratch: [term][column]."""
 
-    def __init__(
-        self,
-        nest: Nest,
-        output: Output,
-        roles: ContractionAxes,
-        plan: StageSchedule,
-        panel: int,
-        terms: Axis,
-    ) -> None:
-        super().__init__(nest, output, roles, plan, panel, 128)
+    def __init__(self, product: Product, plan: StageSchedule, terms: Axis) -> None:
+        super().__init__(product, plan, 128)
         assert isinstance(terms.extent, int)
+        roles = self.given = self.roles
         self.terms = terms
-        self.given = roles
         self.begin = Var("begin")
-        self.turned = nest.builder.scratch(
+        self.turned = self.nest.builder.scratch(
             "turned", roles.weight.dtype, (terms.extent, self.columns), Space.WORKGROUP
         )
         place = terms.var, expr.sub(roles.columns.var, self.begin)
@@ -82,8 +74,9 @@ class TurnedTiles(ContractionTiles):
         assert isinstance(body, Binary)
         reduce = replace(roles.reduce, body=replace(body, b=weight))
         known: dict[Expr, Expr] = {roles.reduce: reduce}
-        self.output = output.rewritten(lambda e: expr.transform(e, known.get))
         self.roles = replace(roles, reduce=reduce, right=weight, weight=weight)
+        output = product.output.rewritten(lambda e: expr.transform(e, known.get))
+        self.product = product._replace(output=output, roles=self.roles)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, given = self.nest, self.given
@@ -97,7 +90,7 @@ class TurnedTiles(ContractionTiles):
         def body(values: Values) -> list[Stmt]:
             number = values[tiles.var]
             stmts: list[Stmt] = []
-            begin = expr.mul(number, expr.index(self.columns))
+            begin = offset(number, self.columns)
             if given.columns.extent >= self.columns:  # where the last tile moves back to
                 last = dims.add(given.columns.extent, -self.columns)
                 begin = expr.binary("min", begin, expr.index(last))
@@ -105,8 +98,7 @@ class TurnedTiles(ContractionTiles):
             here = {**values, self.begin: begin}
 
             def tile(at: Values) -> list[Stmt]:
-                first = expr.mul(at[rows.var], expr.index(self.rows))
-                return self._columns({**here, **at}, first, number)
+                return self._columns(Place({**here, **at}, offset(at[rows.var], self.rows), number))
 
             return stmts + self._turn(here, begin) + nest.inside([*inside, rows], {}, tile)
 
@@ -120,50 +112,37 @@ class TurnedTiles(ContractionTiles):
         weight, extent = self.given.weight, self.given.columns.extent
         assert isinstance(terms.extent, int) and isinstance(extent, int)
         side = next(n for n in (16, 8, LEAST_TERMS) if n <= min(lanes, terms.extent))
-
-        ones = {v: expr.index(0) for v, n in self.given.reduce.axes if n == 1}
+        ones = self.given.origins
 
         def store(k: Expr, within: Expr, column: Expr) -> Stmt:
             place = {**values, **ones, terms.var: k, self.given.columns.var: column}
             return Store(self.turned, (k, within), expr.substitute(weight, place))
 
         def vector(u: Expr) -> list[Stmt]:
-            first = expr.mul(u, expr.index(lanes))
+            first = offset(u, lanes)
+
+            def term(k: Expr) -> list[Stmt]:
+                def one(lane: Expr) -> list[Stmt]:
+                    within = expr.add(first, lane)
+                    return [store(k, within, expr.add(begin, within))]
+
+                return [nest.spread(lanes, one)]
 
             def square(c: Expr) -> list[Stmt]:
-                start = expr.mul(c, expr.index(side))
-
-                def one(d: Expr, lane: Expr) -> list[Stmt]:
-                    within = expr.add(first, lane)
-                    return [store(expr.add(start, d), within, expr.add(begin, within))]
-
-                return nest.unrolled(
-                    side, lambda d: [nest.spread(lanes, lambda lane: one(d, lane))], "d"
-                )
+                return nest.unrolled(side, lambda d: term(offset(c, side, d)), "d")
 
             def alone(lane: Expr) -> list[Stmt]:
                 within = expr.add(first, lane)
                 column = expr.binary("min", expr.add(begin, within), expr.index(extent - 1))
                 return nest.serial(terms.extent, lambda k: [store(k, within, column)], "k")
 
-            def rest(n: Expr) -> list[Stmt]:
-                k = expr.add(n, expr.index(done))
-                return [
-                    nest.spread(
-                        lanes,
-                        lambda lane: [
-                            store(k, expr.add(first, lane), expr.add(begin, expr.add(first, lane)))
-                        ],
-                    )
-                ]
-
-            done = terms.extent // side * side
-            whole = nest.serial(terms.extent // side, square, "c")
-            whole += nest.serial(terms.extent - done, rest, "k")
+            rest = dims.modulo(terms.extent, side)
+            done = expr.index(dims.add(terms.extent, dims.multiply(rest, -1)))
+            whole = nest.serial(dims.floor_divide(terms.extent, side), square, "c")
+            whole += nest.serial(rest, lambda n: term(expr.add(n, done)), "k")
             if extent >= self.columns:
                 return whole
             end = expr.add(begin, expr.add(first, expr.index(lanes)))
-            are_there = expr.binary("le", end, expr.index(extent))
-            return [If(are_there, tuple(whole), tuple(nest.serial(lanes, alone, "l")))]
+            return where_whole(end, extent, whole, nest.serial(lanes, alone, "l"))
 
         return nest.serial(self.columns // lanes, vector, "u")

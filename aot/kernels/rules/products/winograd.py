@@ -505,7 +505,7 @@ class _Winograd:
         first, start = begins
 
         def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-            return nest.unrolled(self.rows, lambda r: self._each_chunk(r, body), "r")
+            return nest.unrolled(self.rows, lambda r: self.each_chunk(r, body), "r")
 
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
             return (kept, p, expr.add(first, r), u, lane)
@@ -528,7 +528,7 @@ class _Winograd:
                     old = Load(acc, (r, u, lane), dtype)
                     return Store(acc, (r, u, lane), Fma(scalar, weight(k, u, lane), old, dtype))
 
-                return stmts + self._each_chunk(r, one)
+                return stmts + self.each_chunk(r, one)
 
             return nest.unrolled(self.rows, row, "r")
 
@@ -549,7 +549,7 @@ class _Winograd:
             stmts += nest.serial(self.piece, step, "k")
         return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
 
-    def _each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
+    def each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
         """`body(row, chunk, lane)` for the vectors of the columns."""
         return self.nest.unrolled(
             self.chunks,

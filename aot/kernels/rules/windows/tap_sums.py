@@ -23,6 +23,7 @@ from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.rows import SUMS, row_of_vectors
 from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.planes import TURNED, TurnedTile
+from aot.kernels.rules.products.product import Place, Product
 from aot.kernels.rules.products.products import Placed, Terms, Tile
 from aot.kernels.rules.windows.padded import Slide, slide_along
 from aot.target.model import CACHE_LINE
@@ -261,11 +262,11 @@ class _TapSums:
         nest, roles = self.nest, self.roles
         shape = Shape(self.taps, chunks, nest.lanes, True, has_all)
         output = Output(self.output.buffer, expr.index(0), roles.reduce, ())
-        tile = Tile(nest, output, roles, self.panel, shape, self.reused)
-        zero, begin = expr.index(0), self.windows.along.begin
+        tile = Tile(Product(nest, output, roles, self.panel, self.reused), shape)
+        place, begin = Place(values, expr.index(0), start), self.windows.along.begin
         if self.turned is None:
-            return _PlaneTile(tile, values, zero, start).into(self.sums, begin)
-        return _LastTile(tile, self.turned, values, zero, start).into(self.sums, begin)
+            return _PlaneTile(tile, place).into(self.sums, begin)
+        return _LastTile(tile, self.turned, place).into(self.sums, begin)
 
     def _add(self, o: Expr, y: Expr, taps: Sequence[int]) -> list[Stmt]:
         """Adds shifted tap sums of an image row to the totals of row `y` of a band."""
@@ -314,7 +315,7 @@ class _Kept(Placed):
             at = expr.add(self._column(u, lane), expr.index(begin))
             return Store(sums, (r, at), Load(acc, (r, u, lane), acc.dtype))
 
-        return self._zeros() + self._sum() + self._each_row(store)
+        return self._zeros() + self._sum() + self.each_row(store)
 
 
 class _LastTile(_Kept, TurnedTile):
