@@ -68,7 +68,7 @@ def within(e: Expr, var: Var, first: int, end: int) -> Expr:
 
 
 def output_within(output: Output, var: Var, first: int, end: int) -> Output:
-    """The output with all its expressions so."""
+    """The output with all its expressions simplified for a segment, as by `within`."""
     return output.rewritten(lambda e: within(e, var, first, end))
 
 

@@ -95,7 +95,9 @@ class Lines:
         return max(near - free[0] * lines, 0.0), max(far - free[1] * lines, 0.0)
 
     def _bytes(self, stream: Stream, var: Var) -> float:
-        """Between turns; a line where data say it."""
+        """The bytes between the addresses of two iterations; a cache line where addresses depend on
+        data.
+        """
         step = self.indices.address_step(stream.memory, stream.indices, var)
         return CACHE_LINE if step is None else abs(step) * stream.memory.dtype.bytes
 

@@ -321,7 +321,7 @@ class Copies(Values):
         self._vars[var] = p
 
     def key(self, e: Expr) -> object:
-        """Equal for expressions that have equal values."""
+        """A key that is equal for expressions that have equal values."""
         return self._key(e)
 
 

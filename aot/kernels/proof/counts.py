@@ -87,7 +87,7 @@ def _stores(stmt: Stmt, loops: tuple[For, ...], *, is_conditional: bool) -> Iter
 
 
 def _filled(scratch: Scratch, stores: list[_Stored]) -> Range | None:
-    """One number in all elements, by one store."""
+    """The range of memory whose elements one store fills with a constant; None for other stores."""
     (first, *others) = stores
     value, (index,) = first.store.value, first.store.indices
     if others or first.is_conditional or not isinstance(value, Const):

@@ -139,7 +139,7 @@ class Inequalities(Definitions):
         return found
 
     def _made_of(self, number: int) -> set[int]:
-        """The variables in what a variable may be."""
+        """The variables that occur in a variable's possible values."""
         variable = self.variables[number]
         ways = variable.choice.ways if variable.choice is not None else ()
         values = [variable.unwrapped or {}, *(p for value, facts in ways for p in (value, *facts))]
@@ -285,7 +285,7 @@ class Inequalities(Definitions):
         return p
 
     def _reachable(self, numbers: set[int]) -> set[int]:
-        """The variables that facts connect with some."""
+        """The variables that facts connect, directly or by others, with those of `numbers`."""
         found: set[int] = set()
         pending = set(numbers)
         while pending:

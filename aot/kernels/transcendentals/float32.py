@@ -247,7 +247,7 @@ _TANH_Q = (1.0, 0.113102680224039346, 0.0012060846160062302, 1.22692934291379174
 
 
 def tanh(a: Expr) -> Expr:
-    """At most 2.5 ulp, never beyond 1.
+    """tanh(x), at most 2.5 ulp, never beyond 1.
 
     From t = tanh(x / 2) = n / (2 d) follows tanh(x) = 1 - (1 - t)^2 / (1 + t^2), with one division:
     1 - (d - n / 2)^2 / (d^2 + n^2 / 4). The closer that is to 1, the less errors in t count.

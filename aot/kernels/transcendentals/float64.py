@@ -136,7 +136,7 @@ _TANH_Q = (4.84406305325125486048e3, 2.23548839060100448583e3, 1.128116784916329
 
 
 def tanh(a: Expr) -> Expr:
-    """At most 2.5 ulp, never beyond 1."""
+    """tanh(x), at most 2.5 ulp, never beyond 1."""
     x = V(a)
     size = at_most(x.abs(), 22.0)
     z = size * size

@@ -254,7 +254,7 @@ class DecodeAttention:
         return [*stmts, Store(self.best, (), load(best, expr.index(0)))]
 
     def _online_softmax(self, shrink: Expr) -> list[Stmt]:
-        """From scores to weights, and their total."""
+        """Statements that turn scores into weights, and add these to their total."""
         el, nest = self.elements, self.nest
         lanes = self._key_lanes
         sums = el.scratch("few_sum", lanes, space=Space.REGISTER)

@@ -79,7 +79,7 @@ class ManyBest:
         ) + self._least(self.keys, self.extent)
 
     def _least(self, scratch: Scratch, first: int) -> list[Stmt]:
-        """A vector of what no element comes behind."""
+        """Statements that store a vector of the least key, which precedes no element."""
         begin = expr.index(first)
         return over_lanes(
             self.nest,

@@ -93,7 +93,7 @@ class _Suppression:
         return lanes_over_output(self.nest, axes, row, dims.multiply(self.extent, 4))
 
     def row(self, row: Sequence[Expr]) -> list[Stmt]:
-        """All of an image and a class."""
+        """Statements that choose the boxes of one image and class."""
         self.rowed = list(row)
         stmts: list[Stmt] = []
         most = expr.cast(self.lines.load(MOST, ()), INDEX)

@@ -243,7 +243,7 @@ class ContractionTiles:
         return up_to(nest.builder, packed.misfits, 0, stmts, self._usual())
 
     def _usual(self) -> tuple[Stmt, ...]:
-        """Tiles that multiply by rows where they are."""
+        """Loops over tiles that read rows from where they are, without packing them first."""
         roles, nest = self.roles, self.nest
         axes = list(roles.outer)
         row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(roles.row_count, self.rows))
@@ -360,7 +360,7 @@ class ContractionTiles:
 
     @property
     def together(self) -> int:
-        """Tiles of columns that one workgroup does."""
+        """The number of column tiles that one workgroup computes."""
         if self.staged is None:
             return 1
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)

@@ -91,7 +91,7 @@ class StagedPairs(StagedRows):
         return rows + self.nest.serial(self.rows // PAIR, self._in_pairs, "p")
 
     def _in_pairs(self, p: Expr) -> list[Stmt]:
-        """The bytes of two rows beside each other."""
+        """Statements that interleave the bytes of two rows in scratch."""
         nest, held = self.nest, self.bytes
         assert held is not None
 
@@ -240,7 +240,7 @@ class MatrixTile(DotTile):
         return stmts + self._each_line(line)
 
     def _row_of_sums(self, r: Expr) -> list[Stmt]:
-        """Brings the sums of a row in order."""
+        """Statements that reorder the sums of a row to the order of its columns."""
         nest, acc, vectors = self.nest, self.acc, self.shape.width // COLUMNS
         pair, i = divided(r, PAIR)
 

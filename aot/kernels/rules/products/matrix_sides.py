@@ -235,7 +235,7 @@ class Side:
         return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
 
     def take(self, values: Values, start: Expr, lane: Expr) -> list[Stmt]:
-        """A lane's elements of a block, into registers."""
+        """Statements that load a lane's elements of a block into its registers."""
 
         def part(n: Expr, line: Expr, place: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -247,7 +247,7 @@ class Side:
         return self._shares(lane, part)
 
     def put(self, lane: Expr) -> list[Stmt]:
-        """The same from there into shared memory."""
+        """Statements that store the elements that `take` loaded to shared memory."""
 
         def part(n: Expr, line: Expr, place: Expr) -> list[Stmt]:
             return self.nest.unrolled(

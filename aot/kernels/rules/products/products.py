@@ -297,7 +297,7 @@ class Placed(TileEnds):
         return self.nest.serial(number, lambda k: self._together(k, steps, body), "k")
 
     def _together(self, number: Expr, steps: int, body: Body) -> list[Stmt]:
-        """Some steps, as the loop's iteration `number`."""
+        """`steps` steps of a loop, unrolled as its iteration `number`."""
         first = expr.mul(number, expr.index(steps))
         return self.nest.unrolled(steps, lambda j: body(expr.add(first, j)), "j")
 

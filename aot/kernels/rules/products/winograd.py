@@ -230,7 +230,7 @@ class _Winograd:
         return along(())
 
     def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
-        """Products over the channels from `start` on."""
+        """Statements that add the products of a piece: the channels from `start` on."""
         return self._transform(start, first) + self._each_column_tile(
             column, lambda w: self._multiply(w, w, start, first, column)
         )

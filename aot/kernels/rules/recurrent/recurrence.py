@@ -227,7 +227,7 @@ class _Layer:
     def _vectors(
         self, first: int, count: int, width: int, body: Callable[[Expr], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """`count` vectors of units, from number `first` on."""
+        """The statements of `body` for `count` vectors of units, from unit `first` on."""
 
         def one(o: Expr) -> list[Stmt]:
             start = expr.add(expr.mul(o, expr.index(width)), expr.index(first))

@@ -163,7 +163,7 @@ class _Positions:
         *,
         is_quick: bool,
     ) -> list[Stmt]:
-        """Compares an element with what was found."""
+        """Statements that compare an element with the best so far, and keep the better one."""
         position, (best, place) = self.position, kept
         stmts: list[Stmt] = []
         element = self.nest.let(expr.substitute(position.element, values), stmts, "element")

@@ -212,7 +212,7 @@ class GroupedTiles(HeldTiles):
         return nest.grid([*self.window.outer[:-1], block, strip], body, 1 << 30)
 
     def _copy(self, base: Expr, line: Expr, place: Expr, value: Load | None) -> list[Stmt]:
-        """Channels of a place, by ever narrower vectors."""
+        """Statements that copy the channels of a place to scratch, by ever narrower vectors."""
         nest, given = self.nest, self.packed.load
         nothing = expr.const(0, given.dtype) if given.other is None else given.other
         channels, width = self.held.shape[-1], nest.lanes

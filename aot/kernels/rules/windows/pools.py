@@ -520,7 +520,7 @@ class _Tiles(PoolTiles):
         size: int,
         is_quick: bool,
     ) -> list[Stmt]:
-        """`size` neighbours of a line and channel."""
+        """Statements for `size` neighbouring results of a row and channel."""
         nest, along, (row, start, c) = self.nest, self.pool.along, begin
         left = expr.mul(start, expr.index(along.step))
         stmts: list[Stmt] = []

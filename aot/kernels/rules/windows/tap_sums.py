@@ -305,7 +305,7 @@ class _TapSums:
 
 
 class _Kept(Placed):
-    """A tile whose sums are stored for others."""
+    """A tile whose sums are stored in scratch, to be finished later."""
 
     def into(self, sums: Scratch, begin: int) -> list[Stmt]:
         """All of the sums, stored by row and column, the first of which is `begin`."""
