@@ -220,7 +220,9 @@ class _Reader:
         return [self.value(kind, what, depth + 1) for _ in range(length)]
 
     def texts(self, count: int, what: str) -> list[str]:
-        """Many texts: a vocabulary has some hundred thousand."""
+        """`count` texts, read by a loop that is fast enough for the several hundred thousand of a
+        vocabulary.
+        """
         found = []
         view, at, end = self.view, self.at, len(self.view)
         unpack = struct.Struct("<Q").unpack_from

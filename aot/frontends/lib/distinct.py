@@ -94,7 +94,7 @@ def runs(place: Place, x: Value, axis: int) -> tuple[Value, Value, Value]:
 
 
 def _of_nothing(place: Place) -> tuple[Value, Value, Value]:
-    """The numbers that `distinct` gives of no elements."""
+    """The results of `distinct` for a tensor without elements."""
     none = place.constant(np.zeros(0, np.int64))
     return none, none, none
 
@@ -160,7 +160,7 @@ def _of_runs(
 
 
 def _one_of(n: Dim) -> Dim:
-    """1, or 0 where there is no element."""
+    """The smaller of 1 and n: 1 if there are elements, else 0."""
     return dims.minimum(1, n)
 
 

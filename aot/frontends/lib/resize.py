@@ -126,7 +126,7 @@ def _line(options: Options, axis: KnownAxis) -> KnownLine:
 
 
 def _nearest(options: Options, axis: KnownAxis) -> Array:
-    """The element that each result element is."""
+    """The position of the source element that each result element copies."""
     return nearest(_line(options, axis), options.rounding, axis.size)
 
 

@@ -139,7 +139,7 @@ class _Open:
         self.wanted = [n for n in range(len(node.outputs)) if node.wants(n)]
 
     def _try(self, graph: onnx.GraphProto, is_first: bool) -> Tried:
-        """A branch, in which the condition is known."""
+        """Tries to import a branch, inside of which the condition's value is known."""
         condition = self.node.input(0)
         self.importer.branching[condition] = is_first
         try:

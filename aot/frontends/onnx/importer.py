@@ -281,7 +281,9 @@ class _Importer:
         return Module([function])
 
     def _strings(self, named: Mapping[str, Value]) -> Strings | None:
-        """Which inputs and results are of strings."""
+        """The names of those values that are strings, with the model's table; None if there are
+        none.
+        """
         names = tuple(name for name, value in named.items() if self.kinds.get(value) == STRING)
         return Strings(self.strings.texts, names) if names else None
 

@@ -71,7 +71,7 @@ class LoopForm:
 
     @property
     def kept(self) -> int:
-        """How many values of the body are carried."""
+        """The number of the body's values that are carried."""
         return len(self.initial) - sum(bool(t.ragged) for t in self.stacks.values())
 
     @property
@@ -138,7 +138,7 @@ class LoopForm:
         )
 
     def packed(self, flat: Sequence[Held]) -> list[Held]:
-        """Values of which stacks are one each."""
+        """The values with the parts of each stack joined to one."""
         values = iter(flat)
         found: list[Held] = []
         for number in range(self.kept):

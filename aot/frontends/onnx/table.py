@@ -250,7 +250,7 @@ class Node(Place):
         return int(self.strings.numbers([self.str_attr(name, default)])[0])
 
     def string(self, made: Value) -> Value:
-        """A value, noted as one of strings."""
+        """Records that `made` is a tensor of strings, and gives it."""
         self.kinds[made] = STRING
         return made
 

@@ -220,7 +220,7 @@ def skip_simplified_layer_normalization(node: Node) -> Sequence[Value | None]:
 
 @onnx_op("SimplifiedLayerNormalization")
 def simplified_layer_normalization(node: Node) -> Value:
-    """ONNX Runtime writes it into ONNX's own domain."""
+    """RMS normalisation, as ONNX Runtime writes it, although into ONNX's own domain."""
     node.ignore("stash_type")
     node.refuse_output(1, "inv_std_var")
     x = node.input(0)

@@ -45,7 +45,9 @@ def label_encoder_of_classes(node: Node) -> Value:
 
 
 def _between(node: Node, texts: Array, integers: Array) -> Value:
-    """Integers of strings, or strings of integers."""
+    """The integer that each string maps to, or the string of each integer, by two
+    parallel lists.
+    """
     if len(texts) != len(integers) or not len(texts):
         raise node.error(
             f"{len(texts)} strings and {len(integers)} integers, expected as many, and some"

@@ -62,7 +62,7 @@ def transform_matrix(n: Node) -> Value:
     across = n("add", n("mul", x, sin), n("mul", y, cos))
 
     def box(v: Value) -> tuple[Value, Value]:
-        """The middle and the extent of coordinates."""
+        """(middle, extent) of the range of some coordinates."""
         low, high = (n.emit(op, v, axes=(0,), keepdims=True) for op in ("reduce_min", "reduce_max"))
         return n("mul", n("add", low, high), 0.5), n("sub", high, low)
 

@@ -74,7 +74,7 @@ def _parts(entries: Entries) -> tuple[str, tuple[Tensors, Tensors]]:
 
 
 def _before(entries: Entries, name: str) -> Tensors:
-    """Tensors as torch before 2.8 has them."""
+    """The tensors of an archive that torch before 2.8 wrote."""
     entry = f"serialized_{name}.pt"
     return pickled_tensors(entries.read(entry), f"{entries.where}: {entry}")
 

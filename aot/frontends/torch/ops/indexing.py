@@ -132,7 +132,7 @@ def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> V
 
 
 def _rows(n: Node, indices: Value) -> Value:
-    """Positions as rows of one number each."""
+    """Positions as a column, [count, 1]."""
     flat = n.reshape(indices, (indices.type.element_count,))
     return n.reshape(flat, (*flat.type.dims, 1))
 
