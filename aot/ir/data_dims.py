@@ -101,7 +101,7 @@ def assumptions_by_last(function: Function) -> dict[str, list[Assumption]]:
 
 
 class Largest:
-    """How large dims can be that values give.
+    """Finds the largest values of dims whose symbols are computed from data.
 
     Args:
         names: the symbols that values give.

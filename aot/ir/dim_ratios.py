@@ -58,7 +58,7 @@ def ratio_of(value: Any) -> Ratio:
 
 
 def _is_exact(ratio: Ratio) -> bool:
-    """Whether floats hold it as it is."""
+    """Whether a float can represent the ratio exactly."""
     return ratio.denominator & (ratio.denominator - 1) == 0
 
 

@@ -76,7 +76,7 @@ Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next o
 
 @dataclass
 class Places:
-    """Registers of the byte offsets of roots.
+    """The registers with the byte offsets of values' memory.
 
     Attributes:
         inputs, outputs: of the function's.
@@ -418,7 +418,9 @@ class Flow:
             self._headers[c.result] = header
 
     def _check_end(self, op: Op, counter: int) -> None:
-        """Ends a program that would not end."""
+        """Emits a check that stops a loop after as many runs as it may have, if there
+        is a limit.
+        """
         count = op.operands[0]
         most = most_runs(op, None if count is None else known_scalar(count))
         if most is not None:

@@ -64,7 +64,7 @@ class HostCopies:
             self._fetch(value)
 
     def after_host(self, op: Op) -> None:
-        """After it: what it wrote is the host's."""
+        """Emits what follows an op on the host: its results are up to date in the host's memory."""
         for value in op.results:
             buffer_slice = self.assignment.of(value)
             memory, span = self.memory_of(buffer_slice), self._span(buffer_slice, value.type)
@@ -78,7 +78,7 @@ class HostCopies:
             self._held[memory] = {span: True}
 
     def before_device(self, op: Op, position: int) -> None:
-        """Before a dispatch that the GPU runs."""
+        """Emits the copies before a dispatch that the GPU runs."""
         self._forget(position)
         for value in op.operands:
             if value is not None:

@@ -69,7 +69,7 @@ def _directions(call: Call) -> int:
 
 
 def _expected(call: Call) -> dict[int, tuple[Dim, ...]]:
-    """Operand number -> dims it must have."""
+    """The dims that each operand must have, by its number."""
     d, h, gates = _directions(call), call.int("hidden_size"), _cell(call).gates
     steps, batch, features = call.operand(X).dims
     return {

@@ -54,7 +54,7 @@ def _roi_type(call: Call) -> Sequence[TensorType]:
 
 @dataclass(frozen=True)
 class _Along:
-    """Expressions of one spatial dim, in `low.dtype`.
+    """Expressions for the sampling points along one spatial dim, in `low.dtype`.
 
     Attributes:
         positions: the pixels before and after the point, and their weights.

@@ -197,7 +197,7 @@ def _inputs_compute(call: Call) -> Sequence[Compute]:
 
 
 def _split(tile: e.Expr, down: Dim, across: Dim) -> tuple[e.Expr, e.Expr, e.Expr]:
-    """A tile's image, and its place there."""
+    """(image, row, column) of a tile by its number."""
     line = e.binary("floordiv", tile, e.index(across))
     return (
         e.binary("floordiv", line, e.index(down)),

@@ -16,7 +16,7 @@ INSTALLED = "_runtime_source"  # in the package; in a checkout the folder runtim
 
 @dataclass(frozen=True)
 class RuntimeSources:
-    """Paths are relative to `root`, with slashes, sorted."""
+    """The C sources of the runtime: paths relative to `root`, with slashes, sorted."""
 
     root: Path
 

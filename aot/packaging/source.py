@@ -18,7 +18,7 @@ _LEAST_ALIGNMENT = 64  # of rodata
 
 
 def source_files(given: PackageInput) -> tuple[list[File], dict[str, int]]:
-    """The package's files, and what they take.
+    """(files, sizes by name) of a package of C sources.
 
     Raises:
         CompileError: the module is for WebAssembly alone, whose code no C program runs.

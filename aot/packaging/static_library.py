@@ -39,7 +39,7 @@ class LibraryLimits:
 
 
 def library_files(given: PackageInput, limits: LibraryLimits) -> tuple[list[File], dict[str, int]]:
-    """The package's files, and what it takes.
+    """(files, sizes by name) of a package with a static library.
 
     Raises:
         CompileError: not one CPU variant, or a limit is passed.

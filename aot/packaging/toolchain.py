@@ -108,7 +108,7 @@ def _named(text: str) -> Toolchain:
 
 
 def _ndk(root: Path, arch: Arch) -> Toolchain:
-    """The NDK's clang, whichever system it is for."""
+    """The NDK's clang for an architecture; the NDK may be of any host system."""
     for found in sorted(root.glob("toolchains/llvm/prebuilt/*/bin/clang")):
         target = f"--target={_NDK_TARGETS[arch]}{_ANDROID_API}"
         return Toolchain((str(found), target), is_static=False, libraries=("-lm",))

@@ -72,7 +72,7 @@ _TEXT = "aot_text.mjs"
 
 
 def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], dict[str, int]]:
-    """The package's files, and what they take.
+    """(files, sizes by name) of a package for WebAssembly.
 
     Args:
         compiler: the command line of a C compiler; None looks for one.

@@ -73,7 +73,7 @@ def bound_extents(module: Module, most: Mapping[str, int]) -> None:
 
 
 def _limit(function: Function, op: Op, most: int) -> None:
-    """Limits the symbol of an `extent` op."""
+    """Limits the symbol of an `extent` op to at most `most`."""
     dim = op.attrs["dim"]
     assert isinstance(dim, DimExpr)
     where = f"node {op.origin!r}" if op.origin else "the model"

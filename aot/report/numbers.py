@@ -71,7 +71,7 @@ def _scaled(value: float, units: tuple[str, ...], *, whole: bool) -> str:
 
 
 def _digits(value: float) -> str:
-    """Three digits that mean something, without an exponent."""
+    """A number with three significant digits, without an exponent."""
     if value == 0 or not math.isfinite(value):
         return "0"
     exponent = int(f"{value:.2e}".split("e")[1])  # once rounded

@@ -182,7 +182,7 @@ def _write(path: Path, lines: Iterable[TuningRecord]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """No other compile changes the file meanwhile.
+    """A context in which no other compile changes the file.
 
     The lock is on the file itself, which a writer replaces: who waited for one that has been
     replaced asks for the new one. Without such locks (Windows) a line may be lost, none damaged.

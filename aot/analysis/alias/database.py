@@ -68,7 +68,7 @@ class MemoryEffects:
     has_side_effects: bool
 
     def conflicts(self, other: MemoryEffects) -> bool:
-        """Whether the order of the two counts."""
+        """Whether two ops with these effects must keep their order."""
         return (
             (self.has_side_effects and other.has_side_effects)
             or intersect(self.writes, other.writes)

@@ -108,7 +108,7 @@ class AliasFacts:
             register.pop(value, None)
 
     def rewire(self, op: Op, index: int, old: Value | None) -> None:
-        """Operand `index` of `op`, once `old`, has changed."""
+        """Updates the facts after operand `index` of `op`, `old` before, has changed."""
         for value in dependents_of_operand(op, index):
             self.constrain(value)
         if op.record.writes or op.record.has_unknown_effects:

@@ -85,7 +85,7 @@ def _dims_of(op: Op) -> tuple[Dim, ...]:
 
 
 def choice_of(function: Function, target: Target) -> Choice:
-    """How an executable runs as it is."""
+    """The choice that an executable's present schedule stands for."""
     stages = schedule_of(function, target)
     way = WINOGRAD if stages[0].schedule is Schedule.WINOGRAD else DIRECT
     return Choice(_tiles_of(stages), way if _has_two_ways(function, target) else "")

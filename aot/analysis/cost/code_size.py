@@ -138,7 +138,7 @@ class StageCode:
         )
 
     def parts(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> Counter[str]:
-        """How many of each part the code has."""
+        """The number of times that the code has each kind of part."""
         code, kernel = self.code, self.kernel
         found: Counter[str] = Counter({"kernel": 1, "parameters": sum(dynamic)})
         if kernel.form == "winograd":

@@ -106,7 +106,7 @@ class DynamicLoops(NamedTuple):
     outer: bool = False
 
     def with_(self, other: DynamicLoops) -> DynamicLoops:
-        """The loops that are dynamic in either."""
+        """The loops that have a dynamic extent in either of both kernels."""
         return DynamicLoops(*(a or b for a, b in zip(self, other, strict=True)))
 
     @staticmethod

@@ -65,7 +65,7 @@ def emit_assembly(kernel: Kernel, target: Target) -> str:
 
 @contextmanager
 def blaming(name: str, target: Target) -> Iterator[None]:
-    """Says of which kernel and target LLVM spoke."""
+    """A context in which an error of LLVM becomes one that names the kernel and the target."""
     try:
         yield
     except llvm.RejectedError as error:

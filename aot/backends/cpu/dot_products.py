@@ -176,14 +176,14 @@ def unpack(asm: Assembler, traits: Traits, a: Value, parts: tuple[int, int], dty
 
 
 def _part(asm: Assembler, word: Value, dtype: DType, number: int) -> Value:
-    """Element `number` of words, in 32 bits."""
+    """Element `number` of each packed word, extended to 32 bits."""
     bits = dtype.part.bits
     top = asm.op("shl", word, integer(32 - bits * (number + 1), word.type))
     return asm.op("ashr" if dtype.part.is_signed else "lshr", top, integer(32 - bits, word.type))
 
 
 def _by_width(asm: Assembler, width: int, made: Part, a: Value, b: Value, c: Value) -> Value:
-    """The sums, in registers of `width` lanes."""
+    """The sums of `a`, `b` and `c`, computed in registers of `width` lanes each."""
     lanes = c.type.lanes
     if lanes == width:
         return made(a, b, c)

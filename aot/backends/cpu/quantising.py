@@ -107,7 +107,7 @@ def packs(traits: Traits, dtype: DType) -> bool:
 def quantise(
     asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
 ) -> Value:
-    """The numbers of 8 or 16 bits."""
+    """Emits a quantisation to numbers of 8 or 16 bits."""
     registers = 4 * number.type.lanes / traits.target.vector_bytes
     is_uniform = zero is None or not zero.type.lanes
     if packs(traits, q.dtype) and registers in (2, PACKED) and is_uniform:
@@ -175,7 +175,7 @@ def _packed(
 def quantise_centred(
     asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
 ) -> Value:
-    """The numbers without their zero point, as f32."""
+    """Emits a quantisation whose codes, less their zero point, are given as f32."""
     whole = _rounded(asm, q, number, zero)
     if q.bounds[0]:
         none = integer(0, whole.type)

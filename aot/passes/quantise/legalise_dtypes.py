@@ -435,7 +435,7 @@ class _Narrowing:
         return cast_to(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
 
     def narrow(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
-        """An old value as it is computed with."""
+        """The replacement of an old value, in the dtype that it is computed in."""
         found = self.now(value)
         return as_dtype(
             rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin

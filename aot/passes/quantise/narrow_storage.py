@@ -142,7 +142,7 @@ class _Groups:
                 self.keep(value)
 
     def keep(self, value: Value) -> None:
-        """Lets the memory of `value` stay f32."""
+        """Records that the memory of `value` stays f32."""
         self._kept.add(self._find(value))
 
     def may_change(self, value: Value) -> bool:

@@ -162,7 +162,7 @@ def _members(module: Module, target: Target) -> list[_Member]:
 
 
 def _leaves(members: Iterable[_Member]) -> list[list[_Part]]:
-    """A part for each member, by family."""
+    """For each family, a list with one part for each member."""
     families: dict[Hashable, list[_Member]] = {}
     for member in members:
         families.setdefault(member.family, []).append(member)

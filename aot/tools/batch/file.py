@@ -111,7 +111,9 @@ class _Reader:
         return CompileError(f"{place}: {message}")
 
     def part(self, table: str, number: int) -> tuple[int, int]:
-        """First and last line of a table."""
+        """(first, last) line of the `number`-th table of a name; all lines if it is
+        written inline.
+        """
         if not table:
             return 0, len(self.lines)
         head = re.compile(rf"^\s*\[+\s*{re.escape(table)}\s*\]+")

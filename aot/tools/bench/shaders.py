@@ -284,7 +284,7 @@ class _Measured:
             raise RuntimeFailure(error.message.decode(), "device")
 
     def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> float:
-        """Milliseconds of a run; `launches` are its own."""
+        """Runs the program once, and gives the milliseconds; `launches` are those of this run."""
         self.launches.clear()
         for number, array in enumerate(arrays):
             tensor = tensors.to_tensor(array)
