@@ -18,7 +18,13 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import is_long
-from aot.kernels.rules.products.winograd_lines import INPUT_LINES, OUTPUT_LINES, Line
+from aot.kernels.rules.products.product import offset, where_below
+from aot.kernels.rules.products.winograd_lines import (
+    INPUT_LINES,
+    OUTPUT_LINES,
+    Line,
+    transformed,
+)
 from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
 
 
@@ -78,15 +84,12 @@ class _Transform:
 
         def one(lane: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            whole = nest.let(expr.add(expr.mul(group, expr.index(lanes)), lane), stmts, "n")
+            whole = nest.let(offset(group, lanes, lane), stmts, "n")
             values: Values = {}
             inside: list[Stmt] = []
             if axes:
                 nest.decode(whole, axes, values, inside)
-            inside += tile(values, lane)
-            if dims.modulo(total, lanes) == 0:
-                return stmts + inside
-            return [*stmts, If(expr.binary("lt", whole, expr.index(total)), tuple(inside))]
+            return stmts + where_below(whole, total, inside + tile(values, lane), lanes)
 
         body = (nest.spread(lanes, one),)
         return (For(group, dims.ceil_divide(total, lanes), LoopKind.WORKGROUP, body, axis=0),)
@@ -95,15 +98,11 @@ class _Transform:
         """The transformed elements of the tile at `values`, row by row."""
         nest, numbers = self.nest, [expr.index(n) for n in range(self.taps)]
 
-        def name(e: Expr) -> Expr:
-            return nest.let(e, into, "h")
+        def element(i: int, j: int) -> Expr:
+            at = {**values, self.first: numbers[i], self.second: numbers[j]}
+            return nest.let(expr.substitute(self.source, at), into, "d")
 
-        columns: list[list[Expr]] = []
-        for j in numbers:
-            places = [{**values, self.first: i, self.second: j} for i in numbers]
-            loaded = [nest.let(expr.substitute(self.source, at), into, "d") for at in places]
-            columns.append([name(e) for e in self.line(name, loaded)])
-        return [self.line(name, list(row)) for row in zip(*columns, strict=True)]
+        return list(transformed(self.line, lambda e: nest.let(e, into, "h"), self.taps, element))
 
 
 class _ToPoints(_Transform):

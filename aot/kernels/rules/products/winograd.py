@@ -13,36 +13,34 @@ errors hardly grow with the channels. Results are as near the exact ones as thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
-from aot.analysis.cost.winograd import (
-    INPUTS,
-    MOST_CHANNELS,
-    OUTPUTS,
-    POINTS,
-    block_of,
-    piece_of,
-    stored_block_of,
-    together,
-)
+from aot.analysis.cost.winograd import INPUTS, OUTPUTS, POINTS
 from aot.errors import InternalError
 from aot.ir import dims, expr
-from aot.ir.dims import Dim
-from aot.ir.expr import Binary, Expr, Fma, Load, Var
+from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import For, If, LoopKind, Scratch, Space, Stmt, Store
-from aot.kernels.match.products import ContractionAxes, find_axes
+from aot.kernels.match.products import find_axes
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import Borders, masked, without_guard
-from aot.kernels.nest.nest import Axis, Nest, Output
-from aot.kernels.nest.tiles import is_long
+from aot.kernels.nest.nest import Axis, Values
+from aot.kernels.nest.tiles import Shape, is_long
+from aot.kernels.rules.products.product import Product, Sums, divided, offset, where_below
 from aot.kernels.rules.products.row_vectors import (
     by_lanes,
     holds_row_vectors,
     row_vectors_at_a_time,
 )
-from aot.kernels.rules.products.winograd_lines import filter_line, input_line
-from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs, if_there
+from aot.kernels.rules.products.winograd_blocks import Blocks
+from aot.kernels.rules.products.winograd_lines import (
+    filter_line,
+    input_line,
+    line_stmts,
+    transformed,
+)
+from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs
 
 
 def schedule_winograd(work: Work) -> Build:
@@ -55,76 +53,25 @@ def schedule_winograd(work: Work) -> Build:
     roles = find_axes(output)
     if roles is None or len(roles.reduce.axes) != 3:
         raise InternalError(f"{output.buffer.name} is no sum over channels and 3x3 taps")
-    return _Winograd(nest, output, roles, work.plan, nest.target.panel).build
+    return _Winograd(Product.of(nest, (output, roles), nest.target.panel), work.plan).build
 
 
-def _unscaled(left: Expr) -> Expr:
-    """The element of an input that a product with a transformed filter's has a multiple of."""
-    if not isinstance(left, Binary) or left.op != "mul":
-        raise InternalError("inputs of transformed filters are no products with their points'")
-    return left.b
+class _Winograd(Blocks):
+    """The loops of such a convolution."""
 
-
-class _Winograd:
-    def __init__(
-        self, nest: Nest, output: Output, roles: ContractionAxes, plan: StageSchedule, panel: int
-    ) -> None:
-        self.nest, self.output, self.roles, self.panel = nest, output, roles, panel
-        self.dtype = roles.reduce.dtype
-        self.rows = plan.rows
-        self.width = min(plan.columns, panel)
-        self.chunks = plan.columns // self.width
-        self.columns = plan.columns
-        tile, cache_bytes = (plan.rows, plan.columns), nest.target.l2_bytes
-        (self.channel, self.channels), *self.taps = roles.reduce.axes
-        # whether filters are stored transformed
-        self.is_stored = self.taps[0][1] == INPUTS
-        self.left = _unscaled(roles.left) if self.is_stored else roles.left
-        # how many channels are multiplied at a time, and transformed, a vector after the other
-        filters = roles.columns.extent
-        self.piece: Dim
-        if self.is_stored:
-            found = stored_block_of(tile, self.channels, filters, cache_bytes)
-            self.tiles, self.wide, self.piece = found
-        else:
-            self.tiles, self.wide = block_of(tile, filters, cache_bytes)
-            self.piece = piece_of(self.channels, nest.target)
-        # what a piece has at most, and is transformed of it
-        self.most = self.piece if isinstance(self.piece, int) else MOST_CHANNELS
-        self.across_channels = min(nest.lanes, self.most)
-        self.padded = dims.multiply(
-            dims.ceil_divide(self.piece, self.across_channels), self.across_channels
-        )
-        # whether sums are complete when they are stored first, and are finished at once
-        self.is_whole = self.channels == self.piece
-        # whether sums of a piece begin with those of pieces before it, where one instruction loads
-        # two vectors
-        self.is_continued = nest.target.multiplies_by_lane and not self.is_whole
-        spatial = {a.var.name: a for a in output.axes}
-        self.rows_axis, self.columns_axis = spatial["i2"], spatial["i3"]
-        self.outer = [
-            a for a in roles.outer if a is not self.rows_axis and a is not self.columns_axis
-        ]
-        self.across = dims.ceil_divide(self.columns_axis.extent, OUTPUTS)
-        self.down = dims.ceil_divide(self.rows_axis.extent, OUTPUTS)
-        self.count = dims.product([*(a.extent for a in self.outer), self.down, self.across])
-        self.blocks = dims.ceil_divide(self.count, self.tiles)
-        if self.is_whole:
-            self.wide = together(self.wide, self.blocks, filters, self.columns)
-        b = nest.builder
-        lanes = self.lanes = nest.lanes
-        # what is transformed a vector at a time, so that registers hold it
-        self.vector = min(lanes, self.width)
-        # one more than there are: points would be powers of two apart, in the same sets of a cache
-        padded = -(-self.most // self.across_channels) * self.across_channels
+    def __init__(self, product: Product, plan: StageSchedule) -> None:
+        super().__init__(product, plan)
+        nest, columns = self.nest, self.columns
         self.has_row_vectors = nest.target.multiplies_by_lane and holds_row_vectors(
-            nest, self.rows, self.columns
+            nest, self.rows, columns
         )
-        self.vectors = row_vectors_at_a_time(nest, self.rows, self.columns, self.piece)
+        self.vectors = row_vectors_at_a_time(nest, self.rows, columns, self.piece)
         # whether vectors of channels of the rows of a register tile are side by side, so that an
         # instruction loads two where it doesn't load two of a row
         self.is_by_vectors = self.has_row_vectors and self.vectors == 1
+        padded = -(-self.most // self.across_channels) * self.across_channels
         self.across_vectors = padded // self.across_channels
+        # one more than there are: points would be powers of two apart, in the same sets of a cache
         shape = [self.tiles + 1, padded]
         if self.is_by_vectors:
             shape = [(self.tiles + 1) * self.across_vectors, self.across_channels]
@@ -134,15 +81,17 @@ class _Winograd:
             self.filters = self._scratch("filters", POINTS, self.most + 1, self.chunks, self.width)
         kept = 1 if self.is_whole else self.wide
         self.sums = self._scratch("sums", kept, POINTS, self.tiles + 1, self.chunks, self.width)
-        self.half = self._scratch("half", INPUTS, INPUTS, lanes)
+        self.half = self._scratch("half", INPUTS, INPUTS, nest.lanes)
         self.outputs = TileOutputs(
-            *(nest, output, roles, self.rows_axis, self.columns_axis),
-            filters=self.columns,
+            *(nest, self.output, self.roles, self.rows_axis, self.columns_axis),
+            filters=columns,
             vector=self.vector,
             half=self.half,
-            is_long=is_long(output.values, roles.reduce),
+            is_long=is_long(self.output.values, self.roles.reduce),
         )
-        self.acc = b.scratch("acc", self.dtype, (self.rows, self.chunks, self.width))
+        vectors = self.chunks, self.width
+        acc = nest.builder.scratch("acc", self.dtype, (self.rows, *vectors))
+        self.tile = Sums(nest, Shape(self.rows, *vectors, True, True), acc)
 
     def _scratch(self, name: str, *shape: int) -> Scratch:
         return self.nest.builder.scratch(name, self.dtype, shape, Space.WORKGROUP)
@@ -176,58 +125,16 @@ class _Winograd:
         rows = For(mt, self.blocks, LoopKind.WORKGROUP, tuple(body), axis=0)
         return (For(nt, column_blocks, LoopKind.WORKGROUP, (rows,), axis=1),)
 
-    def _spread(self, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
-        return self.nest.spread(width, body)
-
-    def _each_column_tile(self, column: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """The statements `body(number)` for each column tile that exists in the block that begins
-        at `column`.
-        """
-        extent = self.roles.columns.extent
-
-        def one(w: Expr) -> list[Stmt]:
-            at = expr.add(column, expr.mul(w, expr.index(self.columns)))
-            return if_there(at, extent, body(w), self.columns * self.wide)
-
-        return self.nest.serial(self.wide, one, "w")
-
-    def _each_group(self, first: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(first tile)` for each register tile in bounds of the block of tiles that begins at
-        `first`.
-        """
-
-        def one(g: Expr) -> list[Stmt]:
-            begin = expr.mul(g, expr.index(self.rows))
-            return if_there(expr.add(first, begin), self.count, body(begin), self.tiles)
-
-        return self.nest.serial(self.tiles // self.rows, one, "g")
-
-    def _each_vector(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(chunk, place in the chunk)` for each vector of a column tile."""
-        nest, size = self.nest, expr.index(self.vector)
-        return nest.serial(
-            self.chunks,
-            lambda u: nest.serial(
-                self.width // self.vector, lambda v: body(u, expr.mul(v, size)), "v"
-            ),
-            "u",
-        )
-
     def _zero(self) -> list[Stmt]:
+        """Sums of nothing at all points."""
         nest, zero = self.nest, expr.const(0, self.dtype)
-        sizes = self.wide, POINTS, self.tiles
+        axes = [Axis(Var("z"), n) for n in (self.wide, POINTS, self.tiles)]
 
-        def along(at: tuple[Expr, ...]) -> list[Stmt]:
-            if len(at) < len(sizes):
-                return nest.serial(sizes[len(at)], lambda i: along((*at, i)), "z")
-            return nest.unrolled(
-                self.chunks,
-                lambda u: [
-                    self._spread(self.width, lambda lane: [Store(self.sums, (*at, u, lane), zero)])
-                ],
-            )
+        def vectors(values: Values) -> list[Stmt]:
+            at = [values[axis.var] for axis in axes]
+            return self.tile.each_chunk(lambda u, lane: Store(self.sums, (*at, u, lane), zero))
 
-        return along(())
+        return nest.inside(axes, {}, vectors)
 
     def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
         """Statements that add the products of a piece: the channels from `start` on."""
@@ -267,9 +174,8 @@ class _Winograd:
         if self.filters is not None:
             filters = self.filters
             return lambda k, u, lane: Load(filters, (p, k, u, lane), self.dtype)
-        nest, size = self.nest, expr.index(INPUTS)
-        a = nest.let(expr.binary("floordiv", p, size), into, "a")
-        b = nest.let(expr.binary("floormod", p, size), into, "b")
+        a, b = divided(p, INPUTS)
+        a, b = self.nest.let(a, into, "a"), self.nest.let(b, into, "b")
 
         def weight(k: Expr, u: Expr, lane: Expr) -> Expr:
             begin = self._column_of(column, w, u)
@@ -279,28 +185,13 @@ class _Winograd:
 
     # inputs
 
-    def _tile_of(self, r: Expr, first: Expr, into: list[Stmt]) -> Tile:
-        nest = self.nest
-        number = expr.add(first, r)
-        if dims.modulo(self.count, self.tiles) != 0:
-            number = expr.binary("min", number, expr.index(dims.add(self.count, -1)))
-        axes = [*self.outer, Axis(nest.builder.var("th"), self.down)]
-        axes.append(Axis(nest.builder.var("tw"), self.across))
-        values: dict[Var, Expr] = {}
-        nest.decode(nest.let(number, into, "t"), axes, values, into)
-        size = expr.index(OUTPUTS)
-        y = nest.let(expr.mul(values.pop(axes[-2].var), size), into, "y")
-        x = nest.let(expr.mul(values.pop(axes[-1].var), size), into, "x")
-        return Tile(y, x, values)
-
     def _place_of(self, begin: Expr, r: Expr, q: Expr, lane: Expr) -> tuple[Expr, Expr]:
         """(row, column) in scratch for a lane of channel vector `q` in row `r` of the register tile
         at `begin`.
         """
         if not self.is_by_vectors:
-            return expr.add(begin, r), expr.add(expr.mul(q, expr.index(self.across_channels)), lane)
-        before = expr.mul(begin, expr.index(self.across_vectors))
-        return expr.add(before, expr.add(expr.mul(q, expr.index(self.rows)), r)), lane
+            return expr.add(begin, r), offset(q, self.across_channels, lane)
+        return offset(begin, self.across_vectors, offset(q, self.rows, r)), lane
 
     def _transform_inputs(self, group: Expr, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
         nest, lanes = self.nest, self.across_channels
@@ -314,44 +205,28 @@ class _Winograd:
             def column(b: Expr, left: Expr, is_inside: bool) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
                     channel = expr.add(start, expr.add(begin, lane))
-                    body: list[Stmt] = []
-                    loaded = [
-                        nest.let(
-                            self._input(left, tile, (expr.index(a), b), channel, is_inside),
-                            *(body, "d"),
-                        )
-                        for a in range(INPUTS)
-                    ]
-                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
-                    return body + [
-                        Store(self.half, (expr.index(a), b, lane), value)
-                        for a, value in enumerate(line)
-                    ]
+                    return line_stmts(
+                        *(nest, input_line, "d", INPUTS),
+                        lambda a: self._input(left, tile, (expr.index(a), b), channel, is_inside),
+                        lambda a, value: Store(self.half, (expr.index(a), b, lane), value),
+                    )
 
-                return [self._spread(lanes, one)]
+                return [nest.spread(lanes, one)]
 
             def row(a: Expr) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
-                    body: list[Stmt] = []
-                    loaded = [
-                        nest.let(Load(self.half, (a, expr.index(b), lane), self.dtype), body, "d")
-                        for b in range(INPUTS)
-                    ]
-                    line = input_line(lambda e: nest.let(e, body, "h"), loaded)
-                    first_point = expr.mul(a, expr.index(INPUTS))
-                    return body + [
-                        Store(
-                            self.inputs,
-                            (
-                                expr.add(first_point, expr.index(b)),
-                                *self._place_of(group, r, q, lane),
-                            ),
-                            value,
-                        )
-                        for b, value in enumerate(line)
-                    ]
+                    point, place = offset(a, INPUTS), self._place_of(group, r, q, lane)
 
-                return [self._spread(lanes, one)]
+                    def at(b: int) -> tuple[Expr, ...]:
+                        return expr.add(point, expr.index(b)), *place
+
+                    return line_stmts(
+                        *(nest, input_line, "d", INPUTS),
+                        lambda b: Load(self.half, (a, expr.index(b), lane), self.dtype),
+                        lambda b, value: Store(self.inputs, at(b), value),
+                    )
+
+                return [nest.spread(lanes, one)]
 
             columns = nest.serial(INPUTS, lambda b: column(b, self.left, False), "b")
             if inside is not None:
@@ -425,6 +300,7 @@ class _Winograd:
     def _transform_filters(self, w: Expr, start: Expr, column: Expr) -> list[Stmt]:
         nest, filters = self.nest, self.filters
         assert filters is not None
+        line = partial(filter_line, is_added=nest.target.multiplies_by_lane)
 
         def transform(c: Expr, u: Expr, v: Expr) -> list[Stmt]:
             begin = expr.add(self._column_of(column, w, u), v)
@@ -436,24 +312,18 @@ class _Winograd:
                 def name(e: Expr) -> Expr:
                     return nest.let(e, body, "g")
 
-                def line_of(taps: list[Expr]) -> list[Expr]:
-                    return filter_line(name, taps, is_added=nest.target.multiplies_by_lane)
-
                 taps = [expr.index(i) for i in range(3)]
                 g = [[name(self._filter(begin, lane, channel, i, j)) for j in taps] for i in taps]
-                columns = [
-                    [name(e) for e in line_of([g[i][j] for i in range(3)])] for j in range(3)
-                ]
                 place = c, u, expr.add(v, lane)
-                for a in range(INPUTS):
-                    line = line_of([columns[j][a] for j in range(3)])
+                made = transformed(line, name, 3, lambda i, j: g[i][j])
+                for a, row in enumerate(made):
                     body += [
                         Store(filters, (expr.index(INPUTS * a + b), *place), value)
-                        for b, value in enumerate(line)
+                        for b, value in enumerate(row)
                     ]
                 return body
 
-            return [self._spread(self.vector, one)]
+            return [self.nest.spread(self.vector, one)]
 
         if not nest.target.multiplies_by_lane:
             return nest.serial(
@@ -463,11 +333,6 @@ class _Winograd:
         return self._each_vector(
             lambda u, v: nest.serial(self.piece, lambda c: transform(c, u, v), "k")
         )
-
-    def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
-        """The first column of chunk `u` in column tile `w`, of the block from `column` on."""
-        tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
-        return expr.add(tile, expr.mul(u, expr.index(self.width)))
 
     def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: Expr, j: Expr) -> Expr:
         """The stored element of filter `begin + lane` at (i, j), a tap or a point; past the last
@@ -501,11 +366,8 @@ class _Winograd:
     ) -> list[Stmt]:
         """Adds up point p's products of a register tile, given its first tile and a piece's first
         channel."""
-        nest, acc, dtype = self.nest, self.acc, self.dtype
+        nest, tile, acc, dtype = self.nest, self.tile, self.tile.acc, self.dtype
         first, start = begins
-
-        def each(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-            return nest.unrolled(self.rows, lambda r: self.each_chunk(r, body), "r")
 
         def sums_at(r: Expr, u: Expr, lane: Expr) -> tuple[Expr, ...]:
             return (kept, p, expr.add(first, r), u, lane)
@@ -516,21 +378,12 @@ class _Winograd:
         def left(r: Expr, k: Expr) -> Expr:
             if not self.is_by_vectors:
                 return Load(self.inputs, (p, expr.add(first, r), k), dtype)
-            size = expr.index(self.across_channels)
-            return of_lane(r, expr.binary("floordiv", k, size), expr.binary("floormod", k, size))
+            return of_lane(r, *divided(k, self.across_channels))
 
         def step(k: Expr, of_row: Callable[[Expr], Expr] | None = None) -> list[Stmt]:
-            def row(r: Expr) -> list[Stmt]:
-                stmts: list[Stmt] = []
-                scalar = nest.let(left(r, k) if of_row is None else of_row(r), stmts, "a")
-
-                def one(r: Expr, u: Expr, lane: Expr) -> Stmt:
-                    old = Load(acc, (r, u, lane), dtype)
-                    return Store(acc, (r, u, lane), Fma(scalar, weight(k, u, lane), old, dtype))
-
-                return stmts + self.each_chunk(r, one)
-
-            return nest.unrolled(self.rows, row, "r")
+            return tile.outer_product(
+                of_row or (lambda r: left(r, k)), lambda u, lane: weight(k, u, lane)
+            )
 
         def total(*at: Expr) -> Expr:
             more = Load(acc, at, dtype)
@@ -538,23 +391,16 @@ class _Winograd:
                 return more
             return expr.add(Load(self.sums, sums_at(*at), dtype), more)
 
-        stmts = each(lambda *at: Store(acc, at, expr.const(0, dtype)))
+        stmts = tile.zeroed(acc)
         if self.is_continued:
-            before = each(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
+            before = tile.each_row(lambda *at: Store(acc, at, Load(self.sums, sums_at(*at), dtype)))
             stmts = [If(expr.binary("gt", start, expr.index(0)), tuple(before), tuple(stmts))]
         if self.has_row_vectors:
             sizes = self.rows, self.piece
             stmts += by_lanes(nest, sizes, dtype, left, step, self.vectors, of_lane)
         else:
             stmts += nest.serial(self.piece, step, "k")
-        return stmts + each(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
-
-    def each_chunk(self, r: Expr, body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-        """`body(row, chunk, lane)` for the vectors of the columns."""
-        return self.nest.unrolled(
-            self.chunks,
-            lambda u: [self._spread(self.width, lambda lane: [body(r, u, lane)])],
-        )
+        return stmts + tile.each_row(lambda *at: Store(self.sums, sums_at(*at), total(*at)))
 
     # outputs
 
@@ -569,4 +415,4 @@ class _Winograd:
             return self.outputs.finished(tile, expr.add(self._column_of(column, w, u), v), total)
 
         stmts += self._each_vector(vector)
-        return if_there(expr.add(first, r), self.count, stmts, self.tiles)
+        return where_below(expr.add(first, r), self.count, stmts, self.tiles)

@@ -10,10 +10,12 @@ Deep Neural Networks: Efficient Point Selection", 2022), half as much as 0, +-1 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aot.ir import expr
 from aot.ir.expr import Expr, Fma
+from aot.kernels.ir.nodes import Stmt
+from aot.kernels.nest.nest import Nest
 
 Name = Callable[[Expr], Expr]
 """Gives a value that is used twice a name."""
@@ -80,6 +82,32 @@ def short_output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
 # by outputs along a side of a tile
 INPUT_LINES: dict[int, Line] = {2: short_input_line, 4: input_line}
 OUTPUT_LINES: dict[int, Line] = {2: short_output_line, 4: output_line}
+
+
+def transformed(
+    line: Line, name: Name, count: int, element: Callable[[int, int], Expr]
+) -> Iterator[list[Expr]]:
+    """The rows of a transformed tile of `count` by `count` elements: first its columns are
+    transformed, then row by row what came of them, as these are asked for."""
+    numbers = range(count)
+    columns = [[name(e) for e in line(name, [element(i, j) for i in numbers])] for j in numbers]
+    for row in zip(*columns, strict=True):
+        yield line(name, list(row))
+
+
+def line_stmts(
+    nest: Nest,
+    line: Line,
+    prefix: str,
+    count: int,
+    load: Callable[[int], Expr],
+    store: Callable[[int, Expr], Stmt],
+) -> list[Stmt]:
+    """Loads a line, whose elements are named `prefix`, transforms and stores it."""
+    stmts: list[Stmt] = []
+    loaded = [nest.let(load(n), stmts, prefix) for n in range(count)]
+    made = line(lambda e: nest.let(e, stmts, "h"), loaded)
+    return stmts + [store(n, value) for n, value in enumerate(made)]
 
 
 def _scaled(factor: float, x: Expr) -> Expr:

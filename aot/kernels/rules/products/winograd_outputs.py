@@ -14,7 +14,8 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.rules.products.winograd_lines import output_line
+from aot.kernels.rules.products.product import where_below
+from aot.kernels.rules.products.winograd_lines import line_stmts, output_line, transformed
 
 Total = Callable[[Expr, Expr], Expr]
 """A sum of products, by point and lane."""
@@ -67,33 +68,25 @@ class TileOutputs:
 
         def below(b: Expr) -> list[Stmt]:
             def one(lane: Expr) -> list[Stmt]:
-                body: list[Stmt] = []
-                points = [expr.add(expr.index(INPUTS * a), b) for a in range(INPUTS)]
-                loaded = [nest.let(total(p, lane), body, "m") for p in points]
-                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
-                return body + [
-                    Store(self.half, (expr.index(y), b, lane), value)
-                    for y, value in enumerate(line)
-                ]
+                return line_stmts(
+                    *(nest, output_line, "m", INPUTS),
+                    lambda a: total(expr.add(expr.index(INPUTS * a), b), lane),
+                    lambda y, value: Store(self.half, (expr.index(y), b, lane), value),
+                )
 
             return [self._vector(one)]
 
         def across(y: Expr) -> list[Stmt]:
             def one(lane: Expr) -> list[Stmt]:
-                body: list[Stmt] = []
-                loaded = [
-                    nest.let(Load(self.half, (y, expr.index(b), lane), self.half.dtype), body, "m")
-                    for b in range(INPUTS)
-                ]
-                line = output_line(lambda e: nest.let(e, body, "h"), loaded)
-                return body + [
-                    Store(self.half, (y, expr.index(x), lane), value)
-                    for x, value in enumerate(line)
-                ]
+                return line_stmts(
+                    *(nest, output_line, "m", INPUTS),
+                    lambda b: Load(self.half, (y, expr.index(b), lane), self.half.dtype),
+                    lambda x, value: Store(self.half, (y, expr.index(x), lane), value),
+                )
 
             stored = self._store_line(tile, y, begin, self.half)
             row = [self._vector(one), *stored]
-            return if_there(expr.add(tile.y, y), self.rows.extent, row)
+            return where_below(expr.add(tile.y, y), self.rows.extent, row, OUTPUTS)
 
         return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
@@ -112,13 +105,10 @@ class TileOutputs:
             def name(e: Expr) -> Expr:
                 return nest.let(e, body, "h")
 
-            columns = []
-            for b in range(INPUTS):
-                points = [expr.index(INPUTS * a + b) for a in range(INPUTS)]
-                loaded = [nest.let(total(p, lane), body, "m") for p in points]
-                columns.append([name(e) for e in output_line(name, loaded)])
-            for y in range(OUTPUTS):
-                line = output_line(name, [column[y] for column in columns])
+            def element(a: int, b: int) -> Expr:
+                return nest.let(total(expr.index(INPUTS * a + b), lane), body, "m")
+
+            for y, line in enumerate(transformed(output_line, name, INPUTS, element)):
                 body += [
                     Store(made, (expr.index(y), expr.index(x), lane), value)
                     for x, value in enumerate(line)
@@ -129,7 +119,7 @@ class TileOutputs:
             stored = self._store_line(tile, y, begin, made, is_whole)
             if is_whole:
                 return stored
-            return if_there(expr.add(tile.y, y), self.rows.extent, stored)
+            return where_below(expr.add(tile.y, y), self.rows.extent, stored, OUTPUTS)
 
         each = nest.serial if self.is_long else nest.unrolled
         rows = each(OUTPUTS, lambda y: row(y, False), "y")
@@ -158,14 +148,12 @@ class TileOutputs:
                 total = Load(sums, (y, x, lane), self.half.dtype)
                 done: dict[Expr, Expr] = {roles.reduce: total}
                 stores = self.output.stores(self.nest, place, done.get)
-                if dims.modulo(roles.columns.extent, self.filters) == 0:
-                    return stores
-                return [If(expr.binary("lt", at, expr.index(roles.columns.extent)), tuple(stores))]
+                return where_below(at, roles.columns.extent, stores, self.filters)
 
             vector = [self._vector(one)]
             if is_whole:
                 return vector
-            return if_there(at_x, self.columns.extent, vector)
+            return where_below(at_x, self.columns.extent, vector, OUTPUTS)
 
         each = self.nest.serial if self.is_long else self.nest.unrolled
         return each(OUTPUTS, stored, "x")
@@ -181,10 +169,3 @@ class TileOutputs:
             for axis, at in ((self.rows, tile.y), (self.columns, tile.x))
             if dims.modulo(axis.extent, OUTPUTS) != 0
         )
-
-
-def if_there(at: Expr, extent: dims.Dim, body: Sequence[Stmt], size: int = OUTPUTS) -> list[Stmt]:
-    """`body` where `at` is before `extent`, as in all groups of `size` but the last one."""
-    if dims.modulo(extent, size) == 0:
-        return list(body)
-    return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]
