@@ -29,7 +29,9 @@ class VariantObserver(Protocol):
         programs: Sequence[EmittedProgram],
         launches: Sequence[tuple[Launch, ...]],
     ) -> None:
-        """Dispatches have kernels, in the order of the module's executables, and programs."""
+        """Receives a finished variant: the kernels of its dispatches, in the order of the module's
+        executables, and its programs.
+        """
 
 
 class Observer(Protocol):

@@ -199,7 +199,9 @@ def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
 
 
 def _flatbuffer(identifier: bytes) -> Callable[[bytes, Any], bool]:
-    """A flatbuffer begins with the place of its root, which is near, and its identifier."""
+    """A test of whether a file is a flatbuffer with this identifier: it begins with the offset of
+    its root, which is small, and the identifier.
+    """
     return lambda head, source: head[2:4] == b"\0\0" and head[4:8] == identifier
 
 

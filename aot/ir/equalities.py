@@ -154,7 +154,8 @@ class DimEqualities:
 
 
 class TypeRule:
-    """Which stored result type is as good as the one that the shape rule gives, in one function.
+    """Decides whether a stored result type may stand for the one that the shape rule gives, in one
+    function.
 
     A function's dims must be equal under its assumptions. An executable's symbols are renamed
     parameters: there a symbolic dim goes with any dim that it could be, and ints must be equal.

@@ -309,7 +309,9 @@ _ON_DIMS: dict[str, Callable[[Dim, Dim], Dim]] = {
 
 
 def _fold_index(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Index arithmetic on dims is done on dims, and x+0, x*1, x*0, x//1 vanish."""
+    """Simplified index arithmetic: on dims it is done as dims, and x+0, x*1, x*0, x//1 vanish. None
+    where nothing applies.
+    """
     da, db = dim_of(a), dim_of(b)
     if (
         da is not None

@@ -322,7 +322,7 @@ class Listener:
     def type_changed(self, value: Value, old: TensorType) -> None: ...
 
     def pending_made(self, value: Value) -> None:
-        """Users of another value have `value`, a pending shape change, in its place."""
+        """Called after `value`, a pending shape change, has replaced another value in its users."""
 
 
 @dataclass(frozen=True)

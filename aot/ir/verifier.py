@@ -376,7 +376,9 @@ class _FunctionCheck:
                     )
 
     def check_strings(self) -> None:
-        """They are i64 inputs and results, and no string of the table is in it twice."""
+        """Checks that strings are i64 inputs and results, and that the table has no
+        string twice.
+        """
         strings = self.function.strings
         if strings is None:
             return
@@ -392,7 +394,7 @@ class _FunctionCheck:
             raise self.fail("the table of strings has one twice", self.function.block.last)
 
     def check_updates(self) -> None:
-        """Each is a result of an input's type, and no two are the same input's."""
+        """Checks that each update is a result of its input's type, and no input has two."""
         function = self.function
         inputs = {v.name: v for v in function.inputs}
         results = dict(zip(function.result_names, function.results, strict=False))

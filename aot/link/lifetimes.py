@@ -139,7 +139,9 @@ class Lifetimes:
                     self._end[inner] = self._next()
 
     def _widen(self) -> None:
-        """Memory is needed in the outermost block that makes a part of it."""
+        """Moves the memory of each control op's result to the outermost block that writes a part of
+        it.
+        """
         for op in control_ops(self.function):
             for result in op.results:
                 root = self.assignment.of(result).root
@@ -248,7 +250,9 @@ class Lifetimes:
                 self._make(result, at, op.parent)
 
     def _make(self, value: Value, at: int, block: Block | None) -> None:
-        """Something writes a part of a value, or all of it."""
+        """Notes that memory is needed from `at` on, where something writes a value or a
+        part of it.
+        """
         buffer_slice = self.assignment.of(value)
         root = buffer_slice.root
         if buffer_slice.binding != ARENA or not self._is_here(root):

@@ -61,7 +61,7 @@ class Overlaps:
     _group: list[list[Touch]] = field(default_factory=list)
 
     def clear(self) -> None:
-        """The next dispatch is the first of its group."""
+        """Begins a new group with the next dispatch."""
         self._group.clear()
 
     def joins(self, op: Op) -> bool:

@@ -326,7 +326,9 @@ class Steps:
         return (DimExpr((((Symbol(name),), 1),), 0),)
 
     def _divided_by(self, values: Values) -> None:
-        """A division by 0 ends the run, so that what is not negative is at least 1 from here on."""
+        """Notes that a divisor that is not negative is at least 1 from here on, as a division by 0
+        ends the run.
+        """
         (divisor, *others) = values
         if not others and not isinstance(divisor, int) and self.is_nonnegative(divisor):
             self._facts[self.block_of(self._at)].append((self._at, dims.add(divisor, -1)))
@@ -370,7 +372,7 @@ class Steps:
         self._conditions[target] = self.block_of(self._at), made
 
     def _established(self, condition: int, block: int) -> None:
-        """A condition holds from here on: behind a CHECK, or in a branch."""
+        """Notes that a condition holds from here on: after a CHECK, or in a branch."""
         where, facts = self._conditions.get(condition, (0, ()))
         if condition not in self._changing or where == self.block_of(self._at):
             self._facts[block] += [(self._at, fact) for fact in facts]

@@ -150,8 +150,9 @@ class ShapePart:
                     out.emit("INPUT_DIM", self.extents[-1].register, number, axis)
 
     def find_symbols(self) -> None:
-        """A symbol is an extent itself, or what an extent leaves for it where the other symbols of
-        the dim are known."""
+        """Finds a register for each symbol: its value is an extent itself, or follows from an
+        extent where the other symbols of the dim are known.
+        """
         for held in self.lengths:
             self._define(str(held.length.symbol), held, held.register)
         for found in self.extents:

@@ -447,7 +447,9 @@ def matmul_compute(call: Call) -> Sequence[Compute]:
 
 
 def matmul_dims(call: Call) -> ContractionDims:
-    """Batch dims are rows where there is one right side for all of them."""
+    """The roles of a matmul's dims; batch dims count as rows if all of them share one
+    right side.
+    """
     (a, b), (result,) = (call.operand(0), call.operand(1)), call.result_types
     outer_a, outer_b = tuple(range(a.rank - 2)), tuple(range(b.rank - 2))
     row = a.rank - 2

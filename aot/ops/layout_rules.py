@@ -374,7 +374,9 @@ def copy(call: Call, operands: Operands) -> Propagated | None:
 
 
 def along_axis(call: Call, operands: Operands) -> Propagated | None:
-    """The first operand's axis is another one of its source; others are what they were."""
+    """Lets an op along one axis work on the source of a transpose, along the axis that corresponds
+    there; other operands stay as they are.
+    """
     perm = _perm_of(operands)
     if perm is None:
         return None

@@ -393,7 +393,9 @@ def _grid_taps(
 
 
 def _grid_compute(call: Call) -> Sequence[Compute]:
-    """The taps are written out, as they share what is known of the coordinates."""
+    """The elements of a grid sample. All taps are written out, as they share what is known of the
+    coordinates.
+    """
     x, grid = call.operand(0), call.operand(1)
     spatial = x.rank - 2
     indices = result_indices(x.rank)

@@ -305,7 +305,9 @@ class Session:
         return rounds
 
     def _decide(self, subject: Subject, rivals: Sequence[Choice], rounds: Sequence[Round]) -> None:
-        """The best is what wins beyond noise by the median, and somehow in every round."""
+        """Picks the best choice: the one that wins by the median, by more than noise, and at all in
+        every round.
+        """
         noise = statistics.median(r.noise for r in rounds)
         winners: dict[Choice, float] = {}
         for number, choice in enumerate(rivals):

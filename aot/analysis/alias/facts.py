@@ -70,7 +70,7 @@ class AliasFacts:
         self._connect(values, writers)
 
     def widen(self, op: Op) -> None:
-        """An op with blocks has come to carry or yield one more value."""
+        """Updates the facts after an op with blocks carries or yields one more value."""
         values = [*op.results, *(v for block in op.blocks for v in block.args)]
         for value in values:
             self._number(value)

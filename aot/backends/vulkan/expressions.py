@@ -566,7 +566,9 @@ class Expressions:
         return self.values.pure(Op.I_NOT_EQUAL, self.asm.boolean, a, self.values.u32(0))
 
     def _integer_to_float(self, a: int, source: DType) -> int:
-        """Rounded to nearest even, where the driver's OpConvertSToF and OpFAdd are."""
+        """Converts an integer to f32, rounded to nearest even if the driver's OpConvertSToF and
+        OpFAdd do so.
+        """
         f32, u32, pure = self.asm.f32, self.asm.u32, self.values.pure
         if source is not DType.U32:  # narrower unsigned types are extended, and not negative
             return pure(Op.CONVERT_S_TO_F, f32, a)

@@ -170,7 +170,9 @@ class Values:
         return len(self._scopes) - 1
 
     def open_scope(self, condition: int | None = None) -> None:
-        """Call right before a construct is opened in the body; in it `condition` holds."""
+        """Opens a scope of known values. Call it right before a construct is opened in the body; in
+        the scope `condition` holds.
+        """
         self._scopes[-1].chunk = self.body.tail
         self._scopes.append(Scope())
         if condition is not None:

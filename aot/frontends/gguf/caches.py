@@ -81,8 +81,10 @@ class HalfCache(Cache):
 
 
 class ByteCache(Cache):
-    """Elements are whole numbers up to 127 times a scale of their row, f16: the largest magnitude
-    of the row by 127, so that an element is wrong by half a scale at most."""
+    """A cache of keys or values as whole numbers up to 127 times a scale for each row. The scale,
+    f16, is the largest magnitude of the row divided by 127, so that an element is wrong by at most
+    half a scale.
+    """
 
     @property
     def _scales(self) -> str:

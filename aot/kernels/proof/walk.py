@@ -100,7 +100,7 @@ class Effort(Enum):
 
 
 class Ended(Exception):
-    """A brief walk has met what it does not prove."""
+    """Ends a brief walk, which has met something that it cannot prove."""
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,9 @@ class Walk:
                 self.broken.add((region, bound))
 
     def enter(self, loop: For) -> None:
-        """Holds what memories have before a loop to the bounds that they keep in it."""
+        """Checks that values stored before a loop keep the bounds that memory is assumed to have
+        inside it.
+        """
         is_asked = self.effort is Effort.NONE and self.bounds
         for memory in self.stored_by(loop.body) if is_asked else ():
             if (loop.var, memory) in self.bounds:

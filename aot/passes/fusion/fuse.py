@@ -497,8 +497,9 @@ def _fits_use(
 
 
 def _element(op: Op) -> Read | None:
-    """The read that each of the op's elements is, unless it depends on a condition; widening f16 is
-    part of reading it."""
+    """The read that an op's elements consist of, f16 widened perhaps; None if they depend on a
+    condition.
+    """
     (found,) = accesses_of(op)
     return found.element if found.element is not None and not found.element.conditions else None
 

@@ -189,7 +189,9 @@ class Sweep:
     # where only the layout differs
 
     def _relaid(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
-        """Index maps and dtypes are what they were: no shape rule could answer otherwise."""
+        """The decision for an op whose operands have the same index maps and dtypes as before: no
+        shape rule could answer otherwise.
+        """
         record = op.record
         maps = (IDENTITY,) * len(op.results)
         answer = Propagated((IDENTITY,) * len(operands), maps)

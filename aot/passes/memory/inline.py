@@ -35,7 +35,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def _inline_calls(module: Module, function: Function, called: dict[str, None]) -> None:
-    """Until none is left: what is called may call others."""
+    """Inlines calls until none are left, those in called functions included."""
     waiting: list[tuple[Op, tuple[str, ...]]] = []
 
     def find(ops: list[Op], path: tuple[str, ...]) -> None:
@@ -114,7 +114,7 @@ def _position(op: Op) -> int | None:
 
 
 def _open_row(function: Function, op: Op) -> None:
-    """A row of a tuple is one of its operands, memory and all."""
+    """Replaces a row of a tuple by the tuple's operand, with the same memory."""
     rows, at = op.operands[0], _position(op)
     if rows is None or rows.op is None or rows.op.record is not TUPLE or at is None:
         return

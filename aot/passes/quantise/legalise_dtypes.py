@@ -128,7 +128,7 @@ def _refuse_wide_interface(function: Function, target: Target) -> None:
 
 
 def _refuse_wide_functions(function: Function) -> None:
-    """Some transcendental functions of f64 have no formula yet.
+    """Refuses transcendental functions of f64 that have no formula yet.
 
     Raises:
         UnsupportedError: lists every node that needs one.

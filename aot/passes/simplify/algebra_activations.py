@@ -62,7 +62,7 @@ def _doubled(op: Op, rewriter: Rewriter, value: Value | None) -> Value:
 
 
 def _sigmoid_of_tanh(op: Op, rewriter: Rewriter) -> Value | None:
-    """Small results keep their digits, which 1 + tanh(u) loses."""
+    """Rewrites (1 + tanh(u)) / 2 to a sigmoid, which keeps the digits of small results."""
     product = product_of(op)
     if len(product.factors) > 2:
         return None  # products in another order may overflow, or no longer

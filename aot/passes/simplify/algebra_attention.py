@@ -116,7 +116,9 @@ def _widened(op: Op, depth: int) -> _Scores | None:
 
 
 def _folded(op: Op, depth: int) -> _Scores | None:
-    """Heads and batch may be one dim in the products, and two where masks are."""
+    """The scores under a reshape that folds heads and batch to one dim: products may have them so,
+    and masks as two.
+    """
     inner = op.operands[0]
     if inner is None or inner.type.dims[-2:] != op.result.type.dims[-2:]:
         return None

@@ -206,7 +206,9 @@ def group_query_attention(node: Node) -> list[Value]:
 
 @onnx_op("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(node: Node) -> Value:
-    """Positions are given for each element [batch, length], or one [1] that the first one has."""
+    """Imports a rotary embedding, whose positions are given for each element [batch, length], or as
+    one [1] for the first element.
+    """
     if node.float_attr("scale", 1.0) != 1:
         raise UnsupportedNodeError("attribute 'scale' is not 1, which is not supported")
     node.ignore("is_packed_batching", "rotary_embedding_dim")

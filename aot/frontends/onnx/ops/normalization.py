@@ -73,7 +73,9 @@ def _by_group(node: Node) -> Value:
 
 @onnx_op("GroupNormalization", since=18)
 def group_normalization_by_group(node: Node) -> Value:
-    """Scale and bias are one number a group."""
+    """Imports GroupNormalization before opset 21, whose scale and bias have one number for each
+    group.
+    """
     made = normalization.scaled(node, _by_group(node), node.input(1), node.input(2))
     return node.reshape(made, node.input(0).type.dims)
 

@@ -36,7 +36,9 @@ def identity(node: Node) -> Value:
 
 @onnx_op("OptionalHasElement")
 def optional_has_element(node: Node) -> Value:
-    """A tensor always is one, and an absent operand never: optionals are no inputs of ours."""
+    """Whether an optional operand has an element, as a constant: a given tensor does, an absent
+    operand does not, and there are no other optionals.
+    """
     return node.constant(np.array(node.optional(0) is not None))
 
 

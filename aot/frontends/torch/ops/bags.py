@@ -63,7 +63,9 @@ def embedding_bag(
 
 
 def _bag_of(n: Node, offsets: Value, count: Dim) -> Value:
-    """The bag of each row: how many begin up to it, but one; [count, 1]."""
+    """The number of the bag that each row is in, [count, 1]: one less than the number of bags that
+    begin up to it.
+    """
     row = n.reshape(n.emit("range", size=count), (count, 1))
     is_begun = n.cast(n.emit("less_equal", n.cast(offsets, I64), row), I64)
     number = n.emit("reduce_sum", is_begun, axes=(1,), keepdims=True)

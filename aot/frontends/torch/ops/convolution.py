@@ -228,8 +228,9 @@ def _adaptive_maximum(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
 
 
 def _adaptive_maximum_with_places(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
-    """Bins along each spatial dim, the last one first; of equal elements the first one's place in
-    the image."""
+    """The maximum of each bin and its position in the image; of equal elements the first one's.
+    Reduces one spatial dim at a time, the last one first.
+    """
     places: Value | None = None
     stride: Dim = 1
     whole = x.type.dims

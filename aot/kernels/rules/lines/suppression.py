@@ -304,7 +304,9 @@ class _Suppression:
     # The choice.
 
     def take_block(self, most: Expr) -> list[Stmt]:
-        """Takes candidates while there are any, and boxes may be chosen."""
+        """Statements that take candidates from the heap as long as there are any and more boxes may
+        be chosen.
+        """
 
         def goes_on() -> Expr:
             return expr.binary(

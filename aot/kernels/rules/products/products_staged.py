@@ -54,7 +54,7 @@ def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
 
 
 def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
-    """What axes are at a number, the last one running fastest."""
+    """The indices of `axes` for a flat number, the last axis running fastest."""
     place: Values = {}
     for axis in reversed(axes[1:]):
         whole, place[axis.var] = divided(whole, axis.extent)

@@ -92,7 +92,7 @@ def schedule_narrow_rows(work: Work) -> Build | None:
 
 
 def schedule_terms(work: Work) -> Build:
-    """Lanes share the terms of any reduction."""
+    """Loops in which a GPU's lanes share the terms of any reduction."""
     return partial(_lanes_over_reduction, work.nest, *work.reduced.parts)
 
 

@@ -52,8 +52,9 @@ class Lines(Protocol):
 
 @dataclass(frozen=True)
 class _Term:
-    """A term's load of what tables name, the position that they give, and its name in the load's
-    address."""
+    """One term whose position a table gives: its load, the position, and the variable that stands
+    for it in the load's index.
+    """
 
     load: Load
     position: Expr
