@@ -27,6 +27,7 @@ from aot.backends.vulkan.spirv import (
     Op,
     StorageClass,
 )
+from aot.backends.vulkan.type_rules import check_types
 from aot.base.records import dataclass
 from aot.errors import InternalError
 
@@ -233,9 +234,14 @@ class Assembler:
         workgroup_size: tuple[int, int, int],
         entry_point: str = "main",
     ) -> bytes:
-        """The whole module, with `function` as its only entry point."""
+        """The whole module, with `function` as its only entry point.
+
+        Raises:
+            InternalError: an instruction does not take its operands' types.
+        """
         void_function = self._type(Op.TYPE_FUNCTION, self.void)
         body = function.finish(self.void, void_function)
+        check_types(self._globals, body)
         words: list[int] = [MAGIC, VERSION_1_3, 0, self._next_id, 0]
         for capability in self._capabilities:
             words += instruction(Op.CAPABILITY, capability)

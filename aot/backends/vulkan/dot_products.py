@@ -37,8 +37,8 @@ class DotProducts:
         pure, u32 = self.values.pure, self.elements.asm.u32
         for number in range(left.parts):
             shift = self.values.u32(left.part.bits * number)
-            x = self.elements.from_bits(a, left.part, shift)
-            y = self.elements.from_bits(b, right.part, shift)
+            x = self.elements.wide.from_bits(a, left.part, shift)
+            y = self.elements.wide.from_bits(b, right.part, shift)
             total = pure(Op.I_ADD, u32, total, pure(Op.I_MUL, u32, x, y))
         return total
 
