@@ -356,11 +356,20 @@ def mul(a: Expr, b: Expr) -> Expr:
     return binary("mul", a, b)
 
 
-def all_of(conditions: Iterable[Expr]) -> Expr | None:
-    """The conjunction of BOOL expressions; None for none."""
+def linear(*terms: Expr | Dim | tuple[Expr, Dim]) -> Expr:
+    """The sum of INDEX terms, from left to right; a pair is an expression times a dim."""
+    total = index(0)
+    for term in terms:
+        total = add(total, mul(term[0], index(term[1])) if isinstance(term, tuple) else index(term))
+    return total
+
+
+def all_of(conditions: Iterable[Expr | None]) -> Expr | None:
+    """The conjunction of BOOL expressions, None being one that always holds; None for none."""
     result: Expr | None = None
     for condition in conditions:
-        result = condition if result is None else binary("and", result, condition)
+        if condition is not None:
+            result = condition if result is None else binary("and", result, condition)
     return result
 
 

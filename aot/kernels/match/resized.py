@@ -76,7 +76,7 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
     (t1, count), (t2, other) = first.axes[0], last.axes[0]
     if not isinstance(count, int) or not isinstance(other, int):
         return None
-    places = [e for e in expr.nodes(first.body) if _extent(e) is not None and expr.loads(e)]
+    places = [e for e in expr.nodes(first.body) if clamped_extent(e) is not None and expr.loads(e)]
     own = [e for e in places if t1 in expr.free_vars(e)]
     outer = [e for e in places if t2 in expr.free_vars(e)]
     if len(own) != 1 or len(outer) != 1 or own == outer:
@@ -98,7 +98,7 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
     rows, columns = (outer[0], own[0]) if is_columns_first else (own[0], outer[0])
     r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
     address = expr.transform(data[0].indices[0], {rows: r, columns: c}.get)
-    extents = _extent(rows), _extent(columns)
+    extents = clamped_extent(rows), clamped_extent(columns)
     assert extents[0] is not None and extents[1] is not None
     if expr.coefficient(address, c) != 1 or expr.coefficient(address, r) is None:
         return None
@@ -130,7 +130,7 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
     found: list[tuple[Load, Expr, Expr]] = []
     for data in loads:
         nodes = expr.nodes(data.indices[0])
-        places = [e for e in nodes if _extent(e) is not None and expr.loads(e)]
+        places = [e for e in nodes if clamped_extent(e) is not None and expr.loads(e)]
         rows = [e for e in places if expr.free_vars(e) == {row}]
         columns = [e for e in places if expr.free_vars(e) == {column}]
         if len(rows) == len(columns) == 1 and len(places) == 2:
@@ -140,7 +140,7 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
     ((data, place, other),) = found
     if data.guard is not None or not isinstance(data.source, Buffer) or data.dtype is not DType.F32:
         return None
-    height, width = _extent(place), _extent(other)
+    height, width = clamped_extent(place), clamped_extent(other)
     r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
     address = expr.transform(data.indices[0], {place: r, other: c}.get)
     if expr.coefficient(address, c) != 1 or expr.coefficient(address, r) is None:
@@ -152,7 +152,7 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
     return Resized(first, last, first, data, data, place, other, (height, width)), made
 
 
-def _extent(position: Expr) -> int | None:
+def clamped_extent(position: Expr) -> int | None:
     """The extent to which an expression clamps a position; None if it is no clamped position."""
     match position:
         case Binary(op="max", a=Binary(op="min", b=Const(value=last)), b=Const(value=0)):

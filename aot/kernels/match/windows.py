@@ -5,12 +5,13 @@ Owns how one is recognised whose lanes go along the result's last axis. Owns no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Reduce
+from aot.ir.expr import Binary, Expr, Load, Reduce
+from aot.kernels.match.products import sum_of_products
 from aot.kernels.nest.nest import Axis, Nest, Output, split_axis
 
 
@@ -66,12 +67,31 @@ def members_apart(output: Output) -> tuple[Output, int] | None:
     if len(output.axes) < 2:
         return None
     last = output.axes[-1]
-    for e in (node for value in output.values for node in expr.nodes(value)):
-        if not isinstance(e, Binary) or e.op != "floordiv" or e.a is not last.var:
-            continue
-        size = expr.dim_of(e.b)
-        if isinstance(size, int) and size > 0 and dims.modulo(last.extent, size) == 0:
-            parted = split_axis(output, len(output.axes) - 1, size)
-            *outer, row, group, member = parted.axes
-            return replace(parted, axes=(*outer, member, row, group)), size
-    return None
+    size = next(filter(None, group_sizes(output.values, last)), None)
+    if size is None:
+        return None
+    parted = split_axis(output, len(output.axes) - 1, size)
+    *outer, row, group, member = parted.axes
+    return replace(parted, axes=(*outer, member, row, group)), size
+
+
+def group_sizes(values: Iterable[Expr], axis: Axis) -> Iterator[int]:
+    """The sizes of the groups that expressions see an axis in; 0 where it has not whole ones."""
+    for e in (node for value in values for node in expr.nodes(value)):
+        if isinstance(e, Binary) and e.op == "floordiv" and e.a is axis.var:
+            size = expr.dim_of(e.b)
+            known = size if isinstance(size, int) and size > 0 else 0
+            yield known if known and dims.modulo(axis.extent, known) == 0 else 0
+
+
+def products_of_loads(output: Output) -> tuple[Reduce, Load, Load] | None:
+    """A sum of products in an output: it, the loads of the image and of the weights. None where a
+    side is something else, or padding is not 0."""
+    found = sum_of_products(output)
+    if found is None:
+        return None
+    reduce, left, right = found
+    if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
+        return None
+    is_zero = left.guard is None or (isinstance(left.other, expr.Const) and left.other.value == 0)
+    return (reduce, left, right) if is_zero else None

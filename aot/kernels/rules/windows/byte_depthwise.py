@@ -19,16 +19,17 @@ from aot.ir import expr
 from aot.ir.expr import Dot, Expr, Load
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Nest, Output, Values
 from aot.kernels.rules.windows.byte_windows import (
     Block,
     ByteTiles,
     ByteWindow,
-    number,
-    within,
 )
+from aot.kernels.stage.band import blank_vectors
+from aot.kernels.stage.tails import below, between, shifted, where, within
+from aot.kernels.stage.vectors import serial_loops, unrolled_vectors
 
 # words of a window that are written out
 MOST_WORDS = 16
@@ -102,7 +103,7 @@ class _Words(ByteTiles):
         """(count, block) of the whole blocks of channels, and of a last one. If the tail is short,
         the last block overlaps the one before.
         """
-        extent, width = number(self.window.channels), self.width
+        extent, width = self.window.channels.count, self.width
         count = extent // width
         found: list[tuple[int, Callable[[Expr], Block]]] = [(count, partial(_block, width))]
         done = count * width
@@ -127,17 +128,14 @@ class _Words(ByteTiles):
 
             def summed(term: int, r: Expr, lane: Expr) -> list[Stmt]:
                 word, weight, begin = self.terms(block, row, expr.add(first, r))[term]
-                byte = expr.mul(expr.add(start, lane), expr.index(DOT_GROUP))
-                byte = expr.add(byte, expr.index(begin))
+                byte = expr.linear((expr.add(start, lane), DOT_GROUP), begin)
                 left = Load(self.words, (*word, byte), DType.U8X4)
                 right = Load(self.weights, (*weight, byte), DType.I8X4)
                 old = Load(acc, (r, lane), DType.I32)
                 return [Store(acc, (r, lane), Dot(left, right, old))]
 
             def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-                return nest.unrolled(
-                    self.tile, lambda r: [nest.spread(lanes, lambda lane: body(r, lane))], "r"
-                )
+                return unrolled_vectors(nest, (self.tile,), lanes, body, "r")
 
             def begin(r: Expr, lane: Expr) -> list[Stmt]:
                 channel = expr.add(block.first, expr.add(start, lane))
@@ -196,71 +194,43 @@ class _Depthwise(_Words):
         self.weights = scratch("column_weights", DType.I8, weights, Space.WORKGROUP)
 
     def prepare(self, block: Block) -> list[Stmt]:
-        nest, window = self.nest, self.window
-        down, along = window.down, window.along
-        zero = expr.index(0)
+        nest, down, along = self.nest, self.window.down, self.window.along
 
         def words(v: Expr, kx: Expr, g: Expr) -> list[Stmt]:
-            def weight(t: Expr, lane: Expr) -> Expr:
-                tap = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
-                tap = expr.sub(tap, expr.mul(v, expr.index(down.step)))
-                is_there = expr.all_of(
-                    [
-                        expr.binary("ge", tap, zero),
-                        expr.binary("lt", tap, expr.index(down.taps)),
-                    ]
-                )
-                return self.weight_at(block, (tap, kx), lane, is_there)
+            def stored(t: Expr, lane: Expr) -> list[Stmt]:
+                tap = expr.sub(expr.linear(t, (g, DOT_GROUP)), expr.mul(v, expr.index(down.step)))
+                byte = expr.linear(_byte(lane, t), (g, block.width * DOT_GROUP))
+                is_there = between(tap, 0, down.taps)
+                weight = self.weight_at(block, (tap, kx), lane, is_there)
+                return [Store(self.weights, (v, kx, byte), weight)]
 
-            def place(t: Expr, lane: Expr) -> Expr:
-                at = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
-                return expr.add(at, expr.mul(g, expr.index(block.width * DOT_GROUP)))
+            return unrolled_vectors(nest, (DOT_GROUP,), block.width, stored, "t")
 
-            return nest.unrolled(
-                DOT_GROUP,
-                lambda t: [
-                    nest.spread(
-                        block.width,
-                        lambda lane: [
-                            Store(self.weights, (v, kx, place(t, lane)), weight(t, lane))
-                        ],
-                    )
-                ],
-                "t",
-            )
+        loops = [("v", self.rows), ("k", along.taps), ("g", self.groups)]
+        return serial_loops(nest, loops, words)
 
-        def row(v: Expr) -> list[Stmt]:
-            def tap(kx: Expr) -> list[Stmt]:
-                return nest.serial(self.groups, lambda g: words(v, kx, g), "g")
+    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
+        return self.filled_bands(values, block, first, several, self._fill)
 
-            return nest.serial(along.taps, tap, "k")
-
-        return nest.serial(self.rows, row, "v")
-
-    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
+    def _fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
         nest, window = self.nest, self.window
 
-        def column(p: Expr, *, is_asked: bool) -> list[Stmt]:
-            at = expr.add(along, p)
-
-            def group(g: Expr) -> list[Stmt]:
-                return self._words(values, block, down, (at, p), g, is_asked=is_asked)
-
-            stmts = nest.serial(self.groups, group, "g")
-            is_there = self.is_column(at)
-            if is_there is None:
-                return stmts
-            return [If(is_there, tuple(stmts), tuple(self._padding(block, p)))]
-
         def columns(*, is_asked: bool) -> list[Stmt]:
-            return nest.serial(
-                window.along.places(self.piece), lambda p: column(p, is_asked=is_asked), "p"
-            )
+            def column(p: Expr) -> list[Stmt]:
+                at = expr.add(along, p)
 
-        are_inside = self.rows_inside(down)
-        if are_inside is None:
-            return columns(is_asked=False)
-        return [If(are_inside, tuple(columns(is_asked=False)), tuple(columns(is_asked=True)))]
+                def group(g: Expr) -> list[Stmt]:
+                    return self._words(values, block, down, (at, p), g, is_asked=is_asked)
+
+                stmts = nest.serial(self.groups, group, "g")
+                is_there = self.is_column(at)
+                return where(is_there, stmts, lambda: self._padding(block, p))
+
+            return nest.serial(window.along.places(self.piece), column, "p")
+
+        last = expr.linear(down, self.reach - 1)
+        are_inside = window.down.is_there(down, last, self.reach_of_rows)
+        return where(are_inside, columns(is_asked=False), lambda: columns(is_asked=True))
 
     def _words(
         self,
@@ -275,21 +245,19 @@ class _Depthwise(_Words):
         """Group `g` of the words of a place along a row, and in scratch."""
         nest, slide = self.nest, self.window.down
         along, p = place
-        last = slide.places(self.rows) - 1
+        last = self.reach - 1
 
         def row(t: Expr) -> list[Stmt]:
             # rows behind the last one have no weights
-            r = expr.add(t, expr.mul(g, expr.index(DOT_GROUP)))
-            r = expr.mul(r, expr.index(slide.apart))
+            r = expr.mul(expr.linear(t, (g, DOT_GROUP)), expr.index(slide.apart))
             if (DOT_GROUP * self.groups - 1) * slide.apart > last:
                 r = expr.binary("min", r, expr.index(last))
             at = expr.add(down, r)
-            guard = self.is_row(at) if is_asked else None
+            guard = slide.is_there(at, at, self.reach_of_rows) if is_asked else None
 
             def channel(lane: Expr) -> list[Stmt]:
                 address = self.image_at(values, expr.add(block.image, lane), at, along)
-                byte = expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
-                byte = expr.add(byte, expr.mul(g, expr.index(block.width * DOT_GROUP)))
+                byte = expr.linear(_byte(lane, t), (g, block.width * DOT_GROUP))
                 return [Store(self.words, (p, byte), self.loaded(address, guard))]
 
             return [nest.spread(block.width, channel)]
@@ -298,25 +266,20 @@ class _Depthwise(_Words):
 
     def _padding(self, block: Block, p: Expr) -> list[Stmt]:
         padding = expr.const(self.window.padding, DType.U8)
-        size = block.width * DOT_GROUP * self.groups
         lanes = self.nest.target.vector_bytes
+        vectors = block.width * DOT_GROUP * self.groups // lanes
 
-        def vector(n: Expr) -> list[Stmt]:
-            first = expr.mul(n, expr.index(lanes))
-            return [
-                self.nest.spread(
-                    lanes, lambda lane: [Store(self.words, (p, expr.add(first, lane)), padding)]
-                )
-            ]
+        def store(at: Expr) -> Stmt:
+            return Store(self.words, (p, at), padding)
 
-        return self.nest.serial(size // lanes, vector, "o")
+        return blank_vectors(self.nest, (vectors, lanes), expr.index(0), store, "o")
 
     def terms(self, block: Block, row: Expr, result: Expr) -> list[Term]:
         along = self.window.along
         place = expr.mul(result, expr.index(along.step))
         return [
             Term(
-                (expr.add(place, expr.index(kx * along.apart)),),
+                (expr.linear(place, kx * along.apart),),
                 (row, expr.index(kx)),
                 g * block.width * DOT_GROUP,
             )
@@ -357,34 +320,23 @@ class _Squares(_Words):
         nest, window = self.nest, self.window
         taps = window.down.taps, window.along.taps
 
-        def weight(at: tuple[Expr, Expr], lane: Expr) -> Expr:
-            asked = [expr.binary("lt", i, expr.index(n)) for i, n in zip(at, taps, strict=True)]
-            return self.weight_at(block, at, lane, expr.all_of(asked))
-
         def word(gy: Expr, gx: Expr) -> list[Stmt]:
-            def byte(t: Expr) -> list[Stmt]:
+            def byte(t: Expr, lane: Expr) -> list[Stmt]:
                 at = _square(gy, gx, t)
-                return [
-                    nest.spread(
-                        block.width,
-                        lambda lane: [
-                            Store(self.weights, (gy, gx, _byte(lane, t)), weight(at, lane))
-                        ],
-                    )
-                ]
+                is_there = expr.all_of(below(i, n) for i, n in zip(at, taps, strict=True))
+                weight = self.weight_at(block, at, lane, is_there)
+                return [Store(self.weights, (gy, gx, _byte(lane, t)), weight)]
 
-            return nest.unrolled(DOT_GROUP, byte, "t")
+            return unrolled_vectors(nest, (DOT_GROUP,), block.width, byte, "t")
 
-        return nest.serial(
-            self.down, lambda gy: nest.serial(self.along, lambda gx: word(gy, gx), "k"), "v"
-        )
+        return serial_loops(nest, [("v", self.down), ("k", self.along)], word)
 
     def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
         nest = self.nest
-        height, width = (number(s.at) for s in (self.window.down, self.window.along))
+        height, width = (s.at.count for s in (self.window.down, self.window.along))
 
         def piece(n: Expr) -> list[Stmt]:
-            begin = within(n, self.piece, width)
+            begin = shifted(n, self.piece, width)
 
             def line(i: Expr) -> list[Stmt]:
                 return self._line(values, block, (expr.add(first, i), begin), self._slot(i))
@@ -392,18 +344,12 @@ class _Squares(_Words):
             def row(i: Expr) -> list[Stmt]:
                 at = expr.add(first, i)
                 here = {**values, self.window.down.at.var: at}
-                found = line(expr.add(i, expr.index(self.down - 1)))
-                found += self.tiles(here, block, i, begin)
-                if height % several == 0:
-                    return found
-                return [If(expr.binary("lt", at, expr.index(height)), tuple(found))]
+                found = line(expr.linear(i, self.down - 1)) + self.tiles(here, block, i, begin)
+                return where(within(at, height, several), found)
 
             return nest.serial(self.down - 1, line, "l") + nest.serial(several, row, "band")
 
         return nest.serial(-(-width // self.piece), piece, "p")
-
-    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
-        raise NotImplementedError  # lines are brought one by one
 
     def _slot(self, line: Expr) -> Expr:
         return expr.binary("floormod", line, expr.index(self.down))
@@ -413,17 +359,12 @@ class _Squares(_Words):
     ) -> list[Stmt]:
         """A line of words, from word `first` of the image on."""
         nest, window = self.nest, self.window
-        counts = number(window.down.at) + self.down - 1, number(window.along.at) + self.along - 1
+        counts = window.down.at.count + self.down - 1, window.along.at.count + self.along - 1
 
         def asked(places: tuple[Expr, Expr], *, last: tuple[Expr, Expr]) -> Expr | None:
-            return expr.all_of(
-                c
-                for slide, begin, end, n in zip(
-                    (window.down, window.along), places, last, counts, strict=True
-                )
-                for c in (self.is_after(slide, begin), self.is_before(slide, end, SIDE * n))
-                if c is not None
-            )
+            sides = zip((window.down, window.along), places, last, counts, strict=True)
+            asked = (slide.conditions(begin, end, SIDE * n) for slide, begin, end, n in sides)
+            return expr.all_of(condition for conditions in asked for condition in conditions)
 
         def word(p: Expr) -> list[Stmt]:
             at = first[0], expr.add(first[1], p)
@@ -445,9 +386,7 @@ class _Squares(_Words):
             corners = (_square(*at, expr.index(t)) for t in (0, DOT_GROUP - 1))
             are_inside = asked(next(corners), last=next(corners))
             whole = bytes_(is_asked=False)
-            if are_inside is None:
-                return whole
-            return [If(are_inside, tuple(whole), tuple(bytes_(is_asked=True)))]
+            return where(are_inside, whole, lambda: bytes_(is_asked=True))
 
         return nest.serial(self.places, word, "p")
 
@@ -473,11 +412,12 @@ def _square(down: Expr, along: Expr, t: Expr) -> tuple[Expr, Expr]:
 
 
 def _byte(lane: Expr, t: Expr) -> Expr:
-    return expr.add(expr.mul(lane, expr.index(DOT_GROUP)), t)
+    """Byte `t` of a lane's word."""
+    return expr.linear((lane, DOT_GROUP), t)
 
 
 def _width(window: ByteWindow) -> int:
-    return next(w for w in (64, 32, 16) if w <= number(window.channels))
+    return next(w for w in (64, 32, 16) if w <= window.channels.count)
 
 
 def _block(width: int, n: Expr) -> Block:

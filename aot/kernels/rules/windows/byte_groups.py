@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from aot.base.records import dataclass
 from aot.ir import expr
-from aot.ir.expr import Binary, Dot, Expr, Load, Reduce, Var
+from aot.ir.expr import Binary, Dot, Expr, Load, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.ir.nodes import Space, Stmt, Store
 from aot.kernels.match.products import at_splits
+from aot.kernels.match.windows import group_sizes
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, split_axis
@@ -29,8 +29,9 @@ from aot.kernels.rules.windows.byte_windows import (
     Block,
     ByteTiles,
     ByteWindow,
-    number,
 )
+from aot.kernels.stage.tails import where
+from aot.kernels.stage.vectors import serial_loops, unrolled_vectors
 
 # rows of the result that share what is brought into scratch
 ROWS = 4
@@ -90,7 +91,10 @@ def schedule_byte_groups(work: Work) -> Build | None:
     if nest.is_gpu or len(reduces) != 1 or not output.axes:
         return None
     channels = output.axes[-1]
-    size = _members(reduces[0], channels)
+    body = reduces[0].body
+    # the left side depends on a channel only through its group
+    sizes = group_sizes([body.a], channels) if isinstance(body, Binary) else iter(())
+    size = next(filter(None, sizes), None)
     if size is None or expr.coefficient(output.address, channels.var) != 1:
         return None
     parted = split_axis(output, len(output.axes) - 1, size)
@@ -103,7 +107,7 @@ def schedule_byte_groups(work: Work) -> Build | None:
     steps = [expr.coefficient(window.image.indices[0], v) for v in (group.var, inner.var)]
     if not isinstance(inner.extent, int) or steps != [inner.extent, 1]:
         return None
-    groups = Groups.of(number(group), inner.extent, size, nest.lanes)
+    groups = Groups.of(group.count, inner.extent, size, nest.lanes)
     if groups is None:
         return None
     words = _Words.of(window.weight, groups, (group, member, inner))
@@ -111,20 +115,6 @@ def schedule_byte_groups(work: Work) -> Build | None:
         return None
     whole = replace(window, reduce=reduces[0], channels=channels)
     return _Groups(nest, output, whole, groups, words).build
-
-
-def _members(reduce: Reduce, channels: Axis) -> int | None:
-    """Channels per group, where the left side depends on a channel only through its group; else
-    None.
-    """
-    if not isinstance(reduce.body, Binary) or not isinstance(channels.extent, int):
-        return None
-    for e in expr.nodes(reduce.body.a):
-        if isinstance(e, Binary) and e.op == "floordiv" and e.a is channels.var:
-            size = expr.dim_of(e.b)
-            if isinstance(size, int) and channels.extent % size == 0:
-                return size
-    return None
 
 
 @dataclass(frozen=True)
@@ -174,7 +164,7 @@ class _Groups(ByteTiles):
         self.width = groups.together * groups.outer
         self.held = groups.together * groups.inner
         down = window.down
-        height = down.places(min(ROWS, number(down.at)))
+        height = down.places(min(ROWS, down.at.count))
         super().__init__(nest, output, window, ROWS, height * self.held)
         shape = height, window.along.places(self.piece), self.held
         self.rows_held = nest.builder.scratch("image_rows", DType.U8, shape, Space.WORKGROUP)
@@ -196,7 +186,10 @@ class _Groups(ByteTiles):
     def image_at(self, values: Values, channel: Expr, down: Expr, along: Expr) -> Expr:
         return super().image_at({**values, **self.stored.zeros}, channel, down, along)
 
-    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
+    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
+        return self.filled_bands(values, block, first, several, self._fill)
+
+    def _fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
         nest, window = self.nest, self.window
 
         def bytes_(r: Expr, p: Expr, *, is_padding: bool) -> list[Stmt]:
@@ -214,18 +207,17 @@ class _Groups(ByteTiles):
         def place(r: Expr, p: Expr) -> list[Stmt]:
             stmts = bytes_(r, p, is_padding=False)
             is_there = self.is_column(expr.add(along, p))
-            if is_there is None:
-                return stmts
-            return [If(is_there, tuple(stmts), tuple(bytes_(r, p, is_padding=True)))]
+            return where(is_there, stmts, lambda: bytes_(r, p, is_padding=True))
 
         def row(r: Expr) -> list[Stmt]:
             count = window.along.places(self.piece)
             stmts = nest.serial(count, lambda p: place(r, p), "p")
-            is_there = self.is_row(expr.add(down, r))
-            if is_there is None:
-                return stmts
-            empty = nest.serial(count, lambda p: bytes_(r, p, is_padding=True), "p")
-            return [If(is_there, tuple(stmts), tuple(empty))]
+            y = expr.add(down, r)
+            is_there = window.down.is_there(y, y, self.reach_of_rows)
+            return where(
+                *(is_there, stmts),
+                lambda: nest.serial(count, lambda p: bytes_(r, p, is_padding=True), "p"),
+            )
 
         return nest.serial(window.down.places(self.rows), row, "r")
 
@@ -257,7 +249,7 @@ class _Groups(ByteTiles):
         column_of_unit = expr.mul(n, expr.index(several))
 
         def column(lane: Expr) -> Expr:
-            return expr.add(expr.binary("floordiv", lane, parts), expr.index(begin))
+            return expr.linear(expr.binary("floordiv", lane, parts), begin)
 
         def group(lane: Expr) -> Expr:
             if groups.outer % groups.columns == 0:
@@ -268,13 +260,13 @@ class _Groups(ByteTiles):
             return expr.add(expr.mul(i, parts), expr.binary("floormod", lane, parts))
 
         def step(ky: Expr, kx: Expr, i: Expr) -> list[Stmt]:
-            y = expr.add(expr.mul(row, expr.index(down.step)), expr.mul(ky, expr.index(down.apart)))
+            y = expr.linear((row, down.step), (ky, down.apart))
 
             def product(r: Expr, lane: Expr) -> list[Stmt]:
-                x = expr.mul(expr.add(first, r), expr.index(along.step))
-                x = expr.add(x, expr.mul(kx, expr.index(along.apart)))
-                at = expr.add(group_of_unit, expr.mul(group(lane), expr.index(groups.inner)))
-                at = expr.add(at, expr.mul(word(i, lane), expr.index(DOT_GROUP)))
+                x = expr.linear((expr.add(first, r), along.step), (kx, along.apart))
+                at = expr.linear(
+                    group_of_unit, (group(lane), groups.inner), (word(i, lane), DOT_GROUP)
+                )
                 left = Load(self.rows_held, (y, x, at), DType.U8X4)
                 old = Load(acc, (r, lane), DType.I32)
                 return [Store(acc, (r, lane), Dot(left, weight(lane), old))]
@@ -285,28 +277,22 @@ class _Groups(ByteTiles):
                 taps = {v: expr.index(0) for v, _ in window.reduce.axes}
                 taps |= {down.tap.var: ky, along.tap.var: kx}
                 load = self.stored.load
-                at = expr.substitute(load.indices[0], {**self.stored.zeros, **taps})
-                at = expr.add(at, expr.mul(block.first, expr.index(DOT_GROUP)))
-                at = expr.add(at, expr.mul(column_of_unit, expr.index(DOT_GROUP)))
-                at = expr.add(at, expr.mul(column(lane), expr.index(DOT_GROUP)))
-                at = expr.add(at, expr.mul(word(i, lane), expr.index(self.stored.step)))
+                at = expr.linear(
+                    expr.substitute(load.indices[0], {**self.stored.zeros, **taps}),
+                    *((n, DOT_GROUP) for n in (block.first, column_of_unit, column(lane))),
+                    (word(i, lane), self.stored.step),
+                )
                 return Load(load.source, (at,), DType.I8X4)
 
             return each(product)
 
         def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-            return nest.unrolled(
-                self.tile, lambda r: [nest.spread(self.lanes, lambda lane: body(r, lane))], "r"
-            )
+            return unrolled_vectors(nest, (self.tile,), self.lanes, body, "r")
 
-        def tap(ky: Expr, kx: Expr) -> list[Stmt]:
-            return nest.serial(groups.words // groups.parts, partial(step, ky, kx), "w")
-
-        place = expr.add(expr.mul(column_of_unit, parts), expr.index(begin * groups.parts))
+        place = expr.linear(expr.mul(column_of_unit, parts), begin * groups.parts)
         stmts = each(lambda r, lane: [Store(acc, (r, lane), expr.const(0, DType.I32))])
-        stmts += nest.serial(
-            down.taps, lambda ky: nest.serial(along.taps, partial(tap, ky), "kx"), "ky"
-        )
+        words = groups.words // groups.parts
+        stmts += serial_loops(nest, [("ky", down.taps), ("kx", along.taps), ("w", words)], step)
         return stmts + each(
             lambda r, lane: [
                 Store(self.sums, (r, expr.add(place, lane)), Load(acc, (r, lane), DType.I32))
@@ -317,6 +303,6 @@ class _Groups(ByteTiles):
         parts = self.groups.parts
         found = self.bias_of(expr.add(block.first, channel))
         for part in range(parts):
-            at = expr.add(expr.mul(channel, expr.index(parts)), expr.index(part))
+            at = expr.linear((channel, parts), part)
             found = expr.add(Load(self.sums, (r, at), DType.I32), found)
         return found

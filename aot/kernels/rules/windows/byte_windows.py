@@ -11,16 +11,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import ClassVar
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt
+from aot.kernels.ir.nodes import Buffer, Scratch, Space, Stmt
+from aot.kernels.match.slides import Slide, first_window, slide_along, slides_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.rules.products.tile_ends import sum_with_bias
-from aot.kernels.rules.windows.padded import Slide, slide_along
+from aot.kernels.stage.ahead import prefetch
+from aot.kernels.stage.tails import below, even, shifted, where, within
 
 # bytes of a vector's register that the schedules need, which have 32 of them
 VECTOR_BYTES = 64
@@ -91,26 +94,23 @@ def _window(
     axes: Sequence[Axis], reduce: Reduce, loads: tuple[Load, Load], channels: Axis, padding: int
 ) -> ByteWindow | None:
     image, weight = loads
-    conditions = [] if image.guard is None else list(expr.conditions_of(image.guard))
-    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
     spatial = [a for a in axes if _moves(image, a)][-2:]
     if len(spatial) != 2:
         return None
-    slides: list[Slide] = []
-    # taps that nothing is asked of are told apart by how far they lie apart: nearest along a row
-    for at in reversed(spatial):
-        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+
+    def find(
+        at: Axis, taps: Sequence[Axis], asked: Sequence[Expr], before: Sequence[Slide]
+    ) -> Slide | None:
+        # taps that nothing is asked of are told apart by how far they lie apart: nearest along rows
         near = sorted((a for a in taps if _moves(image, a)), key=lambda a: _step(image, a))
-        found = slide_along(image, at, taps if asked else near[:1], asked)
-        if found is None or found.tap is None:
-            return None
-        slides.append(found)
-        conditions = [c for c in conditions if c not in asked]
-        taps = [tap for tap in taps if tap is not found.tap]
-    along, down = slides
-    if conditions:
+        slide = slide_along(image, at, taps if asked else near[:1], asked)
+        return None if slide is None or slide.tap is None else slide
+
+    found = slides_of(image, reduce, spatial[::-1], find)
+    if found is None:
         return None
-    return ByteWindow(reduce, image, weight, down, along, channels, padding, tuple(taps))
+    along, down = found.along
+    return ByteWindow(reduce, image, weight, down, along, channels, padding, found.rest)
 
 
 def _step(image: Load, axis: Axis) -> int:
@@ -120,17 +120,6 @@ def _step(image: Load, axis: Axis) -> int:
 
 def _moves(image: Load, axis: Axis) -> bool:
     return isinstance(axis.extent, int) and _step(image, axis) > 1
-
-
-def number(axis: Axis) -> int:
-    """The extent of an axis, which is known."""
-    assert isinstance(axis.extent, int)
-    return axis.extent
-
-
-def even(extent: int, most: int) -> int:
-    """The size of equal parts of an extent, none above `most`; the last may overlap."""
-    return -(-extent // -(-extent // most))
 
 
 @dataclass(frozen=True)
@@ -150,6 +139,10 @@ class Block:
     stored: int | None = None
 
 
+Fill = Callable[[Values, Block, Expr, Expr], list[Stmt]]
+"""Brings into scratch what windows read from places down the image and along it on."""
+
+
 class ByteTiles(ABC):
     """The tiles of a window and the loops around them.
 
@@ -167,7 +160,7 @@ class ByteTiles(ABC):
         self.output = output
         self.window = window
         self.lanes = nest.target.vector_bytes // DType.I32.bytes
-        height, width = (number(slide.at) for slide in (window.down, window.along))
+        height, width = (slide.at.count for slide in (window.down, window.along))
         self.rows = min(rows, height)
         # most of the nearest cache: the rest is what is read and stored meanwhile
         most = max(nest.target.l1_bytes * 3 // 4 // row - window.along.taps, 4 * window.along.step)
@@ -208,8 +201,8 @@ class ByteTiles(ABC):
         return []
 
     @abstractmethod
-    def fill(self, values: Values, block: Block, down: Expr, along: Expr) -> list[Stmt]:
-        """Brings into scratch what windows read from places `down` and `along` on."""
+    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
+        """So many bands from band `first` on, those that are there."""
 
     @abstractmethod
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
@@ -225,7 +218,7 @@ class ByteTiles(ABC):
         nest, window = self.nest, self.window
         known = {window.down.at, window.along.at, window.channels}
         outer = [a for a in self.output.axes if a not in known]
-        height, width = number(window.down.at), number(window.along.at)
+        height, width = window.down.at.count, window.along.at.count
         bands = -(-height // self.rows)
         several = -(-LEAST_RESULTS // (self.rows * width * TOGETHER))
         several = min(bands, max(several, self.least_bands))
@@ -244,16 +237,17 @@ class ByteTiles(ABC):
 
         return nest.grid([*outer, groups, column], body, LEAST_RESULTS)
 
-    def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
-        """Statements for `several` bands from band `first` on, those that exist."""
-        height = number(self.window.down.at)
+    def filled_bands(
+        self, values: Values, block: Block, first: Expr, several: int, fill: Fill
+    ) -> list[Stmt]:
+        """`bands`, of which each is filled before its results are computed."""
+        height = self.window.down.at.count
+        are_whole = -(-height // self.rows) % several == 0
 
         def band(n: Expr) -> list[Stmt]:
             at = expr.mul(expr.add(first, n), expr.index(self.rows))
-            found = self._band(values, block, at)
-            if -(-height // self.rows) % several == 0:
-                return found
-            return [If(expr.binary("lt", at, expr.index(height)), tuple(found))]
+            found = self._band(values, block, at, fill)
+            return where(None if are_whole else below(at, height), found)
 
         return self.nest.serial(several, band, "band")
 
@@ -268,8 +262,7 @@ class ByteTiles(ABC):
         if not others:
             return body(made(at))
         then, rest = body(made(at)), expr.sub(at, expr.index(count))
-        is_own = expr.binary("lt", at, expr.index(count))
-        return [If(is_own, tuple(then), tuple(self._of_sorts(others, rest, body)))]
+        return where(below(at, count), then, self._of_sorts(others, rest, body))
 
     def _named(self) -> list[Stmt]:
         """Statements that load what all elements read once, ahead of the loops."""
@@ -282,26 +275,23 @@ class ByteTiles(ABC):
                     self.named[load] = self.nest.let(load, stmts, "c")
         return stmts
 
-    def _band(self, values: Values, block: Block, at: Expr) -> list[Stmt]:
-        """Statements for the band of result rows that begins at row `at`."""
+    def _band(self, values: Values, block: Block, at: Expr, fill: Fill) -> list[Stmt]:
+        """Rows from `at` on."""
         nest, window = self.nest, self.window
         down, along = window.down, window.along
-        height, width = number(down.at), number(along.at)
+        height, width = down.at.count, along.at.count
         place = expr.mul(at, expr.index(down.step))
 
         def piece(n: Expr) -> list[Stmt]:
-            first = within(n, self.piece, width)
+            first = shifted(n, self.piece, width)
             begin = expr.mul(first, expr.index(along.step))
 
             def row(v: Expr) -> list[Stmt]:
                 y = expr.add(at, v)
                 here = {**values, down.at.var: y}
-                found = self.tiles(here, block, v, first)
-                if height % self.rows == 0:
-                    return found
-                return [If(expr.binary("lt", y, expr.index(height)), tuple(found))]
+                return where(within(y, height, self.rows), self.tiles(here, block, v, first))
 
-            return self.fill(values, block, place, begin) + nest.serial(self.rows, row, "v")
+            return fill(values, block, place, begin) + nest.serial(self.rows, row, "v")
 
         return nest.serial(-(-width // self.piece), piece, "p")
 
@@ -313,7 +303,7 @@ class ByteTiles(ABC):
     def _tile(self, values: Values, block: Block, row: Expr, piece: Expr, t: Expr) -> list[Stmt]:
         """Tile `t` of a row of a piece, which begins with result `piece`."""
         nest, window = self.nest, self.window
-        first = within(t, self.tile, self.piece)
+        first = shifted(t, self.tile, self.piece)
 
         def result(r: Expr) -> list[Stmt]:
             x = expr.add(piece, expr.add(first, r))
@@ -325,7 +315,7 @@ class ByteTiles(ABC):
                 stores = self.output.stores(nest, place, done.get)
                 if block.stored is None:
                     return stores
-                return [If(expr.binary("ge", c, expr.index(block.stored)), tuple(stores))]
+                return where(expr.binary("ge", c, expr.index(block.stored)), stores)
 
             asked = self._ask_ahead(values, block, row, x)
             return [*asked, nest.spread(block.width, channel)]
@@ -342,28 +332,15 @@ class ByteTiles(ABC):
         size = dims.product(source.shape)
         if not isinstance(size, int) or size < self.nest.target.l1_bytes * LARGE:
             return []
-        first = expr.mul(values[down.at.var], expr.index(down.step))
-        begin = expr.add(first, expr.index(self.reach))
+        begin = expr.linear((values[down.at.var], down.step), self.reach)
         place = expr.mul(x, expr.index(along.step))
-        later = {down.at.var: expr.add(values[down.at.var], expr.index(self.rows))}
+        later = {down.at.var: expr.linear(values[down.at.var], self.rows)}
         later = {**values, **later, along.at.var: x, window.channels.var: block.first}
-        stored = Prefetch(self.output.buffer, expr.substitute(self.output.address, later))
-        return [
-            stored,
-            *(
-                Prefetch(
-                    source,
-                    self.image_at(
-                        values,
-                        block.image,
-                        expr.add(begin, expr.index(r)),
-                        expr.add(place, expr.index(p)),
-                    ),
-                )
-                for r in range(down.step)
-                for p in range(along.step)
-            ),
-        ]
+        stmts = prefetch(self.output.buffer, expr.substitute(self.output.address, later))
+        for r, p in product(range(down.step), range(along.step)):
+            at = expr.linear(begin, r), expr.linear(place, p)
+            stmts += prefetch(source, self.image_at(values, block.image, *at))
+        return stmts
 
     def bias_of(self, channel: Expr) -> Expr:
         """The bias that is added to the sum of a channel; 0 without one."""
@@ -375,68 +352,24 @@ class ByteTiles(ABC):
 
     def image_at(self, values: Values, channel: Expr, down: Expr, along: Expr) -> Expr:
         """The address of channel `channel` at a place of the image."""
-        window = self.window
-        zero = expr.index(0)
-        begin: Values = {v: zero for v, _ in window.reduce.axes}
-        begin |= {slide.at.var: zero for slide in (window.down, window.along)}
-        begin |= {window.channels.var: zero}
+        window, slides = self.window, (self.window.down, self.window.along)
+        begin = {**first_window(window.reduce, *slides), window.channels.var: expr.index(0)}
         address = expr.substitute(window.image.indices[0], {**values, **begin})
-        for slide, place in ((window.down, down), (window.along, along)):
-            address = expr.add(address, expr.mul(place, expr.index(slide.stride)))
-        return expr.add(address, channel)
+        return expr.linear(address, (down, slides[0].stride), (along, slides[1].stride), channel)
 
-    def rows_inside(self, first: Expr) -> Expr | None:
-        """The condition that all of a band's rows of the image, from `first` on, exist; None where
-        they always do.
-        """
+    @property
+    def reach_of_rows(self) -> int:
+        """Rows of the image that all bands read, padding or not."""
         down = self.window.down
-        last = expr.add(first, expr.index(down.places(self.rows) - 1))
-        bands = -(-number(down.at) // self.rows)
-        return expr.all_of(
-            c
-            for c in (
-                self.is_after(down, first),
-                self.is_before(down, last, down.places(bands * self.rows)),
-            )
-            if c is not None
-        )
-
-    def is_after(self, slide: Slide, place: Expr) -> Expr | None:
-        """Whether a place is not padding before the image; None where none is."""
-        return expr.binary("ge", place, expr.index(slide.begin)) if slide.begin > 0 else None
-
-    def is_before(self, slide: Slide, place: Expr, places: int) -> Expr | None:
-        """The condition that a place, of `places`, is not past the end of the image; None where
-        none is.
-        """
-        return expr.binary("lt", place, expr.index(slide.end)) if slide.end < places else None
+        return down.places(-(-down.at.count // self.rows) * self.rows)
 
     def is_column(self, place: Expr) -> Expr | None:
         """Whether a place along a row is no padding; None where none is."""
         along = self.window.along
-        asked = (self.is_after(along, place), self.is_before(along, place, along.count))
-        return expr.all_of(c for c in asked if c is not None)
-
-    def is_row(self, place: Expr) -> Expr | None:
-        """Whether a place down the image is no padding; None where none is."""
-        down = self.window.down
-        bands = -(-number(down.at) // self.rows)
-        places = down.places(bands * self.rows)
-        asked = (self.is_after(down, place), self.is_before(down, place, places))
-        return expr.all_of(c for c in asked if c is not None)
+        return along.is_there(place, place, along.count)
 
     def loaded(self, address: Expr, guard: Expr | None) -> Expr:
         """A byte of the image, or of its padding."""
         image = self.window.image
         other = None if guard is None else Const(DType.U8, self.window.padding)
         return replace(image, indices=(address,), guard=guard, other=other)
-
-
-def within(n: Expr, size: int, extent: int) -> Expr:
-    """The index at which the n-th part of an extent begins; the last part begins early enough to
-    have `size` elements.
-    """
-    first = expr.mul(n, expr.index(size))
-    if extent % size == 0:
-        return first
-    return expr.binary("min", first, expr.index(extent - size))

@@ -15,13 +15,17 @@ from typing import TypeVar
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
-from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, Scratch, Space, Stmt, Store
+from aot.kernels.match.slides import Taps, first_window
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined
 from aot.kernels.nest.rows import row_of_vectors
-from aot.kernels.rules.windows.groups import Groups, groups_over_planes, phases_of
-from aot.kernels.rules.windows.padded import Taps
-from aot.target.model import CACHE_LINE, Target
+from aot.kernels.rules.windows.groups import Groups, groups_over_planes
+from aot.kernels.stage.ahead import cache_lines, of_line, prefetch
+from aot.kernels.stage.band import blank_vectors, of_phase
+from aot.kernels.stage.tails import below, where, within
+from aot.kernels.stage.vectors import unrolled_vectors
+from aot.target.model import Target
 
 Fact = TypeVar("Fact")
 
@@ -42,12 +46,10 @@ def schedule_grouped_planes(work: Work) -> Build | None:
     nest = work.nest
     is_scalar = nest.is_gpu or nest.lanes == 1
     found = None if is_scalar or work.blocks is not None else groups_over_planes(work.output)
-    if found is None:
+    if found is None or not _is_better(nest.target, found[1]):
         return None
-    if not _is_better(nest.target, found[1]):
-        return None
-    made = _GroupedPlanes(nest, *found)
-    return made.build if made.band is not None else None
+    band = _best_band(nest, found[1])
+    return None if band is None else _GroupedPlanes(nest, *found, band).build
 
 
 def _is_better(target: Target, groups: Groups) -> bool:
@@ -73,7 +75,7 @@ class _Band:
         pitch: places from a line to the next one in scratch.
         tiles: that have all places of a band, with those between lines.
         places: of a channel and phase in scratch.
-        size: elements of scratch.
+        elements: of scratch.
     """
 
     columns: int
@@ -83,74 +85,11 @@ class _Band:
     pitch: int
     tiles: int
     places: int
-    size: int
+    elements: int
 
-
-class _GroupedPlanes:
-    """The loops over bands of the result, each a workgroup's of one group.
-
-    Attributes:
-        columns, chunks: of the band's tiles.
-        inner: channels of a group.
-        phases: that planes are in, in scratch.
-        band: None where scratch holds none.
-        bands, strips: how many there are down the planes, and along them.
-        is_large: whether planes come from beyond the second level of cache.
-        held: [channel][phase down, along][place]
-        sums: [column of a tile][place]
-    """
-
-    def __init__(self, nest: Nest, output: Output, groups: Groups) -> None:
-        self.nest, self.output, self.groups = nest, output, groups
-        along, down = groups.along, groups.down
-        lanes = nest.lanes
-        self.width, self.height = along.at.count, down.at.count
-        self.inner = 1 if groups.channel is None else groups.channel.count
-        self.phases = len(phases_of(down)) * len(phases_of(along))
-        self.band = self._best_band()
-        if self.band is None:
-            return
-        self.columns, self.chunks = self.band.columns, self.band.chunks
-        self.bands = -(-self.height // self.band.lines)
-        self.strips = -(-self.width // self.band.width)
-        source = groups.left.source
-        size = source.least_elements if isinstance(source, Buffer) else 0
-        self.is_large = size * source.dtype.bytes > nest.target.l2_bytes // 2
-        scratch = nest.builder.scratch
-        shape = self.inner, self.phases, self.band.places
-        self.held: Scratch = scratch("held", groups.left.dtype, shape, Space.WORKGROUP)
-        sums = self.columns, self.band.tiles * self.chunks * lanes
-        self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
-
-    def _best_band(self) -> _Band | None:
-        """The band of image rows that computes all results fastest and fits scratch."""
-        groups, target = self.groups, self.nest.target
-        most = target.scratch_bytes // groups.left.dtype.bytes
-        taps = groups.along.taps * groups.down.taps
-        members = groups.member.count
-        best, least = None, 0.0
-        for columns, chunks, cost in _tiles(members, target.vector_registers - OTHERS):
-            for strips in range(1, min(self.width // self.nest.lanes, MOST_STRIPS) + 2):
-                width = -(-self.width // strips)
-                lines = min(self.height, most // ((self.inner * self.phases + columns) * width))
-                while lines and self._band_of(lines, width, columns, chunks).size > most:
-                    lines -= 1
-                if lines == 0:
-                    continue
-                bands = -(-self.height // lines)
-                band = self._band_of(-(-self.height // bands), width, columns, chunks)
-                products = band.tiles * chunks * taps * cost
-                brought = BROUGHT * band.places * self.phases // self.nest.lanes
-                time = bands * -(-self.width // width) * (products + brought)
-                if best is None or time < least:
-                    best, least = band, time
-        places = self.width * self.height / self.nest.lanes
-        if taps == 1 and least > MOST_LOST * places * members:
-            return None  # lines are few, so that most places are between them
-        return best
-
-    def _band_of(self, lines: int, width: int, columns: int, chunks: int) -> _Band:
-        along, down, lanes = self.groups.along, self.groups.down, self.nest.lanes
+    @staticmethod
+    def of(nest: Nest, groups: Groups, lines: int, width: int, columns: int, chunks: int) -> _Band:
+        along, down, lanes = groups.along, groups.down, nest.lanes
         pitch = width + along.apart * (along.taps - 1) // along.step
         tiles = -(-((lines - 1) * pitch + width) // (lanes * chunks))
         results = tiles * chunks * lanes
@@ -159,12 +98,63 @@ class _GroupedPlanes:
         held = max(results + last, -(-down.places(lines) // down.step) * pitch)
         # zeros behind a line's end are whole vectors
         places = (-(-held // lanes) + 1) * lanes
-        size = self.inner * self.phases * places + columns * results
-        return _Band(columns, chunks, lines, width, pitch, tiles, places, size)
+        elements = groups.inner * groups.phases * places + columns * results
+        return _Band(columns, chunks, lines, width, pitch, tiles, places, elements)
+
+
+def _best_band(nest: Nest, groups: Groups) -> _Band | None:
+    """The band of image rows that computes all results fastest and fits scratch."""
+    width, height, lanes = groups.along.at.count, groups.down.at.count, nest.lanes
+    most = nest.target.scratch_bytes // groups.left.dtype.bytes
+    taps, members = groups.along.taps * groups.down.taps, groups.member.count
+    best, least = None, 0.0
+    for columns, chunks, cost in _tiles(members, nest.target.vector_registers - OTHERS):
+        for strips in range(1, min(width // lanes, MOST_STRIPS) + 2):
+            part = -(-width // strips)
+            lines = min(height, most // ((groups.inner * groups.phases + columns) * part))
+            while lines and _Band.of(nest, groups, lines, part, columns, chunks).elements > most:
+                lines -= 1
+            if lines == 0:
+                continue
+            bands = -(-height // lines)
+            band = _Band.of(nest, groups, -(-height // bands), part, columns, chunks)
+            products = band.tiles * chunks * taps * cost
+            brought = BROUGHT * band.places * groups.phases // lanes
+            time = bands * -(-width // part) * (products + brought)
+            if best is None or time < least:
+                best, least = band, time
+    if taps == 1 and least > MOST_LOST * (width * height / lanes) * members:
+        return None  # lines are few, so that most places are between them
+    return best
+
+
+class _GroupedPlanes:
+    """The loops over bands of the result, each a workgroup's of one group.
+
+    Attributes:
+        columns, chunks: of the band's tiles.
+        bands, strips: how many there are down the planes, and along them.
+        is_large: whether planes come from beyond the second level of cache.
+        held: [channel][phase down, along][place]
+        sums: [column of a tile][place]
+    """
+
+    def __init__(self, nest: Nest, output: Output, groups: Groups, band: _Band) -> None:
+        self.nest, self.output, self.groups, self.band = nest, output, groups, band
+        self.width, self.height = groups.along.at.count, groups.down.at.count
+        self.columns, self.chunks = band.columns, band.chunks
+        self.bands = -(-self.height // band.lines)
+        self.strips = -(-self.width // band.width)
+        source, scratch = groups.left.source, nest.builder.scratch
+        elements = source.least_elements if isinstance(source, Buffer) else 0
+        self.is_large = elements * source.dtype.bytes > nest.target.l2_bytes // 2
+        shape = groups.inner, groups.phases, band.places
+        self.held: Scratch = scratch("held", groups.left.dtype, shape, Space.WORKGROUP)
+        sums = self.columns, band.tiles * self.chunks * nest.lanes
+        self.sums: Scratch = scratch("sums", groups.reduce.dtype, sums, Space.WORKGROUP)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, groups, down, band = self.nest, self.groups, self.groups.down, self.band
-        assert band is not None
         number = Axis(nest.builder.var("band"), self.bands)
         strip = Axis(nest.builder.var("strip"), self.strips)
         inside = groups.along.at, down.at, groups.member
@@ -221,21 +211,13 @@ class _GroupedPlanes:
         ends = [n + 1 for n in range(len(facts)) if facts[n + 1 : n + 2] != [facts[n]]]
         stmts = body(facts[-1])
         for end in reversed(ends[:-1]):
-            is_before = expr.binary("lt", strip, expr.index(end))
-            stmts = [If(is_before, tuple(body(facts[end - 1])), tuple(stmts))]
+            stmts = where(below(strip, end), body(facts[end - 1]), stmts)
         return stmts
 
     def _ranges(self, strip: int) -> list[tuple[int, int]]:
         """Which places of a line in scratch are not padding, by phase."""
         along, band = self.groups.along, self.band
-        assert band is not None
-        found = []
-        for phase in phases_of(along):
-            first = strip * band.width
-            begin, end = (-(-(n - phase) // along.step) - first for n in (along.begin, along.end))
-            begin = min(max(begin, 0), band.pitch)
-            found.append((begin, min(max(end, begin), band.pitch)))
-        return found
+        return [along.inside(f, band.pitch, strip * band.width) for f in along.phases]
 
     # What is brought into scratch
 
@@ -243,37 +225,28 @@ class _GroupedPlanes:
         self, values: Values, place: tuple[Expr, Expr], ranges: Sequence[tuple[int, int]]
     ) -> list[Stmt]:
         """The lines that a band reads, of all channels of the group."""
-        nest, groups, band = self.nest, self.groups, self.band
-        assert band is not None
-        along, down = groups.along, groups.down
+        nest, band, along, down = self.nest, self.band, self.groups.along, self.groups.down
         first, start = place
         origin = self._origin(values)
         last = down.places(self.bands * band.lines)
-        phases = list(enumerate(phases_of(along)))
+        phases = list(enumerate(along.phases))
 
         def line(c: Expr, j: Expr, row: tuple[int, int]) -> list[Stmt]:
             n, phase = row
-            v = expr.add(expr.mul(j, expr.index(down.step)), expr.index(phase))
+            v = expr.linear((j, down.step), phase)
             place = expr.add(expr.mul(first, expr.index(down.step)), v)
-            begin = expr.add(origin(c), expr.mul(place, expr.index(down.stride)))
-            begin = expr.add(begin, expr.mul(start, expr.index(along.step)))
+            begin = expr.linear(origin(c), (place, down.stride), (start, along.step))
             at = expr.mul(j, expr.index(band.pitch))
-            stmts = [
-                s
-                for k, f in phases
-                for s in self._line((c, n * len(phases) + k, at), f, begin, ranges[k])
-            ]
+            to = [(c, n * len(phases) + k, at) for k, _ in phases]
+            stmts = [s for k, f in phases for s in self._line(to[k], f, begin, ranges[k])]
             is_there = down.is_there(place, place, last)
-            if is_there is None:
-                return stmts
-            blank = [
-                s for k, _ in phases for s in self._zeros((c, n * len(phases) + k, at), band.pitch)
-            ]
-            return [If(is_there, tuple(stmts), tuple(blank))]
+            return where(
+                is_there, stmts, lambda: [s for t in to for s in self._zeros(t, band.pitch)]
+            )
 
         def channel(c: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            for n, phase in enumerate(phases_of(down)):
+            for n, phase in enumerate(down.phases):
                 count = -(-(down.places(band.lines) - phase) // down.step)
                 stmts += nest.serial(count, partial(line, c, row=(n, phase)), "j")
                 for k, _ in phases:
@@ -283,14 +256,12 @@ class _GroupedPlanes:
                     stmts += self._zeros(behind, left)
             return stmts
 
-        return nest.serial(self.inner, channel, "c")
+        return nest.serial(self.groups.inner, channel, "c")
 
     def _origin(self, values: Values) -> Callable[[Expr], Expr]:
         """The address of the first place of a channel's first line, padding or not."""
         groups = self.groups
-        zero = expr.index(0)
-        zeros: Values = {v: zero for v, _ in groups.reduce.axes}
-        zeros |= {groups.along.at.var: zero, groups.down.at.var: zero}
+        zeros = first_window(groups.reduce, groups.along, groups.down)
 
         def of(c: Expr) -> Expr:
             here = {**values, **zeros}
@@ -307,7 +278,6 @@ class _GroupedPlanes:
         Also a share of the next workgroup's input: the strip beside this one, or the rows below.
         """
         groups, band, down, along = self.groups, self.band, self.groups.down, self.groups.along
-        assert band is not None
         source = groups.left.source
         if not self.is_large or not isinstance(source, Buffer):
             return []
@@ -315,43 +285,41 @@ class _GroupedPlanes:
         first, start = place
         stmts: list[Stmt] = []
 
-        def stored(m: Expr, line: Expr, ahead: Expr) -> Prefetch:
+        def stored(m: Expr, line: Expr, ahead: Expr) -> list[Stmt]:
             here = {**values, down.at.var: expr.add(first, line)}
             here |= {along.at.var: expr.add(place[1], ahead), groups.member.var: expr.add(begin, m)}
-            return Prefetch(self.output.buffer, expr.substitute(self.output.address, here))
+            return prefetch(self.output.buffer, expr.substitute(self.output.address, here))
 
-        pieces = _pieces(band.width, self.output.buffer, is_part=has_strips)
+        pieces = cache_lines(self.output.buffer, band.width, is_part=has_strips)
         stmts += self._ask_lines(n, band.tiles, (self.columns, band.lines, pieces), stored)
 
         # the lines of a strip beside this one are all new
         rows = down.places(band.lines) if has_strips else band.lines * down.step
-        below = expr.add(first, expr.index(band.lines))
-        is_end = expr.binary("ge", below, expr.index(self.height))
-        held = 0 if has_strips else down.places(band.lines) - rows
-        row = expr.add(expr.mul(below, expr.index(down.step)), expr.index(held))
+        under = expr.linear(first, band.lines)
+        is_end = expr.binary("ge", under, expr.index(self.height))
+        row = expr.linear((under, down.step), 0 if has_strips else down.places(band.lines) - rows)
         if has_strips:
             is_last = expr.binary("ge", strip, expr.index(self.strips - 1))
             is_end = expr.binary("and", is_last, is_end)
             row = expr.select(is_last, row, expr.mul(first, expr.index(down.step)))
-            beside = expr.add(start, expr.index(band.width))
-            start = expr.select(is_last, expr.index(0), beside)
-        begins = expr.mul(expr.select(is_end, expr.index(0), row), expr.index(down.stride))
-        begins = expr.add(begins, expr.mul(start, expr.index(along.step)))
-        begins = expr.add(begins, expr.select(is_end, self._next_group(), expr.index(0)))
+            start = expr.select(is_last, expr.index(0), expr.linear(start, band.width))
+        row = expr.select(is_end, expr.index(0), row)
+        group = expr.select(is_end, self._next_group(), expr.index(0))
+        begins = expr.linear((row, down.stride), (start, along.step), group)
         begins = nest.let(begins, stmts, "ahead")
         origin = self._origin(values)
 
-        def brought(c: Expr, line: Expr, ahead: Expr) -> Prefetch:
-            at = expr.add(expr.mul(line, expr.index(down.stride)), ahead)
-            return Prefetch(source, expr.add(origin(c), expr.add(begins, at)))
+        def brought(c: Expr, line: Expr, ahead: Expr) -> list[Stmt]:
+            at = expr.linear((line, down.stride), ahead)
+            return prefetch(source, expr.add(origin(c), expr.add(begins, at)))
 
         width = (band.pitch if has_strips else band.width) * along.step
-        pieces = _pieces(width, source, is_part=has_strips)
+        pieces = cache_lines(source, width, is_part=has_strips)
         # each pass over the tiles asks for others
         passes = -(-groups.member.count // self.columns)
         number = expr.binary("floordiv", begin, expr.index(self.columns))
-        number = expr.add(expr.mul(number, expr.index(band.tiles)), n)
-        counts = self.inner, rows, pieces
+        number = expr.linear((number, band.tiles), n)
+        counts = groups.inner, rows, pieces
         return stmts + self._ask_lines(number, passes * band.tiles, counts, brought)
 
     def _next_group(self) -> Expr:
@@ -371,7 +339,7 @@ class _GroupedPlanes:
         n: Expr,
         tiles: int,
         counts: tuple[int, int, int],
-        ask: Callable[[Expr, Expr, Expr], Prefetch],
+        ask: Callable[[Expr, Expr, Expr], list[Stmt]],
     ) -> list[Stmt]:
         """The share of tile `n` of `tiles` in all prefetches `ask(channel, line, place)`, for as
         many channels, lines and pieces of lines as `counts` has.
@@ -382,14 +350,14 @@ class _GroupedPlanes:
         places: list[tuple[Expr, Expr]] = []
         each = -(-lines * pieces // tiles)
         for u in range(each):
-            number = expr.add(expr.mul(n, expr.index(each)), expr.index(u))
+            number = expr.linear((n, each), u)
             line = expr.binary("floordiv", number, expr.index(pieces))
             piece = expr.binary("floormod", number, expr.index(pieces))
-            ahead = expr.mul(piece, expr.index(CACHE_LINE // self.held.dtype.bytes))
+            ahead = expr.mul(piece, expr.index(of_line(self.held)))
             places.append((nest.let(line, stmts, "line"), nest.let(ahead, stmts, "piece")))
 
         def channel(c: Expr) -> list[Stmt]:
-            return [ask(c, line, ahead) for line, ahead in places]
+            return [s for line, ahead in places for s in ask(c, line, ahead)]
 
         return stmts + nest.serial(channels, channel, "c")
 
@@ -397,37 +365,29 @@ class _GroupedPlanes:
         self, to: tuple[Expr, int, Expr], phase: int, origin: Expr, inside: tuple[int, int]
     ) -> list[Stmt]:
         """A line's places of a phase: what is `inside` of it between its padding."""
-        along, load, band = self.groups.along, self.groups.left, self.band
-        assert band is not None
+        along, load, band, held = self.groups.along, self.groups.left, self.band, self.held
         c, number, at = to
         begin, end = inside
 
-        def copied(j: Expr, width: int, lane: Expr | None) -> list[Stmt]:
-            place = expr.add(expr.mul(j, expr.index(along.step)), expr.index(phase))
-            value = Load(load.source, (expr.add(origin, place),), load.dtype)
-            return [Store(self.held, (c, expr.index(number), expr.add(at, j)), value)]
+        def copied(j: Expr, *_: object) -> list[Stmt]:
+            place = c, expr.index(number), expr.add(at, j)
+            return [Store(held, place, of_phase(load, origin, along, phase, j))]
 
         copy = row_of_vectors(
             self.nest, expr.index(begin), end - begin, self.nest.lanes, copied, may_mask=True
         )
-        behind = c, number, expr.add(at, expr.index(end))
+        behind = c, number, expr.linear(at, end)
         return self._zeros(to, begin) + copy + self._zeros(behind, band.pitch - end)
 
     def _zeros(self, to: tuple[Expr, int, Expr], count: int) -> list[Stmt]:
         """So many zeros at least, in whole vectors: what is behind them is not stored yet."""
-        nest, lanes = self.nest, self.nest.lanes
-        c, number, at = to
-        zero = expr.const(0, self.held.dtype)
+        (c, number, at), held = to, self.held
+        zero, vectors = expr.const(0, held.dtype), -(-max(count, 0) // self.nest.lanes)
 
-        def vector(n: Expr) -> list[Stmt]:
-            begin = expr.add(at, expr.mul(n, expr.index(lanes)))
+        def store(place: Expr) -> Stmt:
+            return Store(held, (c, expr.index(number), place), zero)
 
-            def one(lane: Expr) -> list[Stmt]:
-                return [Store(self.held, (c, expr.index(number), expr.add(begin, lane)), zero)]
-
-            return [nest.spread(lanes, one)]
-
-        return nest.serial(-(-max(count, 0) // lanes), vector, "z")
+        return blank_vectors(self.nest, (vectors, self.nest.lanes), at, store, "z")
 
     # What is computed of it
 
@@ -440,13 +400,7 @@ class _GroupedPlanes:
         zero = expr.const(0, dtype)
 
         def each(body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> list[Stmt]:
-            return nest.unrolled(
-                columns,
-                lambda m: nest.unrolled(
-                    self.chunks, lambda u: [nest.spread(lanes, lambda lane: body(m, u, lane))]
-                ),
-                "m",
-            )
+            return unrolled_vectors(nest, (columns, self.chunks), lanes, body, "m")
 
         stmts = each(lambda m, u, lane: [Store(acc, (m, u, lane), zero)])
         place = expr.mul(n, expr.index(self.chunks * lanes))
@@ -470,7 +424,7 @@ class _GroupedPlanes:
                 )
 
         def store(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
-            at = expr.add(expr.add(place, expr.mul(u, expr.index(lanes))), lane)
+            at = expr.linear(place, (u, lanes), lane)
             return [Store(self.sums, (m, at), Load(acc, (m, u, lane), dtype))]
 
         return stmts + each(store)
@@ -486,19 +440,16 @@ class _GroupedPlanes:
     ) -> list[Stmt]:
         """Statements that add the products of all channels at one tap."""
         nest, groups, band, lanes = self.nest, self.groups, self.band, self.nest.lanes
-        assert band is not None
         along, down = groups.along, groups.down
         columns = acc.shape[0]
         here: Values = {**values, **{v: expr.index(0) for v, n in groups.reduce.axes if n == 1}}
         offset = place
         for slide, (taps, k), far in ((down, vertical, band.pitch), (along, horizontal, 1)):
-            step = expr.mul(k, expr.index(slide.step))
             if slide.tap is not None:
-                here[slide.tap.var] = expr.add(step, expr.index(taps.first))
-            ahead = expr.add(expr.mul(k, expr.index(slide.apart)), expr.index(taps.ahead))
-            offset = expr.add(offset, expr.mul(ahead, expr.index(far)))
-        number = phases_of(down).index(vertical[0].phase) * len(phases_of(along))
-        number += phases_of(along).index(horizontal[0].phase)
+                here[slide.tap.var] = expr.linear((k, slide.step), taps.first)
+            offset = expr.linear(offset, (expr.linear((k, slide.apart), taps.ahead), far))
+        number = down.phases.index(vertical[0].phase) * len(along.phases)
+        number += along.phases.index(horizontal[0].phase)
 
         def channel(c: Expr) -> list[Stmt]:
             at = dict(here)
@@ -507,36 +458,25 @@ class _GroupedPlanes:
 
             def column(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
                 total = Load(acc, (m, u, lane), acc.dtype)
-                in_vector = expr.add(expr.mul(u, expr.index(lanes)), lane)
-                image = Load(
-                    self.held, (c, expr.index(number), expr.add(offset, in_vector)), self.held.dtype
-                )
+                at_place = expr.add(offset, expr.linear((u, lanes), lane))
+                image = Load(self.held, (c, expr.index(number), at_place), self.held.dtype)
                 weight = expr.substitute(
                     groups.right, {**at, groups.member.var: expr.add(begin, m)}
                 )
                 body = groups.reduce.body
-                known: dict[Expr, Expr] = {}
-                for e in expr.loads(body):
-                    known[e] = weight if e is groups.right else image
-                term = combined("sum", total, expr.transform(body, known.get))
+                known = {e: weight if e is groups.right else image for e in expr.loads(body)}
+                term = combined("sum", total, expr.transform(body, known.get))  # type: ignore[arg-type]
                 return [Store(acc, total.indices, term)]
 
-            return nest.unrolled(
-                columns,
-                lambda m: nest.unrolled(
-                    self.chunks, lambda u: [nest.spread(lanes, lambda lane: column(m, u, lane))]
-                ),
-                "m",
-            )
+            return unrolled_vectors(nest, (columns, self.chunks), lanes, column, "m")
 
-        return nest.serial(self.inner, channel, "c")
+        return nest.serial(groups.inner, channel, "c")
 
     def _finish(
         self, values: Values, place: tuple[Expr, Expr], begin: Expr, columns: int, width: int
     ) -> list[Stmt]:
         """The results of all sums of a band, line by line."""
         nest, groups, band, sums = self.nest, self.groups, self.band, self.sums
-        assert band is not None
         first, start = place
 
         def line(m: Expr, y: Expr) -> list[Stmt]:
@@ -551,21 +491,11 @@ class _GroupedPlanes:
                 return list(self.output.stores(nest, to, done.get))
 
             stmts = row_of_vectors(nest, expr.index(0), width, nest.lanes, element, may_mask=True)
-            if self.height % band.lines == 0:
-                return stmts
-            return [If(expr.binary("lt", at, expr.index(self.height)), tuple(stmts))]
+            return where(within(at, self.height, band.lines), stmts)
 
         return nest.serial(
             columns, lambda m: nest.serial(band.lines, lambda y: line(m, y), "y"), "m"
         )
-
-
-def _pieces(width: int, buffer: Buffer, *, is_part: bool) -> int:
-    """The number of cache lines that `width` neighbours are in; those of a part of a row may begin
-    within one.
-    """
-    step = CACHE_LINE // buffer.dtype.bytes
-    return -(-width // step) + int(is_part)
 
 
 def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:

@@ -10,16 +10,19 @@ from dataclasses import replace
 from functools import partial
 from math import gcd, lcm
 
-from aot.ir import dims, expr
+from aot.ir import expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import Stmt, Store
-from aot.kernels.match.products import sum_of_products
-from aot.kernels.match.windows import Window
+from aot.kernels.match.windows import Window, group_sizes, products_of_loads
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.rows import vectors_of
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.windows.packed_windows import HeldTiles, Packed, slides_of
+from aot.kernels.rules.windows.packed_windows import HeldTiles, Packed, staged_window
+from aot.kernels.stage.band import padding_of
+from aot.kernels.stage.tails import shifted
 
 # lanes of a run below which loads of its scalars take longer than products of shorter vectors
 LEAST_RUN = 4
@@ -36,17 +39,16 @@ MOST_COLUMNS = 64
 def schedule_grouped(work: Work) -> Build | None:
     """The loops of a grouped convolution; None for any other output."""
     nest, output, plan = work.nest, work.output, work.plan
-    found = None if work.blocks is not None else sum_of_products(output)
+    found = None if work.blocks is not None else products_of_loads(output)
     if found is None or nest.is_gpu or len(output.axes) < 3:
         return None
     reduce, left, right = found
     lane, rows = output.axes[-1], output.axes[-2]
-    if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
-        return None
-    groups = _groups(left, lane)
+    members = set(group_sizes(left.indices, lane))
     extents = lane.extent, rows.extent, output.axes[-3].extent
-    if groups is None or not all(isinstance(n, int) for n in extents):
+    if len(members) != 1 or 0 in members or not all(isinstance(n, int) for n in extents):
         return None
+    (groups,) = members
     if any(expr.coefficient(x, lane.var) != 1 for x in (right.indices[0], output.address)):
         return None
     assert isinstance(lane.extent, int) and isinstance(rows.extent, int)
@@ -56,7 +58,7 @@ def schedule_grouped(work: Work) -> Build | None:
     if left.guard is not None and lane.var in expr.free_vars(left.guard):
         return None
     window = Window(reduce, tuple(Axis(v, n) for v, n in reduce.axes), output.axes[:-2], rows, lane)
-    made = slides_of(window, left)
+    made = staged_window(window, left)
     if made is None or len(made[1]) != 1:
         return None
     packed, (channel,) = made
@@ -107,18 +109,6 @@ def _together(columns: int, whole: int, held: int) -> int:
     return together if together <= held else 0
 
 
-def _groups(left: Load, lane: Axis) -> int | None:
-    """How many columns a group has, by what the left side of the products sees of a column."""
-    found: set[int] = set()
-    for e in expr.nodes(left.indices[0]):
-        if isinstance(e, Binary) and e.op == "floordiv" and e.a is lane.var:
-            size = expr.dim_of(e.b)
-            if not isinstance(size, int) or dims.modulo(lane.extent, size) != 0:
-                return None
-            found.add(size)
-    return found.pop() if len(found) == 1 else None
-
-
 class GroupedTiles(HeldTiles):
     """Tiles of rows by a vector of columns, all columns of some lines a workgroup."""
 
@@ -137,13 +127,12 @@ class GroupedTiles(HeldTiles):
         """Stages inputs of groups with `members` columns each; a workgroup has `together` columns
         and `tiles` tiles of a row at once.
         """
-        assert isinstance(packed.down.at.extent, int) and isinstance(channel.extent, int)
-        channels = together // members * channel.extent
-        most = -(-packed.down.at.extent // LEAST_STRIPS)
+        channels = together // members * channel.count
+        most = -(-packed.down.at.count // LEAST_STRIPS)
         super().__init__(nest, output, window, plan, packed, channels, most, tiles)
         self.channel = channel
         self.run = gcd(members, nest.lanes)
-        self.inner = channel.extent
+        self.inner = channel.count
         self.members, self.together = members, together
         self.base = Var("base")  # the first channel of a workgroup
         body = window.reduce.body
@@ -161,7 +150,7 @@ class GroupedTiles(HeldTiles):
         def scalar(number: int) -> Load:
             column = expr.add(self.chunk, expr.index(number * self.run))
             group = expr.binary("floordiv", column, expr.index(self.members))
-            channel = expr.add(expr.mul(group, expr.index(self.inner)), self.channel.var)
+            channel = expr.linear((group, self.inner), self.channel.var)
             return self.load(expr.sub(channel, self.base))
 
         runs = max(1, width // self.run)
@@ -198,10 +187,7 @@ class GroupedTiles(HeldTiles):
 
             def part(n: Expr) -> list[Stmt]:
                 # the last one begins early enough to be whole
-                tile = expr.mul(n, expr.index(self.tiles))
-                if self.in_line % self.tiles:
-                    tile = expr.binary("min", tile, expr.index(self.in_line - self.tiles))
-                stmts: list[Stmt] = []
+                tile, stmts = shifted(n, self.tiles, self.in_line), list[Stmt]()
                 row_ = nest.let(expr.mul(tile, expr.index(self.rows)), stmts, "part")
                 there = {**here, self.part: row_}
                 stmts += self.fill({**there, **zeros}, first, partial(self._copy, base))
@@ -214,27 +200,22 @@ class GroupedTiles(HeldTiles):
     def _copy(self, base: Expr, line: Expr, place: Expr, value: Load | None) -> list[Stmt]:
         """Statements that copy the channels of a place to scratch, by ever narrower vectors."""
         nest, given = self.nest, self.packed.load
-        nothing = expr.const(0, given.dtype) if given.other is None else given.other
-        channels, width = self.held.shape[-1], nest.lanes
+        nothing = padding_of(given)
+        channels = self.held.shape[-1]
 
         def one(c: Expr) -> list[Stmt]:
             found: Expr = nothing
             if value is not None:
-                found = replace(value, indices=(expr.add(expr.add(value.indices[0], base), c),))
+                found = replace(value, indices=(expr.linear(value.indices[0], base, c),))
             return [Store(self.held, (line, place, c), found)]
 
-        def vector(width: int, begin: int, n: Expr) -> list[Stmt]:
-            start = expr.add(expr.mul(n, expr.index(width)), expr.index(begin))
+        def vector(width: int, begin: Dim, n: Expr) -> list[Stmt]:
+            start = expr.linear((n, width), begin)
             return [nest.spread(width, lambda at: one(expr.add(start, at)))]
 
         stmts: list[Stmt] = []
-        done = 0
-        while done < channels:
-            while width > channels - done:
-                width //= 2
-            count = (channels - done) // width
-            stmts += nest.serial(count, partial(vector, width, done), "c")
-            done += count * width
+        for begin, wide, count in vectors_of(nest.lanes, nest.lanes, channels):
+            stmts += nest.serial(count, partial(vector, wide, begin), "c")
         return stmts
 
     def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:

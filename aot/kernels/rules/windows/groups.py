@@ -11,9 +11,10 @@ from dataclasses import replace
 from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.expr import Expr, Load, Reduce
-from aot.kernels.match.products import sum_of_products, without_groups
+from aot.kernels.match.products import without_groups
+from aot.kernels.match.slides import Slide, slide_along, slides_of
+from aot.kernels.match.windows import products_of_loads
 from aot.kernels.nest.nest import Axis, Output
-from aot.kernels.rules.windows.padded import Slide, slide_along
 
 
 @dataclass(frozen=True)
@@ -33,41 +34,45 @@ class Groups:
     channel: Axis | None
     member: Axis
 
+    @property
+    def inner(self) -> int:
+        """Channels of a group."""
+        return 1 if self.channel is None else self.channel.count
+
+    @property
+    def phases(self) -> int:
+        """Phases that planes are in, in scratch: those down by those along."""
+        return len(self.down.phases) * len(self.along.phases)
+
 
 def groups_over_planes(output: Output) -> tuple[Output, Groups] | None:
     parted = without_groups(output)
-    products = sum_of_products(parted)
+    products = products_of_loads(parted)
     if products is None or len(parted.axes) < 3:
         return None
     reduce, left, right = products
-    if not isinstance(left, Load) or not isinstance(right, Load) or right.guard is not None:
-        return None
     *outer, down_at, along_at = parted.axes
     if {down_at.var, along_at.var} & expr.free_vars(right):
         return None
     if expr.coefficient(parted.address, along_at.var) != 1:
         return None
-    if left.guard is not None and (not isinstance(left.other, expr.Const) or left.other.value != 0):
-        return None
-    conditions = [] if left.guard is None else list(expr.conditions_of(left.guard))
-    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
-    slides: list[Slide] = []
-    for at in (along_at, down_at):
-        asked = [c for c in conditions if at.var in expr.free_vars(c)]
+
+    def find(
+        at: Axis, taps: Sequence[Axis], asked: Sequence[Expr], before: Sequence[Slide]
+    ) -> Slide | None:
         slide = slide_along(left, at, taps, asked) if len(taps) > 1 or asked else None
-        slide = slide or _of_points(left, at, asked, slides)
-        if slide is None:
-            return None
-        slides.append(slide)
-        conditions = [c for c in conditions if c not in asked]
-        taps = [tap for tap in taps if tap is not slide.tap]
-    along, down = slides
+        return slide or _of_points(left, at, asked, before)
+
+    found = slides_of(left, reduce, (along_at, down_at), find)
+    if found is None:
+        return None
+    (along, down), taps = found.along, found.rest
     are_points = along.tap is None and down.tap is None
     if are_points if parted is not output else not are_points or along.step == 1:
         return None
     in_left, in_right = expr.free_vars(left), expr.free_vars(right)
     members = [a for a in outer if a.var in in_right and a.var not in in_left and a.extent != 1]
-    if conditions or along.stride != 1 or len(taps) > 1 or len(members) != 1:
+    if along.stride != 1 or len(taps) > 1 or len(members) != 1:
         return None
     (member,) = members
     if not all(isinstance(a.extent, int) for a in (*taps, member)):
@@ -88,8 +93,3 @@ def _of_points(
         return None
     step, stride = (1, by_at) if before else (by_at, 1)
     return Slide(at, None, step, 1, stride, 0, step * (at.extent - 1) + 1)
-
-
-def phases_of(slide: Slide) -> list[int]:
-    """The phases (position modulo stride) that a window's taps read, sorted."""
-    return sorted({taps.phase for taps in slide.by_phase()})

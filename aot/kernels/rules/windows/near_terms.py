@@ -16,9 +16,11 @@ from aot.ir import expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Select, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, Scratch, Space, Stmt, Store
+from aot.kernels.match.resized import clamped_extent
 from aot.kernels.nest.lane_reductions import halved
 from aot.kernels.nest.nest import Axis, Nest, Output, combined
+from aot.kernels.stage.tails import below, where
 
 REGISTER = 64  # its bytes
 # numbers of lanes of a pair, by bytes of an element
@@ -81,7 +83,7 @@ def near_columns(
     # where the result has the memory of an operand that it reads elsewhere, none is made twice
     is_alone = all(x.source in own for x in expr.loads(lines.output.value))
     return _Near(lines, source, values, start, count).build(
-        _line(found[0].position), may_repeat=is_alone
+        clamped_extent(found[0].position), may_repeat=is_alone
     )
 
 
@@ -107,15 +109,6 @@ def _found(term: Expr, named: dict[Expr, Var]) -> _Term | None:
     if load.guard is not None or load.dtype is not load.source.dtype or {*loads} != others:
         return None
     return found[0]
-
-
-def _line(position: Expr) -> int | None:
-    """The extent to which an expression clamps a position; None if it is not known."""
-    match position:
-        case Binary(op="max", a=Binary(op="min", b=Const(value=last)), b=Const(value=0)):
-            return int(last) + 1
-        case _:
-            return None
 
 
 def in_vectors(index: Expr) -> Expr:
@@ -205,7 +198,7 @@ class _Near:
             other = self.whole(first, line, pairs)
         else:
             other = [nest.spread(self.lanes, lambda lane: self.plain(first, lane))]
-        return [*stmts, If(is_near, tuple(near), tuple(other))]
+        return stmts + where(is_near, near, other)
 
     @property
     def most_pairs(self) -> int:
@@ -220,16 +213,11 @@ class _Near:
 
     def plain(self, first: Expr, lane: Expr) -> list[Stmt]:
         place = {**self.lines.gone, **self.values, self.lines.inner.var: expr.add(first, lane)}
-        return self.where_on(lane, self.lines.rows_of_lane(place, self.start, self.count))
+        return where(self.is_on(lane), self.lines.rows_of_lane(place, self.start, self.count))
 
-    def where_on(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
-        if self.on is None:
-            return stmts
-        return [If(self.is_on(lane), tuple(stmts))]
-
-    def is_on(self, lane: Expr) -> Expr:
-        assert self.on is not None
-        return expr.binary("lt", lane, expr.index(self.on))
+    def is_on(self, lane: Expr) -> Expr | None:
+        """Whether a lane has a result; None where all have."""
+        return None if self.on is None else below(lane, self.on)
 
     def terms(self, column: Expr) -> list[_Term]:
         found = _terms(self.lines, {**self.lines.gone, **self.values, self.lines.inner.var: column})
@@ -250,7 +238,7 @@ class _Near:
         def distances(lane: Expr) -> list[Stmt]:
             made: list[Stmt] = []
             most: Expr | None = None
-            guard = None if self.on is None else self.is_on(lane)
+            guard = self.is_on(lane)
             for k, term in enumerate(self.terms(expr.add(first, lane))):
                 at = term.position if guard is None else _where(guard, term.position)
                 position = in_vectors(at)
@@ -309,22 +297,22 @@ class _Near:
 
         def one(number: int, lane: Expr, is_inside: bool) -> list[Stmt]:
             window, half = divmod(number, 2)
-            where = expr.add(begin, expr.add(expr.index(number * lanes), lane))
-            guard = None if is_inside else expr.binary("lt", where, end)
-            value: Expr = Load(source, (where,), dtype, guard, None if is_inside else zero)
+            at = expr.add(begin, expr.add(expr.index(number * lanes), lane))
+            guard = None if is_inside else expr.binary("lt", at, end)
+            value: Expr = Load(source, (at,), dtype, guard, None if is_inside else zero)
             if number >= used:
                 value = zero
             place = expr.add(expr.index(half * lanes), lane)
             return [Store(windows[window], (place,), value)]
 
-        def brought(is_inside: bool) -> tuple[Stmt, ...]:
-            return tuple(
+        def brought(is_inside: bool) -> list[Stmt]:
+            return [
                 nest.spread(lanes, lambda lane, n=n: one(n, lane, is_inside))  # type: ignore[misc]
                 for n in range(2 * len(windows))
-            )
+            ]
 
-        behind = expr.add(begin, expr.index(used * lanes))
-        stmts.append(If(expr.binary("le", behind, end), brought(True), brought(False)))
+        behind = expr.linear(begin, used * lanes)
+        stmts += where(expr.binary("le", behind, end), brought(True), lambda: brought(False))
 
         def element(lane: Expr) -> list[Stmt]:
             place = {**lines.gone, **self.values, lines.inner.var: expr.add(first, lane)}
@@ -338,7 +326,7 @@ class _Near:
                 here = expr.substitute(expr.transform(term, chosen.get), {**meant, **number})  # type: ignore[arg-type]
                 total = here if total is None else combined(lines.reduce.op, total, here)
             assert total is not None
-            return self.where_on(lane, lines.stores(total, {**place, **number}))
+            return where(self.is_on(lane), lines.stores(total, {**place, **number}))
 
         return [*stmts, nest.spread(lanes, element)]
 

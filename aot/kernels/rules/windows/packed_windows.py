@@ -14,17 +14,19 @@ from functools import partial
 from aot.analysis.cost.plan import UNROLLED_TAPS
 from aot.base.records import dataclass
 from aot.ir import dims, expr
-from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.schedule import StageSchedule
-from aot.kernels.ir.nodes import If, Space, Stmt, Store
+from aot.kernels.ir.nodes import Space, Stmt, Store
+from aot.kernels.match.slides import Slide, slides_of
 from aot.kernels.match.windows import Window
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import skipped_guard
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.windows.padded import Slide, slide_along
 from aot.kernels.rules.windows.windows import WindowTiles, pieces_of
+from aot.kernels.stage.band import padding_of
+from aot.kernels.stage.tails import below, between, even, where, within
+from aot.kernels.stage.vectors import unrolled_vectors
 
 # rows of a tile at most
 MOST_ROWS = 8
@@ -64,32 +66,22 @@ def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | Non
         return None
     if load.guard is not None and not isinstance(load.other, expr.Const):
         return None
-    made = slides_of(window, load)
+    made = staged_window(window, load)
     if made is None or made[1]:
         return None
     return made[0] if _is_wanted(nest, made[0], columns_of_tiles(nest, window, plan)) else None
 
 
-def slides_of(window: Window, load: Load) -> tuple[Packed, list[Axis]] | None:
+def staged_window(window: Window, load: Load) -> tuple[Packed, tuple[Axis, ...]] | None:
     """How windows slide along rows and lines, and what else is summed over."""
     assert window.rows is not None
-    taps = [Axis(v, n) for v, n in window.reduce.axes if n != 1]
-    conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))
-    slides: list[Slide] = []
-    asked: list[Expr] = []
-    for at in (window.rows, window.outer[-1]):
-        asked = [c for c in conditions if at.var in expr.free_vars(c)]
-        slide = slide_along(load, at, taps, asked)
-        if slide is None or slide.tap is None:
-            return None
-        slides.append(slide)
-        conditions = [c for c in conditions if c not in asked]
-        taps = [tap for tap in taps if tap is not slide.tap]
-    if conditions:
+    found = slides_of(load, window.reduce, (window.rows, window.outer[-1]))
+    if found is None:
         return None
     is_neutral = load.guard is not None and skipped_guard(window.reduce) is not None
-    along, down = slides
-    return Packed(load, along, down, expr.all_of(asked) if is_neutral else None), taps
+    along, down = found.along
+    asked = expr.all_of(found.asked[-1]) if is_neutral else None
+    return Packed(load, along, down, asked), found.rest
 
 
 def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
@@ -99,7 +91,6 @@ def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
     along, down = packed.along, packed.down
     if along.taps <= UNROLLED_TAPS:
         return False
-    assert isinstance(along.at.extent, int) and isinstance(down.at.extent, int)
     # a tile has no more rows than are done at once anywhere
     place = (along.count + along.step * MOST_ROWS) * packed.load.dtype.bytes
     if 4 * down.taps * place * nest.lanes > 5 * nest.target.l1_bytes:
@@ -146,15 +137,14 @@ class HeldTiles(WindowTiles):
         """
         super().__init__(nest, output, window, plan)
         along, down = packed.along, packed.down
-        assert isinstance(down.at.extent, int) and isinstance(along.at.extent, int)
         self.packed = packed
-        self.in_line = -(-along.at.extent // self.rows)
+        self.in_line = -(-along.at.count // self.rows)
         self.tiles = tiles or self.in_line
         self.parts = -(-self.in_line // self.tiles)
         self.places = along.places(self.tiles * self.rows)
         row = self.places * channels * packed.load.dtype.bytes
         self.lines = _lines(down, nest.target.scratch_bytes // row, most)
-        self.strips = -(-down.at.extent // self.lines)
+        self.strips = -(-down.at.count // self.lines)
         shape = down.places(self.lines), self.places, channels
         self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
         self.line = Var("line")
@@ -165,13 +155,10 @@ class HeldTiles(WindowTiles):
 
         def place(slide: Slide, at: Expr) -> Expr:
             assert slide.tap is not None
-            first = expr.mul(at, expr.index(slide.step))
-            return expr.add(first, expr.mul(slide.tap.var, expr.index(slide.apart)))
+            return expr.linear((at, slide.step), (slide.tap.var, slide.apart))
 
         along, down = self.packed.along, self.packed.down
-        row: Expr = along.at.var
-        if self.parts > 1:
-            row = expr.sub(row, self.part)
+        row: Expr = along.at.var if self.parts == 1 else expr.sub(along.at.var, self.part)
         indices = place(down, self.line), place(along, row), channel
         other = None if guard is None else self.packed.load.other
         return Load(self.held, indices, self.held.dtype, guard=guard, other=other)
@@ -181,19 +168,15 @@ class HeldTiles(WindowTiles):
     ) -> list[Stmt]:
         """`body(values, first row)` for each tile of rows in each result line."""
         nest, down = self.nest, self.packed.down
+        begin = values.get(self.part, expr.index(0))
 
         def line(t: Expr) -> list[Stmt]:
             at = expr.add(first, t)
             here = {**values, down.at.var: at, self.line: t}
-            begin = values.get(self.part, expr.index(0))
-
-            def tile(m: Expr) -> list[Stmt]:
-                return body(here, expr.add(begin, expr.mul(m, expr.index(self.rows))))
-
-            stmts = nest.serial(self.tiles, tile, "mt")
-            if dims.modulo(down.at.extent, self.lines) == 0:
-                return stmts
-            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+            stmts = nest.serial(
+                self.tiles, lambda m: body(here, expr.linear(begin, (m, self.rows))), "mt"
+            )
+            return where(within(at, down.at.extent, self.lines), stmts)
 
         return nest.serial(self.lines, line, "line")
 
@@ -206,53 +189,38 @@ class HeldTiles(WindowTiles):
         along, down, load = packed.along, packed.down, packed.load
         start = expr.mul(first, expr.index(down.step))
         zeros = {a.var: expr.index(0) for a in (along.at, down.at, along.tap, down.tap) if a}
+        origin = expr.substitute(load.indices[0], {**values, **zeros})
         part = expr.mul(values.get(self.part, expr.index(0)), expr.index(along.step))
 
         def line(v: Expr) -> list[Stmt]:
             at = expr.add(start, v)
 
             def there(place: Expr) -> list[Stmt]:
-                index = expr.substitute(load.indices[0], {**values, **zeros})
-                index = expr.add(index, expr.mul(at, expr.index(down.stride)))
                 of_line = expr.add(place, part)
-                index = expr.add(index, expr.mul(of_line, expr.index(along.stride)))
+                index = expr.linear(origin, (at, down.stride), (of_line, along.stride))
                 return copy(v, place, replace(load, indices=(index,), guard=None, other=None))
 
             def of_part(place: Expr) -> list[Stmt]:
                 of_line = expr.add(place, part)
-                asked = [
-                    expr.binary("ge", of_line, expr.index(along.begin)),
-                    expr.binary("lt", of_line, expr.index(along.end)),
-                ]
-                is_there = expr.all_of(asked)
-                assert is_there is not None
-                return [If(is_there, tuple(there(place)), tuple(copy(v, place, None)))]
+                is_inside = between(of_line, along.begin, along.end)
+                return where(is_inside, there(place), copy(v, place, None))
 
-            def padding(begin: int, count: int) -> list[Stmt]:
-                return nest.serial(
-                    count, lambda q: copy(v, expr.add(q, expr.index(begin)), None), "q"
-                )
+            def places(begin: int, end: int, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
+                return nest.serial(end - begin, lambda q: body(expr.linear(q, begin)), "q")
+
+            def padding(place: Expr) -> list[Stmt]:
+                return copy(v, place, None)
 
             if self.parts > 1:
-                stmts = nest.serial(self.places, of_part, "q")
+                stmts = places(0, self.places, of_part)
             else:
-                stmts = padding(0, along.begin)
-                stmts += nest.serial(
-                    along.end - along.begin,
-                    lambda q: there(expr.add(q, expr.index(along.begin))),
-                    "q",
-                )
-                stmts += padding(along.end, self.places - along.end)
-            asked: list[Expr] = []
-            if down.begin > 0:
-                asked.append(expr.binary("ge", at, expr.index(down.begin)))
-            if down.end < down.places(self.strips * self.lines):
-                asked.append(expr.binary("lt", at, expr.index(down.end)))
-            is_there = expr.all_of(asked)
-            if is_there is None:
-                return stmts
-            missing = [] if packed.asked is not None else padding(0, self.places)
-            return [If(is_there, tuple(stmts), tuple(missing))]
+                stmts = places(0, along.begin, padding)
+                stmts += places(along.begin, along.end, there)
+                stmts += places(along.end, self.places, padding)
+            is_there = down.is_there(at, at, down.places(self.strips * self.lines))
+            # where padding changes nothing, no tap asks for it
+            missing = self.places if packed.asked is None else 0
+            return where(is_there, stmts, lambda: places(0, missing, padding))
 
         return nest.serial(down.places(self.lines), line, "v")
 
@@ -281,10 +249,7 @@ class PackedTiles(HeldTiles):
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window
         strip = Axis(nest.builder.var("strip"), self.strips)
-        tiles: Dim = 0
-        for piece in self.pieces:
-            tiles = dims.add(tiles, piece.tiles)
-        column_tile = Axis(nest.builder.var("nt"), tiles)
+        column_tile = Axis(nest.builder.var("nt"), self.column_tiles)
 
         def body(values: Values) -> list[Stmt]:
             first = expr.mul(values[strip.var], expr.index(self.lines))
@@ -314,21 +279,20 @@ class PackedTiles(HeldTiles):
         self, column: Expr, shape: Shape, line: Expr, place: Expr, value: Load | None
     ) -> list[Stmt]:
         nest, lane, given = self.nest, self.window.lane, self.packed.load
-        nothing = expr.const(0, given.dtype) if given.other is None else given.other
+        nothing = padding_of(given)
         if value is not None and not shape.has_all_columns:
-            inside = expr.binary("lt", lane.var, expr.index(lane.extent))
-            value = replace(value, guard=inside, other=expr.const(0, given.dtype))
+            value = replace(
+                value, guard=below(lane.var, lane.extent), other=expr.const(0, given.dtype)
+            )
 
         def one(u: Expr, at: Expr) -> list[Stmt]:
-            channel = expr.add(expr.mul(u, expr.index(shape.width)), at)
+            channel = expr.linear((u, shape.width), at)
             found: Expr = nothing
             if value is not None:
                 found = expr.substitute(value, {lane.var: expr.add(column, channel)})
             return [Store(self.held, (line, place, channel), found)]
 
-        return nest.unrolled(
-            shape.chunks, lambda u: [nest.spread(shape.width, lambda at: one(u, at))]
-        )
+        return unrolled_vectors(nest, (shape.chunks,), shape.width, one)
 
 
 def columns_of_tiles(nest: Nest, window: Window, plan: StageSchedule) -> int:
@@ -339,8 +303,5 @@ def _lines(down: Slide, held: int, most: int = MOST_LINES) -> int:
     """Result rows of a workgroup, at most `most`, whose input rows fit into `held` rows of scratch,
     balanced over workgroups; 0 if none.
     """
-    assert isinstance(down.at.extent, int)
-    lines = min(down.at.extent, most)
-    while lines and down.places(lines) > held:
-        lines -= 1
-    return lines and -(-down.at.extent // -(-down.at.extent // lines))
+    lines = down.results(held, min(down.at.count, most))
+    return lines and even(down.at.count, lines)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from aot.ir import expr
 from aot.ir.expr import Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import If, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.windows import Window
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest import segments
@@ -22,6 +22,7 @@ from aot.kernels.rules.windows.pools import (
     rows_together,
     separable,
 )
+from aot.kernels.stage.tails import where, widest, within
 
 # elements of the lines of a tile: so many that a line is in the cache, and no longer on its way to
 # it, when it is read at places between those of the vectors that were stored
@@ -86,10 +87,7 @@ class _Tiles(PoolTiles):
 
     def _width(self, count: int) -> int:
         """The widest vector width for `count` places."""
-        width = self.nest.lanes * self.vectors
-        while width > 1 and width > count:
-            width //= 2
-        return width
+        return widest(self.nest.lanes * self.vectors, count)
 
     def _blank(self) -> list[Stmt]:
         """Statements that store the padding at the ends of the rows in scratch."""
@@ -134,53 +132,33 @@ class _Tiles(PoolTiles):
     def _down(self, values: Values, first: Expr, seen: Scratch | None) -> list[Stmt]:
         """The taps down the plane for each place of the lines; all are added to what is `seen`."""
         nest, down, along = self.nest, self.pool.down, self.pool.along
-        groups = self.height // self.rows
+        is_rare = self.is_asked and seen is None
 
         def group(g: Expr) -> list[Stmt]:
             line = expr.mul(g, expr.index(self.rows))
-            top = expr.mul(expr.add(first, line), expr.index(down.step))
-            places = [expr.add(top, expr.index(n)) for n in range(down.places(self.rows))]
-            stmts: list[Stmt] = []
-            offsets = [self.offset(down, place, stmts) for place in places]
-            guards = [self.guard(down, (place, place)) for place in places]
 
-            def row(asked: Sequence[Expr | None]) -> list[Stmt]:
+            def row(offsets: Sequence[Expr], guards: Sequence[Expr | None]) -> list[Stmt]:
                 def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
                     found: list[Stmt] = []
-                    terms = [
-                        nest.let(self.term(values, expr.add(offset, x), guard), found, "term")
-                        for offset, guard in zip(offsets, asked, strict=True)
-                    ]
+                    terms = self.terms(values, offsets, x, guards, found)
                     return [*found, *self.column(terms, line, (x,), lane, seen)]
 
                 def before(x: Expr, width: int) -> list[Stmt]:
                     return self.lines_ahead(values, offsets, x, width)
 
-                width, is_rare = (
-                    self._width(along.end - along.begin),
-                    self.is_asked and seen is None,
-                )
-                if is_rare:
-                    width = min(width, nest.lanes)
-                may_ask = not is_rare and all(guard is None for guard in asked)
+                width = self._width(along.end - along.begin)
+                may_ask = not is_rare and all(guard is None for guard in guards)
                 return self._row(
-                    *(along.begin, along.end, width, element, before if may_ask else None),
+                    *(along.begin, along.end, min(width, nest.lanes) if is_rare else width),
+                    *(element, before if may_ask else None),
                     may_repeat=True,
                 )
 
-            inside = self.guard(down, (places[0], places[-1]))
-            free = row([None] * len(places))
-            if inside is None:
-                return stmts + free
-            return [*stmts, If(inside, tuple(free), tuple(row(guards)))]
+            stmts = self.lines_from(expr.mul(expr.add(first, line), expr.index(down.step)), row)
+            at = expr.linear(first, (g, self.rows))
+            return where(within(at, down.at.extent, self.height), stmts)
 
-        def there(g: Expr) -> list[Stmt]:
-            at = expr.add(first, expr.mul(g, expr.index(self.rows)))
-            if down.at.count % self.height == 0:
-                return group(g)
-            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(group(g)))]
-
-        return nest.serial(groups, there, "g")
+        return nest.serial(self.height // self.rows, group, "g")
 
     def _along(self, values: Values, first: Expr, is_quick: bool) -> list[Stmt]:
         """The taps along each line in scratch, and what becomes of them."""
@@ -203,14 +181,8 @@ class _Tiles(PoolTiles):
                     x: Expr, width: int, lane: Expr | None, part: Output = part
                 ) -> list[Stmt]:
                     place = expr.mul(x, expr.index(along.step))
-                    taps = [
-                        Load(
-                            self.lines,
-                            (row, expr.add(place, expr.index(along.apart * k))),
-                            self.lines.dtype,
-                        )
-                        for k in range(along.taps)
-                    ]
+                    places = [expr.linear(place, along.apart * k) for k in range(along.taps)]
+                    taps = [Load(self.lines, (row, at), self.lines.dtype) for at in places]
                     made = {total: self.folded(taps, is_quick=is_quick)}
                     here = {**values, down.at.var: at, along.at.var: x}
                     return part.stores(nest, here, made.get)  # type: ignore[arg-type]
@@ -220,15 +192,11 @@ class _Tiles(PoolTiles):
                     return self.results_ahead(here, width)
 
                 is_rare = self.is_asked and not is_quick
-                width = nest.lanes * (1 if is_rare else SUMS)
-                while width > 1 and width > end - begin:
-                    width //= 2
+                width = widest(nest.lanes * (1 if is_rare else SUMS), end - begin)
                 stmts += self._row(
                     *(begin, end, width, element, None if is_rare else before),
                     may_repeat=may_repeat,
                 )
-            if down.at.count % self.height == 0:
-                return stmts
-            return [If(expr.binary("lt", at, expr.index(down.at.extent)), tuple(stmts))]
+            return where(within(at, down.at.extent, self.height), stmts)
 
         return nest.serial(self.height, line, "row")

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
-from aot.ir.expr import Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Space, Stmt, Store
+from aot.ir.expr import Expr, Load, Reduce
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
+from aot.kernels.match.planes import MOST_TAPS, is_plain
+from aot.kernels.match.slides import Slide, first_window
 from aot.kernels.match.windows import Window
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import skipped_guard
@@ -21,9 +23,9 @@ from aot.kernels.nest.lane_reductions import halved, over_lanes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, identity
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.nest.tiles import is_long
-from aot.kernels.rules.windows.packed_windows import slides_of
-from aot.kernels.rules.windows.padded import Slide
-from aot.target.model import CACHE_LINE
+from aot.kernels.rules.windows.packed_windows import staged_window
+from aot.kernels.stage.ahead import prefetch
+from aot.kernels.stage.tails import where, whole_or_rest, widest, within
 
 # rows of results whose taps down the plane are combined together, where their windows overlap by
 # most of them
@@ -38,8 +40,6 @@ APART = 2
 COUNT, WIDE = 32, 8
 # registers beside those of terms
 BESIDE = 4
-# taps along either axis that are written out
-MOST_TAPS = 32
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,17 @@ def separable(nest: Nest, window: Window) -> Pool | None:
     (load,) = moving
     if load.guard is not None and skipped_guard(reduce) != load.guard:
         return None
-    made = slides_of(window, load)
+    made = staged_window(window, load)
     if made is None or made[1]:
         return None
     slides = made[0].along, made[0].down
     if not all(2 <= slide.taps <= MOST_TAPS for slide in slides):
         return None
-    if not _is_plain(reduce, load, slides):
+    if not is_plain(reduce, load, slides):
         return None
     if reduce.op != "sum" and not all(map(_is_clamped, slides)):
         return None
     return Pool(reduce, load, window.outer[:-1], made[0].down, made[0].along, window.lane)
-
-
-def _is_plain(reduce: Reduce, load: Load, slides: Sequence[Slide]) -> bool:
-    """Whether no term knows its tap, nor whose window it is of."""
-    staged = Var("staged", load.dtype)
-    term = expr.transform(reduce.body, {load: staged}.get)  # type: ignore[arg-type]
-    known = {slide.at.var for slide in slides} | {v for v, _ in reduce.axes}
-    return not expr.free_vars(term) & known
 
 
 def _is_clamped(slide: Slide) -> bool:
@@ -165,21 +157,17 @@ class PoolTiles:
         down, load = self.pool.down, self.pool.load
         new = min(down.step * self.rows, down.places(self.rows))
         ahead = expr.index(down.step * self.rows * down.stride)
-        asked: list[Stmt] = []
-        for offset in offsets[-new:]:
-            at = self.place(values, expr.add(expr.add(offset, beside), ahead))
-            asked += _lines(load.source, at, width)
-        return asked
+        places = (self.place(values, expr.linear(o, beside, ahead)) for o in offsets[-new:])
+        return [s for place in places for s in prefetch(load.source, place, width)]
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Prefetches the memory of the next rows of results after `values`, `width` neighbours of
-        each, unless they are stored past the caches.
-        """
-        if not self.is_far or self.output.buffer.is_streamed:
+        """Prefetches where the next rows of results are stored, as above, unless that is past the
+        caches: those behind `values`, of `width` neighbours."""
+        buffer, down = self.output.buffer, self.pool.down.at.var
+        if not self.is_far or buffer.is_streamed:
             return []
-        down = self.pool.down.at.var
-        later = {**values, down: expr.add(values[down], expr.index(self.height))}
-        return _lines(self.output.buffer, expr.substitute(self.output.address, later), width)
+        later = {**values, down: expr.linear(values[down], self.height)}
+        return prefetch(buffer, expr.substitute(self.output.address, later), width)
 
     def combined(
         self,
@@ -206,7 +194,7 @@ class PoolTiles:
         stmts += halved(nest, "sum", seen, width, 1)
         total = nest.let(Load(seen, (expr.index(0),), seen.dtype), stmts, "total")
         is_number = expr.binary("eq", total, total)
-        return [*stmts, If(is_number, tuple(along(True)), tuple(exactly))]
+        return stmts + where(is_number, along(True), exactly)
 
     def _reach(self, slide: Slide) -> int:
         """The places that all tiles read along an axis, be they there or not."""
@@ -232,8 +220,20 @@ class PoolTiles:
             return None
         return slide.is_there(*places, self._reach(slide))
 
-    def term(self, values: Values, ahead: Expr, guard: Expr | None) -> Expr:
-        """The term of a place that lies `ahead` elements behind the first one."""
+    def terms(
+        self,
+        values: Values,
+        offsets: Sequence[Expr],
+        beside: Expr,
+        guards: Sequence[Expr | None],
+        into: list[Stmt],
+    ) -> list[Expr]:
+        """The terms, with names, of places `beside` those that lie `offsets` behind the first."""
+        places = [expr.add(offset, beside) for offset in offsets]
+        found = (self._term(values, *each) for each in zip(places, guards, strict=True))
+        return [self.nest.let(term, into, "term") for term in found]
+
+    def _term(self, values: Values, ahead: Expr, guard: Expr | None) -> Expr:
         pool = self.pool
         other = None if guard is None else expr.const(0, pool.load.dtype)
         at = (self.place(values, ahead),)
@@ -243,15 +243,25 @@ class PoolTiles:
 
     @property
     def _nowhere(self) -> Values:
-        """The first place of the first window."""
-        pool = self.pool
-        zero: Values = {v: expr.index(0) for v, _ in pool.reduce.axes}
-        return {**zero, pool.down.at.var: expr.index(0), pool.along.at.var: expr.index(0)}
+        return first_window(self.pool.reduce, self.pool.down, self.pool.along)
 
     def place(self, values: Values, ahead: Expr) -> Expr:
         """The index in memory of a place that lies `ahead` elements behind the first one."""
         index = expr.substitute(self.pool.load.indices[0], {**values, **self._nowhere})
         return expr.add(index, ahead)
+
+    def lines_from(
+        self, top: Expr, body: Callable[[Sequence[Expr], Sequence[Expr | None]], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body(offsets, guards)` of the lines of the plane from `top` on whose taps are combined
+        together; guards are None where all of the lines are there."""
+        down, stmts = self.pool.down, list[Stmt]()
+        lines = [expr.linear(top, n) for n in range(down.places(self.rows))]
+        offsets = [self.offset(down, line, stmts) for line in lines]
+        guards = [self.guard(down, (line, line)) for line in lines]
+        are_inside = self.guard(down, (lines[0], lines[-1]))
+        free = body(offsets, [None] * len(lines))
+        return stmts + where(are_inside, free, lambda: body(offsets, guards))
 
     def column(
         self,
@@ -285,13 +295,6 @@ class PoolTiles:
             else:
                 total = combine(op, total, term)
         return total
-
-
-def _lines(buffer: Buffer | Scratch, at: Expr, width: int) -> list[Stmt]:
-    """Asks for `width` elements that follow each other."""
-    assert isinstance(buffer, Buffer)
-    step = max(1, CACHE_LINE // buffer.dtype.bytes)
-    return [Prefetch(buffer, expr.add(at, expr.index(n))) for n in range(0, width, step)]
 
 
 def _sum(terms: Sequence[Expr]) -> Expr:
@@ -363,21 +366,11 @@ class _Tiles(PoolTiles):
         return nest.grid(axes, body, max(1, work))
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
-        """Statements for a tile at its place, with all of its channels, or those that the last tile
-        has.
-        """
-        whole, rest = self.channels, self.pool.lane.count % self.channels
-        if rest == 0:
-            return self._tile(values, first, whole)
-        end = expr.add(first[2], expr.index(whole))
-        is_whole = expr.binary("le", end, expr.index(self.pool.lane.extent))
-        return [
-            If(
-                is_whole,
-                tuple(self._tile(values, first, whole)),
-                tuple(self._tile(values, first, rest)),
-            )
-        ]
+        """A tile at its place, with all of its channels, or those that the last one has."""
+        return whole_or_rest(
+            *(first[2], self.pool.lane.count, self.channels),
+            lambda channels: self._tile(values, first, channels),
+        )
 
     def _tile(self, values: Values, first: Sequence[Expr], channels: int) -> list[Stmt]:
         return self.combined(
@@ -393,59 +386,43 @@ class _Tiles(PoolTiles):
     ) -> list[Stmt]:
         """The taps down the plane for each place of a line, into scratch; all that is combined is
         added to what is `seen`."""
-        nest, down, along = self.nest, self.pool.down, self.pool.along
-        top = expr.mul(first[0], expr.index(down.step))
+        nest, along, lane_axis = self.nest, self.pool.along, self.pool.lane.var
+        top = expr.mul(first[0], expr.index(self.pool.down.step))
         left = expr.mul(first[1], expr.index(along.step))
-        lines = [expr.add(top, expr.index(n)) for n in range(down.places(self.rows))]
         is_rare = self.is_asked and seen is None
-        stmts: list[Stmt] = []
-        offsets = [self.offset(down, line, stmts) for line in lines]
-        guards = [self.guard(down, (line, line)) for line in lines]
 
-        def places(asked: Sequence[Expr | None]) -> list[Stmt]:
+        def places(offsets: Sequence[Expr], guards: Sequence[Expr | None]) -> list[Stmt]:
             def place(x: Expr) -> list[Stmt]:
                 at = expr.add(left, x)
-                inside: list[Stmt] = []
-                beside = self.offset(along, at, inside)
+                stmts: list[Stmt] = []
+                beside = self.offset(along, at, stmts)
 
                 def element(c: Expr, width: int, lane: Expr | None) -> list[Stmt]:
-                    here = {**values, self.pool.lane.var: expr.add(first[2], c)}
+                    here = {**values, lane_axis: expr.add(first[2], c)}
                     found: list[Stmt] = []
-                    terms = [
-                        nest.let(self.term(here, expr.add(offset, beside), guard), found, "term")
-                        for offset, guard in zip(offsets, asked, strict=True)
-                    ]
+                    terms = self.terms(here, offsets, beside, guards, found)
                     return [*found, *self.column(terms, expr.index(0), (x, c), lane, seen)]
 
                 def before(c: Expr, width: int) -> list[Stmt]:
-                    here = {**values, self.pool.lane.var: expr.add(first[2], c)}
+                    here = {**values, lane_axis: expr.add(first[2], c)}
                     return self.lines_ahead(here, offsets, beside, width)
 
                 width = self._narrow(channels) if is_rare else self._width(channels)
-                may_ask = not is_rare and all(guard is None for guard in asked)
-                inside += row_of_vectors(
+                may_ask = not is_rare and all(guard is None for guard in guards)
+                stmts += row_of_vectors(
                     *(nest, expr.index(0), channels, width, element),
                     before=before if may_ask else None,
                 )
-                guard = self.guard(along, (at, at))
-                if guard is None:
-                    return inside
-                return [If(guard, tuple(inside), tuple(self._blank(x, channels)))]
+                is_there = self.guard(along, (at, at))
+                return where(is_there, stmts, lambda: self._blank(x, channels))
 
             return nest.serial(along.places(self.count), place, "x")
 
-        inside = self.guard(down, (lines[0], lines[-1]))
-        free = places([None] * len(lines))
-        return stmts + (
-            free if inside is None else [If(inside, tuple(free), tuple(places(guards)))]
-        )
+        return self.lines_from(top, places)
 
     def _width(self, channels: int) -> int:
         """The widest vector width for `channels` channels."""
-        width = self.nest.lanes * self.vectors
-        while width > 1 and width > channels:
-            width //= 2
-        return width
+        return widest(self.nest.lanes * self.vectors, channels)
 
     def _blank(self, x: Expr, channels: int) -> list[Stmt]:
         """Statements that fill a place in scratch with padding."""
@@ -481,7 +458,7 @@ class _Tiles(PoolTiles):
 
                 def before(c: Expr, width: int) -> list[Stmt]:
                     there = {**here, pool.lane.var: expr.add(first[2], c)}
-                    at = [expr.add(first[1], expr.add(start, expr.index(r))) for r in range(size)]
+                    at = [expr.add(first[1], expr.linear(start, r)) for r in range(size)]
                     places = [{**there, along.var: place} for place in at]
                     return [s for place in places for s in self.results_ahead(place, width)]
 
@@ -491,23 +468,16 @@ class _Tiles(PoolTiles):
                 )
 
             size = min(1 if self.is_asked and not is_quick else self.results, count)
-            whole = count // size
+            whole, rest = divmod(count, size)
             stmts = nest.serial(whole, lambda g: group(expr.mul(g, expr.index(size)), size), "g")
-            if count % size:
-                stmts += group(expr.index(whole * size), count % size)
-            if down.count % self.rows == 0:
-                return stmts
-            return [If(expr.binary("lt", at, expr.index(down.extent)), tuple(stmts))]
+            if rest:
+                stmts += group(expr.index(whole * size), rest)
+            return where(within(at, down.extent, self.rows), stmts)
 
         def lines(count: int) -> list[Stmt]:
             return nest.serial(self.rows, lambda row: line(row, count), "row")
 
-        rest = along.count % self.count
-        if rest == 0:
-            return lines(self.count)
-        end = expr.add(first[1], expr.index(self.count))
-        is_whole = expr.binary("le", end, expr.index(along.extent))
-        return [If(is_whole, tuple(lines(self.count)), tuple(lines(rest)))]
+        return whole_or_rest(first[1], along.count, self.count, lines)
 
     def _narrow(self, channels: int) -> int:
         return min(self._width(channels), self.nest.lanes)
@@ -524,17 +494,12 @@ class _Tiles(PoolTiles):
         nest, along, (row, start, c) = self.nest, self.pool.along, begin
         left = expr.mul(start, expr.index(along.step))
         stmts: list[Stmt] = []
-        columns = [
-            nest.let(
-                Load(self.lines, (row, expr.add(left, expr.index(n)), c), self.lines.dtype),
-                stmts,
-                "column",
-            )
-            for n in range(along.places(size))
-        ]
+        places = [(row, expr.linear(left, n), c) for n in range(along.places(size))]
+        loads = [Load(self.lines, place, self.lines.dtype) for place in places]
+        columns = [nest.let(load, stmts, "column") for load in loads]
         for r in range(size):
             taps = [columns[along.step * r + along.apart * k] for k in range(along.taps)]
             made = {self.pool.reduce: self.folded(taps, is_quick=is_quick)}
-            at = expr.add(first, expr.add(start, expr.index(r)))
+            at = expr.add(first, expr.linear(start, r))
             stmts += self.output.stores(nest, {**values, along.at.var: at}, made.get)  # type: ignore[arg-type]
         return stmts

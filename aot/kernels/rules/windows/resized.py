@@ -31,6 +31,7 @@ from aot.kernels.nest.nest import Nest, Output, collapse
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.windows.near_terms import in_vectors
 from aot.kernels.rules.windows.resized_planes import ResizedPlanes, total_of
+from aot.kernels.stage.tails import below, where
 
 # rows that are picked together
 PICKED_ROWS = 4
@@ -126,10 +127,7 @@ class _ColumnsFirst(ResizedPlanes):
 
             def row(n: Expr) -> list[Stmt]:
                 at = expr.add(first, n)
-                inside = self._row(at, n)
-                if are_there:
-                    return inside
-                return [If(expr.binary("lt", at, expr.index(self.count)), tuple(inside))]
+                return where(None if are_there else below(at, self.count), self._row(at, n))
 
             asked = self._rows_asked(first, some, are_there=are_there and some % LANES == 0)
             return [*asked, *nest.serial(some, row, "y")]
@@ -150,14 +148,9 @@ class _ColumnsFirst(ResizedPlanes):
                 at = expr.add(expr.mul(o, expr.index(LANES)), lane)
                 row = expr.add(first, at)
                 row = row if are_there else expr.binary("min", row, last_row)
-                places = [
-                    nest.let(
-                        expr.cast(in_vectors(self.row_position(expr.index(k), row)), DType.I32),
-                        made,
-                        "at",
-                    )
-                    for k in range(self.row_taps)
-                ]
+                positions = (self.row_position(expr.index(k), row) for k in range(self.row_taps))
+                found = (expr.cast(in_vectors(at), DType.I32) for at in positions)
+                places = [nest.let(place, made, "at") for place in found]
                 least, most = places[0], places[0]
                 for place in places[1:]:
                     least = expr.binary("min", least, place)
@@ -171,11 +164,9 @@ class _ColumnsFirst(ResizedPlanes):
                     made.append(Store(self.slots, (expr.index(k), at), slot))
                 none = expr.const(-1, DType.I32)
                 end = expr.select(is_close, most, expr.const(self.row_taps - 1, DType.I32))
-                made.append(
-                    Store(self.wanted, (expr.index(0), at), expr.select(is_close, least, none))
-                )
-                made.append(Store(self.wanted, (expr.index(1), at), end))
-                return made
+                ends = expr.select(is_close, least, none), end
+                stores = [Store(self.wanted, (expr.index(n), at), e) for n, e in enumerate(ends)]
+                return made + stores
 
             return [nest.spread(LANES, asked)]
 
@@ -217,14 +208,8 @@ class _ColumnsFirst(ResizedPlanes):
         nest, size, zero = self.nest, expr.index(self.lines), expr.index(0)
         together = expr.index(self.together)
         stmts: list[Stmt] = []
-        least, last = (
-            nest.let(
-                expr.cast(Load(self.wanted, (expr.index(n), number), DType.I32), DType.INDEX),
-                stmts,
-                "wanted",
-            )
-            for n in range(2)
-        )
+        wanted = (Load(self.wanted, (expr.index(n), number), DType.I32) for n in range(2))
+        least, last = (nest.let(expr.cast(w, DType.INDEX), stmts, "wanted") for w in wanted)
         first, end = (
             expr.cast(Load(self.held, (expr.index(n),), DType.I32), DType.INDEX) for n in range(2)
         )
@@ -237,7 +222,7 @@ class _ColumnsFirst(ResizedPlanes):
         # what comes next goes on where the last line ended, if none that is wanted is gone
         is_next = expr.binary("and", expr.binary("le", first, least), expr.binary("le", least, end))
         begin = expr.binary("max", least, zero)
-        stmts.append(If(is_next, (), tuple(held(begin, begin))))
+        restart = If(is_next, (), tuple(held(begin, begin)))
 
         def batch(_: Expr) -> list[Stmt]:
             made: list[Stmt] = []
@@ -255,14 +240,13 @@ class _ColumnsFirst(ResizedPlanes):
             made += self._lines(line)
             behind = nest.let(expr.add(start, together), made, "behind")
             made += held(expr.binary("max", first, expr.sub(behind, size)), behind)
-            return [If(expr.binary("le", end, last), tuple(made))]
+            return where(expr.binary("le", end, last), made)
 
         more = nest.serial(-(-(self.lines - self.together + 1) // self.together), batch, "b")
         # what stands there for one row alone serves no other
-        more.append(If(is_close, (), tuple(held(zero, zero))))
+        more += where(is_close, [], held(zero, zero))
         is_there = expr.binary("and", is_next, expr.binary("lt", last, end))
-        stmts = [*stmts[:-1], If(is_there, (), (stmts[-1], *more))]
-        return stmts
+        return stmts + where(is_there, [], [restart, *more])
 
     def _lines(self, line: Callable[[Expr, list[Stmt]], tuple[Expr, Expr]]) -> list[Stmt]:
         """Makes the lines of a batch."""
@@ -301,7 +285,7 @@ class _ColumnsFirst(ResizedPlanes):
 
         near += nest.serial(self.vectors, picked, "o")
         far = nest.serial(self.together, plainly, "n")
-        return [If(self.is_near(), tuple(near), tuple(far))]
+        return where(self.is_near(), near, far)
 
 
 class _RowsFirst(ResizedPlanes):
@@ -340,29 +324,24 @@ class _RowsFirst(ResizedPlanes):
                 return self.on_columns(lane, stmts)
             own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
             is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
-            return [If(is_first, tuple(stmts))]
+            return where(is_first, stmts)
 
         return guarded
 
     def _group(self, first: Expr, count: int) -> list[Stmt]:
-        """Statements for `count` rows from `first` on."""
-        nest = self.nest
-        behind = expr.add(first, expr.index(self.together))
+        """The rows from `first` on."""
+        behind = expr.linear(first, self.together)
         whole = self._several(first, expr.index(0), self.together)
         if self.count % max(count, self.together) == 0:
             return whole
-        alone = (
-            []
-            if self.count % self.together == 0
-            else nest.serial(
-                self.together,
-                lambda n: self.there(
-                    expr.add(first, n), 0, self._several(expr.add(first, n), n, 1)
-                ),
-                "n",
-            )
-        )
-        return [If(expr.binary("le", behind, expr.index(self.count)), tuple(whole), tuple(alone))]
+
+        def alone(n: Expr) -> list[Stmt]:
+            stmts = self._several(expr.add(first, n), n, 1)
+            return self.there(expr.add(first, n), 0, stmts)
+
+        rest = 0 if self.count % self.together == 0 else self.together
+        is_whole = expr.binary("le", behind, expr.index(self.count))
+        return where(is_whole, whole, self.nest.serial(rest, alone, "n"))
 
     def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
         """`count` rows from `first` on, in scratch's lines from `line` on."""
@@ -393,10 +372,8 @@ class _RowsFirst(ResizedPlanes):
         def row(n: int) -> Expr:
             return expr.add(first, expr.index(n))
 
-        behind = expr.add(
-            self.row_position(expr.index(self.row_taps - 1), row(count - 1)), expr.index(1)
-        )
-        behind = nest.let(behind, ahead, "behind")
+        last = self.row_position(expr.index(self.row_taps - 1), row(count - 1))
+        behind = nest.let(expr.linear(last, 1), ahead, "behind")
 
         def columns(o: Expr) -> list[Stmt]:
             more = -(-count * self.height // self.count)
@@ -424,7 +401,7 @@ class _RowsFirst(ResizedPlanes):
         stmts = nest.serial(count, made, "n")
         near = nest.serial(self.vectors, columns, "o")
         far = nest.serial(count, plainly, "n")
-        return [*stmts, *ahead, If(self.is_near(), tuple(near), tuple(far))]
+        return stmts + ahead + where(self.is_near(), near, far)
 
 
 class _Picked(_RowsFirst):
@@ -471,7 +448,7 @@ class _Picked(_RowsFirst):
 
         near = nest.serial(self.vectors, columns, "o")
         far = nest.serial(self.vectors, plainly, "o")
-        return [*stmts, If(self.is_near(), tuple(near), tuple(far))]
+        return stmts + where(self.is_near(), near, far)
 
 
 def _divisor(count: int, most: int) -> int:

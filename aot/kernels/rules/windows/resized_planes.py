@@ -14,15 +14,15 @@ from aot.analysis.resized import LANES, PAIR, columns_together, groups_of_rows
 from aot.ir import dims, expr
 from aot.ir.expr import Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Prefetch, Space, Stmt, Store
+from aot.kernels.ir.nodes import Space, Stmt, Store
 from aot.kernels.match.resized import Resized
 from aot.kernels.nest.lane_reductions import halved
 from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, Values, combined
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.windows.near_terms import in_vectors, picked_by
+from aot.kernels.stage.ahead import of_line, prefetch
+from aot.kernels.stage.tails import below, where, whole_or_rest, within
 
-# bytes of a cache's line
-LINE_BYTES = 64
 # elements of planes up to which one workgroup has several, for which tables say the same
 MOST_ELEMENTS = 4 * GRAIN
 # workgroups that are enough for any number of threads, where work for more is there
@@ -188,9 +188,7 @@ class ResizedPlanes:
 
     def on_columns(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
         """Statements of a lane, where a vector has more of them than there are columns."""
-        if self.width >= LANES:
-            return stmts
-        return [If(expr.binary("lt", lane, expr.index(self.width)), tuple(stmts))]
+        return where(None if self.width >= LANES else below(lane, self.width), stmts)
 
     def is_near(self) -> Expr:
         far = Load(self.far, (expr.index(0),), DType.U32)
@@ -208,9 +206,7 @@ class ResizedPlanes:
         nest, build = self.nest, self.nest.builder
         windows = [build.scratch("window", DType.F32, (PAIR,), Space.PRIVATE) for _ in elements]
         stmts: list[Stmt] = []
-        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
-        begin = nest.let(base, stmts, "begin")
-        first = nest.let(self.first_column(vector), stmts, "first")
+        begin, first = self._begins(vector, stmts)
 
         def brought(half: int, lane: Expr) -> list[Stmt]:
             place = expr.add(expr.index(half * LANES), lane)
@@ -256,14 +252,9 @@ class ResizedPlanes:
         made: Callable[[Expr, Expr], list[Stmt]],
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
-        """The same statements as `picked` makes, for one line whose elements are loaded
-        one by one.
-        """
-        nest = self.nest
+        """As `picked`, of one line, whose elements are loaded one by one."""
         stmts: list[Stmt] = []
-        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
-        begin = nest.let(base, stmts, "begin")
-        first = nest.let(self.first_column(vector), stmts, "first")
+        begin, first = self._begins(vector, stmts)
 
         def result(lane: Expr) -> list[Stmt]:
             found: list[Stmt] = []
@@ -272,7 +263,13 @@ class ResizedPlanes:
             (total,) = self._summed(column, [[element(place) for place in places]], found)
             return is_on(lane, [*found, *made(lane, total)])
 
-        return [*stmts, nest.spread(LANES, result)]
+        return [*stmts, self.nest.spread(LANES, result)]
+
+    def _begins(self, vector: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
+        """Where the elements of a vector of columns begin, and its first column."""
+        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
+        begin = self.nest.let(base, into, "begin")
+        return begin, self.nest.let(self.first_column(vector), into, "first")
 
     def _inside(self, begin: Expr, number: Expr) -> Expr:
         """The column that a term is in, which no proof knows: what tables said was stored."""
@@ -352,14 +349,13 @@ class ResizedPlanes:
         is_small = isinstance(size, int) and size * bytes <= self.nest.target.l2_bytes // 2
         if is_small or expr.coefficient(address, r) != self.read:
             return []
-        line = LINE_BYTES // bytes
+        line = of_line(data.source)
         each = -(-count * self.read // (line * parts))
         stmts: list[Stmt] = []
         own = expr.mul(part, expr.index(each * line))
         first = expr.substitute(address, {**self.plane, r: row, c: own})
         first = self.nest.let(first, stmts, "ahead")
-        lines = [expr.add(first, expr.index(n * line)) for n in range(each)]
-        return [*stmts, *(Prefetch(data.source, at) for at in lines)]
+        return stmts + prefetch(data.source, first, each * line)
 
     def stores(self, row: Expr, column: Expr, total: Expr) -> list[Stmt]:
         """The stores of an element of the result."""
@@ -374,8 +370,7 @@ class ResizedPlanes:
         column number n, whose vector begins `moved` columns before."""
         nest = self.nest
         if self._has_lines():
-            return self._lines_of(row, total)
-        rest = self.width % self.tile
+            return _AlignedRow(self, row, total).build()
 
         def columns(count: int) -> list[Stmt]:
             lines, left = divmod(count, LANES)
@@ -385,20 +380,14 @@ class ResizedPlanes:
                 return self.stores(row, expr.add(self.start, at), total(at, moved))
 
             def last(lane: Expr) -> list[Stmt]:
-                at = expr.add(expr.index(lines * LANES), lane)
-                return [If(expr.binary("lt", lane, expr.index(left)), tuple(element(at, moved)))]
+                return where(below(lane, left), element(expr.linear(lines * LANES, lane), moved))
 
             stmts = row_of_vectors(
                 nest, expr.index(0), lines * LANES, LANES, lambda at, *_: element(at)
             )
             return [*stmts, nest.spread(LANES, last)] if left else stmts
 
-        whole = columns(self.tile)
-        if rest == 0:
-            return whole
-        behind = expr.add(self.start, expr.index(self.tile))
-        is_whole = expr.binary("le", behind, expr.index(self.width))
-        return [If(is_whole, tuple(whole), tuple(columns(rest)))]
+        return whole_or_rest(self.start, self.width, self.tile, columns)
 
     def _has_lines(self) -> bool:
         """Whether rows are stored past the caches, and begin anywhere."""
@@ -415,106 +404,132 @@ class ResizedPlanes:
         is_dense = tuple(steps) == (self.width, 1)
         return is_alone and is_dense and self.tile == self.width >= 2 * LANES
 
-    def _lines_of(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
-        """Stores a row in vectors that are aligned to cache lines.
+    def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
+        """Statements of a row, unless blocks of `size` go beyond the last one."""
+        return where(within(row, self.count, size), stmts)
 
-        Sums are made in vectors that begin with the row, and lines picked out of two of them: loads
-        of what lies in two lines wait for what is stored. What is left of a row is stored with what
-        the next one begins with.
-        """
-        nest, zero = self.nest, expr.index(0)
-        stmts: list[Stmt] = []
-        place = {**self.plane, self.row.var: row, self.column.var: zero}
-        address = expr.substitute(self.output.address, place)
-        before = nest.let(expr.binary("floormod", address, expr.index(LANES)), stmts, "before")
-        ahead = expr.binary("sub", expr.const(LANES, DType.I32), expr.cast(before, DType.I32))
-        ahead = nest.let(ahead, stmts, "ahead")
-        sums = nest.builder.scratch("sums", DType.F32, (PAIR,), Space.PRIVATE)
-        tail = nest.builder.scratch("tail", DType.F32, (LANES,), Space.WORKGROUP)
 
-        def made(line: Expr, lane: Expr) -> list[Stmt]:
-            value = total(expr.add(expr.mul(line, expr.index(LANES)), lane), 0)
-            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+class _AlignedRow:
+    """A row that is stored past the caches, in vectors that are aligned to cache lines.
 
-        def picked(lane: Expr) -> Expr:
-            number = expr.binary("add", ahead, expr.cast(lane, DType.I32))
-            return Load(sums, (expr.cast(number, DType.INDEX),), DType.F32)
+    Sums are made in vectors that begin with the row, and lines picked out of two of them: loads of
+    what lies in two lines wait for what is stored. What is left of a row is stored with what the
+    next one begins with.
 
-        def column(line: Expr, lane: Expr) -> Expr:
-            return expr.sub(expr.add(expr.mul(line, expr.index(LANES)), lane), before)
+    Attributes:
+        total: as `all_columns` has it.
+        before: elements in front of the row in its first cache line.
+        ahead: how far behind the first one of `sums` a line of it begins.
+        sums: two vectors.
+        tail: what is left of a row.
+    """
 
-        def stored(line: Expr) -> Stmt:
-            return nest.spread(
-                LANES, lambda lane: self.stores(row, column(line, lane), picked(lane))
-            )
+    def __init__(
+        self, planes: ResizedPlanes, row: Expr, total: Callable[[Expr, int], Expr]
+    ) -> None:
+        self.planes, self.row, self.total = planes, row, total
+        nest, scratch = planes.nest, planes.nest.builder.scratch
+        self.stmts: list[Stmt] = []
+        self.zero = expr.index(0)
+        place = {**planes.plane, planes.row.var: row, planes.column.var: self.zero}
+        address = expr.substitute(planes.output.address, place)
+        before = expr.binary("floormod", address, expr.index(LANES))
+        self.before = nest.let(before, self.stmts, "before")
+        lanes = expr.const(LANES, DType.I32)
+        ahead = expr.binary("sub", lanes, expr.cast(self.before, DType.I32))
+        self.ahead = nest.let(ahead, self.stmts, "ahead")
+        self.sums = scratch("sums", DType.F32, (PAIR,), Space.PRIVATE)
+        self.tail = scratch("tail", DType.F32, (LANES,), Space.WORKGROUP)
 
-        def kept(lane: Expr) -> list[Stmt]:
-            value = Load(sums, (expr.add(expr.index(LANES), lane),), DType.F32)
-            return [Store(sums, (lane,), value)]
+    def _each(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+        return self.planes.nest.spread(LANES, body)
 
-        def held(lane: Expr) -> list[Stmt]:
-            return [Store(tail, (lane,), picked(lane))]
+    def _second(self, lane: Expr) -> Expr:
+        """The place of a lane of the second vector of sums."""
+        return expr.add(expr.index(LANES), lane)
 
-        def first(lane: Expr) -> list[Stmt]:
-            store = self.stores(row, column(zero, lane), picked(lane))
-            return [If(expr.binary("le", before, lane), tuple(store))]
+    def _made(self, line: Expr) -> Stmt:
+        """The sums of a vector of columns, as the second vector."""
 
-        def joined(lane: Expr) -> list[Stmt]:
-            other = Load(tail, (lane,), DType.F32)
-            value = expr.select(expr.binary("lt", lane, before), other, picked(lane))
-            return self.stores(row, column(zero, lane), value)
+        def one(lane: Expr) -> list[Stmt]:
+            value = self.total(expr.linear((line, LANES), lane), 0)
+            return [Store(self.sums, (self._second(lane),), value)]
 
-        def whole(n: Expr) -> list[Stmt]:
-            line = expr.add(n, expr.index(1))
-            sums_made = nest.spread(LANES, lambda lane: made(line, lane))
-            return [sums_made, stored(line), nest.spread(LANES, kept)]
+        return self._each(one)
 
-        def nothing(lane: Expr) -> list[Stmt]:
-            return [Store(sums, (lane,), expr.const(0.0, DType.F32))]
+    def _kept(self, lane: Expr) -> list[Stmt]:
+        """The second vector becomes the first."""
+        return [Store(self.sums, (lane,), Load(self.sums, (self._second(lane),), DType.F32))]
 
-        lines, left = divmod(self.width, LANES)
+    def _picked(self, lane: Expr) -> Expr:
+        number = expr.binary("add", self.ahead, expr.cast(lane, DType.I32))
+        return Load(self.sums, (expr.cast(number, DType.INDEX),), DType.F32)
+
+    def _column(self, line: Expr, lane: Expr) -> Expr:
+        return expr.sub(expr.linear((line, LANES), lane), self.before)
+
+    def _stored(self, line: Expr, value: Callable[[Expr], Expr]) -> Callable[[Expr], list[Stmt]]:
+        return lambda lane: self.planes.stores(self.row, self._column(line, lane), value(lane))
+
+    def _held(self, lane: Expr) -> list[Stmt]:
+        return [Store(self.tail, (lane,), self._picked(lane))]
+
+    def _line(self, line: Expr) -> list[Stmt]:
+        return [self._each(self._stored(line, self._picked)), self._each(self._kept)]
+
+    def _first(self) -> list[Stmt]:
+        """The line that the row begins in, with what is left of the row before."""
+
+        def own(lane: Expr) -> list[Stmt]:
+            store = self._stored(self.zero, self._picked)(lane)
+            return where(expr.binary("le", self.before, lane), store)
+
+        def joined(lane: Expr) -> Expr:
+            other = Load(self.tail, (lane,), DType.F32)
+            return expr.select(expr.binary("lt", lane, self.before), other, self._picked(lane))
+
+        is_first = expr.binary("eq", self.row, self.planes.begin)
+        stored = self._stored(self.zero, joined)
+        return where(is_first, [self._each(own)], lambda: [self._each(stored)])
+
+    def build(self) -> list[Stmt]:
+        nest, width, stmts = self.planes.nest, self.planes.width, self.stmts
+        lines, left = divmod(width, LANES)
 
         def sums_left(lane: Expr) -> list[Stmt]:
             # a whole vector is stored, which the next load has before memory does
-            there = expr.binary("lt", lane, expr.index(left))
-            value = total(expr.add(expr.index(lines * LANES), lane), LANES - left)
+            there = below(lane, left)
+            value = self.total(expr.linear(lines * LANES, lane), LANES - left)
             value = expr.transform(value, lambda e: _where(there, e))
-            return [Store(sums, (expr.add(expr.index(LANES), lane),), value)]
+            return [Store(self.sums, (self._second(lane),), value)]
 
+        def whole(n: Expr) -> list[Stmt]:
+            line = expr.linear(n, 1)
+            return [self._made(line), *self._line(line)]
+
+        nothing = expr.const(0.0, DType.F32)
         stmts += [
-            nest.spread(LANES, nothing),
-            nest.spread(LANES, lambda lane: made(zero, lane)),
-            If(
-                expr.binary("eq", row, self.begin),
-                (nest.spread(LANES, first),),
-                (nest.spread(LANES, joined),),
-            ),
-            nest.spread(LANES, kept),
+            self._each(lambda lane: [Store(self.sums, (lane,), nothing)]),
+            self._made(self.zero),
+            *self._first(),
+            self._each(self._kept),
             *nest.serial(lines - 1, whole, "o"),
-            nest.spread(LANES, sums_left),
+            self._each(sums_left),
         ]
-        behind = expr.add(before, expr.index(self.width))
+        behind = expr.linear(self.before, width)
         is_full = expr.binary("le", expr.index((lines + 1) * LANES), behind)
         is_full = nest.let(is_full, stmts, "full")
-        full = [stored(expr.index(lines)), nest.spread(LANES, kept), nest.spread(LANES, held)]
-        stmts.append(If(is_full, tuple(full), (nest.spread(LANES, held),)))
+        full = [*self._line(expr.index(lines)), self._each(self._held)]
+        stmts += where(is_full, full, lambda: [self._each(self._held)])
         line = expr.select(is_full, expr.index(lines + 1), expr.index(lines))
 
         def rest(lane: Expr) -> list[Stmt]:
-            at = column(line, lane)
-            store = self.stores(row, at, Load(tail, (lane,), DType.F32))
-            return [If(expr.binary("lt", at, expr.index(self.width)), tuple(store))]
+            at = self._column(line, lane)
+            store = self.planes.stores(self.row, at, Load(self.tail, (lane,), DType.F32))
+            return where(below(at, width), store)
 
-        is_last = expr.binary("le", self.end, expr.add(row, expr.index(1)))
-        return [*stmts, If(is_last, (nest.spread(LANES, rest),))]
-
-    def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
-        """A row's statements, under the condition that the row exists if blocks of `size` pass the
-        last row.
-        """
-        if size and self.count % size == 0:
-            return stmts
-        return [If(expr.binary("lt", row, expr.index(self.count)), tuple(stmts))]
+        is_last = expr.binary("le", self.planes.end, expr.linear(self.row, 1))
+        return stmts + where(is_last, [self._each(rest)])
 
 
 def _where(guard: Expr, e: Expr) -> Expr | None:

@@ -8,16 +8,18 @@ along the line. CPU only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aot.analysis.cost.few_columns import lines_of_band
 from aot.base.records import dataclass
-from aot.ir import dims, expr
+from aot.ir import expr
 from aot.ir.expr import Binary, Expr, Load, Reduce, Var
 from aot.ir.schedule import StageSchedule
-from aot.kernels.ir.nodes import If, Prefetch, Scratch, Space, Stmt, Store
-from aot.kernels.match.products import ContractionAxes, sum_of_products
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
+from aot.kernels.match.products import ContractionAxes
+from aot.kernels.match.slides import Slide, slides_of
+from aot.kernels.match.windows import products_of_loads
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.rows import SUMS, row_of_vectors
@@ -25,8 +27,8 @@ from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.planes import TURNED, TurnedTile
 from aot.kernels.rules.products.product import Place, Product
 from aot.kernels.rules.products.products import Placed, Terms, Tile
-from aot.kernels.rules.windows.padded import Slide, slide_along
-from aot.target.model import CACHE_LINE
+from aot.kernels.stage.ahead import of_line, prefetch
+from aot.kernels.stage.tails import between, where, within
 
 AHEAD = 4  # tiles from the one whose places are multiplied to those that are asked for
 
@@ -62,37 +64,26 @@ class _Windows:
 
     @property
     def outputs(self) -> int:
-        return 1 if self.column is None else _known(self.column.extent)
+        return 1 if self.column is None else self.column.count
 
 
 def _found(output: Output) -> _Windows | None:
     """The windows that an output is, where they slide by 1 along two padded axes."""
-    products = sum_of_products(output)
+    products = products_of_loads(output)
     if products is None:
         return None
     reduce, left, right = products
-    if not isinstance(left, Load) or not isinstance(right, Load) or left.guard is None:
-        return None
-    if right.guard is not None or not isinstance(left.other, expr.Const) or left.other.value != 0:
+    if left.guard is None:
         return None
     moving = [a for a in output.axes if a.var in expr.free_vars(left.guard)]
     columns = [a for a in output.axes if a.var in expr.free_vars(right)]
     if len(moving) != 2 or len(columns) > 1 or columns[:1] in ([moving[0]], [moving[1]]):
         return None
-    conditions = list(expr.conditions_of(left.guard))
-    taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
-    slides: list[Slide] = []
-    for at in moving:
-        asked = [c for c in conditions if at.var in expr.free_vars(c)]
-        slide = slide_along(left, at, taps, asked)
-        if slide is None or slide.tap is None or slide.step != 1:
-            return None
-        slides.append(slide)
-        conditions = [c for c in conditions if c not in asked]
-        taps = [tap for tap in taps if tap is not slide.tap]
-    down, along = slides
-    sizes = [n for a in (*moving, *columns, *taps) for n in [a.extent]]
-    if conditions or len(taps) != 1 or not all(isinstance(n, int) for n in sizes):
+    found = slides_of(left, reduce, moving)
+    if found is None or len(found.rest) != 1 or any(s.step != 1 for s in found.along):
+        return None
+    (down, along), taps = found.along, found.rest
+    if not all(isinstance(a.extent, int) for a in (*moving, *columns, *taps)):
         return None
     (channel,) = taps
     if 1 not in (expr.coefficient(left.indices[0], v) for v in (channel.var, along.at.var)):
@@ -101,11 +92,6 @@ def _found(output: Output) -> _Windows | None:
     plain = replace(left, guard=None, other=None)
     column = columns[0] if columns else None
     return _Windows(reduce, plain, right, along, down, channel, column, outer)
-
-
-def _known(extent: dims.Dim) -> int:
-    assert isinstance(extent, int)
-    return extent
 
 
 class _TapSums:
@@ -122,7 +108,7 @@ class _TapSums:
     ) -> None:
         self.nest, self.output, self.windows, self.panel = nest, output, windows, panel
         along, down = windows.along, windows.down
-        self.results, self.height = _known(along.at.extent), _known(down.at.extent)
+        self.results, self.height = along.at.count, down.at.count
         self.width = along.end - along.begin
         self.taps = windows.outputs * along.taps * down.taps
         self.chunks = max(1, min(plan.columns, self.width) // nest.lanes)
@@ -145,10 +131,9 @@ class _TapSums:
         step = expr.coefficient(self.roles.weight.indices[0], self.roles.columns.var)
         self.turned: Scratch | None = None
         if step != 1:
-            terms = min(TURNED, _known(windows.channel.extent))
-            self.turned = scratch(
-                "turned", dtype, (terms, self.chunks, nest.lanes), Space.WORKGROUP
-            )
+            terms = min(TURNED, windows.channel.count)
+            shape = terms, self.chunks, nest.lanes
+            self.turned = scratch("turned", dtype, shape, Space.WORKGROUP)
 
     def _contraction(self) -> tuple[Var, ContractionAxes]:
         """The variable that a line's place is, and the contraction of its places by all taps."""
@@ -165,7 +150,7 @@ class _TapSums:
             of_tap[windows.column.var] = expr.binary("floordiv", number, high)
         zero = expr.index(0)
         of_place: Values = {
-            along.at.var: expr.add(place, expr.index(along.begin)),
+            along.at.var: expr.linear(place, along.begin),
             along.tap.var: zero,
             down.at.var: line,
             down.tap.var: zero,
@@ -192,9 +177,7 @@ class _TapSums:
             stmts += nest.serial(
                 windows.down.places(self.lines), lambda n: self._line(values, first, n), "n"
             )
-            return stmts + nest.serial(
-                self.lines, lambda y: self._there(first, y, self._finish(values, first, y)), "y"
-            )
+            return stmts + nest.serial(self.lines, lambda y: self._finish(values, first, y), "y")
 
         return nest.grid([*windows.outer, band], body, 1 << 30)
 
@@ -203,11 +186,7 @@ class _TapSums:
         nest, along, zero = self.nest, self.windows.along, expr.const(0, self.sums.dtype)
 
         def empty(o: Expr, y: Expr) -> list[Stmt]:
-            return row_of_vectors(
-                *(nest, expr.index(0), self.results, nest.lanes),
-                lambda x, width, lane: [Store(self.totals, (o, y, x), zero)],
-                may_mask=True,
-            )
+            return self._vectors(nest.lanes, lambda x, *_: [Store(self.totals, (o, y, x), zero)])
 
         stmts = nest.serial(
             self.windows.outputs, lambda o: nest.serial(self.lines, lambda y: empty(o, y), "y"), "o"
@@ -219,12 +198,11 @@ class _TapSums:
 
         return stmts + nest.serial(self.taps, tap, "r")
 
-    def _there(self, first: Expr, y: Expr, stmts: Sequence[Stmt]) -> list[Stmt]:
-        """`stmts`, executed if row `y` of the band that begins at `first` is in bounds."""
-        if self.height % self.lines == 0:
-            return list(stmts)
-        at = expr.add(first, y)
-        return [If(expr.binary("lt", at, expr.index(self.height)), tuple(stmts))]
+    def _vectors(
+        self, width: int, element: Callable[[Expr, int, Expr | None], list[Stmt]]
+    ) -> list[Stmt]:
+        """All results of a line."""
+        return row_of_vectors(self.nest, expr.index(0), self.results, width, element, may_mask=True)
 
     def _line(self, values: Values, first: Expr, n: Expr) -> list[Stmt]:
         """Statements that add place `n` of the lines that a band reads to the band's totals."""
@@ -250,12 +228,8 @@ class _TapSums:
             for o in range(self.windows.outputs):
                 taps = [(o * down.taps + tap) * along.taps + k for k in range(along.taps)]
                 added += self._add(expr.index(o), y, taps)
-            is_one = expr.binary("ge", y, expr.index(0))
-            is_one = expr.binary("and", is_one, expr.binary("lt", y, expr.index(self.lines)))
-            inside.append(If(is_one, tuple(added)))
-        is_there = expr.binary("ge", line, expr.index(down.begin))
-        is_there = expr.binary("and", is_there, expr.binary("lt", line, expr.index(down.end)))
-        return [*stmts, If(is_there, tuple(inside))]
+            inside += where(between(y, 0, self.lines), added)
+        return stmts + where(between(line, down.begin, down.end), inside)
 
     def _tile(self, values: Values, start: Expr, chunks: int, has_all: bool) -> list[Stmt]:
         """Statements that sum all taps at the places of a tile of `chunks` vectors."""
@@ -270,21 +244,19 @@ class _TapSums:
 
     def _add(self, o: Expr, y: Expr, taps: Sequence[int]) -> list[Stmt]:
         """Adds shifted tap sums of an image row to the totals of row `y` of a band."""
-        nest, sums, totals, apart = self.nest, self.sums, self.totals, self.windows.along.apart
+        sums, totals, apart = self.sums, self.totals, self.windows.along.apart
 
         def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
             total: Expr = Load(totals, (o, y, x), totals.dtype)
             for k, tap in enumerate(taps):
-                place = expr.add(x, expr.index(k * apart))
+                place = expr.linear(x, k * apart)
                 total = expr.add(total, Load(sums, (expr.index(tap), place), sums.dtype))
             return [Store(totals, (o, y, x), total)]
 
-        return row_of_vectors(
-            nest, expr.index(0), self.results, SUMS * nest.lanes, element, may_mask=True
-        )
+        return self._vectors(SUMS * self.nest.lanes, element)
 
     def _finish(self, values: Values, first: Expr, y: Expr) -> list[Stmt]:
-        """Epilogue and stores of line `y` of a band."""
+        """Epilogue and stores of row `y` of the band that begins at `first`, if it is in bounds."""
         nest, windows, stmts = self.nest, self.windows, list[Stmt]()
         for number in range(windows.outputs):
             o = expr.index(number)
@@ -298,10 +270,8 @@ class _TapSums:
                 done: dict[Expr, Expr] = {windows.reduce: total}
                 return self.output.stores(nest, place, done.get)
 
-            stmts += row_of_vectors(
-                nest, expr.index(0), self.results, nest.lanes, element, may_mask=True
-            )
-        return stmts
+            stmts += self._vectors(nest.lanes, element)
+        return where(within(expr.add(first, y), self.height, self.lines), stmts)
 
 
 class _Kept(Placed):
@@ -312,7 +282,7 @@ class _Kept(Placed):
         acc = self.acc
 
         def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
-            at = expr.add(self._column(u, lane), expr.index(begin))
+            at = expr.linear(self._column(u, lane), begin)
             return Store(sums, (r, at), Load(acc, (r, u, lane), acc.dtype))
 
         return self._zeros() + self._sum() + self.each_row(store)
@@ -331,14 +301,15 @@ class _PlaneTile(_Kept):
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms
         assert inner is not None
-        width, line = self.shape.columns, CACHE_LINE // self.acc.dtype.bytes
+        width, line = self.shape.columns, of_line(self.acc)
 
         def step(k: Expr) -> list[Stmt]:
             here = {**indices, inner.var: expr.add(start, k), **self.values}
             first = self._right(here, expr.index(0), expr.index(0))
             assert isinstance(first, Load)
-            later = [expr.index(AHEAD * width + n) for n in range(0, width, line)]
-            asked = [Prefetch(first.source, expr.add(first.indices[0], n)) for n in later]
+            asked: list[Stmt] = []
+            for n in range(0, width, line):
+                asked += prefetch(first.source, expr.linear(first.indices[0], AHEAD * width + n))
             return asked + self._product(
                 lambda r: expr.substitute(left, {**here, **self._at(r)}),
                 lambda u, lane: self._right(here, u, lane),

@@ -19,7 +19,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, If, Prefetch, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import Buffer, Scratch, Stmt, Store
 from aot.kernels.match.reduced import Reduced
 from aot.kernels.match.windows import Window, find_window, members_apart
 from aot.kernels.match.work import Build, Work
@@ -34,6 +34,9 @@ from aot.kernels.nest.nest import (
     identity,
 )
 from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long, over_rows
+from aot.kernels.stage.ahead import prefetch
+from aot.kernels.stage.tails import below, where, within
+from aot.kernels.stage.vectors import unrolled_vectors
 
 # bytes of neighbouring columns that all lines are read for before the next ones
 BLOCK_BYTES = 128
@@ -96,6 +99,14 @@ class WindowTiles:
             self.rows = max(1, min(self.rows, rows.extent))
         self.pieces = pieces_of(extent, plan.columns, nest.lanes)
 
+    @property
+    def column_tiles(self) -> Dim:
+        """Tiles along the lanes."""
+        tiles: Dim = 0
+        for piece in self.pieces:
+            tiles = dims.add(tiles, piece.tiles)
+        return tiles
+
     def build(self) -> tuple[Stmt, ...]:
         nest, window = self.nest, self.window
         axes = list(window.outer)
@@ -103,9 +114,7 @@ class WindowTiles:
         if window.rows is not None:
             row_tile = Axis(row_tile.var, dims.ceil_divide(window.rows.extent, self.rows))
             axes.append(row_tile)
-        tiles: Dim = 0
-        for piece in self.pieces:
-            tiles = dims.add(tiles, piece.tiles)
+        tiles = self.column_tiles
         together = self._together(tiles)
         column_tile = Axis(nest.builder.var("nt"), tiles if together is None else together)
         axes.append(column_tile)
@@ -124,9 +133,7 @@ class WindowTiles:
                 return self._columns(self.pieces, values, first, number)
             number = expr.add(expr.mul(values[block.var], expr.index(together)), number)
             found = self._columns(self.pieces, values, first, number)
-            if dims.modulo(tiles, together) == 0:
-                return found
-            return [If(expr.binary("lt", number, expr.index(tiles)), tuple(found))]
+            return where(within(number, tiles, together), found)
 
         return nest.grid(axes, body, dims.multiply(taps, self.rows * self.pieces[0].columns // 4))
 
@@ -168,14 +175,13 @@ class WindowTiles:
     ) -> list[Stmt]:
         """Statements for tile `number` of those along the lanes, which `pieces` lists in order."""
         piece, later = pieces[0], pieces[1:]
-        start = expr.add(expr.mul(number, expr.index(piece.columns)), expr.index(piece.begin))
+        start = expr.linear((number, piece.columns), piece.begin)
         shape = Shape(self.rows, piece.chunks, piece.width, True, not piece.is_masked)
         whole = self._rows(values, first, start, shape)
         if not later:
             return whole
-        is_own = expr.binary("lt", number, expr.index(piece.tiles))
         left = expr.sub(number, expr.index(piece.tiles))
-        return [If(is_own, tuple(whole), tuple(self._columns(later, values, first, left)))]
+        return where(below(number, piece.tiles), whole, self._columns(later, values, first, left))
 
     def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
         extent: Dim = 1 if self.window.rows is None else self.window.rows.extent
@@ -221,13 +227,13 @@ class WindowTiles:
         zeros = {a.var: expr.index(0) for a in window.axes}
         stmts: list[Stmt] = []
         here: Values = {**values, **zeros, window.rows.var: first, window.lane.var: start}
-        begin = expr.add(expr.substitute(index, here), expr.index(by_line))
+        begin = expr.linear(expr.substitute(index, here), by_line)
         begin = self.nest.let(begin, stmts, "ahead")
         for line in range(max(0, down.extent - lines), down.extent):
             for place in range(places * shape.rows):
                 for u in range(shape.chunks):
                     at = line * by_down + place * by_along + u * shape.width
-                    stmts.append(Prefetch(source, expr.add(begin, expr.index(at))))
+                    stmts += prefetch(source, expr.linear(begin, at))
         return stmts
 
 
@@ -323,14 +329,8 @@ class _Tile:
 
     def _each(self, body: Callable[[Expr, Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
         """`body(row, chunk, lane)` for all of the tile, in registers."""
-        nest, shape = self.nest, self.shape
-        return nest.unrolled(
-            shape.rows,
-            lambda r: nest.unrolled(
-                shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: body(r, u, lane))]
-            ),
-            "r",
-        )
+        shape = self.shape
+        return unrolled_vectors(self.nest, (shape.rows, shape.chunks), shape.width, body, "r")
 
     # The reduction
 
@@ -370,7 +370,7 @@ class _Tile:
         inside = borders.inside(corners, place)
         if inside is None or not is_common:
             return slow
-        return [If(inside, tuple(self._loops(axes, indices, free, skipped)), tuple(slow))]
+        return where(inside, self._loops(axes, indices, free, skipped), slow)
 
     def _asked_once(
         self, borders: Borders, inner: Sequence[Axis], place: Values
@@ -403,9 +403,7 @@ class _Tile:
             asked = expr.const(True, DType.BOOL) if unsure is None else unsure
             here = {**place, **self._at(expr.index(r)), **tap}
             found[at] = Store(held, (expr.index(at),), expr.substitute(asked, here))
-        position = expr.add(
-            expr.mul(self.number, expr.index(by_row)), expr.mul(axis.var, expr.index(by_tap))
-        )
+        position = expr.linear((self.number, by_row), (axis.var, by_tap))
         return list(found.values()), Load(held, (position,), DType.BOOL)
 
     def _loops(
@@ -418,8 +416,7 @@ class _Tile:
         if known:
             left = [c for c in skipped if c not in known]
             held = expr.all_of(expr.substitute(c, {**self.values, **indices}) for c in known)
-            assert held is not None
-            return [If(held, tuple(self._loops(axes, indices, body, left)))]
+            return where(held, self._loops(axes, indices, body, left))
         if not axes:
             return self._tap(indices, body)
         axis = axes[0]
@@ -456,8 +453,8 @@ class _Tile:
 
         if chunk is None:
             return self._each(one)
-        return nest.unrolled(
-            shape.rows, lambda r: [nest.spread(shape.width, lambda lane: one(r, chunk, lane))], "r"
+        return unrolled_vectors(
+            nest, (shape.rows,), shape.width, lambda r, lane: one(r, chunk, lane), "r"
         )
 
     def _masked(self, e: Expr) -> Expr:
@@ -476,7 +473,7 @@ class _Tile:
         return {**self.values, **at}
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
-        return expr.add(expr.add(self.start, expr.mul(u, expr.index(self.shape.width))), lane)
+        return expr.linear(self.start, (u, self.shape.width), lane)
 
     # What becomes of the sums
 
@@ -504,10 +501,8 @@ class _Tile:
             place = {**here, window.lane.var: at}
             total = Load(source, (r, u, lane), source.dtype)
             done: dict[Expr, Expr] = {window.reduce: total}
-            stores = output.stores(nest, place, done.get)
-            if shape.has_all_columns:
-                return stores
-            return [If(expr.binary("lt", at, expr.index(window.lane.extent)), tuple(stores))]
+            is_there = None if shape.has_all_columns else below(at, window.lane.extent)
+            return where(is_there, output.stores(nest, place, done.get))
 
         stmts = loop(
             shape.chunks, lambda u: [nest.spread(shape.width, lambda lane: lanes(u, lane))]
@@ -515,5 +510,4 @@ class _Tile:
         rows = window.rows
         if rows is None or shape.has_all_rows:
             return stmts
-        is_there = expr.binary("lt", expr.add(self.first, r), expr.index(rows.extent))
-        return [If(is_there, tuple(stmts))]
+        return where(below(expr.add(self.first, r), rows.extent), stmts)
