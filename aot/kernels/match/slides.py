@@ -52,7 +52,7 @@ class Slide:
 
     @property
     def count(self) -> int:
-        """Places that windows read."""
+        """The number of places that the windows read."""
         return self.places(self.at.count)
 
     @property
@@ -60,7 +60,7 @@ class Slide:
         return 1 if self.tap is None else self.tap.count
 
     def places(self, results: int) -> int:
-        """Places that so many neighbours read."""
+        """The number of places that `results` neighbouring windows read."""
         return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
 
     def results(self, places: int, most: int) -> int:
@@ -164,7 +164,9 @@ def slide_along(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr
 
 
 def padded_slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
-    """How windows slide along `at`, by what is asked of it; None where that isn't plain."""
+    """The slide of windows along `at` according to the guards; None where these have
+    another form.
+    """
     used = {v for c in asked for v in expr.free_vars(c)} - {at.var}
     own = [tap for tap in taps if tap.var in used]
     if len(own) > 1 or len(used) != len(own) or not asked:

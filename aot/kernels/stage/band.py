@@ -119,7 +119,7 @@ class Band:
         return Store(self.scratch, (v, expr.index(phase), expr.index(place)), self._padding)
 
     def _pads(self, v: Expr, phase: int, begin: int, end: int) -> list[Stmt]:
-        """Whole vectors of padding."""
+        """Statements that store whole vectors of padding."""
         lanes = self.nest.lanes
         vectors = (end - begin) // lanes, lanes
         return blank_vectors(

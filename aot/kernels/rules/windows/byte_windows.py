@@ -202,7 +202,7 @@ class ByteTiles(ABC):
 
     @abstractmethod
     def bands(self, values: Values, block: Block, first: Expr, several: int) -> list[Stmt]:
-        """So many bands from band `first` on, those that are there."""
+        """Statements for `several` bands from band `first` on, those that exist."""
 
     @abstractmethod
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
@@ -276,7 +276,7 @@ class ByteTiles(ABC):
         return stmts
 
     def _band(self, values: Values, block: Block, at: Expr, fill: Fill) -> list[Stmt]:
-        """Rows from `at` on."""
+        """Statements for the band of result rows that begins at row `at`."""
         nest, window = self.nest, self.window
         down, along = window.down, window.along
         height, width = down.at.count, along.at.count

@@ -232,8 +232,8 @@ class _Planes:
         return stmts
 
     def _asked(self, values: Values, at: Expr, x: Expr) -> list[Stmt]:
-        """Prefetches the image rows of the next workgroup, at place `x` of a result, where tiles
-        leave time for that.
+        """Prefetches the image rows of the next workgroup, at place `x` of a result, if tiles leave
+        time for it.
         """
         if self.asks is not _Asks.IN_TILES:
             return []

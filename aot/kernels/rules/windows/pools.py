@@ -366,7 +366,9 @@ class _Tiles(PoolTiles):
         return nest.grid(axes, body, max(1, work))
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
-        """A tile at its place, with all of its channels, or those that the last one has."""
+        """Statements for a tile at its place, with all of its channels, or those that the last tile
+        has.
+        """
         return whole_or_rest(
             *(first[2], self.pool.lane.count, self.channels),
             lambda channels: self._tile(values, first, channels),

@@ -252,7 +252,9 @@ class ResizedPlanes:
         made: Callable[[Expr, Expr], list[Stmt]],
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
-        """As `picked`, of one line, whose elements are loaded one by one."""
+        """The same statements as `picked` makes, for one line whose elements are loaded
+        one by one.
+        """
         stmts: list[Stmt] = []
         begin, first = self._begins(vector, stmts)
 
@@ -405,7 +407,9 @@ class ResizedPlanes:
         return is_alone and is_dense and self.tile == self.width >= 2 * LANES
 
     def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
-        """Statements of a row, unless blocks of `size` go beyond the last one."""
+        """A row's statements, under the condition that the row exists if blocks of `size` pass the
+        last row.
+        """
         return where(within(row, self.count, size), stmts)
 
 
