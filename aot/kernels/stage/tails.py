@@ -48,7 +48,8 @@ def even(extent: int, most: int) -> int:
 
 
 def shifted(number: Expr, size: int, extent: int) -> Expr:
-    """Where a part of `size` places begins: the last one early enough to be whole."""
+    """The place at which part `number` of `size` places begins; the last one is early enough to be
+    whole."""
     first = expr.mul(number, expr.index(size))
     return first if extent % size == 0 else expr.binary("min", first, expr.index(extent - size))
 

@@ -161,8 +161,9 @@ class PoolTiles:
         return [s for place in places for s in prefetch(load.source, place, width)]
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Prefetches where the next rows of results are stored, as above, unless that is past the
-        caches: those behind `values`, of `width` neighbours."""
+        """Prefetches the memory of the next rows of results after `values`, `width` neighbours of
+        each, unless they are stored past the caches.
+        """
         buffer, down = self.output.buffer, self.pool.down.at.var
         if not self.is_far or buffer.is_streamed:
             return []
