@@ -329,7 +329,7 @@ class _RowsFirst(ResizedPlanes):
         return guarded
 
     def _group(self, first: Expr, count: int) -> list[Stmt]:
-        """The rows from `first` on."""
+        """Statements for `count` rows from `first` on."""
         behind = expr.linear(first, self.together)
         whole = self._several(first, expr.index(0), self.together)
         if self.count % max(count, self.together) == 0:
