@@ -1,4 +1,4 @@
-"""Types of operands of SPIR-V's instructions: refused by the emitter as by spirv-val, and no others.
+"""Types of the operands of SPIR-V's instructions: the emitter refuses what spirv-val does, no more.
 
 spirv-val has not read our rules: an operand of a valid shader is replaced by another id; where
 it then complains of types our check must, and where our check does, spirv-val must complain.
