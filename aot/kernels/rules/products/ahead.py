@@ -17,8 +17,8 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.match.products import ContractionAxes, loaded
 from aot.kernels.nest.nest import Axis, Nest, Values
-from aot.kernels.rules.products.product import Place, flat
-from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.product import Place, Tile, flat
+from aot.kernels.rules.products.products import Placed, Terms
 from aot.target.model import CACHE_LINE
 
 # words of terms after which a tile asks for some lines, those of floats, and how many it asks for

@@ -25,13 +25,13 @@ from aot.kernels.rules.products.dots import DotAxes, StagedRows
 from aot.kernels.rules.products.product import (
     Place,
     Product,
+    Tile,
     divided,
     in_parts,
     offset,
     where_below,
     where_whole,
 )
-from aot.kernels.rules.products.products import Tile
 from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
@@ -177,7 +177,9 @@ class DotBlockTiles(BlockedTiles):
             stmts += self._block_sums(at, staged, sums)
 
         def build(shape: Shape, place: Place) -> list[Stmt]:
-            return DotBlocks(self, Tile(self.product, shape), staged, sums, place).build()
+            return DotBlocks(
+                self, Tile(self.product, shape, in_parts=True), staged, sums, place
+            ).build()
 
         return stmts + self._strip(at, chunks, build, rows=rows, strips=strips)
 

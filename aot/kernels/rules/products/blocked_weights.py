@@ -7,7 +7,7 @@ the scales in it, and serves all register tiles of a group of rows. Chooses no t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,14 +22,16 @@ from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.product import (
     Place,
     Product,
+    Tile,
     divided,
     in_parts,
     offset,
     where_below,
     where_whole,
 )
-from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.products import SummedTile
 from aot.kernels.rules.products.stored_weights import StoredWeights
+from aot.kernels.rules.products.tile_ends import PlacedTile, TileEnds
 from aot.ops.blocked import PANEL, Blocks
 
 F32 = DType.F32
@@ -91,7 +93,7 @@ class BlockedTiles:
         chunks = PANEL // self.width  # one stream of words
 
         def build(shape: Shape, place: Place) -> list[Stmt]:
-            return DecodedRow(Tile(self.product, shape), self.weights, place).build()
+            return DecodedRow(Tile(self.product, shape, in_parts=True), self.weights, place).build()
 
         def row(r: Expr) -> list[Stmt]:
             return self._strip(at._replace(first=expr.add(at.first, r)), chunks, build, rows=1)
@@ -132,7 +134,7 @@ class BlockedTiles:
         return self.nest.serial(dims.multiply(strips, count), tile, "nt")
 
 
-class PlacedBlocks(Placed, ABC):
+class PlacedBlocks(PlacedTile):
     """A register tile whose sums are made block by block of the weights.
 
     Attributes:
@@ -142,10 +144,6 @@ class PlacedBlocks(Placed, ABC):
     def __init__(self, tile: Tile, weights: StoredWeights, place: Place) -> None:
         super().__init__(tile, place)
         self.weights = weights
-
-    @property
-    def _may_begin_with_bias(self) -> bool:
-        return False
 
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
@@ -307,7 +305,7 @@ class _Group:
         return in_parts(self.nest, terms, per, some, "w")
 
 
-class _PlacedGroup(Placed):
+class _PlacedGroup(TileEnds):
     """All rows of a group, whose sums are in scratch."""
 
     def __init__(self, tile: Tile, place: Place, shape: Shape) -> None:
@@ -329,7 +327,7 @@ class _PlacedGroup(Placed):
         return self.nest.serial(self.shape.rows, lambda r: each(r, sums, self.nest.unrolled), "r")
 
 
-class _PlacedPiece(Placed):
+class _PlacedPiece(SummedTile):
     """A register tile of some rows of a group, for a piece of the sum."""
 
     def __init__(self, group: _Group, first: Expr, within: Expr) -> None:

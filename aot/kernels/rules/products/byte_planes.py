@@ -22,8 +22,14 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows, name_constants
-from aot.kernels.rules.products.product import Place, Product, offset, where_below, where_whole
-from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    Tile,
+    offset,
+    where_below,
+    where_whole,
+)
 from aot.kernels.rules.products.tile_ends import sum_with_bias
 
 # places whose words are in scratch, whose bytes fill a vector; a workgroup has several times these

@@ -49,12 +49,13 @@ from aot.kernels.rules.products.packed_rows import Packed, PackedTiles
 from aot.kernels.rules.products.product import (
     Place,
     Product,
+    Tile,
     numbered,
     offset,
     where_below,
     where_whole,
 )
-from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.products import Placed
 from aot.kernels.rules.products.products_gpu import GpuTile
 from aot.kernels.rules.products.products_staged import StagedTiles, rows_as_one
 from aot.kernels.rules.products.row_vectors import are_neighbours, slide_of
@@ -100,32 +101,26 @@ def _blocked(work: Work) -> tuple[Product, StoredWeights] | None:
 
 def schedule_staged(work: Work) -> Build | None:
     """Tiles whose operands are staged in shared memory, where the plan has them; else None."""
-    found = None if work.is_long or not work.plan.staged else _summed(work)
-    if found is None:
+    if work.is_long or not work.plan.staged or work.product is None:
         return None
-    output = rows_as_one(work.nest, *found)
+    output = rows_as_one(work.nest, *work.product)
     roles = find_axes(output)
     if roles is None:
         return None
     tiles = StagedTiles.of(Product.of(work.nest, (output, roles), work.panel), work.plan)
-    return None if tiles is None else partial(_or_few_rows, work, found, tiles.build)
+    return None if tiles is None else partial(_or_few_rows, work, work.product, tiles.build)
 
 
 def schedule_tiles(work: Work) -> Build | None:
     """Tiles of the plan's rows and columns; None where the output isn't a contraction."""
-    found = None if work.is_long else _summed(work)
+    found = None if work.is_long else work.product
     if found is None:
         return None
+    if work.nest.is_gpu:
+        found = sum_words(work.nest, *found) or found
     product = Product.of(work.nest, found, work.panel)
     tiles = ContractionTiles(product, work.plan, work.max_weight)
     return partial(_or_few_rows, work, found, tiles.build)
-
-
-def _summed(work: Work) -> tuple[Output, ContractionAxes] | None:
-    """The contraction, on a GPU by words where it sums up such."""
-    if work.product is None or not work.nest.is_gpu:
-        return work.product
-    return sum_words(work.nest, *work.product) or work.product
 
 
 def _or_few_rows(work: Work, found: tuple[Output, ContractionAxes], tiles: Build) -> Loops:
@@ -400,11 +395,10 @@ class ContractionTiles:
         """A tile at a place, whose rows are staged from `staged_first` on, if they are."""
         if self.nest.is_gpu:
             return GpuTile(self.product, shape, self.shares).build(at)
-        tile = Tile(self.product, shape)
+        tile = Tile(self.product, shape, in_parts=isinstance(self.staged, StagedPairs))
         if self.staged is None:
-            return (
-                tile.build(at) if self.ahead is None else AskingTile(tile, at, self.ahead).build()
-            )
+            plain = Placed(tile, at) if self.ahead is None else AskingTile(tile, at, self.ahead)
+            return plain.build()
         row = _behind(at.first, staged_first)
         if isinstance(self.staged, StagedPairs):
             return MatrixTile(tile, self.staged, row, at).build()
@@ -421,7 +415,7 @@ class ContractionTiles:
             place = at._replace(first=first)
             if self.staged is None or self.parts == 1:
                 return self._tile(shape, place, at.first)
-            tile = Tile(self.product, shape, self.parts * shape.width)
+            tile = Tile(self.product, shape, self.parts * shape.width, in_parts=True)
             made = DotTileInParts(tile, self.staged, _behind(first, at.first), place, words)
             if words is None and made.steps <= HELD:
                 before.extend(made.hold_words())

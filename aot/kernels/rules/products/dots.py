@@ -25,10 +25,10 @@ from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.ahead import ASKING, Ahead
-from aot.kernels.rules.products.product import Place
-from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.product import Place, Tile
 from aot.kernels.rules.products.row_vectors import by_lanes, holds_row_vectors
 from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.kernels.rules.products.tile_ends import PlacedTile
 
 # tiles, and columns, that rows brought into scratch serve, so that this costs little beside them
 TILES_TOGETHER, COLUMNS_TOGETHER = 4, 64
@@ -358,7 +358,7 @@ class StagedRows:
         )
 
 
-class DotTile(Placed):
+class DotTile(PlacedTile):
     """A register tile of dot products at its place.
 
     Attributes:

@@ -18,8 +18,7 @@ from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.rules.products.dots_in_place import RowsInPlace
-from aot.kernels.rules.products.product import Place, divided, offset, where_whole
-from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.product import Place, Tile, divided, offset, where_whole
 
 # rows whose sums are in registers at once, and results that are finished together
 ROWS, TOGETHER = 16, 64
@@ -71,10 +70,6 @@ class DotTileInParts(DotTile):
         self.sums: Scratch = self.scratch.get(
             "sums", self.acc.dtype, (self.shape.rows * self.lanes,)
         )
-
-    @property
-    def _may_begin_with_bias(self) -> bool:
-        return False
 
     def _each_place(self, body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
         """`body(row, lane)` for all sums in registers."""

@@ -16,8 +16,7 @@ from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
-from aot.kernels.rules.products.product import Body, Place, divided, offset
-from aot.kernels.rules.products.products import Tile
+from aot.kernels.rules.products.product import Body, Place, Tile, divided, offset
 
 PAIR = 2  # rows of a matrix, and words of each of them
 TOGETHER = 4  # parts of matrices that are brought into scratch at a time, and written out
@@ -184,10 +183,6 @@ class MatrixTile(DotTile):
         self.pairs = staged
         shape = self.shape.rows // PAIR, self.shape.columns // COLUMNS, LINE
         self.sums = self.nest.builder.scratch("sums", self.acc.dtype, shape)
-
-    @property
-    def _may_begin_with_bias(self) -> bool:
-        return False
 
     def _zeros(self) -> list[Stmt]:
         return self._each_line(self._zero_line)

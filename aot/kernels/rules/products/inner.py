@@ -18,8 +18,15 @@ from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Axis, Output, Values, collapse
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors
 from aot.kernels.nest.tiles import Shape, over_rows
-from aot.kernels.rules.products.product import Place, Product, offset, where_below, where_whole
-from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.product import (
+    Place,
+    Product,
+    Tile,
+    offset,
+    where_below,
+    where_whole,
+)
+from aot.kernels.rules.products.products import SummedTile, Terms
 from aot.kernels.rules.products.sum_order import by_weight_step
 
 _Body = Callable[[Expr], Sequence[Stmt]]
@@ -50,7 +57,9 @@ def schedule_inner(work: Work) -> Build | None:
 
     def body(values: Values) -> list[Stmt]:
         def build(shape: Shape, first: Expr) -> list[Stmt]:
-            return _Placed(Tile(product, shape), Place(values, first, expr.index(0))).build()
+            return _Placed(
+                Tile(product, shape, in_parts=True), Place(values, first, expr.index(0))
+            ).build()
 
         return over_rows(nest, rows.extent, offset(values[tiles.var], count), shape, 0, build)
 
@@ -95,19 +104,8 @@ def _only(e: Expr, there: Expr | None) -> Expr:
     return found if isinstance(e, Load) else expr.select(there, found, expr.const(0, e.dtype))
 
 
-class _Placed(Placed):
+class _Placed(SummedTile):
     """A tile at its place: the columns are the chunks of its sums."""
-
-    @property
-    def _may_begin_with_bias(self) -> bool:
-        return False  # each lane has a part of the sum
-
-    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        return False, False
-
-    def __init__(self, tile: Tile, place: Place) -> None:
-        super().__init__(tile, place)
-        self.pieces = None  # each lane adds up a part of the sum
 
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms

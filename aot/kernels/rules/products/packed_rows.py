@@ -23,12 +23,13 @@ from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.product import (
     Place,
     Product,
+    Tile,
     along,
     numbered,
     offset,
     where_below,
 )
-from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.products import SummedTile
 from aot.kernels.rules.products.row_vectors import are_in_line, by_rows
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
 
@@ -104,7 +105,7 @@ class Packed:
         return Packed(tuple(axes), tiles, together, across, misfits)
 
 
-class _PackedTile(Placed):
+class _PackedTile(SummedTile):
     """A tile whose rows' scalars are side by side in scratch, where `scalar` of row and term is."""
 
     def __init__(

@@ -27,14 +27,16 @@ from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.product import (
     Place,
     Product,
+    Tile,
     along,
     flat,
     numbered,
     offset,
     where_whole,
 )
-from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.products import Placed, SummedTile, Terms
 from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.kernels.rules.products.tile_ends import PlacedTile
 from aot.target.model import CACHE_LINE
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them
@@ -127,7 +129,9 @@ class _Tiles(ABC):
         """The columns at a place, in the rows of the tiles from `tile` on that one workgroup
         has."""
 
-    def _plain(self, place: Place, tile: Expr, make: Callable[[Tile, Place], Placed]) -> list[Stmt]:
+    def _plain(
+        self, place: Place, tile: Expr, make: Callable[[Tile, Place], PlacedTile]
+    ) -> list[Stmt]:
         """Such columns, by tiles that `make` places."""
 
         def one(first: Expr) -> list[Stmt]:
@@ -232,7 +236,7 @@ class _Staged:
         return flat([(values[axis.var], axis.extent) for axis in self.axes])
 
 
-class _StagedTile(Placed):
+class _StagedTile(SummedTile):
     """A tile whose columns are in scratch."""
 
     def __init__(self, tile: Tile, staged: _Staged, has_all: bool, place: Place) -> None:
@@ -264,9 +268,6 @@ class _StagedTile(Placed):
         scratch = self.staged.scratch
         return Load(scratch, (self.staged.place(values), u, lane), scratch.dtype)
 
-    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        return False, False
-
 
 class _TurnedTiles(_Tiles):
     """Tiles whose columns are transposed in registers, a square of columns and terms at a time."""
@@ -287,15 +288,12 @@ class _TurnedTiles(_Tiles):
         return self._plain(place, tile, lambda made, at: TurnedTile(made, self.turned, at))
 
 
-class TurnedTile(Placed):
+class TurnedTile(SummedTile):
     """A tile whose columns are strided in memory, and are transposed in registers."""
 
     def __init__(self, tile: Tile, turned: Scratch, place: Place) -> None:
         super().__init__(tile, place)
         self.turned = turned
-
-    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        return False, False
 
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
+from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import ReusedScratch, Shape
-from aot.kernels.rules.products.sum_order import plus_product
+from aot.kernels.rules.products.sum_order import is_piece, plus_product
 
 Body = Callable[[Expr], list[Stmt]]
 Element = Callable[[Expr, Expr, Expr], Stmt]
@@ -57,6 +58,31 @@ class Place(NamedTuple):
     values: Values
     first: Expr
     start: Expr
+
+
+class Tile:
+    """A register tile, wherever it is.
+
+    Attributes:
+        acc: its sums in registers: [row, chunk, lane].
+        pieces: those of all pieces, where `acc` has no more than a piece's.
+        in_parts: whether sums are added up in parts that join at the end alone: of lanes, of
+            matrices or of blocks. Other sums may begin with a bias.
+    """
+
+    def __init__(
+        self, product: Product, shape: Shape, lanes: int | None = None, *, in_parts: bool = False
+    ) -> None:
+        """`lanes` run side by side: as many as the vectors' columns, unless it is said."""
+        self.product, self.shape, self.in_parts = product, shape, in_parts
+        reduce = product.roles.reduce
+        self.acc: Scratch = product.nest.builder.scratch(
+            "acc", reduce.dtype, (shape.rows, shape.chunks, lanes or shape.width)
+        )
+        self.pieces: Scratch | None = None
+        is_half = reduce.dtype is DType.F16 and not in_parts
+        if is_half and not is_piece([n for _, n in reduce.axes]):
+            self.pieces = product.scratch.get("pieces", DType.F32, self.acc.shape)
 
 
 class Sums:

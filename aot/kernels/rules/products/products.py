@@ -12,12 +12,11 @@ from typing import NamedTuple
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import If, Stmt, Store
 from aot.kernels.match.products import loaded
 from aot.kernels.nest.borders import Borders, masked, may_miss_taps, without_guard
 from aot.kernels.nest.nest import Axis, Values
-from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.product import Body, Place, Product
+from aot.kernels.rules.products.product import Body, Place, Tile
 from aot.kernels.rules.products.row_vectors import (
     Runs,
     Slide,
@@ -38,9 +37,8 @@ from aot.kernels.rules.products.sum_order import (
     axes_of_a_piece,
     by_weight_step,
     has_far_terms,
-    is_piece,
 )
-from aot.kernels.rules.products.tile_ends import TileEnds
+from aot.kernels.rules.products.tile_ends import PlacedTile
 
 # how much of a reduction is converted at a time; a tile's rows of it stay in the nearest cache
 STAGED = 256
@@ -64,45 +62,15 @@ class Terms(NamedTuple):
     start: Expr = expr.index(0)
 
 
-class Tile:
-    """The statements of one register tile."""
-
-    def __init__(self, product: Product, shape: Shape, lanes: int | None = None) -> None:
-        """`lanes` run side by side: as many as the vectors' columns, unless it is said."""
-        self.product, self.shape = product, shape
-        reduce = product.roles.reduce
-        self.acc: Scratch = product.nest.builder.scratch(
-            "acc", reduce.dtype, (shape.rows, shape.chunks, lanes or shape.width)
-        )
-        # the sums of pieces, where `acc` has no more than a piece's
-        self.pieces: Scratch | None = None
-        if reduce.dtype is DType.F16 and not is_piece([n for _, n in reduce.axes]):
-            self.pieces = product.scratch.get("pieces", DType.F32, self.acc.shape)
-
-    def build(self, place: Place) -> list[Stmt]:
-        """The statements of the tile at a place."""
-        return Placed(self, place).build()
-
-
-class Placed(TileEnds):
-    """A tile at its place in the result."""
+class SummedTile(PlacedTile):
+    """A tile whose products are added up by loops over the axes of the sum."""
 
     def __init__(self, tile: Tile, place: Place) -> None:
-        super().__init__(tile.product.nest, tile.shape, tile.acc)
-        _, self.output, self.roles, self.panel, self.scratch = tile.product
-        self.pieces = tile.pieces
-        self.values, self.first, self.start = place
-        self.is_clamped = True
-        self.sum_with_bias = None
+        super().__init__(tile, place)
         # how many of the innermost axes are summed before a piece's sums join others
         self.piece_axes = 0
         # the contraction that the tile's is a piece of, or is
         self.whole = self.roles
-
-    def build(self) -> list[Stmt]:
-        if self._may_begin_with_bias:
-            self.sum_with_bias = self._find_bias()
-        return self._zeros() + self._sum() + self._finish()
 
     def _add_piece(self) -> list[Stmt]:
         """Statements that add a piece's sums to the totals, and reset them for the next piece."""
@@ -221,17 +189,18 @@ class Placed(TileEnds):
         """The products along the only one of `axes`, or of one step where there is none."""
         is_long = self.pieces is not None and self.piece_axes == 0
         ends = self._add_piece() if is_long else []
-        if axes and any(sides := self._staged_sides(axes[0], left)):
-            return self._staged(axes[0], sides, indices, left, ends)
-        if not axes or not is_long:
-            return self._steps(Terms(axes[0] if axes else None, indices, left))
-        return self._pieces(
-            axes[0].extent,
-            HALF_TERMS,
-            lambda start, count: (
-                self._steps(Terms(Axis(axes[0].var, count), indices, left, start)) + ends
-            ),
-        )
+        return self._terms(Terms(axes[0] if axes else None, indices, left), ends)
+
+    def _terms(self, terms: Terms, ends: Sequence[Stmt]) -> list[Stmt]:
+        """The products of all terms along an axis, in pieces where `ends` follow each."""
+        inner = terms.inner
+        if inner is None or not ends:
+            return self._steps(terms)
+
+        def piece(start: Expr, count: dims.Dim) -> list[Stmt]:
+            return [*self._steps(terms._replace(inner=Axis(inner.var, count), start=start)), *ends]
+
+        return self._pieces(inner.extent, HALF_TERMS, piece)
 
     def _pieces(
         self, extent: dims.Dim, size: int, piece: Callable[[Expr, dims.Dim], list[Stmt]]
@@ -345,6 +314,27 @@ class Placed(TileEnds):
         before = self.each_chunk(lambda u, lane: Store(held, (u, lane), right(u, lane)))
         return before + self.outer_product(left, lambda u, lane: Load(held, (u, lane), held.dtype))
 
+    def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
+        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
+        columns = self.roles.columns
+        number, within = self._panel(u, lane)
+        at = self._column(u, lane)
+        right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
+        if not self._is_masked:
+            return right
+        return masked(right, expr.binary("lt", at, expr.index(columns.extent)))
+
+
+class Placed(SummedTile):
+    """A tile on a CPU whose sides are read from memory, or brought into scratch first where that
+    saves conversions and guards of each scalar."""
+
+    def _terms(self, terms: Terms, ends: Sequence[Stmt]) -> list[Stmt]:
+        inner, indices, left, _ = terms
+        if inner is not None and any(sides := self._staged_sides(inner, left)):
+            return self._staged(inner, sides, indices, left, ends)
+        return super()._terms(terms, ends)
+
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
         """Whether to stage (the left side, the right side) in scratch before multiplying: a left
         one that is read in order and converted or guarded, as that is slow for single scalars; a
@@ -352,7 +342,7 @@ class Placed(TileEnds):
         """
         lanes, right = self.nest.lanes, self.roles.weight
         vectors = inner.extent // lanes if isinstance(inner.extent, int) else LEAST_ASKING
-        if self.nest.is_gpu or lanes == 1 or vectors == 0:
+        if lanes == 1 or vectors == 0:
             return False, False
         read = loaded(left)
         asks = read is not None and read.guard is not None and vectors >= LEAST_ASKING
@@ -420,13 +410,3 @@ class Placed(TileEnds):
             return [*stmts, *nest.serial(count, step, "k"), *ends]
 
         return self._pieces(inner.extent, size, piece)
-
-    def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
-        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
-        columns = self.roles.columns
-        number, within = self._panel(u, lane)
-        at = self._column(u, lane)
-        right = self.roles.weight_at(self.panel, number, within, {**values, columns.var: at})
-        if not self._is_masked:
-            return right
-        return masked(right, expr.binary("lt", at, expr.index(columns.extent)))

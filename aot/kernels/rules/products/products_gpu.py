@@ -23,13 +23,14 @@ from aot.kernels.rules.products.product import (
     Body,
     Place,
     Product,
+    Tile,
     divided,
     flat,
     offset,
     panel_of,
     where_below,
 )
-from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.products import SummedTile, Terms
 
 MOST_LOADS = 24  # one by one, of the rows of some steps
 
@@ -91,7 +92,7 @@ class GpuTile(Tile):
         return flat([(share, 1), (r, shape.rows), (u, shape.chunks), (place, self.places)])
 
 
-class PlacedOnGpu(Placed):
+class PlacedOnGpu(SummedTile):
     """The part of a tile that is a lane's."""
 
     def __init__(self, tile: GpuTile, place: Place, lane: Expr, stmts: list[Stmt]) -> None:

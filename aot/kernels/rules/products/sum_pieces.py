@@ -22,8 +22,8 @@ from aot.kernels.ir.nodes import For, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.product import Place, Product, along, offset, where_below
-from aot.kernels.rules.products.products import Placed, Tile
+from aot.kernels.rules.products.product import Place, Product, Tile, along, offset, where_below
+from aot.kernels.rules.products.products import Placed
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
 
 # bytes of sums that wait, and tiles of rows that they may belong to: each more reads weights for

@@ -5,17 +5,25 @@ The products that are added up between are products.py's.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Reduce
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
-from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Output, Values
-from aot.kernels.nest.tiles import ReusedScratch, is_long, packs_bytes
-from aot.kernels.rules.products.product import Sums, divided, last_panel, offset, where_below
+from aot.kernels.nest.tiles import is_long, packs_bytes
+from aot.kernels.rules.products.product import (
+    Place,
+    Sums,
+    Tile,
+    divided,
+    last_panel,
+    offset,
+    where_below,
+)
 
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
@@ -40,16 +48,13 @@ class TileEnds(Sums):
             reading.
     """
 
-    output: Output
-    roles: ContractionAxes
-    panel: int
-    scratch: ReusedScratch
-    pieces: Scratch | None
-    values: Values
-    first: Expr
-    start: Expr
-    is_clamped: bool
-    sum_with_bias: tuple[Binary, Load] | None
+    def __init__(self, tile: Tile, place: Place) -> None:
+        super().__init__(tile.product.nest, tile.shape, tile.acc)
+        _, self.output, self.roles, self.panel, self.scratch = tile.product
+        self.pieces, self.in_parts = tile.pieces, tile.in_parts
+        self.values, self.first, self.start = place
+        self.is_clamped = True
+        self.sum_with_bias: tuple[Binary, Load] | None = None
 
     # What the sums begin with
 
@@ -474,6 +479,20 @@ class TileEnds(Sums):
             or dims.modulo(padded, shape.columns) == 0
             or (shape.chunks == 1 and self.panel % shape.width == 0)
         )
+
+
+class PlacedTile(TileEnds, ABC):
+    """A tile at its place, with the products between its ends."""
+
+    def build(self) -> list[Stmt]:
+        """All statements of the tile."""
+        if self._may_begin_with_bias and not self.in_parts:
+            self.sum_with_bias = self._find_bias()
+        return self._zeros() + self._sum() + self._finish()
+
+    @abstractmethod
+    def _sum(self) -> list[Stmt]:
+        """Adds the products to the sums."""
 
 
 def sum_with_bias(output: Output, reduce: Reduce) -> tuple[Binary, Load] | None:

@@ -25,8 +25,8 @@ from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.rows import SUMS, row_of_vectors
 from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.planes import TURNED, TurnedTile
-from aot.kernels.rules.products.product import Place, Product
-from aot.kernels.rules.products.products import Placed, Terms, Tile
+from aot.kernels.rules.products.product import Place, Product, Tile
+from aot.kernels.rules.products.products import SummedTile, Terms
 from aot.kernels.stage.ahead import of_line, prefetch
 from aot.kernels.stage.tails import between, where, within
 
@@ -274,7 +274,7 @@ class _TapSums:
         return where(within(expr.add(first, y), self.height, self.lines), stmts)
 
 
-class _Kept(Placed):
+class _Kept(SummedTile):
     """A tile whose sums are stored in scratch, to be finished later."""
 
     def into(self, sums: Scratch, begin: int) -> list[Stmt]:
@@ -294,9 +294,6 @@ class _LastTile(_Kept, TurnedTile):
 
 class _PlaneTile(_Kept):
     """A tile of contiguous places of planes, which prefetches later places."""
-
-    def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        return False, False
 
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms
