@@ -576,5 +576,5 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
             lines.append(f"  {key:<28} {text}")
         parts.append("\n".join(lines))
     if all(device.device != "vulkan" for device in found):
-        parts.append("no Vulkan driver starts here (VK_LOADER_DEBUG=error says why)")
+        parts.append("no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)")
     return "\n\n".join(parts)

@@ -6,7 +6,7 @@ runtime's driver; compiles and runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aot.backends.vulkan.requirements import (
@@ -108,10 +108,21 @@ def _vulkan() -> Iterator[DeviceInfo]:
     except vk.VkError as error:
         raise RuntimeFailure(f"vulkan fails: {type(error).__name__}", "device") from None
     try:
-        for device in vk.vkEnumeratePhysicalDevices(instance):
+        for device in _gpus_of(vk, instance):
             yield _device(vk, instance, device)
+    except vk.VkError as error:
+        raise RuntimeFailure(f"vulkan fails: {type(error).__name__}", "device") from None
     finally:
         vk.vkDestroyInstance(instance, None)
+
+
+def _gpus_of(vk: Any, instance: Any) -> Sequence[Any]:
+    """The physical devices of all drivers; none where drivers start and find no GPU, of which some
+    say so by an error."""
+    try:
+        return list(vk.vkEnumeratePhysicalDevices(instance))
+    except vk.VkErrorInitializationFailed:
+        return ()
 
 
 def _device(vk: Any, instance: Any, device: Any) -> DeviceInfo:

@@ -64,7 +64,38 @@ def test_without_drivers_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nonexistent.json")
     assert {d.device for d in list_devices()} <= {"cpu"}
     shown = CliRunner().invoke(cli, ["devices"])
-    assert shown.output.endswith("no Vulkan driver starts here (VK_LOADER_DEBUG=error says why)\n")
+    assert shown.output.endswith(
+        "no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)\n"
+    )
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_a_driver_without_a_gpu(monkeypatch: pytest.MonkeyPatch, *, is_error: bool) -> None:
+    """Mesa's drivers for hardware that isn't there answer with an error or with no device."""
+    vk = pytest.importorskip("vulkan")
+
+    def none(instance: object) -> list[object]:
+        if is_error:
+            raise vk.VkErrorInitializationFailed
+        return []
+
+    monkeypatch.setattr(vk, "vkEnumeratePhysicalDevices", none)
+    shown = CliRunner().invoke(cli, ["devices"])
+    assert shown.exit_code == 0
+    assert shown.output.endswith(
+        "no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)\n"
+    )
+
+
+def test_a_driver_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    vk = pytest.importorskip("vulkan")
+
+    def lost(instance: object) -> list[object]:
+        raise vk.VkErrorDeviceLost
+
+    monkeypatch.setattr(vk, "vkEnumeratePhysicalDevices", lost)
+    with pytest.raises(RuntimeFailure, match="vulkan fails: VkErrorDeviceLost"):
+        list_devices()
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
