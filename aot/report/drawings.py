@@ -91,7 +91,7 @@ def _at(value: float) -> str:
 def arena(
     boxes: Sequence[Box], positions: int, ticks: Sequence[tuple[int, int]], lower_bound: int
 ) -> Markup:
-    """Lifetimes from left to right, addresses from the bottom up.
+    """A drawing of the arena's use: lifetimes from left to right, addresses from the bottom up.
 
     Args:
         ticks: position and number of each dispatch.

@@ -54,16 +54,18 @@ def schedule_long_terms(work: Work) -> Build | None:
 
 
 def schedule_few_results(work: Work) -> Build | None:
-    """Reductions that leave most of a GPU's lanes idle, had each a result of its own: lanes share
-    their terms."""
+    """Loops in which a GPU's lanes share the terms of reductions; None if one result for each lane
+    keeps them busy.
+    """
     if _fills_lanes(work.nest, *work.reduced.parts):
         return None
     return partial(_lanes_over_reduction, work.nest, *work.reduced.parts)
 
 
 def schedule_results(work: Work) -> Build | None:
-    """A lane reduces for an element of its own, where reductions are short or more is contiguous
-    along the result; None elsewhere."""
+    """Loops in which each lane reduces for a result of its own, where reductions are short or more
+    is contiguous along the result; None elsewhere.
+    """
     nest, (output, reduces, free) = work.nest, work.reduced.parts
     inner = output.axes[-1].var if output.axes else None
     depends = _depending(work.reduced)
@@ -75,15 +77,18 @@ def schedule_results(work: Work) -> Build | None:
 
 
 def schedule_blocks_of_rows(work: Work) -> Build | None:
-    """Rows in blocks, a vector of rows at a time; None where a vector has room for more than a row,
-    which isn't side by side."""
+    """Loops over blocks of rows, a vector of rows at a time; None where rows are shorter than a
+    vector and their terms don't lie side by side.
+    """
     if _has_narrow_rows(work) and not all(map(_is_row, _depending(work.reduced))):
         return None
     return schedule_row_blocks(work)
 
 
 def schedule_narrow_rows(work: Work) -> Build | None:
-    """A lane reduces for an element of its own, where a vector has room for more than a row."""
+    """Loops in which each lane reduces for a result of its own, where rows are shorter than a
+    vector; None elsewhere.
+    """
     return (
         partial(_lanes_over_results, work.nest, *work.reduced.parts)
         if _has_narrow_rows(work)

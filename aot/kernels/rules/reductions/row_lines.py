@@ -65,7 +65,9 @@ class RowLines:
         return made if is_known and made._steps(stmts[0]) == (length, 1) else None
 
     def _steps(self, access: Load | Store) -> tuple[Dim | None, Dim | None] | None:
-        """From one row, and from one element, to the next."""
+        """(stride from row to row, stride from element to element) of an access; None if it has
+        several indices.
+        """
         if len(access.indices) != 1:
             return None
         (index,) = access.indices

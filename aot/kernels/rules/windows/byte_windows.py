@@ -155,7 +155,11 @@ class ByteTiles(ABC):
     tile_results: ClassVar[int]
 
     def __init__(self, nest: Nest, output: Output, window: ByteWindow, rows: int, row: int) -> None:
-        """`rows` is what share scratch at most; `row` the bytes there of a place along a row."""
+        """
+        Args:
+            rows: the most result rows that share what is staged in scratch.
+            row: bytes in scratch of one place along a row.
+        """
         self.nest = nest
         self.output = output
         self.window = window
