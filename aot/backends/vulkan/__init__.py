@@ -5,8 +5,8 @@ Owns shaders and what a device must have for them. Knows nothing of the CPU back
 Files:
     backend, shader, requirements, limits: the `Backend`; a shader with its interface; what a device
         must have; kernels beyond limits
-    assembler, spirv, values: SPIR-V as words; its numbers; values under construction, folded and
-        numbered
+    assembler, spirv, type_rules, values: SPIR-V as words; its numbers; the types that instructions
+        want; values under construction, folded and numbered
     emit, expressions, placement, parameters: what kernel IR becomes; which loops are unrolled; the
         parameter block
     elements, memory, scratch_memory, texels, peers: elements in memory and in registers; buffers;
