@@ -28,11 +28,10 @@ from aot.kernels.rules.products.product import (
     Tile,
     divided,
     in_parts,
-    offset,
-    where_below,
     where_whole,
 )
 from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
+from aot.kernels.stage.tails import where, within
 from aot.ops.blocked import LOW_BITS, PANEL, Blocks
 from aot.target.model import Target
 
@@ -163,7 +162,7 @@ class DotBlockTiles(BlockedTiles):
         is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
         strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
         tile = self._tile(at, self.rows, strips)
-        return tile if strips == 1 else where_below(divided(at.start, strips)[1], 1, tile)
+        return tile if strips == 1 else where(within(divided(at.start, strips)[1], 1, 0), tile)
 
     def _tile(self, at: Place, rows: int, strips: Dim = 1) -> list[Stmt]:
         nest = self.nest
@@ -201,7 +200,7 @@ class DotBlockTiles(BlockedTiles):
 
         def row(r: Expr) -> list[Stmt]:
             def block(b: Expr, terms: int) -> list[Stmt]:
-                stmts, found = self._total(staged, r, offset(b, blocks.block), terms)
+                stmts, found = self._total(staged, r, expr.linear((b, blocks.block)), terms)
                 here = tile.row_values(self.roles.rows, at.first, r, is_clamped=True)
                 scale = self.left.scale({**at.values, **here}, b, blocks)
                 made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
@@ -229,7 +228,7 @@ class DotBlockTiles(BlockedTiles):
 
         def some(n: Expr) -> list[Stmt]:
             def one(lane: Expr) -> list[Stmt]:
-                at = expr.add(begin, offset(offset(n, lanes, lane), dtype.parts))
+                at = expr.add(begin, expr.linear((expr.linear((n, lanes), lane), dtype.parts)))
                 left, old = Load(staged.scratch, (r, at), word), Load(held, (lane,), I32)
                 return [Store(held, (lane,), Dot(word_of_ones, left, old))]
 
@@ -286,7 +285,7 @@ class DotBlocks(PlacedBlocks):
             stmts = self.weights.ahead(panel, block)
         stmts += self.zeroed(self.sums)
         words = -(-terms // blocks.per_word)
-        word = offset(block, blocks.words_per_block)
+        word = expr.linear((block, blocks.words_per_block))
         if self.pairs is None:
             is_short = self.form.staged is I8 and blocks.per_word == DOT_GROUP
             most = UNROLLED_WORDS * (2 if is_short else 1)
@@ -296,7 +295,7 @@ class DotBlocks(PlacedBlocks):
         together = min(UNROLLED_WORDS, _words_in_pairs(blocks))
 
         def some(n: Expr, count: int) -> list[Stmt]:
-            return self._in_pairs(expr.add(word, offset(n, together)), count)
+            return self._in_pairs(expr.add(word, expr.linear((n, together))), count)
 
         return stmts + in_parts(nest, words, together, some, "w") + self._join(block)
 
@@ -321,7 +320,7 @@ class DotBlocks(PlacedBlocks):
         """
         weights, codes = self.weights, self.codes
         per = weights.blocks.per_word
-        begin = offset(word, per)
+        begin = expr.linear((word, per))
         stmts: list[Stmt] = []
         for part in range(per // DOT_GROUP):
 

@@ -25,13 +25,12 @@ from aot.kernels.rules.products.product import (
     Tile,
     divided,
     in_parts,
-    offset,
-    where_below,
     where_whole,
 )
 from aot.kernels.rules.products.products import SummedTile
 from aot.kernels.rules.products.stored_weights import StoredWeights
 from aot.kernels.rules.products.tile_ends import PlacedTile, TileEnds
+from aot.kernels.stage.tails import where, within
 from aot.ops.blocked import PANEL, Blocks
 
 F32 = DType.F32
@@ -72,7 +71,7 @@ class BlockedTiles:
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if roles.rows is not None:
-                first = offset(values[groups.var], self.group)
+                first = expr.linear((values[groups.var], self.group))
             return self._rows(Place(values, first, strip))
 
         stmts = nest.grid(axes, body, work, first=1)
@@ -125,11 +124,11 @@ class BlockedTiles:
         shape = Shape(rows, chunks, width, has_all_rows, has_all)
 
         def tile(n: Expr) -> list[Stmt]:
-            number = offset(at.start, count, n)
-            stmts = build(shape, at._replace(start=offset(number, chunks)))
+            number = expr.linear((at.start, count), n)
+            stmts = build(shape, at._replace(start=expr.linear((number, chunks))))
             if has_all:
                 return stmts
-            return where_below(offset(number, chunks * width), extent, stmts)
+            return where(within(expr.linear((number, chunks * width)), extent, 0), stmts)
 
         return self.nest.serial(dims.multiply(strips, count), tile, "nt")
 
@@ -165,13 +164,16 @@ class DecodedRow(PlacedBlocks):
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
         """The sums of a block, of which `terms` are there, times its scales."""
         nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
-        begin, word = offset(block, blocks.block), offset(block, blocks.words_per_block)
+        begin, word = (
+            expr.linear((block, blocks.block)),
+            expr.linear((block, blocks.words_per_block)),
+        )
 
         def cleared(u: Expr, lane: Expr) -> Stmt:
             return Store(self.part, (zero, u, lane), expr.const(0.0, F32))
 
         def some(w: Expr, count: int) -> list[Stmt]:
-            k = expr.add(begin, offset(w, blocks.per_word))
+            k = expr.add(begin, expr.linear((w, blocks.per_word)))
             return self._words(expr.add(word, w), k, block, count)
 
         stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self.each_chunk(cleared)
@@ -240,7 +242,7 @@ class _Group:
         stmts = self.whole.begin(self.sums)
         stmts += in_parts(
             *(nest, self.weights.blocks.k, size),
-            lambda p, terms: self._piece(offset(p, size), terms),
+            lambda p, terms: self._piece(expr.linear((p, size)), terms),
             "p",
         )
         return stmts + self.whole.finish(self.sums)
@@ -251,10 +253,10 @@ class _Group:
         stmts = self._decode(begin, terms)
 
         def tile(t: Expr) -> list[Stmt]:
-            within = offset(t, rows)
-            first = expr.add(self.place.first, within)
-            made = _PlacedPiece(self, first, within).multiply(begin, terms)
-            return where_below(first, extent, made, self.tiles.group)
+            behind = expr.linear((t, rows))
+            first = expr.add(self.place.first, behind)
+            made = _PlacedPiece(self, first, behind).multiply(begin, terms)
+            return where(within(first, extent, self.tiles.group), made)
 
         return stmts + nest.serial(self.tiles.group // rows, tile, "mt")
 
@@ -264,13 +266,15 @@ class _Group:
         size, words = blocks.block, blocks.words_per_block
         first = expr.binary("floordiv", begin, expr.index(size)) if blocks.count > 1 else zero
         if self.piece <= size:  # a part of a block
-            within = expr.sub(begin, offset(first, size)) if blocks.count > 1 else begin
-            word = offset(first, words, divided(within, blocks.per_word)[0])
+            within = expr.sub(begin, expr.linear((first, size))) if blocks.count > 1 else begin
+            word = expr.linear((first, words), divided(within, blocks.per_word)[0])
             return self._decode_block(first, word, zero, terms)
 
         def block(n: Expr, count: int) -> list[Stmt]:
             number = expr.add(first, n)
-            return self._decode_block(number, offset(number, words), offset(n, size), count)
+            return self._decode_block(
+                number, expr.linear((number, words)), expr.linear((n, size)), count
+            )
 
         return in_parts(self.nest, terms, size, block, "b")
 
@@ -289,7 +293,7 @@ class _Group:
                 least = weights.minimum_at(panel, block, within)
                 if least is not None:
                     least = let(least, stmts, "least")
-                base = expr.add(place, offset(w, per))
+                base = expr.add(place, expr.linear((w, per)))
                 for j in range(count):
                     value = weights.decoded(held, j, zero)
                     scaled = expr.mul(value, scale)

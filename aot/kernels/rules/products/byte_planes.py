@@ -26,11 +26,10 @@ from aot.kernels.rules.products.product import (
     Place,
     Product,
     Tile,
-    offset,
-    where_below,
     where_whole,
 )
 from aot.kernels.rules.products.tile_ends import sum_with_bias
+from aot.kernels.stage.tails import where, within
 
 # places whose words are in scratch, whose bytes fill a vector; a workgroup has several times these
 PLACES, LEAST_PLACES = 64, 512
@@ -153,16 +152,16 @@ class _Loops(ABC):
         groups = Axis(nest.builder.var("mt"), -(-blocks // several))
 
         def body(values: Values) -> list[Stmt]:
-            first = offset(values[groups.var], several * PLACES)
+            first = expr.linear((values[groups.var], several * PLACES))
 
             def block(n: Expr) -> list[Stmt]:
-                at = expr.add(first, offset(n, PLACES))
+                at = expr.add(first, expr.linear((n, PLACES)))
                 whole = self.staged.fill(values, at) + self.results(values, at)
                 if extent % (several * PLACES) == 0:
                     return whole
                 last: list[Stmt] = []
                 if extent % PLACES:
-                    last = where_below(at, extent, self.rest(values, at, extent % PLACES))
+                    last = where(within(at, extent, 0), self.rest(values, at, extent % PLACES))
                 return where_whole(expr.add(at, expr.index(PLACES)), extent, whole, last)
 
             return nest.serial(several, block, "b")
@@ -207,9 +206,9 @@ class _AlongColumns(_Loops):
             return DotTile(Tile(self.product, shape), self.staged, row, at).build()
 
         def several(n: Expr) -> list[Stmt]:
-            start = offset(n, shape.chunks)
+            start = expr.linear((n, shape.chunks))
             return nest.serial(
-                rows // shape.rows, lambda t: tile(offset(t, shape.rows), start), "t"
+                rows // shape.rows, lambda t: tile(expr.linear((t, shape.rows)), start), "t"
             )
 
         return nest.serial(columns // shape.columns, several, "nt")

@@ -51,8 +51,6 @@ from aot.kernels.rules.products.product import (
     Product,
     Tile,
     numbered,
-    offset,
-    where_below,
     where_whole,
 )
 from aot.kernels.rules.products.products import Placed
@@ -61,6 +59,7 @@ from aot.kernels.rules.products.products_staged import StagedTiles, rows_as_one
 from aot.kernels.rules.products.row_vectors import are_neighbours, slide_of
 from aot.kernels.rules.products.stored_weights import StoredWeights
 from aot.kernels.rules.products.sum_pieces import Pieces, TilesInPieces
+from aot.kernels.stage.tails import where, within
 from aot.ops.blocked import PANEL
 
 # the rows up to which a product has a tile of fewer, and how many that has: one of many first
@@ -256,13 +255,13 @@ class ContractionTiles:
         def body(values: Values) -> list[Stmt]:
             first = expr.index(0)
             if roles.rows is not None:
-                first = offset(values[row_tile.var], self.rows)
+                first = expr.linear((values[row_tile.var], self.rows))
             if near == tiles:
                 return self._some_columns(Place(values, first, along))
             stmts: list[Stmt] = []
-            number = nest.let(offset(block, near, along), stmts, "nt")
+            number = nest.let(expr.linear((block, near), along), stmts, "nt")
             found = self._some_columns(Place(values, first, number))
-            return stmts + where_below(number, tiles, found, near)
+            return stmts + where(within(number, tiles, near), found)
 
         # on a GPU the many tiles go along x, the one axis that may be long; on a CPU x runs
         # fastest, and neighbours there share the rows
@@ -346,7 +345,7 @@ class ContractionTiles:
         if self.staged is None:
             return self._columns(at)
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
-        begin = offset(at.start, self.together)
+        begin = expr.linear((at.start, self.together))
         return self.staged.fill(at.values, at.first) + numbered(
             *(self.nest, begin, self.together, tiles),
             lambda number: self._columns(at._replace(start=number)),
@@ -368,12 +367,12 @@ class ContractionTiles:
     def _columns(self, at: Place) -> list[Stmt]:
         """All columns of a tile, by its number."""
         extent = self.roles.columns.extent
-        start = offset(at.start, self.chunks)
+        start = expr.linear((at.start, self.chunks))
         place = at._replace(start=start)
         is_divided = dims.modulo(extent, self.columns) == 0
         if is_divided or isinstance(extent, int) or self.nest.is_gpu or self.chunks == 1:
             return self._rows(place, self.chunks, has_all=is_divided)
-        end = offset(expr.add(at.start, expr.index(1)), self.columns)
+        end = expr.linear((expr.add(at.start, expr.index(1)), self.columns))
         whole = self._rows(place, self.chunks, has_all=True)
         left = dims.ceil_divide(dims.modulo(extent, self.columns), self.width)
         has_all = dims.modulo(extent, self.width) == 0
@@ -384,7 +383,7 @@ class ContractionTiles:
             begin = expr.add(start, expr.index(done))
 
             def tiles(n: Expr, chunks: int = chunks, begin: Expr = begin) -> list[Stmt]:
-                at = place._replace(start=expr.add(begin, offset(n, chunks)))
+                at = place._replace(start=expr.add(begin, expr.linear((n, chunks))))
                 return self._rows(at, chunks, has_all=has_all)
 
             rest += self.nest.serial(count, tiles, "nr")

@@ -18,7 +18,7 @@ from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
 from aot.kernels.rules.products.dots_in_place import RowsInPlace
-from aot.kernels.rules.products.product import Place, Tile, divided, offset, where_whole
+from aot.kernels.rules.products.product import Place, Tile, divided, where_whole
 
 # rows whose sums are in registers at once, and results that are finished together
 ROWS, TOGETHER = 16, 64
@@ -110,7 +110,7 @@ class DotTileInParts(DotTile):
 
     def _number(self, g: Expr, lane: Expr) -> Expr:
         """Which of a row's words a lane multiplies in step `g`."""
-        return offset(g, self.parts, divided(lane, self.parts)[1])
+        return expr.linear((g, self.parts), divided(lane, self.parts)[1])
 
     def _sum(self) -> list[Stmt]:
         acc, none, words = self.acc, expr.index(0), self.words
@@ -141,7 +141,7 @@ class DotTileInParts(DotTile):
         acc, lanes = self.acc, self.lanes
         stmts = self._named() + self._each_place(
             lambda r, lane: Store(
-                sums, (offset(r, lanes, lane),), Load(acc, (r, none, lane), acc.dtype)
+                sums, (expr.linear((r, lanes), lane),), Load(acc, (r, none, lane), acc.dtype)
             )
         )
         by_row = nest.serial(shape.rows, lambda r: self._finish_row(r, sums, nest.unrolled), "r")
@@ -157,12 +157,12 @@ class DotTileInParts(DotTile):
 
     def _block(self, n: Expr, several: int) -> list[Stmt]:
         """Statements that store the results of `several` rows, all of which exist."""
-        first = offset(n, several)
+        first = expr.linear((n, several))
 
         def result(lane: Expr) -> list[Stmt]:
             row, column = divided(lane, self.shape.width)
             here = self._at(expr.add(first, row), is_clamped=False)
-            done = self._done(self._total(offset(first, self.lanes), lane))
+            done = self._done(self._total(expr.linear((first, self.lanes)), lane))
             place = {**here, self.roles.columns.var: column}
             return self.output.stores(self.nest, place, done.get)
 
@@ -172,7 +172,7 @@ class DotTileInParts(DotTile):
         """The total of a column: the sum of its parts' lanes, which begin at `begin` for the first
         column.
         """
-        at = expr.add(begin, offset(column, self.parts))
+        at = expr.add(begin, expr.linear((column, self.parts)))
         places = (expr.add(at, expr.index(n)) for n in range(self.parts))
         parts: list[Expr] = [Load(self.sums, (place,), self.sums.dtype) for place in places]
         return reduce(expr.add, parts)

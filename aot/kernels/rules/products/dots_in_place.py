@@ -15,7 +15,7 @@ from aot.kernels.ir.nodes import Buffer, Stmt
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
-from aot.kernels.rules.products.product import along, offset
+from aot.kernels.rules.products.product import along
 
 BYTES = (DType.U8, DType.I8)
 # bytes of a row beyond which it is nearer in scratch: what is read in a stride is in no near cache
@@ -98,7 +98,10 @@ class TileInPlace(DotTile):
             return super()._sum()
 
         def run(values: Values, number: Expr) -> list[Stmt]:
-            taps, begin = [values[axis.var] for axis in staged.outer], offset(number, staged.run)
+            taps, begin = (
+                [values[axis.var] for axis in staged.outer],
+                expr.linear((number, staged.run)),
+            )
             return nest.serial(staged.run, lambda g: self._word_of_run(taps, begin, g), "g")
 
         return along(nest, staged.outer, {}, run)

@@ -16,7 +16,7 @@ from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
 from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
-from aot.kernels.rules.products.product import Body, Place, Tile, divided, offset
+from aot.kernels.rules.products.product import Body, Place, Tile, divided
 
 PAIR = 2  # rows of a matrix, and words of each of them
 TOGETHER = 4  # parts of matrices that are brought into scratch at a time, and written out
@@ -111,7 +111,7 @@ class StagedPairs(StagedRows):
         nest = self.nest
 
         def together(o: Expr) -> list[Stmt]:
-            first = offset(o, TOGETHER)
+            first = expr.linear((o, TOGETHER))
             return nest.unrolled(TOGETHER, lambda n: body(expr.add(first, n)), "n")
 
         stmts = nest.serial(count // TOGETHER, together, "o")
@@ -241,9 +241,13 @@ class MatrixTile(DotTile):
 
         def four(u: Expr, v: Expr, lane: Expr) -> list[Stmt]:
             p, j = divided(lane, PAIR)
-            number = expr.add(expr.add(offset(p, COLUMNS), offset(i, PAIR)), j)
-            line = pair, offset(u, vectors, v), number
-            return [Store(acc, (r, u, offset(v, COLUMNS, lane)), Load(self.sums, line, acc.dtype))]
+            number = expr.add(expr.add(expr.linear((p, COLUMNS)), expr.linear((i, PAIR))), j)
+            line = pair, expr.linear((u, vectors), v), number
+            return [
+                Store(
+                    acc, (r, u, expr.linear((v, COLUMNS), lane)), Load(self.sums, line, acc.dtype)
+                )
+            ]
 
         return nest.unrolled(
             self.shape.chunks,

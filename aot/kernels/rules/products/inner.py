@@ -22,12 +22,11 @@ from aot.kernels.rules.products.product import (
     Place,
     Product,
     Tile,
-    offset,
-    where_below,
     where_whole,
 )
 from aot.kernels.rules.products.products import SummedTile, Terms
 from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.kernels.stage.tails import where, within
 
 _Body = Callable[[Expr], Sequence[Stmt]]
 
@@ -61,7 +60,9 @@ def schedule_inner(work: Work) -> Build | None:
                 Tile(product, shape, in_parts=True), Place(values, first, expr.index(0))
             ).build()
 
-        return over_rows(nest, rows.extent, offset(values[tiles.var], count), shape, 0, build)
+        return over_rows(
+            nest, rows.extent, expr.linear((values[tiles.var], count)), shape, 0, build
+        )
 
     cost = dims.multiply(roles.terms, -(-count * columns // nest.lanes) * 4)
     return lambda: nest.grid([*roles.outer, tiles], body, cost)
@@ -205,5 +206,5 @@ class _Placed(SummedTile):
         some: list[Stmt] = []
         for number in range(shape.rows - 1):
             r = expr.index(number)
-            some += where_below(expr.add(self.first, r), rows.extent, store(r))
+            some += where(within(expr.add(self.first, r), rows.extent, 0), store(r))
         return where_whole(expr.add(self.first, expr.index(shape.rows)), rows.extent, whole, some)

@@ -26,12 +26,11 @@ from aot.kernels.rules.products.product import (
     Tile,
     along,
     numbered,
-    offset,
-    where_below,
 )
 from aot.kernels.rules.products.products import SummedTile
 from aot.kernels.rules.products.row_vectors import are_in_line, by_rows
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
+from aot.kernels.stage.tails import where, within
 
 LANES = 4
 # rows and columns of a tile: registers hold its sums and the operands of some steps
@@ -123,7 +122,7 @@ class _PackedTile(SummedTile):
         steps = next(n for n in STEPS if dims.modulo(inner.extent, n) == 0)
 
         def products(values: Values, number: Expr) -> list[Stmt]:
-            before = offset(number, inner.extent)
+            before = expr.linear((number, inner.extent))
 
             def step(k: Expr) -> list[Stmt]:
                 here, term = {**values, inner.var: k}, expr.add(before, k)
@@ -170,7 +169,7 @@ class PackedTiles:
         across = nest.builder.var("nb")
 
         def body(values: Values) -> list[Stmt]:
-            block = offset(values[blocks.var], packed.together)
+            block = expr.linear((values[blocks.var], packed.together))
 
             def columns(number: Expr) -> list[Stmt]:
                 return self._each(
@@ -178,7 +177,7 @@ class PackedTiles:
                 )
 
             stmts = self._each(block, lambda i, first: self._pack(values, i, first))
-            begin = offset(across, packed.across)
+            begin = expr.linear((across, packed.across))
             return stmts + numbered(nest, begin, packed.across, wide, columns, "nt")
 
         work = dims.product([packed.together, packed.across, self.count])
@@ -193,11 +192,11 @@ class PackedTiles:
         def one(i: Expr) -> list[Stmt]:
             number = expr.add(block, i)
             stmts: list[Stmt] = []
-            first = offset(number, ROWS)
+            first = expr.linear((number, ROWS))
             if self.is_repeated:
                 last = expr.index(dims.add(self.rows.extent, -ROWS))
                 first = nest.let(expr.binary("min", first, last), stmts, "first")
-            return where_below(number, packed.tiles, stmts + body(i, first), packed.together)
+            return where(within(number, packed.tiles, packed.together), stmts + body(i, first))
 
         return nest.serial(packed.together, one, "mt")
 
@@ -217,14 +216,14 @@ class PackedTiles:
             return [nest.spread(ROWS, row)]
 
         def terms(values: Values, number: Expr) -> list[Stmt]:
-            before = offset(number, inner.extent)
+            before = expr.linear((number, inner.extent))
 
             def one(k: Expr) -> list[Stmt]:
                 return store({**values, inner.var: k}, expr.add(before, k))
 
             return nest.serial(
                 dims.floor_divide(inner.extent, LANES),
-                lambda n: nest.unrolled(LANES, lambda j: one(offset(n, LANES, j)), "j"),
+                lambda n: nest.unrolled(LANES, lambda j: one(expr.linear((n, LANES), j)), "j"),
                 "k",
             )
 
@@ -232,7 +231,7 @@ class PackedTiles:
 
     def _place(self, i: Expr, k: Expr, r: Expr) -> Expr:
         """The index of term `k` of row `r` in tile `i` of a packed block."""
-        return offset(offset(i, self.count, k), ROWS, r)
+        return expr.linear((expr.linear((i, self.count), k), ROWS), r)
 
     def _tile(self, i: Expr, place: Place) -> list[Stmt]:
         scratch = self.scratch

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import IMAGE
@@ -31,12 +30,12 @@ from aot.kernels.rules.products.product import (
     along,
     flat,
     numbered,
-    offset,
     where_whole,
 )
 from aot.kernels.rules.products.products import Placed, SummedTile, Terms
 from aot.kernels.rules.products.sum_order import by_weight_step
 from aot.kernels.rules.products.tile_ends import PlacedTile
+from aot.kernels.stage.ahead import prefetch
 from aot.target.model import CACHE_LINE
 
 # columns that rows brought into scratch serve at least, so that this costs little beside them
@@ -117,8 +116,10 @@ class _Tiles(ABC):
         work = dims.multiply(roles.terms, self.together * (self.rows * size // 16 + 1))
 
         def body(values: Values) -> list[Stmt]:
-            start = offset(values[columns.var], self.chunks)
-            return self._columns(Place(values, expr.index(0), start), offset(group, self.together))
+            start = expr.linear((values[columns.var], self.chunks))
+            return self._columns(
+                Place(values, expr.index(0), start), expr.linear((group, self.together))
+            )
 
         inside = nest.grid([*roles.outer, columns], body, work, first=0)
         groups = dims.ceil_divide(self.tiles, self.together)
@@ -151,14 +152,15 @@ class _Tiles(ABC):
         extent, lanes = self.roles.columns.extent, self.nest.lanes
         if dims.modulo(extent, self.chunks * lanes) == 0:
             return build(True)
-        end = offset(expr.add(place.start, expr.index(self.chunks)), lanes)
+        end = expr.linear((expr.add(place.start, expr.index(self.chunks)), lanes))
         return where_whole(end, extent, build(True), build(False))
 
     def _rows(self, tile: Expr, build: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
         """The tiles of rows from number `tile` on that one workgroup has."""
-        of = partial(offset, size=self.rows)
         return numbered(
-            self.nest, tile, self.together, self.tiles, lambda number: build(of(number)), "mt"
+            *(self.nest, tile, self.together, self.tiles),
+            lambda number: build(expr.linear((number, self.rows))),
+            "mt",
         )
 
 
@@ -320,7 +322,7 @@ class TurnedTile(SummedTile):
                 number = dims.floor_divide(dims.add(count, dims.multiply(done, -1)), side)
 
                 def square(c: Expr, side: int = side, done: dims.Dim = done) -> list[Stmt]:
-                    first = expr.add(expr.index(done), offset(c, side))
+                    first = expr.add(expr.index(done), expr.linear((c, side)))
                     return nest.unrolled(side, lambda d: term(expr.add(first, d), u), "d")
 
                 stmts += nest.serial(number, square, "c")
@@ -344,7 +346,6 @@ class TurnedTile(SummedTile):
         turned, right = self.turned, self.roles.weight
         width = self.shape.columns
         is_dense = expr.coefficient(right.indices[0], self.roles.columns.var) == inner.extent
-        line = CACHE_LINE // turned.dtype.bytes
 
         def step(k: Expr) -> list[Stmt]:
             term = expr.add(begin, k)
@@ -355,10 +356,7 @@ class TurnedTile(SummedTile):
             if is_dense and first is not None:
                 ahead = expr.mul(expr.add(term, expr.index(inner.extent)), expr.index(width))
                 at = expr.add(first.indices[0], ahead)
-                stmts += [
-                    Prefetch(first.source, expr.add(at, expr.index(n)))
-                    for n in range(0, width, line)
-                ]
+                stmts += prefetch(first.source, at, width)
             return stmts + self._product(
                 lambda r: expr.substitute(left, {**here, **self._at(r)}),
                 lambda u, lane: Load(turned, (k, u, lane), turned.dtype),

@@ -18,6 +18,7 @@ from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import ReusedScratch, Shape
 from aot.kernels.rules.products.sum_order import is_piece, plus_product
+from aot.kernels.stage.tails import where, within
 
 Body = Callable[[Expr], list[Stmt]]
 Element = Callable[[Expr, Expr, Expr], Stmt]
@@ -151,17 +152,11 @@ class Sums:
 # Indices
 
 
-def offset(number: Expr, size: Dim, within: Expr | None = None) -> Expr:
-    """`number * size + within`."""
-    begin = expr.mul(number, expr.index(size))
-    return begin if within is None else expr.add(begin, within)
-
-
 def flat(digits: Sequence[tuple[Expr, Dim]]) -> Expr:
     """The number of (index, extent) pairs, the last one running fastest."""
     number: Expr = expr.index(0)
     for at, extent in digits:
-        number = offset(number, extent, at)
+        number = expr.linear((number, extent), at)
     return number
 
 
@@ -172,13 +167,6 @@ def divided(number: Expr, size: Dim) -> tuple[Expr, Expr]:
 
 
 # Loops that end within an extent
-
-
-def where_below(at: Expr, extent: Dim, body: Sequence[Stmt], size: Dim = 0) -> list[Stmt]:
-    """`body` where `at` is below `extent`; always, where groups of `size` divide the extent."""
-    if size != 0 and dims.modulo(extent, size) == 0:
-        return list(body)
-    return [If(expr.binary("lt", at, expr.index(extent)), tuple(body))]
 
 
 def where_whole(
@@ -196,7 +184,7 @@ def numbered(
 
     def one(n: Expr) -> list[Stmt]:
         number = expr.add(first, n)
-        return where_below(number, extent, body(number), count)
+        return where(within(number, extent, count), body(number))
 
     return nest.serial(count, one, name)
 
@@ -223,7 +211,7 @@ def along(
     if not axes:
         return body(values, number)
     axis, *others = axes
-    before = offset(number, axis.extent)
+    before = expr.linear((number, axis.extent))
     return nest.serial(
         axis.extent,
         lambda k: along(nest, others, {**values, axis.var: k}, body, expr.add(before, k)),

@@ -26,11 +26,10 @@ from aot.kernels.rules.products.product import (
     Tile,
     divided,
     flat,
-    offset,
     panel_of,
-    where_below,
 )
 from aot.kernels.rules.products.products import SummedTile, Terms
+from aot.kernels.stage.tails import where, within
 
 MOST_LOADS = 24  # one by one, of the rows of some steps
 
@@ -79,7 +78,7 @@ class GpuTile(Tile):
     def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
         """`stmts` for those lanes only that have sums of the tile."""
         used = self.places * self.shares
-        return stmts if used == self.nest.lanes else where_below(lane, used, stmts)
+        return stmts if used == self.nest.lanes else where(within(lane, used, 0), stmts)
 
     def parts(self) -> Scratch:
         """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
@@ -107,10 +106,10 @@ class PlacedOnGpu(SummedTile):
         self.lane, self.place_of_lane = lane, own
         row, column = divided(own, tile.along_columns) if tile.along_rows > 1 else (zero, own)
         self.place_of_row, self.place_of_column = row, column
-        first = let(expr.add(place.first, offset(row, shape.rows)), stmts, "first")
+        first = let(expr.add(place.first, expr.linear((row, shape.rows))), stmts, "first")
         super().__init__(tile, place._replace(first=first))
         # the first of its columns, a multiple of how many it has
-        begin = offset(place.start, shape.columns, offset(column, shape.chunks))
+        begin = expr.linear((place.start, shape.columns), expr.linear((column, shape.chunks)))
         self.column = let(begin, stmts, "column")
         panel, within = panel_of(self.roles, self.panel, self.column, is_there=self._covers())
         self.place = let(panel, stmts, "panel"), let(within, stmts, "within")
@@ -157,7 +156,7 @@ class PlacedOnGpu(SummedTile):
             stmts += nest.serial(
                 self.shares, lambda p: self.each_chunk(lambda u, lane: add(p, u, lane)), "p"
             )
-            return where_below(r, rows, stmts + self._finish_of(r, total), self.shares)
+            return where(within(r, rows, self.shares), stmts + self._finish_of(r, total))
 
         return nest.serial(-(-rows // self.shares), turn, "r")
 
@@ -176,8 +175,8 @@ class PlacedOnGpu(SummedTile):
         turns = dims.floor_divide(extent, steps)
 
         def own(k: Expr) -> list[Stmt]:
-            number = offset(k, self.shares, self.number)
-            return where_below(number, turns, self._together(number, steps, body), self.shares)
+            number = expr.linear((k, self.shares), self.number)
+            return where(within(number, turns, self.shares), self._together(number, steps, body))
 
         return self.nest.serial(dims.ceil_divide(turns, self.shares), own, "k")
 

@@ -26,12 +26,11 @@ from aot.kernels.rules.products.product import (
     Place,
     Product,
     divided,
-    offset,
     panel_of,
-    where_below,
 )
 from aot.kernels.rules.products.products_gpu import GpuTile, PlacedOnGpu
 from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.kernels.stage.tails import where, within
 
 # how much of the terms that are brought may be none, as a share of those that are there
 MOST_IDLE = 0.25
@@ -216,7 +215,7 @@ class _Staged:
         nest, tile = tiles.nest, tiles.tile
         self.tiles, self.nest, self.roles = tiles, nest, tiles.roles
         self.values, self.first, start = place
-        self.start = offset(start, tiles.columns)
+        self.start = expr.linear((start, tiles.columns))
         self.terms, self.count = tiles.terms, tiles.terms.count
         self.own = tile.shape.chunks
         fours, scratch = self.count // QUAD, tile.product.scratch
@@ -388,8 +387,8 @@ class _Loads:
     def _each(self, lane: Expr, four: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
         def numbered(n: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            q = self.nest.let(offset(n, self.nest.lanes, lane), stmts, "q")
-            return stmts + where_below(q, self.total, four(n, q), self.nest.lanes)
+            q = self.nest.let(expr.linear((n, self.nest.lanes), lane), stmts, "q")
+            return stmts + where(within(q, self.total, self.nest.lanes), four(n, q))
 
         return self.nest.unrolled(self.each, numbered, "n")
 
@@ -405,14 +404,14 @@ class _PlacedStaged(PlacedOnGpu):
 
     def products(self, staged: _Staged) -> list[Stmt]:
         """The products of a lane's share of a step's terms."""
-        row = offset(self.place_of_row, self.shape.rows)
+        row = expr.linear((self.place_of_row, self.shape.rows))
 
         def some(n: Expr) -> list[Stmt]:
-            number = offset(n, self.shares, self.number)
+            number = expr.linear((n, self.shares), self.number)
             return self.nest.unrolled(QUAD, lambda j: one(number, j), "j")
 
         def one(number: Expr, j: Expr) -> list[Stmt]:
-            k = offset(number, QUAD, j)
+            k = expr.linear((number, QUAD), j)
 
             def left(r: Expr) -> Expr:
                 return Load(staged.rows, (number, expr.add(row, r), j), DType.F32)

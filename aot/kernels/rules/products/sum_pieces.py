@@ -22,9 +22,10 @@ from aot.kernels.ir.nodes import For, LoopKind, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.product import Place, Product, Tile, along, offset, where_below
+from aot.kernels.rules.products.product import Place, Product, Tile, along
 from aot.kernels.rules.products.products import Placed
 from aot.kernels.rules.products.sum_order import by_weight_step, has_far_terms
+from aot.kernels.stage.tails import where, within
 
 # bytes of sums that wait, and tiles of rows that they may belong to: each more reads weights for
 # less, and needs more rows' terms in the cache beside them
@@ -142,8 +143,8 @@ class TilesInPieces:
         )
         group, strip = nest.builder.var("g"), nest.builder.var("nt")
         stmts: list[Stmt] = []
-        begin = nest.let(offset(group, self.tiles), stmts, "first")
-        start = nest.let(offset(strip, shape.chunks), stmts, "start")
+        begin = nest.let(expr.linear((group, self.tiles)), stmts, "first")
+        start = nest.let(expr.linear((strip, shape.chunks)), stmts, "start")
         each = partial(self._each_tile, begin, start)
         stmts += self._zeros(sums)
         stmts += self._each_piece(
@@ -180,7 +181,7 @@ class TilesInPieces:
 
         def inside(at: Values, _: Expr) -> list[Stmt]:
             def piece(n: Expr) -> list[Stmt]:
-                return body(pieces.part_of(self.roles, at, offset(n, pieces.size)))
+                return body(pieces.part_of(self.roles, at, expr.linear((n, pieces.size))))
 
             return nest.serial(dims.floor_divide(pieces.inner[0].extent, pieces.size), piece, "kb")
 
@@ -198,8 +199,8 @@ class TilesInPieces:
             values: Values = {}
             stmts: list[Stmt] = []
             nest.decode(nest.let(number, stmts, "tile"), self.axes, values, stmts)
-            first = offset(values.pop(self.row_tile.var), self.shape.rows)
+            first = expr.linear((values.pop(self.row_tile.var), self.shape.rows))
             stmts += body(t, Place(values, nest.let(first, stmts, "first"), start))
-            return where_below(number, self.count, stmts, self.tiles)
+            return where(within(number, self.count, self.tiles), stmts)
 
         return nest.serial(self.tiles, one, "t")

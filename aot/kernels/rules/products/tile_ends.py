@@ -21,9 +21,8 @@ from aot.kernels.rules.products.product import (
     Tile,
     divided,
     last_panel,
-    offset,
-    where_below,
 )
+from aot.kernels.stage.tails import where, within
 
 # vectors of a single row whose epilogue is written out, so that its sums stay in registers
 MOST_UNROLLED = 4
@@ -390,7 +389,7 @@ class TileEnds(Sums):
         rows = roles.rows
         if rows is None or shape.has_all_rows or has_row:
             return stmts
-        return where_below(expr.add(self.first, r), rows.extent, stmts)
+        return where(within(expr.add(self.first, r), rows.extent, 0), stmts)
 
     def _parts(self, some: Range) -> Iterator[tuple[int, int, int]]:
         """Some columns of a tile as whole vectors and shorter ones: the chunk, the first lane and
@@ -442,7 +441,7 @@ class TileEnds(Sums):
         """The column of a lane, as `_column` gives it, if the tile did not move back from the last
         column.
         """
-        return offset(expr.add(self.start, u), self.shape.width, lane)
+        return expr.linear((expr.add(self.start, u), self.shape.width), lane)
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
         """The column of lane `lane` of chunk `u`."""
@@ -451,7 +450,7 @@ class TileEnds(Sums):
         zero, shape = expr.index(0), self.shape
         last = expr.index(dims.add(self.roles.columns.extent, -shape.columns))
         first = expr.binary("min", self._own_column(zero, zero), last)
-        return expr.add(first, offset(u, shape.width, lane))
+        return expr.add(first, expr.linear((u, shape.width), lane))
 
     def _is_stored(self, u: Expr, lane: Expr) -> Expr:
         """The condition that a lane's column exists, and that this tile is the one to store it."""

@@ -18,13 +18,13 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import is_long
-from aot.kernels.rules.products.product import offset, where_below
 from aot.kernels.rules.products.winograd_lines import (
     INPUT_LINES,
     OUTPUT_LINES,
     Line,
     transformed,
 )
+from aot.kernels.stage.tails import where, within
 from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
 
 
@@ -84,12 +84,12 @@ class _Transform:
 
         def one(lane: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            whole = nest.let(offset(group, lanes, lane), stmts, "n")
+            whole = nest.let(expr.linear((group, lanes), lane), stmts, "n")
             values: Values = {}
             inside: list[Stmt] = []
             if axes:
                 nest.decode(whole, axes, values, inside)
-            return stmts + where_below(whole, total, inside + tile(values, lane), lanes)
+            return stmts + where(within(whole, total, lanes), inside + tile(values, lane))
 
         body = (nest.spread(lanes, one),)
         return (For(group, dims.ceil_divide(total, lanes), LoopKind.WORKGROUP, body, axis=0),)

@@ -15,7 +15,7 @@ from aot.kernels.ir.nodes import Space, Stmt, Store
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Values
 from aot.kernels.rules.products.contraction import ContractionTiles
-from aot.kernels.rules.products.product import Place, Product, offset, where_whole
+from aot.kernels.rules.products.product import Place, Product, where_whole
 
 # rows below which turning the columns takes as long as the products
 LEAST_ROWS = 8
@@ -90,7 +90,7 @@ class TurnedTiles(ContractionTiles):
         def body(values: Values) -> list[Stmt]:
             number = values[tiles.var]
             stmts: list[Stmt] = []
-            begin = offset(number, self.columns)
+            begin = expr.linear((number, self.columns))
             if given.columns.extent >= self.columns:  # where the last tile moves back to
                 last = dims.add(given.columns.extent, -self.columns)
                 begin = expr.binary("min", begin, expr.index(last))
@@ -98,7 +98,9 @@ class TurnedTiles(ContractionTiles):
             here = {**values, self.begin: begin}
 
             def tile(at: Values) -> list[Stmt]:
-                return self._columns(Place({**here, **at}, offset(at[rows.var], self.rows), number))
+                return self._columns(
+                    Place({**here, **at}, expr.linear((at[rows.var], self.rows)), number)
+                )
 
             return stmts + self._turn(here, begin) + nest.inside([*inside, rows], {}, tile)
 
@@ -119,7 +121,7 @@ class TurnedTiles(ContractionTiles):
             return Store(self.turned, (k, within), expr.substitute(weight, place))
 
         def vector(u: Expr) -> list[Stmt]:
-            first = offset(u, lanes)
+            first = expr.linear((u, lanes))
 
             def term(k: Expr) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
@@ -129,7 +131,7 @@ class TurnedTiles(ContractionTiles):
                 return [nest.spread(lanes, one)]
 
             def square(c: Expr) -> list[Stmt]:
-                return nest.unrolled(side, lambda d: term(offset(c, side, d)), "d")
+                return nest.unrolled(side, lambda d: term(expr.linear((c, side), d)), "d")
 
             def alone(lane: Expr) -> list[Stmt]:
                 within = expr.add(first, lane)

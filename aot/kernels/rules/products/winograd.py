@@ -27,7 +27,7 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import Borders, masked, without_guard
 from aot.kernels.nest.nest import Axis, Values
 from aot.kernels.nest.tiles import Shape, is_long
-from aot.kernels.rules.products.product import Product, Sums, divided, offset, where_below
+from aot.kernels.rules.products.product import Product, Sums, divided
 from aot.kernels.rules.products.row_vectors import (
     by_lanes,
     holds_row_vectors,
@@ -41,6 +41,7 @@ from aot.kernels.rules.products.winograd_lines import (
     transformed,
 )
 from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs
+from aot.kernels.stage.tails import where, within
 
 
 def schedule_winograd(work: Work) -> Build:
@@ -190,8 +191,8 @@ class _Winograd(Blocks):
         at `begin`.
         """
         if not self.is_by_vectors:
-            return expr.add(begin, r), offset(q, self.across_channels, lane)
-        return offset(begin, self.across_vectors, offset(q, self.rows, r)), lane
+            return expr.add(begin, r), expr.linear((q, self.across_channels), lane)
+        return expr.linear((begin, self.across_vectors), expr.linear((q, self.rows), r)), lane
 
     def _transform_inputs(self, group: Expr, r: Expr, first: Expr, start: Expr) -> list[Stmt]:
         nest, lanes = self.nest, self.across_channels
@@ -215,7 +216,7 @@ class _Winograd(Blocks):
 
             def row(a: Expr) -> list[Stmt]:
                 def one(lane: Expr) -> list[Stmt]:
-                    point, place = offset(a, INPUTS), self._place_of(group, r, q, lane)
+                    point, place = expr.linear((a, INPUTS)), self._place_of(group, r, q, lane)
 
                     def at(b: int) -> tuple[Expr, ...]:
                         return expr.add(point, expr.index(b)), *place
@@ -415,4 +416,4 @@ class _Winograd(Blocks):
             return self.outputs.finished(tile, expr.add(self._column_of(column, w, u), v), total)
 
         stmts += self._each_vector(vector)
-        return where_below(expr.add(first, r), self.count, stmts, self.tiles)
+        return where(within(expr.add(first, r), self.count, self.tiles), stmts)

@@ -24,8 +24,9 @@ from aot.ir.expr import Binary, Expr, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import Stmt
 from aot.kernels.nest.nest import Axis
-from aot.kernels.rules.products.product import Product, where_below
+from aot.kernels.rules.products.product import Product
 from aot.kernels.rules.products.winograd_outputs import Tile
+from aot.kernels.stage.tails import where, within
 
 
 def _unscaled(left: Expr) -> Expr:
@@ -106,7 +107,7 @@ class Blocks:
 
         def one(w: Expr) -> list[Stmt]:
             at = expr.add(column, expr.mul(w, expr.index(self.columns)))
-            return where_below(at, extent, body(w), self.columns * self.wide)
+            return where(within(at, extent, self.columns * self.wide), body(w))
 
         return self.nest.serial(self.wide, one, "w")
 
@@ -117,7 +118,7 @@ class Blocks:
 
         def one(g: Expr) -> list[Stmt]:
             begin = expr.mul(g, expr.index(self.rows))
-            return where_below(expr.add(first, begin), self.count, body(begin), self.tiles)
+            return where(within(expr.add(first, begin), self.count, self.tiles), body(begin))
 
         return self.nest.serial(self.tiles // self.rows, one, "g")
 

@@ -14,8 +14,8 @@ from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
-from aot.kernels.rules.products.product import where_below
 from aot.kernels.rules.products.winograd_lines import line_stmts, output_line, transformed
+from aot.kernels.stage.tails import where, within
 
 Total = Callable[[Expr, Expr], Expr]
 """A sum of products, by point and lane."""
@@ -86,7 +86,7 @@ class TileOutputs:
 
             stored = self._store_line(tile, y, begin, self.half)
             row = [self._vector(one), *stored]
-            return where_below(expr.add(tile.y, y), self.rows.extent, row, OUTPUTS)
+            return where(within(expr.add(tile.y, y), self.rows.extent, OUTPUTS), row)
 
         return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
@@ -119,7 +119,7 @@ class TileOutputs:
             stored = self._store_line(tile, y, begin, made, is_whole)
             if is_whole:
                 return stored
-            return where_below(expr.add(tile.y, y), self.rows.extent, stored, OUTPUTS)
+            return where(within(expr.add(tile.y, y), self.rows.extent, OUTPUTS), stored)
 
         each = nest.serial if self.is_long else nest.unrolled
         rows = each(OUTPUTS, lambda y: row(y, False), "y")
@@ -148,12 +148,12 @@ class TileOutputs:
                 total = Load(sums, (y, x, lane), self.half.dtype)
                 done: dict[Expr, Expr] = {roles.reduce: total}
                 stores = self.output.stores(self.nest, place, done.get)
-                return where_below(at, roles.columns.extent, stores, self.filters)
+                return where(within(at, roles.columns.extent, self.filters), stores)
 
             vector = [self._vector(one)]
             if is_whole:
                 return vector
-            return where_below(at_x, self.columns.extent, vector, OUTPUTS)
+            return where(within(at_x, self.columns.extent, OUTPUTS), vector)
 
         each = self.nest.serial if self.is_long else self.nest.unrolled
         return each(OUTPUTS, stored, "x")
