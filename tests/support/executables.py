@@ -442,6 +442,47 @@ class Product(Executable):
         return [f"%y = {name}(%0, %1){more} : {result}"], result
 
 
+@dataclass(frozen=True)
+class Rows(Executable):
+    """A reduction or a norm of a tensor of a shape.
+
+    Attributes:
+        op: its name, and its attributes.
+        axes: those that a result has no more; none of a norm.
+        to: the dtype of the result.
+        before: a unary op of the operand.
+        is_open: whether all extents are parameters, d0, d1, ...
+    """
+
+    op: str
+    attrs: str
+    shape: Extents
+    axes: Extents = ()
+    dtype: str = "f32"
+    to: str = ""
+    layout: str = ""
+    result: str = ""
+    before: str = ""
+    is_open: bool = False
+
+    @property
+    def dims(self) -> Mapping[str, int]:
+        return {f"d{n}": size for n, size in enumerate(self.shape) if self.is_open}
+
+    def operands(self) -> list[tuple[str, int]]:
+        return [(f"{self.dtype}[{', '.join(self._extents())}]{self.layout}", 2)]
+
+    def _extents(self) -> list[str]:
+        return [*self.dims] or [str(n) for n in self.shape]
+
+    def body(self) -> tuple[list[str], str]:
+        left = ", ".join(n for axis, n in enumerate(self._extents()) if axis not in self.axes)
+        result = f"{self.to or self.dtype}[{left}]{self.result}"
+        first = [f"%x = {self.before}(%0) : {self.operands()[0][0]}"] if self.before else []
+        given = "%x" if self.before else "%0"
+        return [*first, f"%y = {self.op}({given}) {{ {self.attrs} }} : {result}"], result
+
+
 def outlined(function: Function, target: str | Target = "") -> Function:
     """The only executable that fusing and outlining make of a function, for a target if there is
     one."""
