@@ -494,13 +494,22 @@ def outlined(function: Function, target: str | Target = "") -> Function:
     return made
 
 
-def of_op(name: str, *operands: str | TensorType | Array | None, **attrs: Any) -> Function:
-    """A graph of one op; operands are inputs of a type, or constants."""
+def graph_of(
+    operands: Sequence[str | TensorType | Array], *steps: tuple[str, Mapping[str, Any]]
+) -> Function:
+    """A graph of ops and their attributes, the first of operands, each next of what the one before
+    makes; arrays among operands are constants."""
     b, given = Builder(), list[Any]()
     for n, operand in enumerate(operands):
         is_input = isinstance(operand, str | TensorType)
         given.append(b.input(f"x{n}", operand) if is_input else operand)  # type: ignore[arg-type]
-    made = b.op(name, *given, **attrs)
-    for n, value in enumerate(made if isinstance(made, tuple | list) else (made,)):
+    for name, attrs in steps:
+        made = b.op(name, *given, **attrs)
+        given = list(made) if isinstance(made, tuple | list) else [made]
+    for n, value in enumerate(given):
         b.output(f"y{n}", value)
     return b.function()
+
+
+def type_of(array: Array) -> TensorType:
+    return TensorType(DType.of(array), array.shape)

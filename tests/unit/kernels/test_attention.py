@@ -30,6 +30,7 @@ from aot.passes.fusion.outline import OUTLINE
 from aot.passes.fusion.tie_operands import TIE_OPERANDS
 from aot.target import selection as targets
 from tests.support import lowering_checks, vulkan_device
+from tests.support.executables import outlined
 from tests.support.vulkan_graph import run_on_driver
 
 Array = np.ndarray[Any, Any]
@@ -167,10 +168,7 @@ def test_no_keys_where_their_number_is_known(queries: int, target: str) -> None:
     b = Builder()
     q, kv = b.input("q", f"f32[1, 2, {queries}, 8]"), b.input("kv", "f32[1, 2, 0, 8]")
     b.output("y", b.op("attention", q, kv, kv, None, None, scale=0.375))
-    module = b.module()
-    run_passes(module, (FUSE, TIE_OPERANDS, OUTLINE), PassContext())
-    (executable,) = module.executables
-    kernel = lower(executable, targets.load(target))
+    kernel = lower(outlined(b.function()), targets.load(target))
     buffers = {
         buffer.name: np.full(product(buffer.shape), 0.5, np.float32) for buffer in kernel.buffers
     }
@@ -238,10 +236,7 @@ def test_keys_are_compared_and_widened_as_vectors(dtype: str) -> None:
     """Which queries see which keys is asked of a vector of either at once, not one by one."""
     target = targets.load("x86-64-v4")
     text = CAUSAL.format(d=64, e=64).replace("f32[", f"{dtype}[")
-    module = import_text(text)
-    run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
-    (executable,) = module.executables
-    assembly = emit_assembly(lower(executable, target), target)
+    assembly = emit_assembly(lower(outlined(import_text(text).main), target), target)
     assert "%zmm" in assembly
     assert "kshift" not in assembly
     assert not re.search(r"vmovss.*{%k", assembly)
@@ -316,9 +311,8 @@ def test_on_a_gpu(queries: int, keys: int, depth: int, width: int, driver: str) 
 def test_shaders_stay_small(size: int) -> None:
     """With every operand: drivers' compile time grows worse than linearly with the words."""
     target = targets.load("vulkan-1.1")
-    module = import_text(TEXT.format(depth=size, width=size, attrs="offset = 5"))
-    run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
-    (executable,) = module.executables
+    text = TEXT.format(depth=size, width=size, attrs="offset = 5")
+    executable = outlined(import_text(text).main)
     assert len(compile_kernel(lower(executable, target), target).words) // 4 <= 2700
 
 
@@ -334,9 +328,7 @@ def test_open_depths_are_refused() -> None:
 def test_scratch_is_bounded(name: str, depth: int) -> None:
     """A GPU's shared memory is a limit; a CPU's scratch grows with the depth, not with the keys."""
     target = targets.load(name)
-    module = import_text(ONE.format(d=depth, e=depth))
-    run_passes(module, [FUSE, TIE_OPERANDS, OUTLINE], PassContext())
-    (executable,) = module.executables
+    executable = outlined(import_text(ONE.format(d=depth, e=depth)).main)
     kernel = lower(executable, target)
     shared = sum(
         int(np.prod(s.shape)) * s.dtype.bytes for s in kernel.scratch if s.space is Space.WORKGROUP

@@ -24,10 +24,9 @@ from aot.kernels.ir.nodes import BufferClass, For, If, KernelBuilder, LoopKind, 
 from aot.kernels.lowering import lower
 from aot.kernels.nest.borders import Borders, may_miss_taps
 from aot.kernels.nest.tiles import Shape
-from aot.passes.fusion.fuse import fuse
-from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import outlined
 from tests.support.lowering_checks import check
 
 ROW, TAP, LINE = Var("row"), Var("tap"), Var("line")
@@ -245,11 +244,7 @@ def test_a_vector_at_the_border_asks_guards_at_some_taps_only(stride: int) -> No
     weights = b.input("w", "f32[8, 1, 5, 5]")
     attrs = {"strides": [stride] * 2, "dilations": [1, 1], "pads": [2] * 4, "group": 8}
     b.output("y", b.op("conv", x, weights, **attrs))
-    module = Module([b.function()])
-    fuse(module.main)
-    outline(module)
-    (executable,) = module.executables
-    kernel = lower(executable, targets.load("x86-64-v3"))
+    kernel = lower(outlined(b.function()), targets.load("x86-64-v3"))
     found = [outer for outer, stmt in enclosed(kernel.body) if is_guarded_vector(outer, stmt)]
     assert found
     assert all(isinstance(outer[-1], If) for outer in found)

@@ -7,21 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot.builder import Builder
 from aot.ir import expr
 from aot.ir.expr import Binary, Load
+from aot.ir.graph import Function
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Store, walk
 from aot.kernels.lowering import lower
-from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
-from tests.support.half_regions import executable
+from tests.support.executables import graph_of, outlined, type_of
 from tests.support.kernel_backends import on_cpu
 from tests.support.laid_out import relay
 from tests.support.lowering_checks import check, on_interpreter
 
 NATIVE = native_targets()
+
+
+def sampled(x: Any, grid: Any, **attrs: str) -> Function:
+    return graph_of([type_of(x), type_of(grid)], ("grid_sample", attrs))
 
 
 def engine_of(target: str) -> Any:
@@ -47,10 +50,8 @@ def test_elements_by_number(dtype: str, target: str) -> None:
         ("gather_nd", {"depth": 2, "batch_dims": 0}, (43, 2)),
         ("gather_nd", {"depth": 1, "batch_dims": 0}, (43, 1)),
     ):
-        b = Builder()
-        operands = b.input("x", "f32[21, 35]"), b.input("p", f"{dtype}{list(shape)}")
-        b.output("y", b.op(op, *operands, **attrs))
-        check(b.function(), [x, positions(*shape)], name, 1, engine=engine_of(target))
+        function = graph_of(["f32[21, 35]", f"{dtype}{list(shape)}"], (op, attrs))
+        check(function, [x, positions(*shape)], name, 1, engine=engine_of(target))
 
 
 @pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
@@ -62,13 +63,8 @@ def test_samples_at_a_grid(mode: str, padding: str, target: str) -> None:
     for channels, columns in ((1, 37), (3, 18), (17, 5)):
         x = r.standard_normal((2, channels, 6, 7)).astype(np.float32)
         grid = r.uniform(-1.6, 1.6, (2, 3, columns, 2)).astype(np.float32)
-        b = Builder()
-        operands = (
-            b.input("x", f"f32[2, {channels}, 6, 7]"),
-            b.input("grid", f"f32[2, 3, {columns}, 2]"),
-        )
-        b.output("y", b.op("grid_sample", *operands, mode=mode, padding=padding))
-        check(b.function(), [x, grid], name, 1, 1e-5, engine=engine_of(target))
+        function = sampled(x, grid, mode=mode, padding=padding)
+        check(function, [x, grid], name, 1, 1e-5, engine=engine_of(target))
 
 
 @pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
@@ -84,23 +80,17 @@ def test_samples_of_several_channels(layout: str, padding: str, mode: str, targe
         grid = r.uniform(-1.6, 1.6, (2, 2, columns, 2)).astype(np.float32)
         if padding != "reflection":  # where these are found depends on how the last bit is rounded
             grid[0, 0, :3, 0] = (9e9, -9e9, 3e4)
-        b = Builder()
-        operands = b.input("x", f"f32{list(x.shape)}"), b.input("grid", f"f32{list(grid.shape)}")
-        b.output("y", b.op("grid_sample", *operands, mode=mode, padding=padding))
-        function = b.function()
+        function = sampled(x, grid, mode=mode, padding=padding)
         if layout:
             relay(function, layout)
         check(function, [x, grid], name, 1, 1e-5, engine=engine_of(target))
 
 
 def test_conditions_are_no_branches_of_lanes() -> None:
-    b = Builder()
-    x, grid = b.input("x", "f32[1, 1, 32, 32]"), b.input("grid", "f32[1, 32, 32, 2]")
-    b.output("y", b.op("grid_sample", x, grid, mode="nearest", padding="zeros"))
+    attrs = {"mode": "nearest", "padding": "zeros"}
+    function = graph_of(["f32[1, 1, 32, 32]", "f32[1, 32, 32, 2]"], ("grid_sample", attrs))
     target = targets.load("x86-64-v3")
-    function = b.function()
-    fuse(function, target=target)
-    kernel = lower(executable(function), target)
+    kernel = lower(outlined(function, target), target)
     values = [s.value for s in walk(kernel.body) if isinstance(s, Store)]
     nodes = {node for value in values for node in expr.nodes(value)}
     assert not any(isinstance(n, Load) and n.guard is not None for n in nodes)

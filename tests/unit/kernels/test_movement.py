@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,19 @@ from aot.backends.cpu.compile import emit_assembly
 from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.ir import expr
-from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Kernel, walk
 from aot.kernels.lowering import lower
 from aot.kernels.nest import segments
-from aot.passes.fusion.fuse import fuse
 from aot.target import selection as targets
-from tests.support.cpu_running import native_targets
-from tests.support.half_regions import executable
+from tests.support.executables import NATIVE, graph_of, outlined, type_of
 from tests.support.kernel_backends import on_cpu, on_qemu
 from tests.support.laid_out import relay
 from tests.support.lowering_checks import check, on_interpreter
 
 Array = np.ndarray[Any, Any]
 OPERATORS = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-NATIVE = native_targets()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -146,59 +141,49 @@ def test_remainders() -> None:
     assert segments.within(often, var, 0, 100) is often
 
 
-@pytest.mark.parametrize("dtype", ["f32", "u8", "i64"])
-@pytest.mark.parametrize("mode", ["reflect", "wrap", "edge"])
-def test_pads_of_either_end(mode: str, dtype: str) -> None:
-    for columns in (5, 33, 70):
-        data = (np.arange(2 * 6 * columns) % 251).reshape(2, 6, columns)
-
-        def make(columns: int = columns) -> Function:
-            b = Builder()
-            x = b.input("x", f"{dtype}[2, 6, {columns}]")
-            b.output("y", b.op("pad", x, pads=[0, 2, 3, 0, 5, 4], mode=mode, value=0.0))
-            return b.function()
-
-        run_everywhere(make, [data.astype(DType(dtype).numpy)])
+Step = tuple[str, dict[str, Any]]
+PARTS = (3, 1, 8, 12, 2, 17)
+EITHER = list(itertools.product((False, True), repeat=2))
 
 
-def run_everywhere(make: Callable[[], Function], arrays: list[Array], layout: str = "") -> None:
-    """On this machine, as every target that it is."""
+def moved(arrays: list[Array], *steps: Step, layout: str = "") -> None:
+    """Runs ops on this machine, as every target that it is."""
     for target in NATIVE:
-        function = make()
+        function = graph_of([*map(type_of, arrays)], *steps)
         if layout:
             relay(function, layout)
         check(function, arrays, target, 1, 0.0, on_cpu(target))
 
 
+def counted(dtype: str, *shape: int) -> Array:
+    """Elements that differ from their neighbours."""
+    return (np.arange(np.prod(shape)) % 251).reshape(shape).astype(DType(dtype).numpy)
+
+
+def drawn(dtype: str, most: int, *shape: int) -> Array:
+    return np.random.default_rng(1).integers(0, most, shape).astype(DType(dtype).numpy)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "u8", "i64"])
+@pytest.mark.parametrize("mode", ["reflect", "wrap", "edge"])
+def test_pads_of_either_end(mode: str, dtype: str) -> None:
+    for columns in (5, 33, 70):
+        attrs = {"pads": [0, 2, 3, 0, 5, 4], "mode": mode, "value": 0.0}
+        moved([counted(dtype, 2, 6, columns)], ("pad", attrs))
+
+
 @pytest.mark.parametrize("layout", ["", "channels_last", "reversed"])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_concat_of_many(axis: int, layout: str) -> None:
-    extents = [3, 1, 8, 12, 2, 17]
-    arrays = []
-    for number, extent in enumerate(extents):
-        shape = [2, 4, 3, 5]
-        shape[axis] = extent
-        arrays.append(np.random.default_rng(number).normal(size=shape).astype(np.float32))
-
-    def make() -> Function:
-        b = Builder()
-        inputs = [b.input(f"x{n}", f"f32{list(a.shape)}") for n, a in enumerate(arrays)]
-        b.output("y", b.op("concat", *inputs, axis=axis))
-        return b.function()
-
-    run_everywhere(make, arrays, layout)
+    shapes = [[n if d == axis else s for d, s in enumerate((2, 4, 3, 5))] for n in PARTS]
+    arrays = [counted("f32", *shape) + n for n, shape in enumerate(shapes)]
+    moved(arrays, ("concat", {"axis": axis}), layout=layout)
 
 
 @pytest.mark.parametrize("layout", ["", "channels_last"])
 def test_pads_of_several_axes(layout: str) -> None:
-    def make() -> Function:
-        b = Builder()
-        x = b.input("x", "f32[2, 3, 5, 19]")
-        b.output("y", b.op("pad", x, pads=[0, 1, 2, 3, 1, 0, 4, 2], mode="constant", value=7.0))
-        return b.function()
-
-    data = np.random.default_rng(0).normal(size=(2, 3, 5, 19)).astype(np.float32)
-    run_everywhere(make, [data], layout)
+    attrs = {"pads": [0, 1, 2, 3, 1, 0, 4, 2], "mode": "constant", "value": 7.0}
+    moved([counted("f32", 2, 3, 5, 19)], ("pad", attrs), layout=layout)
 
 
 def test_too_many_parts_are_asked() -> None:
@@ -222,72 +207,42 @@ def test_too_many_parts_are_asked() -> None:
 
 
 # odd extents, those of whole blocks and lines, and sides shorter than a vector
-SHAPES = [
-    (24, 128, 40),
-    (2, 33, 17),
-    (2, 16, 16),
-    (2, 64, 40),
-    (3, 7, 50),
-    (2, 9, 8),
-    (4, 24, 31),
-    (5, 3, 4),
-]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((24, 128, 40), (2, 33, 17), (2, 16, 16), (2, 64, 40), (3, 7, 50), (2, 9, 8)),
+        *((4, 24, 31), (5, 3, 4)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", ["f32", "u8", "i64", "f16", "bool"])
 def test_transposes(shape: tuple[int, ...], dtype: str) -> None:
-    numpy = {"f32": np.float32, "u8": np.uint8, "i64": np.int64, "f16": np.float16, "bool": bool}
-    data = np.random.default_rng(1).integers(0, 2, shape).astype(numpy[dtype])
     for perm in list(itertools.permutations(range(3)))[1:]:
-
-        def make(perm: tuple[int, ...] = perm) -> Function:
-            b = Builder()
-            x = b.input("x", f"{dtype}{list(shape)}")
-            b.output("y", b.op("transpose", x, perm=list(perm)))
-            return b.function()
-
-        run_everywhere(make, [data])
+        moved([drawn(dtype, 2, *shape)], ("transpose", {"perm": perm}))
 
 
 def test_transposes_race_nowhere() -> None:
     for target in ("x86-64-v3", "x86-64-v4", "aarch64-generic"):
         b = Builder()
-        x = b.input("x", "f32[2, 19, 21]")
-        y = b.input("y", "f32[2, 21, 19]")
+        x, y = b.input("x", "f32[2, 19, 21]"), b.input("y", "f32[2, 21, 19]")
         b.output("z", b.op("add", b.op("transpose", x, perm=[0, 2, 1]), y))
-        arrays = [
-            np.random.default_rng(2).normal(size=s).astype(np.float32)
-            for s in ((2, 19, 21), (2, 21, 19))
-        ]
+        arrays = [counted("f32", 2, 19, 21), counted("f32", 2, 21, 19)]
         check(b.function(), arrays, target, 1, 0.0, on_interpreter)
+
+
+def repeated(columns: int, times: int) -> list[Step]:
+    """An image whose pixels become several."""
+    shape = [2, 3, columns]
+    return [("reshape", {"shape": [*shape, 1]}), ("broadcast_to", {"shape": [*shape, times]})]
 
 
 @pytest.mark.parametrize("columns", [4, 7, 16, 77])
 @pytest.mark.parametrize("dtype", ["f32", "u8", "bool"])
 @pytest.mark.parametrize("times", [2, 3, 4, 6, 7])
 def test_what_an_innermost_axis_repeats(columns: int, dtype: str, times: int) -> None:
-    """An image whose pixels become several, and planes whose elements become neighbours."""
-    numpy = {"f32": np.float32, "u8": np.uint8, "bool": bool}[dtype]
-    x = np.random.default_rng(3).integers(0, 2, (2, 3, columns)).astype(numpy)
-    planes = np.random.default_rng(4).integers(0, 2, (2, times, columns)).astype(numpy)
-
-    def upsampled() -> Function:
-        b = Builder()
-        pixels = b.op(
-            "reshape", b.input("x", f"{dtype}[2, 3, {columns}]"), shape=[2, 3, columns, 1]
-        )
-        b.output("y", b.op("broadcast_to", pixels, shape=[2, 3, columns, times]))
-        return b.function()
-
-    def interleaved() -> Function:
-        b = Builder()
-        p = b.input("p", f"{dtype}[2, {times}, {columns}]")
-        b.output("z", b.op("transpose", p, perm=[0, 2, 1]))
-        return b.function()
-
-    run_everywhere(upsampled, [x])
-    run_everywhere(interleaved, [planes])
+    """Pixels, and planes whose elements become neighbours."""
+    moved([drawn(dtype, 2, 2, 3, columns)], *repeated(columns, times))
+    moved([drawn(dtype, 2, 2, times, columns)], ("transpose", {"perm": [0, 2, 1]}))
 
 
 @pytest.mark.parametrize("columns", [4, 7, 13, 16, 37])
@@ -297,64 +252,30 @@ def test_planes_become_pixels_between_padding(
     columns: int, dtype: str, pads: tuple[int, ...]
 ) -> None:
     """Planes and rows of padding, and padding of pixels: the results have four planes or more."""
-    planes = 4 - pads[1] - pads[4]
-    numpy = {"f32": np.float32, "u8": np.uint8}[dtype]
-    x = np.random.default_rng(5).integers(0, 99, (3, planes, columns)).astype(numpy)
-
-    def padded() -> Function:
-        b = Builder()
-        p = b.op("pad", b.input("p", f"{dtype}[3, {planes}, {columns}]"), pads=pads, value=7.0)
-        b.output("z", b.op("transpose", p, perm=[0, 2, 1]))
-        return b.function()
-
-    run_everywhere(padded, [x])
-
-
-@pytest.mark.parametrize("dtype", ["f32", "i64", "f16"])
-def test_running_sums_of_lines(dtype: str) -> None:
-    numpy = {"f32": np.float32, "i64": np.int64, "f16": np.float16}[dtype]
-    for shape in ((37, 29), (16, 16), (3, 5, 40), (2, 33)):
-        x = np.random.default_rng(8).integers(-3, 4, shape).astype(numpy)
-        for exclusive, reverse in itertools.product((False, True), repeat=2):
-            attrs = {"axis": x.ndim - 1, "exclusive": exclusive, "reverse": reverse}
-
-            def made(x: Array = x, attrs: dict[str, Any] = attrs) -> Function:
-                b = Builder()
-                line = b.input("x", f"{dtype}{list(x.shape)}")
-                b.output("y", b.op("scan", line, combine="sum", **attrs))
-                return b.function()
-
-            run_everywhere(made, [x])
+    data = drawn(dtype, 99, 3, 4 - pads[1] - pads[4], columns)
+    moved([data], ("pad", {"pads": pads, "value": 7.0}), ("transpose", {"perm": [0, 2, 1]}))
 
 
 def test_pixels_of_planes_are_stored_at_once() -> None:
-    b = Builder()
-    p = b.op("pad", b.input("p", "u8[3, 48]"), pads=(0, 2, 1, 2), value=7.0)
-    b.output("z", b.op("transpose", p, perm=[1, 0]))
+    padded = "pad", {"pads": (0, 2, 1, 2), "value": 7.0}
+    function = graph_of(["u8[3, 48]"], padded, ("transpose", {"perm": [1, 0]}))
     target = targets.load("x86-64-v4")
-    function = b.function()
-    fuse(function, target=target)
-    code = emit_assembly(lower(executable(function), target), target)
+    code = emit_assembly(lower(outlined(function, target), target), target)
     assert "pextr" not in code and "pinsr" not in code
 
 
 @pytest.mark.qemu
+@pytest.mark.parametrize("dtype", ["f32", "u8", "f16"])
 @pytest.mark.parametrize("target", ["aarch64-generic", "armv7-neon", "riscv64-v"])
-def test_blocks_and_repeats_elsewhere(target: str) -> None:
-    engine = on_qemu(targets.load(target))
-    cases = (((24, 64, 33), [2, 1, 0]), ((40, 37), [1, 0]), ((2, 3, 21), [0, 2, 1]))
-    for dtype, numpy in (("f32", np.float32), ("u8", np.uint8), ("f16", np.float16)):
-        for shape, perm in cases:
-            b = Builder()
-            b.output("y", b.op("transpose", b.input("x", f"{dtype}{list(shape)}"), perm=perm))
-            data = np.random.default_rng(6).integers(0, 99, shape).astype(numpy)
-            check(b.function(), [data], target, 1, 0.0, engine)
-        for times in (3, 6):
-            b = Builder()
-            pixels = b.op("reshape", b.input("x", f"{dtype}[2, 21]"), shape=[2, 21, 1])
-            b.output("y", b.op("broadcast_to", pixels, shape=[2, 21, times]))
-            data = np.random.default_rng(7).integers(0, 99, (2, 21)).astype(numpy)
-            check(b.function(), [data], target, 1, 0.0, engine)
+def test_blocks_and_repeats_elsewhere(target: str, dtype: str) -> None:
+    engine = on_qemu(target)
+    turns = (((24, 64, 33), [2, 1, 0]), ((40, 37), [1, 0]), ((2, 3, 21), [0, 2, 1]))
+    for shape, steps in (
+        *((shape, [("transpose", {"perm": perm})]) for shape, perm in turns),
+        *(((2, 3, 21), repeated(21, times)) for times in (3, 6)),
+    ):
+        data = drawn(dtype, 99, *shape)
+        check(graph_of([type_of(data)], *steps), [data], target, 1, 0.0, engine)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "u8", "f16", "i64"])
@@ -362,55 +283,26 @@ def test_blocks_and_repeats_elsewhere(target: str) -> None:
 def test_every_few_elements(step: int, dtype: str) -> None:
     """Rows of slices with a step, of any number of lanes, in either direction."""
     for extent, first in ((9, 0), (24, 1), (33, 0), (128, 3), (131, 2), (300, 1)):
-        stop = extent
-        start = first
-        if step < 0:
-            start, stop = extent - 1 - first, -1
-
-        def make(extent: int = extent, start: int = start, stop: int = stop) -> Function:
-            b = Builder()
-            x = b.input("x", f"{dtype}[3, {extent}]")
-            b.output("y", b.op("slice", x, starts=[0, start], stops=[3, stop], steps=[1, step]))
-            return b.function()
-
-        data = (np.arange(3 * extent) % 251).reshape(3, extent)
-        arrays = [data.astype(DType(dtype).numpy)]
-        run_everywhere(make, arrays)
+        start, stop = (first, extent) if step > 0 else (extent - 1 - first, -1)
+        attrs = {"starts": [0, start], "stops": [3, stop], "steps": [1, step]}
+        moved([counted(dtype, 3, extent)], ("slice", attrs))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "i32", "u8", "f16"])
+@pytest.mark.parametrize("dtype", ["f32", "i32", "i64", "u8", "f16"])
 def test_scans_in_either_direction(dtype: str) -> None:
-    """Blocks that registers transpose, whose neighbours in memory follow each other backwards."""
-    for rows, columns in ((3, 40), (16, 16), (37, 21), (64, 67)):
-        data = (np.arange(rows * columns) % 7).reshape(rows, columns).astype(DType(dtype).numpy)
-        for is_back, is_exclusive in itertools.product((False, True), repeat=2):
-
-            def make(
-                shape: tuple[int, ...] = data.shape,
-                is_back: bool = is_back,
-                is_exclusive: bool = is_exclusive,
-            ) -> Function:
-                b = Builder()
-                x = b.input("x", f"{dtype}{list(shape)}")
-                y = b.op("scan", x, axis=1, combine="sum", exclusive=is_exclusive, reverse=is_back)
-                b.output("y", y)
-                return b.function()
-
-            run_everywhere(make, [data])
+    """Blocks that registers transpose, whose neighbours in memory follow each other backwards;
+    lines of several dims."""
+    for shape in ((3, 40), (16, 16), (37, 21), (64, 67), (37, 29), (3, 5, 40), (2, 33)):
+        for is_back, is_exclusive in EITHER:
+            how = {"combine": "sum", "exclusive": is_exclusive, "reverse": is_back}
+            moved([counted(dtype, *shape) % 7], ("scan", {"axis": len(shape) - 1, **how}))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "u8"])
 def test_flips_that_transpose(dtype: str) -> None:
-    data = (np.arange(2 * 37 * 50) % 251).reshape(2, 37, 50).astype(DType(dtype).numpy)
-
-    def make() -> Function:
-        b = Builder()
-        x = b.input("x", f"{dtype}[2, 37, 50]")
-        flipped = b.op("slice", x, starts=[0, 36, 49], stops=[2, -1, -1], steps=[1, -1, -1])
-        b.output("y", b.op("transpose", flipped, perm=[0, 2, 1]))
-        return b.function()
-
-    run_everywhere(make, [data])
+    flipped = {"starts": [0, 36, 49], "stops": [2, -1, -1], "steps": [1, -1, -1]}
+    data = counted(dtype, 2, 37, 50)
+    moved([data], ("slice", flipped), ("transpose", {"perm": [0, 2, 1]}))
 
 
 @pytest.mark.parametrize(("mode", "least"), [("reflect", 4), ("edge", 1), ("wrap", 1)])

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from aot.builder import Builder
-from aot.ir.graph import Function, Module
-from aot.kernels.ir.nodes import Kernel
+from aot.ir.graph import Function
 from aot.kernels.lowering import lower
-from aot.passes.fusion.fuse import fuse
-from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import outlined
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check, on_interpreter
 
@@ -40,10 +38,7 @@ def layer(name: str, batch: object, hidden: int, directions: int, **attrs: objec
 
 
 def slots(function: Function, target: str) -> int:
-    module = Module([function])
-    fuse(module.main)
-    outline(module)
-    kernel: Kernel = lower(module.executables[0], targets.load(target))
+    kernel = lower(outlined(function), targets.load(target))
     return max(s.shape[0] for s in kernel.scratch if s.name == "h")
 
 

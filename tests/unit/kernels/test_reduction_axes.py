@@ -13,15 +13,13 @@ from aot.builder import Builder
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Unary
-from aot.ir.graph import Function, Module
+from aot.ir.graph import Function
 from aot.ir.text.parser import parse_module
 from aot.kernels.ir.fingerprint import fingerprint
 from aot.kernels.ir.nodes import For, If, Kernel, Let, Stmt, Store
 from aot.kernels.lowering import lower
-from aot.passes.fusion.fuse import fuse
-from aot.passes.fusion.outline import outline
-from aot.passes.fusion.tie_operands import tie_operands
 from aot.target import selection as targets
+from tests.support.executables import outlined
 from tests.support.kernel_steps import steps
 from tests.support.lowering_checks import check
 
@@ -86,12 +84,8 @@ def softmax_of_chain(scratch_bytes: int, shape: str, axis: int, ops: int = 9) ->
     for n in range(ops):
         x = b.op("minimum", b.op("neg", x), b.constant(np.float32(n)))
     b.output("y", b.op("softmax", x, axis=axis))
-    module = Module([b.module().main])
-    fuse(module.main)
-    outline(module)
-    (executable,) = module.executables
     target = replace(targets.load("x86-64-v3"), scratch_bytes=scratch_bytes)
-    return lower(executable, target)
+    return lower(outlined(b.function()), target)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [("64, 48", 1), ("64, 48", 0), ("3, 4, 32", 2)])
@@ -116,12 +110,7 @@ def test_scratch_is_bounded() -> None:
 
 
 def run_statements(function: Function, target: str) -> int:
-    module = Module([function])
-    fuse(function)
-    tie_operands(function)
-    outline(module)
-    (executable,) = module.executables
-    total = statements(lower(executable, targets.load(target)).body)
+    total = statements(lower(outlined(function), targets.load(target)).body)
     found = dims.estimate(total, GUESS)
     assert found is not None
     return found

@@ -16,10 +16,10 @@ from aot.kernels.lowering import lower
 from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse
-from aot.passes.fusion.outline import outline
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import outlined
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check, on_interpreter
 
@@ -138,10 +138,7 @@ def test_what_has_no_such_kernel_writes_terms_out(target: str) -> None:
 
 def kernel_of(function: Function) -> Any:
     fused(function, "x86-64-v4")
-    module = Module([function])
-    outline(module)
-    (executable,) = module.executables
-    return lower(executable, targets.load("x86-64-v4"))
+    return lower(outlined(function), targets.load("x86-64-v4"))
 
 
 def test_rows_are_kept_in_scratch() -> None:

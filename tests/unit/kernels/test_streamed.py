@@ -8,39 +8,27 @@ import numpy as np
 import pytest
 
 from aot.backends.cpu.compile import emit_assembly
-from aot.ir.builder import Builder
-from aot.ir.graph import Function, Module
-from aot.ir.types import DType, TensorType
+from aot.ir.types import DType
+from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import STREAMED_BYTES, lower
-from aot.passes.fusion.fuse import fuse
-from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import Extents, graph_of, outlined, type_of
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering_checks import check
 
 LIMIT = "aot.kernels.lowering.STREAMED_BYTES"
 
 
-def function_of(
-    op: str, shape: tuple[int, ...], dtype: DType = DType.F32, **attrs: Any
-) -> Function:
-    b = Builder()
-    b.output("y", b.op(op, b.input("x", TensorType(dtype, shape)), **attrs))
-    return b.function()
+def kernel_of(op: str, shape: Extents, target: str, **attrs: Any) -> Kernel:
+    return lower(
+        outlined(graph_of([f"f32{list(shape)}"], (op, attrs)), target), targets.load(target)
+    )
 
 
-def kernel_of(function: Function, target: str) -> Any:
-    fuse(function, target=targets.load(target))
-    module = Module([function])
-    outline(module)
-    (executable,) = module.executables
-    return lower(executable, targets.load(target))
-
-
-def assembly_of(op: str, shape: tuple[int, ...], target: str = "x86-64-v4", **attrs: Any) -> str:
-    return emit_assembly(kernel_of(function_of(op, shape, **attrs), target), targets.load(target))
+def assembly_of(op: str, shape: Extents, target: str = "x86-64-v4", **attrs: Any) -> str:
+    return emit_assembly(kernel_of(op, shape, target, **attrs), targets.load(target))
 
 
 LARGE = (STREAMED_BYTES // 4096, 1024)
@@ -60,18 +48,15 @@ def test_what_a_cache_may_hold_does_not() -> None:
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic", "wasm32"])
 def test_where_no_vector_is_a_line_nothing_does(target: str) -> None:
-    assert "streamed" not in to_text(
-        kernel_of(function_of("transpose", LARGE, perm=(1, 0)), target)
-    )
+    assert "streamed" not in to_text(kernel_of("transpose", LARGE, target, perm=(1, 0)))
 
 
 def test_what_a_kernel_may_read_again_does_not() -> None:
-    function = function_of("softmax", LARGE, axis=1)
-    assert "streamed" not in to_text(kernel_of(function, "x86-64-v4"))
+    assert "streamed" not in to_text(kernel_of("softmax", LARGE, "x86-64-v4", axis=1))
 
 
 def test_what_may_be_stored_where_it_was_loaded_does_not() -> None:
-    assert "streamed" not in to_text(kernel_of(function_of("neg", LARGE), "x86-64-v4"))
+    assert "streamed" not in to_text(kernel_of("neg", LARGE, "x86-64-v4"))
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.U8, DType.I64, DType.F16])
@@ -85,8 +70,7 @@ def test_results_are_the_same(target: str, dtype: DType, monkeypatch: pytest.Mon
         for op, attrs in (("abs", {}), ("transpose", {"perm": perm})):
             if op == "abs" and dtype is DType.U8:
                 continue
-            function = function_of(op, shape, dtype, **attrs)
-            check(function, [x], target, 1, engine=on_cpu(target))
+            check(graph_of([type_of(x)], (op, attrs)), [x], target, 1, engine=on_cpu(target))
 
 
 POOL = {"kernel": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
@@ -105,4 +89,4 @@ def test_pools_are_the_same(target: str, op: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(LIMIT, 0)
     for shape in ((1, 3, 9, 64), (2, 2, 33, 31), (1, 1, 5, 144)):
         x = np.random.default_rng(1).integers(0, 100, shape).astype(np.float32)
-        check(function_of(op, shape, **POOL), [x], target, 1, 1e-6, engine=on_cpu(target))
+        check(graph_of([type_of(x)], (op, POOL)), [x], target, 1, 1e-6, engine=on_cpu(target))

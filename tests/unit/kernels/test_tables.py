@@ -9,17 +9,17 @@ import pytest
 
 from aot.ir import expr
 from aot.ir.builder import Builder
-from aot.ir.graph import Function, Module
+from aot.ir.graph import Function
 from aot.ir.types import DType, TensorType
 from aot.kernels.ir.nodes import For, If, Let, LoopKind, Store, walk
 from aot.kernels.lowering import lower
 from aot.passes.fusion.fuse import fuse
 from aot.passes.fusion.join_regions import join_regions
-from aot.passes.fusion.outline import outline
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import outlined
 from tests.support.kernel_backends import on_cpu
-from tests.support.lowering_checks import check, on_interpreter
+from tests.support.lowering_checks import Engine, check, on_interpreter
 
 NATIVE = native_targets()
 SHAPES = ((2, 3, 5, 7), (1, 2, 1, 33), (3, 1, 67, 16), (1, 1, 130, 4), (70, 9), (1, 17))
@@ -47,14 +47,19 @@ def numbers(shape: tuple[int, ...]) -> Any:
     return np.random.default_rng(3).integers(-4, 5, shape).astype(np.float32)
 
 
+def way_of(target: str, interpreted: str = "x86-64-v4") -> tuple[str, Engine]:
+    """A target, and who runs its kernels."""
+    is_here = target != "interpreted"
+    return (target, on_cpu(target)) if is_here else (interpreted, on_interpreter)
+
+
 @pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
 @pytest.mark.parametrize("taps", [1, 2, 9])
 def test_along_the_innermost_axis(taps: int, target: str) -> None:
-    engine = on_interpreter if target == "interpreted" else on_cpu(target)
+    name, engine = way_of(target)
     for shape in SHAPES:
         for count in (5, 61) if taps == 2 else (33,):
             function = function_of(shape, (len(shape) - 1, count, taps))
-            name = "x86-64-v4" if target == "interpreted" else target
             check(function, [numbers(shape)], name, 1, engine=engine)
 
 
@@ -73,11 +78,7 @@ def test_along_two_axes(order: tuple[int, int], target: str) -> None:
 
 def test_tables_are_read_once_for_many_rows() -> None:
     function = function_of((8, 40, 32), (2, 64, 2))
-    module = Module([function])
-    fuse(function)
-    outline(module)
-    (executable,) = module.executables
-    kernel = lower(executable, targets.load("x86-64-v3"))
+    kernel = lower(outlined(function), targets.load("x86-64-v3"))
     vectors = [s for s in walk(kernel.body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
     assert vectors
     for loop in vectors:
@@ -103,8 +104,7 @@ def resized(shape: tuple[int, ...], count: int, taps: int, *, is_back: bool = Fa
 def test_terms_that_lie_near_each_other(taps: int, target: str) -> None:
     """Where 16 results read out of 32 neighbours, and where they read further or backwards; of the
     last rows the neighbours would be behind the end."""
-    engine = on_interpreter if target == "interpreted" else on_cpu(target)
-    name = "x86-64-v4" if target == "interpreted" else target
+    name, engine = way_of(target)
     for shape in ((3, 40), (2, 2, 70, 7), (1, 300)):
         for count in (16, 33, 90):
             for is_back in (False, True):
@@ -115,11 +115,7 @@ def test_terms_that_lie_near_each_other(taps: int, target: str) -> None:
 def test_tables_of_near_terms_are_read_once_for_many_rows() -> None:
     """Positions are, before it is known whether terms are near; weights stay in a cache."""
     function = resized((8, 40, 32), 64, 2)
-    module = Module([function])
-    fuse(function)
-    outline(module)
-    (executable,) = module.executables
-    kernel = lower(executable, targets.load("x86-64-v4"))
+    kernel = lower(outlined(function), targets.load("x86-64-v4"))
     rows = [s for s in walk(kernel.body) if isinstance(s, For) and s.extent == 64]
     picked = [row for row in rows if any(isinstance(s, If) for s in walk(row.body))]
     (near,) = picked
@@ -131,8 +127,7 @@ def test_tables_of_near_terms_are_read_once_for_many_rows() -> None:
 @pytest.mark.parametrize("target", [*NATIVE, "interpreted"])
 @pytest.mark.parametrize("is_near", [True, False])
 def test_elements_that_a_table_names_along_the_innermost_axis(is_near: bool, target: str) -> None:
-    engine = on_interpreter if target == "interpreted" else on_cpu(target)
-    name = "x86-64-v4" if target == "interpreted" else target
+    name, engine = way_of(target)
     for shape, count in (((5, 40), 70), ((2, 3, 300), 37), ((70, 18), 16), ((3, 9), 5)):
         random = np.random.default_rng(count)
         places = np.arange(count) * shape[-1] // count
@@ -152,8 +147,7 @@ def test_elements_that_a_table_names_along_the_innermost_axis(is_near: bool, tar
 def test_elements_of_any_size_that_a_table_names(dtype: DType, target: str) -> None:
     """Lines that a pair of vectors holds, that several hold, and longer ones; fewer results than
     lanes, and more; places that rise, that fall, and any."""
-    engine = on_interpreter if target == "interpreted" else on_cpu(target)
-    name = "x86-64-v4-bf16" if target == "interpreted" else target
+    name, engine = way_of(target, "x86-64-v4-bf16")
     random = np.random.default_rng(5)
     for shape, count in (((2, 9, 20), 33), ((11, 200), 70), ((3, 600), 300), ((2, 3, 8, 70), 5)):
         line = shape[-1]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from aot.backends.cpu.compile import emit_assembly
-from aot.builder import Builder
 from aot.ir import expr
 from aot.ir.graph import Function
 from aot.ir.interpreter.interpreter import run
@@ -21,6 +20,7 @@ from aot.kernels.lowering import lower
 from aot.kernels.nest.narrow import in_kept_bits
 from aot.target import selection as targets
 from tests.support.cpu_running import native_targets
+from tests.support.executables import graph_of, type_of
 from tests.support.kernel_backends import on_cpu
 from tests.support.lowering import run_executable, to_memory
 from tests.support.lowering_checks import check
@@ -39,10 +39,8 @@ def test_words_that_are_transposed(word: int, dtype: str) -> None:
     for rows, columns in ((4, 16), (35, 21), (64, 3)):
         data = numbers(dtype, 2, rows, columns, word)
         for target in NATIVE:
-            b = Builder()
-            x = b.input("x", f"{dtype}{list(data.shape)}")
-            b.output("y", b.op("transpose", x, perm=[0, 2, 1, 3]))
-            check(b.function(), [data], target, 1, 0.0, on_cpu(target))
+            function = graph_of([type_of(data)], ("transpose", {"perm": [0, 2, 1, 3]}))
+            check(function, [data], target, 1, 0.0, on_cpu(target))
 
 
 def packed(rows: int, sums: int, order: str, layout: str, *, is_shifted: bool) -> Function:
