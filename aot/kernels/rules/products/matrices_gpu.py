@@ -9,7 +9,8 @@ which of the operands' elements they are is matrix_sides.py's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import reduce
 
 from aot.analysis.cost.gpu_matrices import MatrixExtents, MatrixTile, matrix_tile
 from aot.ir import dims, expr
@@ -18,7 +19,6 @@ from aot.ir.schedule import QUAD
 from aot.kernels.ir.nodes import (
     Barrier,
     For,
-    If,
     LoopKind,
     Matrix,
     MatrixProduct,
@@ -37,6 +37,8 @@ from aot.kernels.rules.products.matrix_sides import (
     left_side,
     right_side,
 )
+from aot.kernels.rules.products.product import divided
+from aot.kernels.stage.tails import where, within
 
 # matrices of terms of a block, most first, and quads of elements that a lane brings for it at most:
 # it has them in registers meanwhile
@@ -128,14 +130,12 @@ class _Tiles:
     def _place(self, group: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr, Expr]:
         """A subgroup's share, and its place down and across."""
         tile, let = self.tile, self.nest.let
-        across = expr.index(tile.across)
-        places = expr.index(tile.along * tile.across)
         share, place = expr.index(0), group
         if tile.shares > 1:
-            share = let(expr.binary("floordiv", group, places), stmts, "share")
-            place = let(expr.binary("floormod", group, places), stmts, "place")
-        down = let(expr.binary("floordiv", place, across), stmts, "down")
-        return share, down, let(expr.binary("floormod", place, across), stmts, "across")
+            share, place = divided(group, tile.along * tile.across)
+            share, place = let(share, stmts, "share"), let(place, stmts, "place")
+        down, across = divided(place, tile.across)
+        return share, let(down, stmts, "down"), let(across, stmts, "across")
 
     # The sum
 
@@ -182,18 +182,21 @@ class _Tiles:
         nest, shape, tile = self.nest, self.product.shape, self.tile
         stmts: list[Stmt] = []
         share, down, across = self._place(group, stmts)
-        row = nest.let(expr.mul(down, expr.index(tile.matrices_down * shape.rows)), stmts, "row")
-        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
-        column = nest.let(column, stmts, "column")
-        begin = nest.let(expr.mul(share, expr.index(self.steps * shape.terms)), stmts, "term")
+        begins = {
+            "row": (down, tile.matrices_down * shape.rows),
+            "column": (across, tile.matrices_across * shape.columns),
+            "term": (share, self.steps * shape.terms),
+        }
+        row, column, begin = (
+            nest.let(expr.linear(begin), stmts, name) for name, begin in begins.items()
+        )
 
         def step(s: Expr) -> list[Stmt]:
-            term = expr.add(begin, expr.mul(s, expr.index(shape.terms)))
+            term = expr.linear(begin, (s, shape.terms))
 
             def product(i: Expr, j: Expr) -> list[Stmt]:
-                left = self.left.matrix(expr.add(row, expr.mul(i, expr.index(shape.rows))), term)
-                at = expr.add(column, expr.mul(j, expr.index(shape.columns)))
-                right = self.right.matrix(term, at)
+                left = self.left.matrix(expr.linear(row, (i, shape.rows)), term)
+                right = self.right.matrix(term, expr.linear(column, (j, shape.columns)))
                 return [MatrixProduct(self.sums, (i, j), shape.terms, left, right)]
 
             return self._each_matrix(product)
@@ -220,11 +223,11 @@ class _Tiles:
         nest, shape, tile = self.nest, self.product.shape, self.tile
         stmts: list[Stmt] = []
         share, down, across = self._place(group, stmts)
-        row = expr.mul(down, expr.index(shape.rows))
-        column = expr.mul(across, expr.index(tile.matrices_across * shape.columns))
+        row = expr.linear((down, shape.rows))
+        column = expr.linear((across, tile.matrices_across * shape.columns))
 
         def one(j: Expr) -> list[Stmt]:
-            at = share, row, expr.add(column, expr.mul(j, expr.index(shape.columns)))
+            at = share, row, expr.linear(column, (j, shape.columns))
             return [MatrixStore(self.sums, (i, j), Matrix(self.stored, at, self.stored.shape[-1]))]
 
         return stmts + nest.unrolled(tile.matrices_across, one, "j")
@@ -236,24 +239,23 @@ class _Tiles:
         where these are neighbours in memory, else along a column.
         """
         nest, roles, tile = self.nest, self.roles, self.tile
-        extent, height = roles.columns.extent, expr.index(self.product.shape.rows)
+        extent, height = roles.columns.extent, self.product.shape.rows
         has_lines = expr.coefficient(self.output.address, roles.columns.var) == 1
         together = QUAD if has_lines and dims.modulo(extent, QUAD) == 0 else 1
         across = tile.columns // together
         size = across if has_lines else self.down
 
         def some(number: Expr) -> list[Stmt]:
-            outer = expr.binary("floordiv", number, expr.index(size))
-            inner = expr.binary("floormod", number, expr.index(size))
+            outer, inner = divided(number, size)
             at, part = (outer, inner) if has_lines else (inner, outer)
             stmts: list[Stmt] = []
             at = nest.let(at, stmts, "at")
-            part = nest.let(expr.mul(part, expr.index(together)), stmts, "part")
+            part = nest.let(expr.linear((part, together)), stmts, "part")
             column = nest.let(expr.add(columns, part), stmts, "column")
             # rows of matrices of one subgroup lie below each other
-            down = expr.mul(expr.binary("floordiv", at, height), expr.index(tile.matrices_down))
-            row = expr.mul(expr.add(down, i), height)
-            row = nest.let(expr.add(row, expr.binary("floormod", at, height)), stmts, "row")
+            down, place = divided(at, height)
+            row = expr.linear((expr.linear((down, tile.matrices_down), i), height), place)
+            row = nest.let(row, stmts, "row")
             inside: list[Stmt] = []
             here = {**values, **self.product.row_at(nest, expr.add(first, row), inside)}
 
@@ -266,28 +268,20 @@ class _Tiles:
             # a copy of a long epilogue for each would be most of the shader
             is_long_one = is_long(self.output.values, roles.reduce)
             inside += (nest.serial if is_long_one else nest.unrolled)(together, one)
-            are_there = expr.all_of(self._conditions(first, row, column))
-            return stmts + (inside if are_there is None else [If(are_there, tuple(inside))])
+            return stmts + where(expr.all_of(self._conditions(first, row, column)), inside)
 
         return self.lanes.shared(self.down * across, lane, some, nest.serial)
 
     def _total(self, row: Expr, column: Expr) -> Expr:
         """The sum of an element, whose shares are stored."""
         stored = self.stored
-        shares = (
-            Load(stored, (expr.index(n), row, column), stored.dtype) for n in range(stored.shape[0])
-        )
-        total: Expr = next(shares)
-        for share in shares:
-            total = expr.add(total, share)
-        return total
+        places = [(expr.index(n), row, column) for n in range(stored.shape[0])]
+        shares: list[Expr] = [Load(stored, place, stored.dtype) for place in places]
+        return reduce(expr.add, shares)
 
-    def _conditions(self, first: Expr, row: Expr, column: Expr) -> Iterator[Expr]:
+    def _conditions(self, first: Expr, row: Expr, column: Expr) -> tuple[Expr | None, Expr | None]:
         """The conditions that a row and a column of the tile exist, where that is not sure."""
-        pairs = (
-            (self.product.row_count, self.tile.rows, expr.add(first, row)),
-            (self.roles.columns.extent, self.tile.columns, column),
+        return (
+            within(expr.add(first, row), self.product.row_count, self.tile.rows),
+            within(column, self.roles.columns.extent, self.tile.columns),
         )
-        for extent, size, at in pairs:
-            if dims.modulo(extent, size) != 0:
-                yield expr.binary("lt", at, expr.index(extent))

@@ -15,12 +15,14 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Cast, Expr, Load, Select
 from aot.ir.schedule import DOT_GROUP, QUAD
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import For, If, LoopKind, Matrix, Scratch, Space, Stmt, Store
+from aot.kernels.ir.nodes import For, LoopKind, Matrix, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes, at_splits, loaded
 from aot.kernels.nest.borders import masked
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.rules.products.dots import is_grouped
+from aot.kernels.rules.products.product import divided, panel_of
 from aot.kernels.rules.products.sum_order import by_weight_step
+from aot.kernels.stage.tails import below, where
 from aot.target.model import MatrixShape
 
 # bytes behind a line in shared memory, so that lines begin at different banks of it; a matrix's
@@ -162,11 +164,8 @@ class Lanes:
     ) -> list[Stmt]:
         """Statements of one lane for its share of `count` items, which lanes take in turn."""
         used = min(count, self.nest.lanes)
-        size = expr.index(used)
-        stmts = loop(count // used, lambda n: body(expr.add(expr.mul(n, size), lane)), "n")
-        if used == self.nest.lanes:
-            return stmts
-        return [If(expr.binary("lt", lane, size), tuple(stmts))]
+        stmts = loop(count // used, lambda n: body(expr.linear((n, used), lane)), "n")
+        return where(None if used == self.nest.lanes else below(lane, used), stmts)
 
 
 class Side:
@@ -211,13 +210,10 @@ class Side:
 
     def _places(self, number: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr]:
         """The line and the place of what is numbered so: neighbouring lanes read neighbours."""
-        size = expr.index(self.parts if self.has_lines else self.lines)
-        outer = expr.binary("floordiv", number, size)
-        inner = expr.binary("floormod", number, size)
+        outer, inner = divided(number, self.parts if self.has_lines else self.lines)
         line, part = (outer, inner) if self.has_lines else (inner, outer)
         line = self.nest.let(line, stmts, "line")
-        place = self.nest.let(expr.mul(part, expr.index(self.together)), stmts, "part")
-        return line, place
+        return line, self.nest.let(expr.linear((part, self.together)), stmts, "part")
 
     def _shares(self, lane: Expr, body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> list[Stmt]:
         """The statements `body(n, line, place)` for each part that a lane stages, its n-th."""
@@ -225,14 +221,11 @@ class Side:
 
         def one(n: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
-            number = expr.add(expr.mul(n, expr.index(used)), lane)
-            line, place = self._places(number, stmts)
+            line, place = self._places(expr.linear((n, used), lane), stmts)
             return stmts + body(n, line, place)
 
         stmts = self.nest.unrolled(self.held.shape[0], one, "n")
-        if used == self.nest.lanes:
-            return stmts
-        return [If(expr.binary("lt", lane, expr.index(used)), tuple(stmts))]
+        return where(None if used == self.nest.lanes else below(lane, used), stmts)
 
     def take(self, values: Values, start: Expr, lane: Expr) -> list[Stmt]:
         """Statements that load a lane's elements of a block into its registers."""
@@ -249,17 +242,14 @@ class Side:
     def put(self, lane: Expr) -> list[Stmt]:
         """Statements that store the elements that `take` loaded to shared memory."""
 
+        shared, held = self.shared, self.held
+
         def part(n: Expr, line: Expr, place: Expr) -> list[Stmt]:
-            return self.nest.unrolled(
-                self.together,
-                lambda u: [
-                    Store(
-                        self.shared,
-                        (line, expr.add(place, u)),
-                        Load(self.held, (n, u), self.held.dtype),
-                    )
-                ],
-            )
+            def one(u: Expr) -> list[Stmt]:
+                at = line, expr.add(place, u)
+                return [Store(shared, at, Load(held, (n, u), held.dtype))]
+
+            return self.nest.unrolled(self.together, one)
 
         return self._shares(lane, part)
 
@@ -294,20 +284,14 @@ def right_side(lanes: Lanes, product: MatrixOperands, terms: int, columns: int) 
     padded = dims.multiply(dims.ceil_divide(extent, panel), panel)
     covers = dims.modulo(padded if roles.is_packed else extent, columns) == 0
     is_transposed = _has_columns(roles, product.inner)
-    last = expr.index(dims.add(extent, -1))
 
     def element(
         values: Values, first: Expr, line: Expr, place: Expr, stmts: list[Stmt]
     ) -> Callable[[Expr], Expr]:
         term, column = (place, line) if is_transposed else (line, place)
         term, column = expr.add(values[inner], term), expr.add(first, column)
-        number = expr.binary("floordiv", column, expr.index(panel))
-        within = expr.binary("floormod", column, expr.index(panel))
-        is_there: Expr | None = None
-        if not covers and roles.is_packed:
-            number = expr.binary("min", number, expr.binary("floordiv", last, expr.index(panel)))
-        elif not covers:
-            is_there = expr.binary("lt", column, expr.index(extent))
+        number, lane = panel_of(roles, panel, column, is_there=covers or not roles.is_packed)
+        is_there = None if covers or roles.is_packed else below(column, extent)
 
         def one(u: Expr) -> Expr:
             zero = expr.index(0)
@@ -315,7 +299,7 @@ def right_side(lanes: Lanes, product: MatrixOperands, terms: int, columns: int) 
             # four terms from a multiple of four on are those of a group
             group = expr.binary("floordiv", term, expr.index(QUAD))
             splits = {
-                (roles.columns.var, panel): (number, expr.add(within, along)),
+                (roles.columns.var, panel): (number, expr.add(lane, along)),
                 (inner, QUAD): (group, down),
             }
             here = {

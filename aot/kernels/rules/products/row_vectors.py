@@ -13,9 +13,10 @@ from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.nest.index_math import simplify
 from aot.kernels.nest.nest import Axis, Nest, Values
+from aot.kernels.rules.products.product import divided
 
 
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
@@ -34,14 +35,8 @@ def row_vectors_at_a_time(nest: Nest, rows: int, columns: int, steps: dims.Dim) 
 
 def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
     """Whether a row's scalars lie side by side along `inner`, at least a vector of them."""
-    if not nest.target.multiplies_by_lane or not isinstance(left, Load):
-        return False
-    if left.guard is not None and inner.var in expr.free_vars(left.guard):
-        return False
-    if isinstance(inner.extent, int) and inner.extent < nest.lanes:
-        return False
-    is_alike = left.dtype is dtype in (DType.F32, DType.F16)
-    return is_alike and expr.coefficient(left.indices[0], inner.var) == 1
+    is_short = isinstance(inner.extent, int) and inner.extent < nest.lanes
+    return not is_short and are_neighbours(nest, left, inner.var, dtype)
 
 
 def are_neighbours(nest: Nest, left: Expr, rows: Var, dtype: DType) -> bool:
@@ -70,21 +65,28 @@ def by_rows(
         left: the scalar of a row; side by side along the rows.
         step: the product, given the scalar of each row.
     """
-    lanes = nest.lanes
-    size = expr.index(lanes)
-    held = nest.builder.scratch("rows_together", dtype, (rows // lanes, lanes))
+    held = nest.builder.scratch("rows_together", dtype, (rows // nest.lanes, nest.lanes))
+    return _loaded(nest, held, rows, left) + step(lambda r: _lane_of(held, r))
 
-    def load(g: Expr) -> list[Stmt]:
-        first = expr.mul(g, size)
+
+def _loaded(nest: Nest, held: Scratch, count: int, scalar: Callable[[Expr], Expr]) -> list[Stmt]:
+    """Loads `count` neighbouring scalars in vectors."""
+    lanes = nest.lanes
+
+    def load(g: Expr, width: int) -> list[Stmt]:
+        first = expr.linear((g, lanes))
         return [
-            nest.spread(lanes, lambda lane: [Store(held, (g, lane), left(expr.add(first, lane)))])
+            nest.spread(width, lambda lane: [Store(held, (g, lane), scalar(expr.add(first, lane)))])
         ]
 
-    def of_row(r: Expr) -> Expr:
-        at = expr.binary("floordiv", r, size), expr.binary("floormod", r, size)
-        return Load(held, at, dtype)
+    whole, rest = divmod(count, lanes)
+    stmts = nest.unrolled(whole, lambda g: load(g, lanes), "g") if whole else []
+    return stmts + (load(expr.index(whole), rest) if rest else [])
 
-    return nest.unrolled(rows // lanes, load, "g") + step(of_row)
+
+def _lane_of(held: Scratch, number: Expr) -> Load:
+    """Scalar `number` of those that are held in vectors."""
+    return Load(held, divided(number, held.shape[-1]), held.dtype)
 
 
 @dataclass(frozen=True)
@@ -139,27 +141,10 @@ def by_slide(
     count = (rows - 1) * slide.step + slide.taps
     held = nest.builder.scratch("piece", dtype, (-(-count // lanes), lanes))
 
-    def load(g: Expr, width: int) -> list[Stmt]:
-        first = expr.mul(g, expr.index(lanes))
-        return [
-            nest.spread(width, lambda lane: [Store(held, (g, lane), left(expr.add(first, lane)))])
-        ]
-
-    whole, rest = divmod(count, lanes)
-    stmts = nest.unrolled(whole, lambda g: load(g, lanes), "g") if whole else []
-    if rest:
-        stmts += load(expr.index(whole), rest)
-
     def product(tap: Expr) -> list[Stmt]:
-        def of_row(r: Expr) -> Expr:
-            place = expr.add(expr.mul(r, expr.index(slide.step)), tap)
-            size = expr.index(lanes)
-            at = expr.binary("floordiv", place, size), expr.binary("floormod", place, size)
-            return Load(held, at, dtype)
+        return step(tap, lambda r: _lane_of(held, expr.linear((r, slide.step), tap)))
 
-        return step(tap, of_row)
-
-    return stmts + nest.unrolled(slide.taps, product, "k")
+    return _loaded(nest, held, count, left) + nest.unrolled(slide.taps, product, "k")
 
 
 def by_lanes(
@@ -189,23 +174,19 @@ def by_lanes(
 
         def load(r: Expr) -> list[Stmt]:
             def vector(v: Expr) -> list[Stmt]:
-                at = expr.add(first, expr.mul(v, expr.index(lanes)))
-                number = expr.add(expr.mul(n, expr.index(vectors)), v)
+                at, number = expr.linear(first, (v, lanes)), expr.linear((n, vectors), v)
 
                 def one(lane: Expr) -> list[Stmt]:
                     if of_lane is None:
-                        found = left(r, expr.add(at, lane))
-                    else:
-                        found = of_lane(r, number, lane)
-                    return [Store(held, (r, v, lane), found)]
+                        return [Store(held, (r, v, lane), left(r, expr.add(at, lane)))]
+                    return [Store(held, (r, v, lane), of_lane(r, number, lane))]
 
                 return [nest.spread(lanes, one)]
 
             return nest.unrolled(vectors, vector, "v")
 
         def product(k: Expr) -> list[Stmt]:
-            size = expr.index(lanes)
-            at = expr.binary("floordiv", k, size), expr.binary("floormod", k, size)
+            at = divided(k, lanes)
             return step(expr.add(first, k), lambda r: Load(held, (r, *at), dtype))
 
         return nest.unrolled(rows, load, "r") + nest.unrolled(steps, product, "k")
@@ -272,20 +253,19 @@ def by_runs(
         step: the product of a step, given the scalar of each row.
     """
     rows, extent = sizes
-    size = expr.index(runs.size)
     whole = dims.floor_divide(extent, runs.size)
 
     def run(number: Expr) -> list[Stmt]:
         return by_lanes(
             *(nest, (rows, whole), dtype),
             lambda r, k: left(r, {runs.number: number, runs.place: k}),
-            lambda k, of_row: step(expr.add(expr.mul(k, size), number), of_row),
+            lambda k, of_row: step(expr.linear((k, runs.size), number), of_row),
         )
 
     def single(number: Expr) -> list[Stmt]:
         end = expr.index(whole)
         here = {runs.number: number, runs.place: end}
-        return step(expr.add(expr.mul(end, size), number), lambda r: left(r, here))
+        return step(expr.linear((end, runs.size), number), lambda r: left(r, here))
 
     return nest.serial(runs.size, run, "n") + nest.serial(
         dims.modulo(extent, runs.size), single, "n"
