@@ -95,8 +95,8 @@ def most_inflated(file_bytes: int) -> int:
 
 @contextmanager
 def enforced(most_bytes: int) -> Iterator[None]:
-    """A context that may allocate at most `most_bytes` beyond what the process has, else raises a
-    MemoryError, where the system supports that.
+    """A context in which allocating more than `most_bytes` beyond the process's present memory
+    raises a MemoryError, on systems that support such a limit.
     """
     limit = Limit(most_bytes, grows=False)
     try:

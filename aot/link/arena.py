@@ -168,7 +168,9 @@ class _Placed:
             grid.setdefault(cell, []).append(row)
 
     def live(self, request: ArenaRequest) -> np.ndarray[Any, Any]:
-        """Rows of the placed requests whose lifetimes overlap that of `request`, by start."""
+        """Rows of placed requests, by start: those with a lifetime that overlaps the one of
+        `request`.
+        """
         rows = self._rows[self._near(request) if self._has_grids else slice(self._count)]
         rows = rows[(rows[:, 2] <= request.last) & (rows[:, 3] >= request.first)]
         ordered: np.ndarray[Any, Any] = rows[np.argsort(rows[:, 0], kind="stable")]

@@ -390,7 +390,7 @@ def _code_counts(pieces: Sequence[_Piece], image: CodeImage | None) -> dict[str,
 
 
 def _covered(parts: Sequence[Any]) -> int:
-    """The number of bytes that parts cover, some of which are inside others."""
+    """The number of bytes that parts cover together; bytes of nested parts count once."""
     total = end = 0
     for part in sorted(parts, key=lambda p: (p.offset, -p.length)):
         total += max(0, part.offset + part.length - max(end, part.offset))

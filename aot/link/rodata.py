@@ -213,7 +213,7 @@ class RodataPool:
         return content.data, address - content.address
 
     def place(self, used: Iterable[int] | None = None) -> PlacedRodata:
-        """The placement of all constants, or of those that `used` addresses refer to."""
+        """Places all constants, or only those at `used` addresses."""
         kept = [c for c in self._contents if c.data]
         if used is not None:
             starts = [c.address for c in self._contents]

@@ -96,7 +96,9 @@ def _dot_of_bf16(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -
 def dot_of_pairs(
     asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtypes: tuple[DType, DType]
 ) -> Value:
-    """`dot` of bytes, where each half of the products is added to 16 bits of `c`."""
+    """Emits `dot` of bytes into sums of 16 bits: each half of the products is added to one part of
+    `c`.
+    """
     left, right = dtypes
     if right is U7X4:
         a, b, left, right = b, a, right, left

@@ -1,4 +1,4 @@
-"""Indices as sums of products of loop variables, and their ranges given those of the loops.
+"""Indices as sums of products of loop variables, and the ranges that follow from the loops.
 
 Emits nothing; what follows for comparisons is `dims.decided`'s.
 """

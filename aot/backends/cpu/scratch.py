@@ -84,8 +84,8 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
 def _place(
     sizes: Mapping[Scratch, int], live: Mapping[Scratch, tuple[int, int]]
 ) -> dict[Scratch, int]:
-    """Offsets of scratch such that those live at the same time share no byte: largest first, first
-    fit.
+    """Places scratch at offsets, the largest first, each at the first free one. Arrays that live at
+    the same time share no byte.
     """
     offsets: dict[Scratch, int] = {}
     for scratch in sorted(sizes, key=lambda s: -sizes[s]):

@@ -1,4 +1,4 @@
-"""Blocks of elements whose order in memory differs from that of vectors, transposed in registers.
+"""Transposes blocks of elements in registers, where memory has them in another order than vectors.
 
 An unrolled loop around a vector loop is such a block where neighbours along the unrolled loop are
 neighbours in memory, and lanes are not. Lane by lane each element would be an access of its own;

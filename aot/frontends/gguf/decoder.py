@@ -44,9 +44,7 @@ _ACTIVATIONS: dict[str, Callable[[GraphBuilder, Value], Value]] = {
 
 
 class _Part(Place):
-    """The builder of one part of the model, such as `blk.3.ffn`, whose name its ops
-    have as origin.
-    """
+    """Builds one part of the model, such as `blk.3.ffn`, and gives its ops that name as origin."""
 
     def __init__(self, label: str, rewriter: Rewriter, values: DimValues) -> None:
         self.label = label

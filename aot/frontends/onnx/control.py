@@ -1,5 +1,5 @@
-"""ONNX's If: imports the branch that is known to be taken, or the only one that fits the rest of
-the model where shapes decide; else makes an op with both branches as blocks.
+"""Imports ONNX's If: only the branch that is known to be taken, or that alone fits the model's
+shapes; otherwise both, as blocks of one op.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def registering_results(module: Any) -> Iterator[None]:
 
 
 def in_places(given: Any, shapes: Any) -> Any:
-    """`shapes` with each dict for a dataclass of `given` as a list in the order of its fields,
-    which is what torch takes.
+    """`shapes` in the form that torch takes: where `given` has a dataclass, a dict becomes a list
+    in the order of the fields.
     """
     held = parts(given)
     if held is not None and isinstance(shapes, Mapping):

@@ -176,7 +176,7 @@ def _input_name(value: Value) -> str:
 def bind_symbols(
     function: Function, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The values of the function's symbols for inputs of these shapes, all of which are checked.
+    """The values of the function's symbols for inputs of these shapes. Checks all shapes.
 
     Raises:
         CompileError: a shape does not fit, a symbol stays unknown, or an assumption is false.

@@ -69,7 +69,7 @@ def _share_tables(function: Function) -> None:
 
 
 def _transposed(layout: Layout) -> Layout:
-    """The layout of a matrix's transpose whose bytes equal those of the matrix in `layout`."""
+    """The layout in which a matrix's transpose has the bytes of the matrix in `layout`."""
     splits = tuple((1 - dim, factor) for dim, factor in layout.splits)
     order = layout.order or tuple(range(2 + len(splits)))
     return Layout(splits, tuple(1 - place if place < 2 else place for place in order))

@@ -482,8 +482,9 @@ class _Rules:
         self._known: dict[Function, tuple[str, ...]] = {}
 
     def lost(self, part: _Part) -> float:
-        """What the one kernel of a part may cost more than its estimate, as a share of that, where
-        other rules build it than its members: what the prices of the kernels themselves say."""
+        """How much more the one kernel of a part may cost than its estimate, as a share, if other
+        rules build it than its members. Compares the prices of the kernels themselves.
+        """
         members = [m for m in part.members if m.has_known_extents]
         made, values = _shared(part, self._target)
         if not members or {self._of(m.function) for m in members} == {rules_of(made, self._target)}:
