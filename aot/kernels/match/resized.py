@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from aot.base.records import dataclass
 from aot.ir import expr
+from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer
 from aot.kernels.nest.inline import reduces_of
-from aot.kernels.nest.nest import Output, combined
+from aot.kernels.nest.nest import Output, Values, combined
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,7 @@ class Resized:
         leaf: that conversion, or the load itself.
         row, column: the positions that tables name, as they stand in the address of `data`.
         extents: of rows and columns that are read.
+        row_step: how far apart rows lie in memory; columns are neighbours.
     """
 
     first: Reduce
@@ -35,10 +37,26 @@ class Resized:
     row: Expr
     column: Expr
     extents: tuple[int, int]
+    row_step: Dim
 
     @property
     def is_columns_first(self) -> bool:
         return self.columns is self.first
+
+    @property
+    def rows(self) -> Reduce:
+        """The sum along a table's rows."""
+        return self.last if self.is_columns_first else self.first
+
+    def inside(self, reduce: Reduce) -> Expr:
+        """What one of both adds up: the other sum, or what is read."""
+        return self.leaf if reduce is self.first else self.first
+
+    def at(self, e: Expr, row: Expr, column: Expr, values: Values) -> Expr:
+        """An expression of what is read, at a row and column of that and indices of the result."""
+        r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
+        placed = expr.transform(e, {self.row: r, self.column: c}.get)
+        return expr.substitute(placed, {**values, r: row, c: column})
 
 
 def nested(output: Output) -> tuple[Reduce, Reduce] | None:
@@ -96,11 +114,9 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
     else:
         return None
     rows, columns = (outer[0], own[0]) if is_columns_first else (own[0], outer[0])
-    r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
-    address = expr.transform(data[0].indices[0], {rows: r, columns: c}.get)
-    extents = clamped_extent(rows), clamped_extent(columns)
-    assert extents[0] is not None and extents[1] is not None
-    if expr.coefficient(address, c) != 1 or expr.coefficient(address, r) is None:
+    row_step = _row_step(data[0], rows, columns)
+    height, width = clamped_extent(rows), clamped_extent(columns)
+    if row_step is None or height is None or width is None:
         return None
     held, total = Var("d", data[0].dtype), Var("s", first.dtype)
     # all else of the inner sum is of its own axis, and in the outer one of that one's
@@ -119,7 +135,8 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
     if first.dtype is not DType.F32:
         return None
     chosen = first if is_columns_first else last
-    return Resized(first, last, chosen, data[0], leaf, rows, columns, (extents[0], extents[1]))
+    extents = height, width
+    return Resized(first, last, chosen, data[0], leaf, rows, columns, extents, row_step)
 
 
 def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output] | None:
@@ -141,15 +158,21 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
     if data.guard is not None or not isinstance(data.source, Buffer) or data.dtype is not DType.F32:
         return None
     height, width = clamped_extent(place), clamped_extent(other)
-    r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
-    address = expr.transform(data.indices[0], {place: r, other: c}.get)
-    if expr.coefficient(address, c) != 1 or expr.coefficient(address, r) is None:
+    row_step = _row_step(data, place, other)
+    if row_step is None or height is None or width is None:
         return None
-    assert height is not None and width is not None
     first = Reduce("sum", ((Var("t"), 1),), data, data.dtype)
     last = Reduce("sum", ((Var("t"), 1),), first, data.dtype)
     made = output.rewritten(lambda e: expr.transform(e, lambda x: last if x is data else None))
-    return Resized(first, last, first, data, data, place, other, (height, width)), made
+    extents = height, width
+    return Resized(first, last, first, data, data, place, other, extents, row_step), made
+
+
+def _row_step(data: Load, row: Expr, column: Expr) -> Dim | None:
+    """How far apart the rows of a load lie whose columns are neighbours; None of another one."""
+    r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
+    address = expr.transform(data.indices[0], {row: r, column: c}.get)
+    return expr.coefficient(address, r) if expr.coefficient(address, c) == 1 else None
 
 
 def clamped_extent(position: Expr) -> int | None:

@@ -89,10 +89,12 @@ class _Words(ByteTiles):
     words: Scratch
     weights: Scratch
 
-    def __init__(self, nest: Nest, output: Output, window: ByteWindow, rows: int, row: int) -> None:
-        """`row` is in bytes of a channel."""
+    def __init__(
+        self, nest: Nest, output: Output, window: ByteWindow, rows: int, channel_bytes: int
+    ) -> None:
+        """A place in scratch has `channel_bytes` for each channel."""
         self.width = _width(window)
-        super().__init__(nest, output, window, rows, row * self.width)
+        super().__init__(nest, output, window, rows, channel_bytes * self.width)
 
     @property
     def sums_of_result(self) -> int:
@@ -186,11 +188,11 @@ class _Depthwise(_Words):
         if down.apart == 1:
             rows += (DOT_GROUP * self.groups - down.taps) // down.step
         super().__init__(nest, output, window, rows, self.groups * DOT_GROUP)
-        row = self.groups * self.width * DOT_GROUP
+        place_bytes = self.groups * self.width * DOT_GROUP
         scratch = nest.builder.scratch
         places = along.places(self.piece)
-        self.words = scratch("column_words", DType.U8, (places, row), Space.WORKGROUP)
-        weights = self.rows, along.taps, row
+        self.words = scratch("column_words", DType.U8, (places, place_bytes), Space.WORKGROUP)
+        weights = self.rows, along.taps, place_bytes
         self.weights = scratch("column_weights", DType.I8, weights, Space.WORKGROUP)
 
     def prepare(self, block: Block) -> list[Stmt]:
@@ -300,12 +302,12 @@ class _Squares(_Words):
     def __init__(self, nest: Nest, output: Output, window: ByteWindow) -> None:
         self.down, self.along = (-(-s.taps // SIDE) for s in (window.down, window.along))
         super().__init__(nest, output, window, 1, self.down * DOT_GROUP // SIDE)
-        row = self.width * DOT_GROUP
+        place_bytes = self.width * DOT_GROUP
         self.places = self.piece + self.along - 1
         scratch = nest.builder.scratch
-        words = self.down, self.places, row
+        words = self.down, self.places, place_bytes
         self.words = scratch("square_words", DType.U8, words, Space.WORKGROUP)
-        weights = self.down, self.along, row
+        weights = self.down, self.along, place_bytes
         self.weights = scratch("square_weights", DType.I8, weights, Space.WORKGROUP)
 
     @property
@@ -394,7 +396,7 @@ class _Squares(_Words):
         del block
         return [
             Term(
-                (self._slot(expr.add(row, expr.index(gy))), expr.add(result, expr.index(gx))),
+                (self._slot(expr.linear(row, gy)), expr.linear(result, gx)),
                 (expr.index(gy), expr.index(gx)),
                 0,
             )

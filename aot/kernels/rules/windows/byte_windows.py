@@ -154,11 +154,13 @@ class ByteTiles(ABC):
 
     tile_results: ClassVar[int]
 
-    def __init__(self, nest: Nest, output: Output, window: ByteWindow, rows: int, row: int) -> None:
+    def __init__(
+        self, nest: Nest, output: Output, window: ByteWindow, rows: int, place_bytes: int
+    ) -> None:
         """
         Args:
             rows: the most result rows that share what is staged in scratch.
-            row: bytes in scratch of one place along a row.
+            place_bytes: bytes in scratch of one place along a row.
         """
         self.nest = nest
         self.output = output
@@ -167,7 +169,8 @@ class ByteTiles(ABC):
         height, width = (slide.at.count for slide in (window.down, window.along))
         self.rows = min(rows, height)
         # most of the nearest cache: the rest is what is read and stored meanwhile
-        most = max(nest.target.l1_bytes * 3 // 4 // row - window.along.taps, 4 * window.along.step)
+        places = nest.target.l1_bytes * 3 // 4 // place_bytes - window.along.taps
+        most = max(places, 4 * window.along.step)
         self.piece = even(width, max(1, min(most // window.along.step, width)))
         self.tile = even(self.piece, self.tile_results)
         self.named: dict[Expr, Expr] = {}
@@ -321,12 +324,12 @@ class ByteTiles(ABC):
                     return stores
                 return where(expr.binary("ge", c, expr.index(block.stored)), stores)
 
-            asked = self._ask_ahead(values, block, row, x)
+            asked = self._ask_ahead(values, block, x)
             return [*asked, nest.spread(block.width, channel)]
 
         return self.add(block, row, first) + nest.serial(self.tile, result, "r")
 
-    def _ask_ahead(self, values: Values, block: Block, row: Expr, x: Expr) -> list[Stmt]:
+    def _ask_ahead(self, values: Values, block: Block, x: Expr) -> list[Stmt]:
         """Prefetches the part of the image below a result that the next rows read and
         these don't.
         """

@@ -155,14 +155,14 @@ class _GroupedPlanes:
 
     def build(self) -> tuple[Stmt, ...]:
         nest, groups, down, band = self.nest, self.groups, self.groups.down, self.band
-        number = Axis(nest.builder.var("band"), self.bands)
+        band_axis = Axis(nest.builder.var("band"), self.bands)
         strip = Axis(nest.builder.var("strip"), self.strips)
         inside = groups.along.at, down.at, groups.member
         outer = [a for a in self.output.axes if a not in inside]
 
         def body(values: Values) -> list[Stmt]:
             stmts: list[Stmt] = []
-            first = expr.mul(values[number.var], expr.index(band.lines))
+            first = expr.mul(values[band_axis.var], expr.index(band.lines))
             first = nest.let(first, stmts, "first")
             start = expr.mul(values[strip.var], expr.index(band.width))
             start = nest.let(start, stmts, "start")
@@ -200,7 +200,7 @@ class _GroupedPlanes:
 
         terms = dims.product([n for _, n in groups.reduce.axes])
         work = dims.multiply(terms, band.lines * band.width * groups.member.count)
-        return nest.grid([*outer, number, strip], body, work)
+        return nest.grid([*outer, band_axis, strip], body, work)
 
     def _by_strip(
         self, strip: Expr, facts: Sequence[Fact], body: Callable[[Fact], list[Stmt]]
@@ -234,7 +234,7 @@ class _GroupedPlanes:
         def line(c: Expr, j: Expr, row: tuple[int, int]) -> list[Stmt]:
             n, phase = row
             v = expr.linear((j, down.step), phase)
-            place = expr.add(expr.mul(first, expr.index(down.step)), v)
+            place = expr.linear((first, down.step), v)
             begin = expr.linear(origin(c), (place, down.stride), (start, along.step))
             at = expr.mul(j, expr.index(band.pitch))
             to = [(c, n * len(phases) + k, at) for k, _ in phases]
@@ -318,9 +318,9 @@ class _GroupedPlanes:
         # each pass over the tiles asks for others
         passes = -(-groups.member.count // self.columns)
         number = expr.binary("floordiv", begin, expr.index(self.columns))
-        number = expr.linear((number, band.tiles), n)
+        tile = expr.linear((number, band.tiles), n)
         counts = groups.inner, rows, pieces
-        return stmts + self._ask_lines(number, passes * band.tiles, counts, brought)
+        return stmts + self._ask_lines(tile, passes * band.tiles, counts, brought)
 
     def _next_group(self) -> Expr:
         """The distance in memory from the planes of a group to those of the next group,
@@ -366,26 +366,26 @@ class _GroupedPlanes:
     ) -> list[Stmt]:
         """A line's places of a phase: what is `inside` of it between its padding."""
         along, load, band, held = self.groups.along, self.groups.left, self.band, self.held
-        c, number, at = to
+        c, phase_pair, at = to
         begin, end = inside
 
         def copied(j: Expr, *_: object) -> list[Stmt]:
-            place = c, expr.index(number), expr.add(at, j)
+            place = c, expr.index(phase_pair), expr.add(at, j)
             return [Store(held, place, of_phase(load, origin, along, phase, j))]
 
         copy = row_of_vectors(
             self.nest, expr.index(begin), end - begin, self.nest.lanes, copied, may_mask=True
         )
-        behind = c, number, expr.linear(at, end)
+        behind = c, phase_pair, expr.linear(at, end)
         return self._zeros(to, begin) + copy + self._zeros(behind, band.pitch - end)
 
     def _zeros(self, to: tuple[Expr, int, Expr], count: int) -> list[Stmt]:
         """So many zeros at least, in whole vectors: what is behind them is not stored yet."""
-        (c, number, at), held = to, self.held
+        (c, phase_pair, at), held = to, self.held
         zero, vectors = expr.const(0, held.dtype), -(-max(count, 0) // self.nest.lanes)
 
         def store(place: Expr) -> Stmt:
-            return Store(held, (c, expr.index(number), place), zero)
+            return Store(held, (c, expr.index(phase_pair), place), zero)
 
         return blank_vectors(self.nest, (vectors, self.nest.lanes), at, store, "z")
 
@@ -448,8 +448,8 @@ class _GroupedPlanes:
             if slide.tap is not None:
                 here[slide.tap.var] = expr.linear((k, slide.step), taps.first)
             offset = expr.linear(offset, (expr.linear((k, slide.apart), taps.ahead), far))
-        number = down.phases.index(vertical[0].phase) * len(along.phases)
-        number += along.phases.index(horizontal[0].phase)
+        phase_pair = down.phases.index(vertical[0].phase) * len(along.phases)
+        phase_pair += along.phases.index(horizontal[0].phase)
 
         def channel(c: Expr) -> list[Stmt]:
             at = dict(here)
@@ -459,7 +459,7 @@ class _GroupedPlanes:
             def column(m: Expr, u: Expr, lane: Expr) -> list[Stmt]:
                 total = Load(acc, (m, u, lane), acc.dtype)
                 at_place = expr.add(offset, expr.linear((u, lanes), lane))
-                image = Load(self.held, (c, expr.index(number), at_place), self.held.dtype)
+                image = Load(self.held, (c, expr.index(phase_pair), at_place), self.held.dtype)
                 weight = expr.substitute(
                     groups.right, {**at, groups.member.var: expr.add(begin, m)}
                 )

@@ -148,7 +148,7 @@ class GroupedTiles(HeldTiles):
         """
 
         def scalar(number: int) -> Load:
-            column = expr.add(self.chunk, expr.index(number * self.run))
+            column = expr.linear(self.chunk, number * self.run)
             group = expr.binary("floordiv", column, expr.index(self.members))
             channel = expr.linear((group, self.inner), self.channel.var)
             return self.load(expr.sub(channel, self.base))

@@ -83,7 +83,7 @@ class _Tiles(PoolTiles):
             )
 
         taps = (down.taps + self.pool.along.taps) // 2
-        return nest.grid(outer, body, max(1, self.height * self.count * taps // 2))
+        return nest.grid(outer, body, max(1, self.height * self.row_results * taps // 2))
 
     def _width(self, count: int) -> int:
         """The widest vector width for `count` places."""
@@ -169,7 +169,7 @@ class _Tiles(PoolTiles):
         )
         # what is loaded may lie where results are stored
         may_repeat = not any(expr.loads(value) for value in around.values)
-        ends = segments.ends(around.values, along.at.var, self.count)
+        ends = segments.ends(around.values, along.at.var, self.row_results)
 
         def line(row: Expr) -> list[Stmt]:
             at = expr.add(first, row)

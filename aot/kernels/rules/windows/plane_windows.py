@@ -291,7 +291,7 @@ class _Planes:
         if self.sums is not None:
             return stmts + [Store(self.sums, (t.indices[0], x), t) for t in totals]
         for r, total in enumerate(totals):
-            line = expr.add(at, expr.index(r))
+            line = expr.linear(at, r)
             is_line = below(line, height) if r > (height - 1) % self.together else None
             stmts += where(is_line, where(is_there, self._results(values, line, x, total)))
         return stmts
@@ -352,7 +352,7 @@ class _Planes:
                     terms.append((total, weights[k]))
             if not terms:
                 continue
-            line = expr.add(begin, expr.index(v + down.apart * first))
+            line = expr.linear(begin, v + down.apart * first)
             staged = Load(held, (line, expr.index(column.phase), place), held.dtype)
             a = nest.let(staged, stmts, "a")
             for total, w in terms:

@@ -115,7 +115,7 @@ def schedule_pool(work: Work) -> Build | None:
 
 
 class PoolTiles:
-    """Tiles of a separable window: lines of results, `count` neighbours of each.
+    """Tiles of a separable window: lines of results, `row_results` neighbours of each.
 
     Attributes:
         rows: of which taps down the plane are combined together.
@@ -132,7 +132,7 @@ class PoolTiles:
         self.nest = nest
         self.output = output
         self.pool = pool
-        self.rows, self.count = sizes
+        self.rows, self.row_results = sizes
         self.lines = lines
         self.height: int = lines.shape[0]
         terms, registers = pool.down.places(self.rows), nest.target.vector_registers - BESIDE
@@ -199,7 +199,7 @@ class PoolTiles:
 
     def _reach(self, slide: Slide) -> int:
         """The places that all tiles read along an axis, be they there or not."""
-        size = self.height if slide is self.pool.down else self.count
+        size = self.height if slide is self.pool.down else self.row_results
         return slide.places(-(-slide.at.count // size) * size)
 
     def offset(self, slide: Slide, place: Expr, into: list[Stmt]) -> Expr:
@@ -278,7 +278,7 @@ class PoolTiles:
         for row in range(self.rows):
             taps = [terms[down.step * row + down.apart * k] for k in range(down.taps)]
             made = self.folded(taps, is_quick=seen is not None)
-            stmts.append(Store(self.lines, (expr.add(line, expr.index(row)), *place), made))
+            stmts.append(Store(self.lines, (expr.linear(line, row), *place), made))
         if seen is not None:
             slot = expr.index(0) if lane is None else lane
             total: Expr = Load(seen, (slot,), seen.dtype)
@@ -314,11 +314,11 @@ class _Tiles(PoolTiles):
     """
 
     def __init__(
-        self, nest: Nest, output: Output, pool: Pool, rows: int, count: int, channels: int
+        self, nest: Nest, output: Output, pool: Pool, rows: int, row_results: int, channels: int
     ) -> None:
-        shape = rows, pool.along.places(count), channels
+        shape = rows, pool.along.places(row_results), channels
         lines = nest.builder.scratch("lines", pool.reduce.dtype, shape, Space.WORKGROUP)
-        super().__init__(nest, output, pool, (rows, count), lines)
+        super().__init__(nest, output, pool, (rows, row_results), lines)
         self.channels = channels
         registers = nest.target.vector_registers - BESIDE
         most = RESULTS if pool.along.step < pool.along.taps else APART
@@ -334,20 +334,20 @@ class _Tiles(PoolTiles):
         shared = along.places(1) - along.step
         channels = pool.lane.count
 
-        def count() -> int:
+        def fitting() -> int:
             return (most // channels - shared) // along.step
 
-        while count() < min(WIDE * shared, along.at.count) and channels > nest.lanes * VECTORS:
+        while fitting() < min(WIDE * shared, along.at.count) and channels > nest.lanes * VECTORS:
             channels = -(-channels // 2 // nest.lanes) * nest.lanes
-        if count() < 1:
+        if fitting() < 1:
             return None
-        tiles = -(-along.at.count // min(count(), COUNT))
+        tiles = -(-along.at.count // min(fitting(), COUNT))
         return _Tiles(nest, output, pool, rows, -(-along.at.count // tiles), channels)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, pool = self.nest, self.pool
         down, along, lane = pool.down.at, pool.along.at, pool.lane
-        sizes = (self.rows, self.count, self.channels)
+        sizes = (self.rows, self.row_results, self.channels)
         tiles = [
             Axis(nest.builder.var(name), -(-axis.count // size))
             for name, axis, size in zip(("mt", "at", "ct"), (down, along, lane), sizes, strict=True)
@@ -363,7 +363,7 @@ class _Tiles(PoolTiles):
             return self._by_channels(values, first)
 
         taps = (pool.down.taps + pool.along.taps) // 2
-        work = self.rows * self.count * self.channels * taps // 2
+        work = self.rows * self.row_results * self.channels * taps // 2
         return nest.grid(axes, body, max(1, work))
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
@@ -419,7 +419,7 @@ class _Tiles(PoolTiles):
                 is_there = self.guard(along, (at, at))
                 return where(is_there, stmts, lambda: self._blank(x, channels))
 
-            return nest.serial(along.places(self.count), place, "x")
+            return nest.serial(along.places(self.row_results), place, "x")
 
         return self.lines_from(top, places)
 
@@ -480,7 +480,7 @@ class _Tiles(PoolTiles):
         def lines(count: int) -> list[Stmt]:
             return nest.serial(self.rows, lambda row: line(row, count), "row")
 
-        return whole_or_rest(first[1], along.count, self.count, lines)
+        return whole_or_rest(first[1], along.count, self.row_results, lines)
 
     def _narrow(self, channels: int) -> int:
         return min(self._width(channels), self.nest.lanes)

@@ -123,7 +123,7 @@ class _ColumnsFirst(ResizedPlanes):
         are_there = self.count % count == 0 and count % some == 0 and count <= self.count
 
         def block(b: Expr) -> list[Stmt]:
-            first = expr.add(start, expr.mul(b, expr.index(some)))
+            first = expr.linear(start, (b, some))
 
             def row(n: Expr) -> list[Stmt]:
                 at = expr.add(first, n)
@@ -145,7 +145,7 @@ class _ColumnsFirst(ResizedPlanes):
         def vector(o: Expr) -> list[Stmt]:
             def asked(lane: Expr) -> list[Stmt]:
                 made: list[Stmt] = []
-                at = expr.add(expr.mul(o, expr.index(LANES)), lane)
+                at = expr.linear((o, LANES), lane)
                 row = expr.add(first, at)
                 row = row if are_there else expr.binary("min", row, last_row)
                 positions = (self.row_position(expr.index(k), row) for k in range(self.row_taps))
@@ -191,7 +191,7 @@ class _ColumnsFirst(ResizedPlanes):
         )
 
         def total(at: Expr, moved: int) -> Expr:
-            place = expr.add(at, expr.index(moved))
+            place = expr.linear(at, moved)
             return total_of(self.found.last, [term(place) for term in terms])
 
         return stmts + self._ahead(number) + self.all_columns(row, total)
@@ -258,7 +258,7 @@ class _ColumnsFirst(ResizedPlanes):
         # each vector where vectors begin, be its columns partly those of the one before: what is
         # loaded of two that were just stored waits until memory has them
         def stored(slot: Expr, o: Expr, lane: Expr, total: Expr) -> list[Stmt]:
-            place = expr.add(expr.mul(o, expr.index(LANES)), lane)
+            place = expr.linear((o, LANES), lane)
             return [Store(self.ring, (slot, place), total)]
 
         near: list[Stmt] = []
@@ -312,7 +312,7 @@ class _RowsFirst(ResizedPlanes):
 
     def rows(self, start: Expr, count: int) -> list[Stmt]:
         def group(g: Expr) -> list[Stmt]:
-            return self._group(expr.add(start, expr.mul(g, expr.index(self.together))), count)
+            return self._group(expr.linear(start, (g, self.together)), count)
 
         return self.nest.serial(-(-count // self.together), group, "y")
 
@@ -322,7 +322,7 @@ class _RowsFirst(ResizedPlanes):
         def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
             if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
                 return self.on_columns(lane, stmts)
-            own = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+            own = expr.linear(self.start, (vector, LANES))
             is_first = expr.binary("le", own, expr.add(self.first_column(vector), lane))
             return where(is_first, stmts)
 
@@ -366,11 +366,11 @@ class _RowsFirst(ResizedPlanes):
             return stmts + row_of_vectors(nest, zero, self.read, nest.lanes, element, may_mask=True)
 
         def element(n: int) -> Callable[[Expr], Expr]:
-            own = expr.add(line, expr.index(n))
+            own = expr.linear(line, n)
             return lambda at: Load(self.lines, (own, at), DType.F32)
 
         def row(n: int) -> Expr:
-            return expr.add(first, expr.index(n))
+            return expr.linear(first, n)
 
         last = self.row_position(expr.index(self.row_taps - 1), row(count - 1))
         behind = nest.let(expr.linear(last, 1), ahead, "behind")
@@ -414,14 +414,14 @@ class _Picked(_RowsFirst):
 
     def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
         nest, stmts = self.nest, list[Stmt]()
-        rows = [expr.add(first, expr.index(n)) for n in range(count)]
+        rows = [expr.linear(first, n) for n in range(count)]
 
         def place(row: Expr) -> Expr:
             return nest.let(self.row_position(expr.index(0), row), stmts, "at")
 
         places = [place(row) for row in rows]
         last = expr.index(self.count - 1)
-        later = [expr.binary("min", expr.add(r, expr.index(count)), last) for r in rows]
+        later = [expr.binary("min", expr.linear(r, count), last) for r in rows]
         later = [place(row) for row in later] if count > 1 else []
 
         def columns(o: Expr) -> list[Stmt]:

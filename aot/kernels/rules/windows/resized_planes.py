@@ -54,7 +54,7 @@ class ResizedPlanes:
         self.count, self.width = self.row.count, self.column.count
         self.height, self.read = found.extents
         self.taps = terms_of(found.columns)
-        self.row_taps = terms_of(found.last if found.is_columns_first else found.first)
+        self.row_taps = terms_of(found.rows)
         self.tile = columns_together(self.width) if found.is_columns_first else self.width
         self.vectors = -(-self.tile // LANES)
         self.start: Expr = expr.index(0)
@@ -100,7 +100,7 @@ class ResizedPlanes:
                     here[of_planes.var] = expr.add(first, number)
                 self.plane = here
                 self.begin = start
-                last = expr.add(start, expr.index(size))
+                last = expr.linear(start, size)
                 self.end = expr.binary("min", last, expr.index(self.count))
                 return self.rows(start, size)
 
@@ -127,7 +127,7 @@ class ResizedPlanes:
         """The first column of vector number `vector`; the last vector begins so that all its
         columns exist.
         """
-        first = expr.add(self.start, expr.mul(vector, expr.index(LANES)))
+        first = expr.linear(self.start, (vector, LANES))
         are_whole = self.tile % LANES == 0 and self.width % self.tile == 0
         if are_whole or self.width < LANES:
             return first
@@ -152,7 +152,7 @@ class ResizedPlanes:
         def vector(o: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
             first = nest.let(self.first_column(o), stmts, "first")
-            ends = [self._position(0, expr.add(first, expr.index(n))) for n in (0, last)]
+            ends = [self._position(0, expr.linear(first, n)) for n in (0, last)]
             least = expr.binary("min", expr.binary("min", *ends), expr.index(self.read - PAIR))
             least = expr.binary("max", least, zero)
             if self.read % LANES == 0 and self._span() + LANES <= PAIR:
@@ -166,7 +166,7 @@ class ResizedPlanes:
             def numbers(lane: Expr) -> list[Stmt]:
                 made: list[Stmt] = []
                 most: Expr = Load(self.far, (lane,), DType.U32)
-                at = expr.add(expr.mul(o, expr.index(LANES)), lane)
+                at = expr.linear((o, LANES), lane)
                 for k in range(self.taps):
                     position = in_vectors(self._position(k, expr.add(first, lane)))
                     ahead = expr.binary("sub", position, expr.cast(base, DType.I64))
@@ -214,7 +214,7 @@ class ResizedPlanes:
             for window, element in zip(windows, elements, strict=True):
                 value = element(expr.add(begin, place))
                 if self.read < PAIR:
-                    there = expr.binary("lt", place, expr.index(self.read))
+                    there = below(place, self.read)
                     value = expr.transform(value, lambda e, there=there: _where(there, e))  # type: ignore[misc]
                 if half * LANES >= self.read:
                     value = expr.const(0.0, DType.F32)
@@ -242,7 +242,7 @@ class ResizedPlanes:
 
     def _number(self, vector: Expr, lane: Expr, term: int) -> Expr:
         """How far from its vector's base a lane's term is."""
-        at = expr.add(expr.mul(vector, expr.index(LANES)), lane)
+        at = expr.linear((vector, LANES), lane)
         return expr.cast(Load(self.numbers, (expr.index(term), at), DType.I16), DType.I32)
 
     def plain(
@@ -284,20 +284,27 @@ class ResizedPlanes:
     ) -> list[Expr]:
         """The sum along columns of each line's terms; what is the same for all has a name."""
         reduce = self.found.columns
-        (var, _) = reduce.axes[0]
-        inside = self.found.leaf if self.found.is_columns_first else self.found.first
-        held = Var("held", inside.dtype)
-        bodies = []
-        for k in range(self.taps):
-            body = expr.transform(reduce.body, {inside: held}.get)
-            here = {**self.plane, var: expr.index(k), self.column.var: column}
-            bodies.append(self._named(expr.substitute(body, here), held, into))
-        return [
-            total_of(
-                reduce, [expr.substitute(b, {held: t}) for b, t in zip(bodies, line, strict=True)]
-            )
+        held, bodies = self._terms(reduce, self.taps, {self.column.var: column}, into)
+        terms = (
+            [expr.substitute(b, {held: e}) for b, e in zip(bodies, line, strict=True)]
             for line in lines
-        ]
+        )
+        return [total_of(reduce, each) for each in terms]
+
+    def _terms(
+        self, reduce: Reduce, count: int, place: Values, into: list[Stmt]
+    ) -> tuple[Var, list[Expr]]:
+        """The terms of a sum at a place, by a variable for what is added up; what tables say there
+        has names."""
+        (var, _) = reduce.axes[0]
+        inside = self.found.inside(reduce)
+        held = Var("held", inside.dtype)
+        terms: list[Expr] = []
+        for k in range(count):
+            body = expr.transform(reduce.body, {inside: held}.get)
+            body = expr.substitute(body, {**self.plane, var: expr.index(k), **place})
+            terms.append(self._named(body, held, into))
+        return held, terms
 
     def _named(self, body: Expr, held: Var, into: list[Stmt]) -> Expr:
         """`body` with names (`let`) for the subexpressions that load and don't depend on `held`."""
@@ -316,48 +323,34 @@ class ResizedPlanes:
     ) -> list[Callable[[Expr], Expr]]:
         """The terms of a sum along rows, each as a function of the column; what tables say of the
         row has names. `element(k, column)` is what term number k is of."""
-        (var, _) = reduce.axes[0]
-        inside = self.found.first if self.found.is_columns_first else self.found.leaf
-        held = Var("held", inside.dtype)
-        terms: list[Callable[[Expr], Expr]] = []
-        for k in range(self.row_taps):
-            body = expr.transform(reduce.body, {inside: held}.get)
-            body = expr.substitute(body, {**self.plane, var: expr.index(k), self.row.var: row})
-            body = self._named(body, held, into)
-            terms.append(
-                lambda column, body=body, k=k: expr.substitute(body, {held: element(k, column)})  # type: ignore[misc]
-            )
-        return terms
+        held, bodies = self._terms(reduce, self.row_taps, {self.row.var: row}, into)
+        return [
+            lambda column, body=body, k=k: expr.substitute(body, {held: element(k, column)})  # type: ignore[misc]
+            for k, body in enumerate(bodies)
+        ]
 
     def row_position(self, term: Expr, row: Expr) -> Expr:
         """The row that a term of a row of the result reads."""
-        reduce = self.found.last if self.found.is_columns_first else self.found.first
-        (var, _) = reduce.axes[0]
+        (var, _) = self.found.rows.axes[0]
         return expr.substitute(self.found.row, {var: term, self.row.var: row})
 
     def loaded(self, row: Expr, column: Expr) -> Expr:
         """The source's element at a row and column."""
-        found = self.found
-        r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
-        leaf = expr.transform(found.leaf, {found.row: r, found.column: c}.get)
-        return expr.substitute(leaf, {**self.plane, r: row, c: column})
+        return self.found.at(self.found.leaf, row, column, self.plane)
 
     def asked_ahead(self, row: Expr, count: int, part: Expr, parts: int) -> list[Stmt]:
         """Asks for part number `part` of `parts` of the `count` rows from `row` on: what is loaded
         when it is wanted waits behind what is stored."""
-        data, r, c = self.found.data, Var("r", DType.INDEX), Var("c", DType.INDEX)
-        address = expr.transform(data.indices[0], {self.found.row: r, self.found.column: c}.get)
+        data = self.found.data
         size, bytes = data.source.shape[0], data.dtype.bytes
         is_small = isinstance(size, int) and size * bytes <= self.nest.target.l2_bytes // 2
-        if is_small or expr.coefficient(address, r) != self.read:
+        if is_small or self.found.row_step != self.read:
             return []
-        line = of_line(data.source)
-        each = -(-count * self.read // (line * parts))
+        each = -(-count * self.read // (of_line(data.source) * parts)) * of_line(data.source)
         stmts: list[Stmt] = []
-        own = expr.mul(part, expr.index(each * line))
-        first = expr.substitute(address, {**self.plane, r: row, c: own})
-        first = self.nest.let(first, stmts, "ahead")
-        return stmts + prefetch(data.source, first, each * line)
+        own = expr.mul(part, expr.index(each))
+        first = self.found.at(data.indices[0], row, own, self.plane)
+        return stmts + prefetch(data.source, self.nest.let(first, stmts, "ahead"), each)
 
     def stores(self, row: Expr, column: Expr, total: Expr) -> list[Stmt]:
         """The stores of an element of the result."""

@@ -131,7 +131,7 @@ class WindowTiles:
             number = values[column_tile.var]
             if together is None:
                 return self._columns(self.pieces, values, first, number)
-            number = expr.add(expr.mul(values[block.var], expr.index(together)), number)
+            number = expr.linear((values[block.var], together), number)
             found = self._columns(self.pieces, values, first, number)
             return where(within(number, tiles, together), found)
 
@@ -462,7 +462,7 @@ class _Tile:
         axis = self.window.lane
         if self.shape.has_all_columns:
             return e
-        return masked(e, expr.binary("lt", axis.var, expr.index(axis.extent)), axis.var)
+        return masked(e, below(axis.var, axis.extent), axis.var)
 
     # Where things are
 
