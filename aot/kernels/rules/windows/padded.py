@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
-from aot.ir.expr import Expr, Load, Reduce, Var
+from aot.ir.expr import Expr, Load, Reduce
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.planes import PaddedWindow, find_padded
 from aot.kernels.match.slides import first_window
 from aot.kernels.match.work import Build, Work
-from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, combined, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
 from aot.kernels.stage.band import Band
+from aot.kernels.stage.epilogue import Epilogue
 from aot.kernels.stage.tails import even, where, widest, within
 
 # rows of the result that share what is brought into scratch, for each row of a window
@@ -178,24 +178,18 @@ class _Rows:
         """Row `r` of the rows that share scratch, in segments within which the epilogue's
         conditions are constant.
         """
-        at, reduce = self.window.along.at, self.window.reduce
-        total = Var("total", reduce.dtype)
-        around = self.output.rewritten(
-            lambda e: expr.transform(e, lambda x: total if x is reduce else None)
-        )
+        at = self.window.along.at
+        epilogue = Epilogue.of(self.output, self.window.reduce)
         stmts: list[Stmt] = []
-        first = 0
-        for end in segments.ends(around.values, at.var, at.count):
-            part = segments.output_within(around, at.var, first, end)
+        for part, first, end in epilogue.segments(at):
 
             def element(x: Expr, width: int, lane: Expr | None, part: Output = part) -> list[Stmt]:
                 kept = self._kept(r, x)
                 loops, value = ([], kept) if kept else self._sum(values, r, x, width, lane)
-                stored = part.stores(self.nest, {**values, at.var: x}, {total: value}.get)  # type: ignore[arg-type]
-                return loops + stored
+                done: dict[Expr, Expr] = {epilogue.total: value}
+                return loops + part.stores(self.nest, {**values, at.var: x}, done.get)
 
             stmts += self._vectors(first, end - first, element)
-            first = end
         return stmts
 
     def _kept(self, r: Expr, x: Expr) -> Load | None:

@@ -13,7 +13,6 @@ from aot.ir.expr import Expr, Load, Reduce, Var
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.windows import Window
 from aot.kernels.match.work import Build, Work
-from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
 from aot.kernels.rules.windows.pools import (
@@ -22,6 +21,7 @@ from aot.kernels.rules.windows.pools import (
     rows_together,
     separable,
 )
+from aot.kernels.stage.epilogue import Epilogue
 from aot.kernels.stage.tails import where, widest, within
 
 # elements of the lines of a tile: so many that a line is in the cache, and no longer on its way to
@@ -162,20 +162,20 @@ class _Tiles(PoolTiles):
 
     def _along(self, values: Values, first: Expr, is_quick: bool) -> list[Stmt]:
         """The taps along each line in scratch, and what becomes of them."""
-        nest, down, along, reduce = self.nest, self.pool.down, self.pool.along, self.pool.reduce
-        total = Var("total", reduce.dtype)
-        around = self.output.rewritten(
-            lambda e: expr.transform(e, lambda x: total if x is reduce else None)
-        )
+        nest, down, along = self.nest, self.pool.down, self.pool.along
+        epilogue = Epilogue.of(self.output, self.pool.reduce)
         # what is loaded may lie where results are stored
-        may_repeat = not any(expr.loads(value) for value in around.values)
-        ends = segments.ends(around.values, along.at.var, self.row_results)
+        may_repeat = not any(expr.loads(value) for value in epilogue.output.values)
+        parts = epilogue.segments(along.at)
 
         def line(row: Expr) -> list[Stmt]:
             at = expr.add(first, row)
             stmts: list[Stmt] = []
-            for begin, end in zip([0, *ends], ends, strict=False):
-                part = segments.output_within(around, along.at.var, begin, end)
+
+            def place_of(x: Expr) -> Values:
+                return {down.at.var: at, along.at.var: x}
+
+            for part, begin, end in parts:
 
                 def element(
                     x: Expr, width: int, lane: Expr | None, part: Output = part
@@ -183,13 +183,12 @@ class _Tiles(PoolTiles):
                     place = expr.mul(x, expr.index(along.step))
                     places = [expr.linear(place, along.apart * k) for k in range(along.taps)]
                     taps = [Load(self.lines, (row, at), self.lines.dtype) for at in places]
-                    made = {total: self.folded(taps, is_quick=is_quick)}
-                    here = {**values, down.at.var: at, along.at.var: x}
-                    return part.stores(nest, here, made.get)  # type: ignore[arg-type]
+                    made = self.folded(taps, is_quick=is_quick)
+                    done: dict[Expr, Expr] = {epilogue.total: made}
+                    return part.stores(nest, {**values, **place_of(x)}, done.get)
 
                 def before(x: Expr, width: int) -> list[Stmt]:
-                    here = {**values, down.at.var: at, along.at.var: x}
-                    return self.results_ahead(here, width)
+                    return self.results_ahead({**values, **place_of(x)}, width)
 
                 is_rare = self.is_asked and not is_quick
                 width = widest(nest.lanes * (1 if is_rare else SUMS), end - begin)
