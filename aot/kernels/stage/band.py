@@ -1,7 +1,7 @@
 """Lines of a plane in scratch, apart by the phases of the windows' steps, between their padding.
 
-No tap then asks where it is, and all loads are of neighbours. Owns how lines are brought there; a
-rule owns how many of them scratch holds.
+No tap then asks where it is, and all loads are of neighbours. Owns how lines are brought there, and
+how many of them scratch holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.match.slides import Slide
 from aot.kernels.nest.nest import Nest
 from aot.kernels.nest.rows import row_of_vectors
-from aot.kernels.stage.tails import where
+from aot.kernels.stage.tails import even, where
 
 
 @dataclass(frozen=True)
@@ -149,3 +149,22 @@ def blank_vectors(
         return [nest.spread(lanes, lambda lane: [store(expr.add(begin, lane))])]
 
     return nest.serial(count, vector, name)
+
+
+def rows_in_scratch(nest: Nest, least: int, row_bytes: int, near: int) -> int:
+    """Rows that a workgroup stages in scratch: as many as fit `near` bytes; a larger share of the
+    L2 cache if those are fewer than `least`, since rows would be staged repeatedly.
+    """
+    most, far = (
+        min(nest.target.scratch_bytes, size) // row_bytes
+        for size in (near, nest.target.l2_bytes // 4)
+    )
+    return most if most >= least else far
+
+
+def even_lines(down: Slide, held: int, most: int) -> int:
+    """Result rows of a workgroup, at most `most`, whose input rows fit into `held` rows of scratch,
+    balanced over workgroups; 0 if none.
+    """
+    lines = down.results(held, min(down.at.count, most))
+    return lines and even(down.at.count, lines)

@@ -24,8 +24,8 @@ from aot.kernels.nest.borders import skipped_guard
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.windows.windows import WindowTiles, pieces_of
-from aot.kernels.stage.band import padding_of
-from aot.kernels.stage.tails import below, between, even, where, within
+from aot.kernels.stage.band import even_lines, padding_of
+from aot.kernels.stage.tails import below, between, where, within
 from aot.kernels.stage.vectors import unrolled_vectors
 
 # rows of a tile at most
@@ -95,7 +95,7 @@ def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
     place = (along.count + along.step * MOST_ROWS) * packed.load.dtype.bytes
     if 4 * down.taps * place * nest.lanes > 5 * nest.target.l1_bytes:
         return False  # a tile's lines come from the next cache, there or here
-    lines = _lines(down, nest.target.scratch_bytes // (place * columns))
+    lines = even_lines(down, nest.target.scratch_bytes // (place * columns), MOST_LINES)
     return lines > 0 and down.places(lines) <= MOST_COPIES * lines
 
 
@@ -142,8 +142,8 @@ class HeldTiles(WindowTiles):
         self.tiles = tiles or self.in_line
         self.parts = -(-self.in_line // self.tiles)
         self.places = along.places(self.tiles * self.rows)
-        row = self.places * channels * packed.load.dtype.bytes
-        self.lines = _lines(down, nest.target.scratch_bytes // row, most)
+        row_bytes = self.places * channels * packed.load.dtype.bytes
+        self.lines = even_lines(down, nest.target.scratch_bytes // row_bytes, most)
         self.strips = -(-down.at.count // self.lines)
         shape = down.places(self.lines), self.places, channels
         self.held = nest.builder.scratch("held", packed.load.dtype, shape, Space.WORKGROUP)
@@ -297,11 +297,3 @@ class PackedTiles(HeldTiles):
 
 def columns_of_tiles(nest: Nest, window: Window, plan: StageSchedule) -> int:
     return pieces_of(window.lane.extent, plan.columns, nest.lanes)[0].columns
-
-
-def _lines(down: Slide, held: int, most: int = MOST_LINES) -> int:
-    """Result rows of a workgroup, at most `most`, whose input rows fit into `held` rows of scratch,
-    balanced over workgroups; 0 if none.
-    """
-    lines = down.results(held, min(down.at.count, most))
-    return lines and even(down.at.count, lines)

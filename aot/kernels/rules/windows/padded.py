@@ -17,9 +17,9 @@ from aot.kernels.match.slides import first_window
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combine, combined, identity
 from aot.kernels.nest.rows import SUMS, row_of_vectors
-from aot.kernels.stage.band import Band
+from aot.kernels.stage.band import Band, even_lines, rows_in_scratch
 from aot.kernels.stage.epilogue import Epilogue
-from aot.kernels.stage.tails import even, where, widest, within
+from aot.kernels.stage.tails import where, widest, within
 
 # rows of the result that share what is brought into scratch, for each row of a window
 ROWS_A_TAP = 4
@@ -54,8 +54,7 @@ def _rows_together(nest: Nest, window: PaddedWindow) -> int:
         return min(1, rows_in_scratch(nest, 0, row_bytes, near))
     rows = min(down.at.count, ROWS_A_TAP * down.taps)
     most = rows_in_scratch(nest, down.places(min(rows, down.taps)), row_bytes, near)
-    rows = down.results(most, rows)
-    return rows and even(down.at.count, rows)
+    return even_lines(down, most, rows)
 
 
 class _Rows:
@@ -239,17 +238,6 @@ class _Rows:
             term = combined(reduce.op, total, expr.substitute(body, here))
             stmts.append(Store(total.source, total.indices, term))
         return stmts
-
-
-def rows_in_scratch(nest: Nest, least: int, row_bytes: int, near: int) -> int:
-    """Rows that a workgroup stages in scratch: as many as fit `near` bytes; a larger share of the
-    L2 cache if those are fewer than `least`, since rows would be staged repeatedly.
-    """
-    most, far = (
-        min(nest.target.scratch_bytes, size) // row_bytes
-        for size in (near, nest.target.l2_bytes // 4)
-    )
-    return most if most >= least else far
 
 
 def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:

@@ -19,9 +19,8 @@ from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined, identity
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors, vectors_of
 from aot.kernels.nest.tiles import is_long
-from aot.kernels.rules.windows.padded import rows_in_scratch
 from aot.kernels.stage.ahead import cache_lines, of_line, prefetch
-from aot.kernels.stage.band import Band
+from aot.kernels.stage.band import Band, rows_in_scratch
 from aot.kernels.stage.tails import below, even, where, within
 from aot.target.model import Target
 

@@ -30,7 +30,7 @@ from aot.kernels.nest.inline import reduces_of
 from aot.kernels.nest.nest import Nest, Output, collapse
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.windows.near_terms import in_vectors
-from aot.kernels.rules.windows.resized_planes import ResizedPlanes, total_of
+from aot.kernels.rules.windows.resized_planes import ResizedPlanes, index_in, total_of
 from aot.kernels.stage.tails import below, where
 
 # rows that are picked together
@@ -179,8 +179,7 @@ class _ColumnsFirst(ResizedPlanes):
         stmts = self._made(row, number)
 
         def named(scratch: Scratch, k: int, name: str) -> Expr:
-            value = Load(scratch, (expr.index(k), number), DType.I32)
-            return self.nest.let(expr.cast(value, DType.INDEX), stmts, name)
+            return self.nest.let(index_in(scratch, expr.index(k), number), stmts, name)
 
         slots = [named(self.slots, k, "slot") for k in range(self.row_taps)]
         terms = self.named_rows(
@@ -199,7 +198,7 @@ class _ColumnsFirst(ResizedPlanes):
     def _ahead(self, number: Expr) -> list[Stmt]:
         """Asks for a part of the lines that come next, while a row is stored."""
         rows = max(1, self.together * self.count // self.height)
-        end = expr.cast(Load(self.held, (expr.index(1),), DType.I32), DType.INDEX)
+        end = index_in(self.held, expr.index(1))
         part = expr.binary("floormod", number, expr.index(rows))
         return self.asked_ahead(end, self.together, part, rows)
 
@@ -208,11 +207,9 @@ class _ColumnsFirst(ResizedPlanes):
         nest, size, zero = self.nest, expr.index(self.lines), expr.index(0)
         together = expr.index(self.together)
         stmts: list[Stmt] = []
-        wanted = (Load(self.wanted, (expr.index(n), number), DType.I32) for n in range(2))
-        least, last = (nest.let(expr.cast(w, DType.INDEX), stmts, "wanted") for w in wanted)
-        first, end = (
-            expr.cast(Load(self.held, (expr.index(n),), DType.I32), DType.INDEX) for n in range(2)
-        )
+        wanted = (index_in(self.wanted, expr.index(n), number) for n in range(2))
+        least, last = (nest.let(place, stmts, "wanted") for place in wanted)
+        first, end = (index_in(self.held, expr.index(n)) for n in range(2))
         is_close = expr.binary("le", zero, least)
 
         def held(first: Expr, end: Expr) -> list[Stmt]:

@@ -14,7 +14,7 @@ from aot.analysis.resized import LANES, PAIR, columns_together, groups_of_rows
 from aot.ir import dims, expr
 from aot.ir.expr import Const, Expr, Load, Reduce, Var
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Space, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
 from aot.kernels.match.resized import Resized
 from aot.kernels.nest.lane_reductions import halved
 from aot.kernels.nest.nest import GRAIN, Axis, Nest, Output, Values, combined
@@ -269,8 +269,7 @@ class ResizedPlanes:
 
     def _begins(self, vector: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
         """Where the elements of a vector of columns begin, and its first column."""
-        base = expr.cast(Load(self.bases, (vector,), DType.I32), DType.INDEX)
-        begin = self.nest.let(base, into, "begin")
+        begin = self.nest.let(index_in(self.bases, vector), into, "begin")
         return begin, self.nest.let(self.first_column(vector), into, "first")
 
     def _inside(self, begin: Expr, number: Expr) -> Expr:
@@ -551,3 +550,8 @@ def terms_of(reduce: Reduce) -> int:
     ((_, count),) = reduce.axes
     assert isinstance(count, int)
     return count
+
+
+def index_in(scratch: Scratch, *place: Expr) -> Expr:
+    """An index that scratch holds in 32 bits."""
+    return expr.cast(Load(scratch, place, DType.I32), DType.INDEX)
