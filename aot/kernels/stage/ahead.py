@@ -28,3 +28,8 @@ def prefetch(source: Buffer | Scratch, at: Expr, elements: int = 1) -> list[Stmt
         return []
     ahead = range(0, elements, of_line(source))
     return [Prefetch(source, expr.add(at, expr.index(n))) for n in ahead]
+
+
+def least_bytes(*sources: Buffer | Scratch) -> int:
+    """Bytes that buffers have at least, each once; scratch counts none."""
+    return sum(s.dtype.bytes * s.least_elements for s in {*sources} if isinstance(s, Buffer))

@@ -21,7 +21,7 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined
 from aot.kernels.nest.rows import row_of_vectors
 from aot.kernels.rules.windows.groups import Groups, groups_over_planes
-from aot.kernels.stage.ahead import cache_lines, of_line, prefetch
+from aot.kernels.stage.ahead import cache_lines, least_bytes, of_line, prefetch
 from aot.kernels.stage.band import blank_vectors, of_phase
 from aot.kernels.stage.tails import below, where, within
 from aot.kernels.stage.vectors import unrolled_vectors
@@ -146,8 +146,7 @@ class _GroupedPlanes:
         self.bands = -(-self.height // band.lines)
         self.strips = -(-self.width // band.width)
         source, scratch = groups.left.source, nest.builder.scratch
-        elements = source.least_elements if isinstance(source, Buffer) else 0
-        self.is_large = elements * source.dtype.bytes > nest.target.l2_bytes // 2
+        self.is_large = least_bytes(source) > nest.target.l2_bytes // 2
         shape = groups.inner, groups.phases, band.places
         self.held: Scratch = scratch("held", groups.left.dtype, shape, Space.WORKGROUP)
         sums = self.columns, band.tiles * self.chunks * nest.lanes

@@ -19,7 +19,7 @@ from aot.kernels.nest import segments
 from aot.kernels.nest.nest import Axis, Nest, Output, Values, combined, identity
 from aot.kernels.nest.rows import masked_lanes, row_of_vectors, vectors_of
 from aot.kernels.nest.tiles import is_long
-from aot.kernels.stage.ahead import cache_lines, of_line, prefetch
+from aot.kernels.stage.ahead import cache_lines, least_bytes, of_line, prefetch
 from aot.kernels.stage.band import Band, rows_in_scratch
 from aot.kernels.stage.tails import below, even, where, within
 from aot.target.model import Target
@@ -130,8 +130,7 @@ class _Planes:
         if pitch * along.step * dtype.bytes % WAY == 0:
             pitch += lanes
         self.rows = self._rows_of_band(pitch * along.step * dtype.bytes)
-        buffers = {window.load.source, output.buffer}
-        moved = sum(b.dtype.bytes * b.least_elements for b in buffers if isinstance(b, Buffer))
+        moved = least_bytes(window.load.source, output.buffer)
         self.asks = _Asks.NOT
         if isinstance(window.load.source, Buffer) and moved > nest.target.l2_bytes:
             has_time = taps >= MANY_TAPS * along.step * down.step

@@ -8,8 +8,9 @@ CPU only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aot.analysis.resized import (
     GROUP,
@@ -37,6 +38,9 @@ from aot.kernels.stage.tails import below, where
 PICKED_ROWS = 4
 # rows that tables are asked together
 ROWS_ASKED = 64
+
+Elements = Callable[[Expr], Expr]
+"""The element that a row of the result is made of at a column of what is read."""
 
 
 def schedule_resized(work: Work) -> Build | None:
@@ -362,43 +366,44 @@ class _RowsFirst(ResizedPlanes):
 
             return stmts + row_of_vectors(nest, zero, self.read, nest.lanes, element, may_mask=True)
 
-        def element(n: int) -> Callable[[Expr], Expr]:
-            own = expr.linear(line, n)
+        def elements(own: Expr) -> Elements:
             return lambda at: Load(self.lines, (own, at), DType.F32)
 
-        def row(n: int) -> Expr:
-            return expr.linear(first, n)
-
-        last = self.row_position(expr.index(self.row_taps - 1), row(count - 1))
+        last = self.row_position(expr.index(self.row_taps - 1), expr.linear(first, count - 1))
         behind = nest.let(expr.linear(last, 1), ahead, "behind")
 
         def columns(o: Expr) -> list[Stmt]:
             more = -(-count * self.height // self.count)
             asked = self.asked_ahead(behind, more, o, self.vectors) if count > 1 else []
-            return asked + self.picked(
-                o,
-                [element(n) for n in range(count)],
-                lambda n, lane, total: self.stores(row(n), self.column_of(o, lane), total),
-                self.on_own(o),
-            )
+            numbers = range(count)
+            rows = [(expr.linear(first, n), elements(expr.linear(line, n))) for n in numbers]
+            return asked + self._picked_of(o, rows)
 
         def plainly(n: Expr) -> list[Stmt]:
-            own, at_row = expr.add(line, n), expr.add(first, n)
-
-            def vector(o: Expr) -> list[Stmt]:
-                return self.plain(
-                    o,
-                    lambda at: Load(self.lines, (own, at), DType.F32),
-                    lambda lane, total: self.stores(at_row, self.column_of(o, lane), total),
-                    self.on_own(o),
-                )
-
-            return nest.serial(self.vectors, vector, "o")
+            row, made_of = expr.add(first, n), elements(expr.add(line, n))
+            return nest.serial(self.vectors, lambda o: self._plain_of(o, row, made_of), "o")
 
         stmts = nest.serial(count, made, "n")
         near = nest.serial(self.vectors, columns, "o")
         far = nest.serial(count, plainly, "n")
         return stmts + ahead + where(self.is_near(), near, far)
+
+    def _picked_of(self, o: Expr, rows: Sequence[tuple[Expr, Elements]]) -> list[Stmt]:
+        """Statements of a vector of columns of some rows, picked, and stored."""
+        return self.picked(
+            o,
+            [elements for _, elements in rows],
+            lambda n, lane, total: self.stores(rows[n][0], self.column_of(o, lane), total),
+            self.on_own(o),
+        )
+
+    def _plain_of(self, o: Expr, row: Expr, elements: Elements) -> list[Stmt]:
+        """The same of one row, whose elements are loaded one by one."""
+        return self.plain(
+            *(o, elements),
+            lambda lane, total: self.stores(row, self.column_of(o, lane), total),
+            self.on_own(o),
+        )
 
 
 class _Picked(_RowsFirst):
@@ -421,27 +426,14 @@ class _Picked(_RowsFirst):
         later = [expr.binary("min", expr.linear(r, count), last) for r in rows]
         later = [place(row) for row in later] if count > 1 else []
 
+        made_of = [(row, partial(self.loaded, at)) for row, at in zip(rows, places, strict=True)]
+
         def columns(o: Expr) -> list[Stmt]:
             asked = [s for at in later for s in self.asked_ahead(at, 1, o, self.vectors)]
-            return asked + self.picked(
-                o,
-                [lambda at, row=row: self.loaded(row, at) for row in places],  # type: ignore[misc]
-                lambda n, lane, total: self.stores(rows[n], self.column_of(o, lane), total),
-                self.on_own(o),
-            )
+            return asked + self._picked_of(o, made_of)
 
         def plainly(o: Expr) -> list[Stmt]:
-            found: list[Stmt] = []
-            for row, own in zip(rows, places, strict=True):
-                found += self.plain(
-                    o,
-                    lambda at, own=own: self.loaded(own, at),  # type: ignore[misc]
-                    lambda lane, total, row=row: self.stores(  # type: ignore[misc]
-                        row, self.column_of(o, lane), total
-                    ),
-                    self.on_own(o),
-                )
-            return found
+            return [s for each in made_of for s in self._plain_of(o, *each)]
 
         near = nest.serial(self.vectors, columns, "o")
         far = nest.serial(self.vectors, plainly, "o")

@@ -34,7 +34,7 @@ from aot.kernels.nest.nest import (
     identity,
 )
 from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long, over_rows
-from aot.kernels.stage.ahead import prefetch
+from aot.kernels.stage.ahead import least_bytes, prefetch
 from aot.kernels.stage.tails import below, where, within
 from aot.kernels.stage.vectors import unrolled_vectors
 
@@ -211,9 +211,7 @@ class WindowTiles:
             return []
         (load,) = found
         source, index = load.source, load.indices[0]
-        if not isinstance(source, Buffer):
-            return []
-        if source.least_elements * source.dtype.bytes <= target.l2_bytes:
+        if least_bytes(source) <= target.l2_bytes:
             return []
         down, along = taps
         steps = [expr.coefficient(index, a.var) for a in (below, down, window.rows, along)]
