@@ -85,19 +85,6 @@ class Runs:
             assert float(error.max(initial=0)) <= tolerance * scale
 
 
-def on_whole_numbers(function: Function, target: str, engine: Engine) -> tuple[Array, Array]:
-    """What an executable of known extents gives for small whole numbers, and what it should."""
-    rng = np.random.default_rng(3)
-    arrays: list[Any] = [
-        rng.integers(-3, 4, [int(str(d)) for d in v.type.dims]).astype(v.type.dtype.numpy)
-        for v in function.inputs
-    ]
-    (wanted,) = run(function, arrays)
-    memory = [to_memory(a, v.type, {}) for a, v in zip(arrays, function.inputs, strict=True)]
-    (got,) = run_executable(function, targets.load(target), memory, [], engine)
-    return got, wanted
-
-
 def outlined_runs(
     function: Function,
     inputs: list[Array],
