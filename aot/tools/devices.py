@@ -256,11 +256,12 @@ def _matrices(vk: Any, instance: Any, device: Any) -> tuple[str, ...]:
     extensions = vk.vkEnumerateDeviceExtensionProperties(device, None)
     if "VK_KHR_cooperative_matrix" not in {e.extensionName for e in extensions}:
         return ()
-    feature = vk.VkPhysicalDeviceCooperativeMatrixFeaturesKHR()
+    full = vk.VkPhysicalDeviceSubgroupSizeControlFeatures()
+    feature = vk.VkPhysicalDeviceCooperativeMatrixFeaturesKHR(pNext=full)
     vk.vkGetPhysicalDeviceFeatures2(device, vk.VkPhysicalDeviceFeatures2(pNext=feature))
     subgroups = vk.VkPhysicalDeviceSubgroupProperties()
     vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
-    if not feature.cooperativeMatrix:
+    if not feature.cooperativeMatrix or not full.computeFullSubgroups:
         return ()
     ask = vk.vkGetInstanceProcAddr(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
     names = {getattr(vk, f"VK_COMPONENT_TYPE_{n}_KHR"): d for n, d in _COMPONENTS.items()}
@@ -272,4 +273,8 @@ def _matrices(vk: Any, instance: Any, device: Any) -> tuple[str, ...]:
         and p.CType == p.ResultType
         and {p.AType, p.BType, p.CType} <= set(names)
     ]
-    return ("cooperativeMatrix", *matrix_features(shapes, subgroups.subgroupSize))
+    return (
+        "cooperativeMatrix",
+        "computeFullSubgroups",
+        *matrix_features(shapes, subgroups.subgroupSize),
+    )

@@ -48,7 +48,10 @@ _FEATURES = {
     Capability.STORAGE_BUFFER_8BIT_ACCESS: ("storageBuffer8BitAccess",),
     Capability.DOT_PRODUCT: (DOT_PRODUCT_FEATURE,),
     Capability.VULKAN_MEMORY_MODEL: ("vulkanMemoryModel",),
-    Capability.COOPERATIVE_MATRIX_KHR: ("cooperativeMatrix", "subgroupBasic"),
+    Capability.COOPERATIVE_MATRIX_KHR: (
+        *("cooperativeMatrix", "subgroupBasic"),
+        "computeFullSubgroups",  # VUID-RuntimeSpirv-OpTypeCooperativeMatrixKHR-10770
+    ),
     Capability.GROUP_NON_UNIFORM_ARITHMETIC: ("subgroupArithmetic", "subgroupBasic"),
 }
 
@@ -70,7 +73,7 @@ def features_of_target(target: Target) -> tuple[str, ...]:
     if target.gpu.integer_dot_product:
         found.add(DOT_PRODUCT_FEATURE)
     if target.gpu.matrices:
-        found |= {"cooperativeMatrix", "vulkanMemoryModel"}
+        found |= {"cooperativeMatrix", "vulkanMemoryModel", "computeFullSubgroups"}
         found |= set(matrix_features(target.gpu.matrices, target.gpu.subgroup_lanes))
     return tuple(sorted(found))
 

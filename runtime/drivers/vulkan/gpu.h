@@ -52,6 +52,7 @@ typedef struct aot_vk_features_t {
   VkPhysicalDeviceShaderIntegerDotProductFeatures dot;
   VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
+  VkPhysicalDeviceSubgroupSizeControlFeatures subgroups;
   const char *extensions[8];
   uint32_t extension_count;
 } aot_vk_features_t;

@@ -157,6 +157,16 @@ typedef struct work_t {
   VkPipeline *handles;
 } work_t;
 
+// Whether lanes of a subgroup hold matrices together, which Vulkan allows in full subgroups only:
+// capabilities are a module's first instructions, behind a header of five words.
+static bool holds_matrices(const uint32_t *words, size_t count) {
+  enum { HEADER = 5, CAPABILITY = 17, COOPERATIVE_MATRIX = 6022 };
+  for (size_t i = HEADER; i + 1 < count && words[i] == (2u << 16 | CAPABILITY); i += 2) {
+    if (words[i + 1] == COOPERATIVE_MATRIX) return true;
+  }
+  return false;
+}
+
 static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *module,
                                    const aot_variant_t *variant, aot_error_t *error,
                                    const aot_vk_pipelines_t *pipelines, work_t *work) {
@@ -173,9 +183,11 @@ static aot_status_t create_modules(const aot_vk_gpu_t *gpu, const aot_module_t *
                                            .codeSize = (size_t)spirv->length,
                                            .pCode = (const uint32_t *)(const void *)words};
     AOT_VK_TRY(error, &gpu->vk, vkCreateShaderModule, gpu->device, &info, NULL, &work->modules[i]);
+    const bool is_full = holds_matrices(info.pCode, (size_t)spirv->length / 4);
     work->infos[i] = (VkComputePipelineCreateInfo){
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .flags = is_full ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT : 0,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT,
                   .module = work->modules[i],
                   .pName = ENTRY_POINT},

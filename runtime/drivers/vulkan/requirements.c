@@ -42,6 +42,7 @@ typedef enum group_t {
   GROUP_DOT,         // VkPhysicalDeviceShaderIntegerDotProductFeatures
   GROUP_MODEL,       // VkPhysicalDeviceVulkanMemoryModelFeatures
   GROUP_MATRIX,      // VkPhysicalDeviceCooperativeMatrixFeaturesKHR
+  GROUP_FULL,        // VkPhysicalDeviceSubgroupSizeControlFeatures
   GROUP_SUBGROUP,    // bits of VkPhysicalDeviceSubgroupProperties.supportedOperations
   GROUP_SIZE,        // subgroupSize[lanes]
   GROUP_SHAPE,       // cooperativeMatrix[rows x columns x terms, and types]
@@ -72,6 +73,8 @@ static const feature_t features[] = {
      offsetof(VkPhysicalDeviceVulkanMemoryModelFeatures, vulkanMemoryModel)},
     {"cooperativeMatrix", GROUP_MATRIX,
      offsetof(VkPhysicalDeviceCooperativeMatrixFeaturesKHR, cooperativeMatrix)},
+    {"computeFullSubgroups", GROUP_FULL,
+     offsetof(VkPhysicalDeviceSubgroupSizeControlFeatures, computeFullSubgroups)},
     {"subgroupBasic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_BASIC_BIT},
     {"subgroupArithmetic", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_ARITHMETIC_BIT},
     {"subgroupShuffle", GROUP_SUBGROUP, VK_SUBGROUP_FEATURE_SHUFFLE_BIT},
@@ -107,6 +110,8 @@ static void *structure_of(aot_vk_features_t *found, group_t group) {
       return &found->memory_model;
     case GROUP_MATRIX:
       return &found->matrix;
+    case GROUP_FULL:
+      return &found->subgroups;
     default:
       return &found->arithmetic;
   }
@@ -119,6 +124,7 @@ static const char *extension_of(group_t group) {
          : group == GROUP_DOT        ? "VK_KHR_shader_integer_dot_product"
          : group == GROUP_MODEL      ? "VK_KHR_vulkan_memory_model"
          : group == GROUP_MATRIX     ? "VK_KHR_cooperative_matrix"
+         : group == GROUP_FULL       ? "VK_EXT_subgroup_size_control"
                                      : NULL;
 }
 
@@ -132,6 +138,7 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
   found->dot.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES;
   found->memory_model.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
   found->matrix.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR;
+  found->subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
   void **next = &found->core.pNext;
   if (wanted[GROUP_STORAGE16]) {
     *next = &found->storage16;
@@ -153,7 +160,11 @@ static void chain(aot_vk_features_t *found, const bool *wanted) {
     *next = &found->memory_model;
     next = &found->memory_model.pNext;
   }
-  if (wanted[GROUP_MATRIX]) *next = &found->matrix;
+  if (wanted[GROUP_MATRIX]) {
+    *next = &found->matrix;
+    next = &found->matrix.pNext;
+  }
+  if (wanted[GROUP_FULL]) *next = &found->subgroups;
 }
 
 static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,

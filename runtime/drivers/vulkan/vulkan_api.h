@@ -23,6 +23,7 @@
 #define VK_API_VERSION_MINOR(version) ((uint32_t)(version) >> 12 & 0x3ffu)
 #define VK_API_VERSION_PATCH(version) ((uint32_t)(version) & 0xfffu)
 
+#define VK_EXT_subgroup_size_control 1u
 #define VK_KHR_8bit_storage 1u
 #define VK_KHR_cooperative_matrix 1u
 #define VK_KHR_shader_float16_int8 1u
@@ -118,6 +119,7 @@ typedef enum VkStructureType {
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES = 1000177000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES = 1000082000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES = 1000211000,
+  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES = 1000225002,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES = 1000280000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR = 1000506000,
   VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR = 1000506001,
@@ -158,6 +160,7 @@ typedef enum VkPipelineCreateFlagBits {
   VK_PIPELINE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkPipelineCreateFlagBits;
 typedef enum VkPipelineShaderStageCreateFlagBits {
+  VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT = 0x00000002,
   VK_PIPELINE_SHADER_STAGE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkPipelineShaderStageCreateFlagBits;
 typedef enum VkShaderStageFlagBits {
@@ -328,6 +331,8 @@ typedef struct VkPhysicalDeviceShaderFloat16Int8Features VkPhysicalDeviceShaderF
 typedef struct VkPhysicalDeviceShaderIntegerDotProductFeatures
     VkPhysicalDeviceShaderIntegerDotProductFeatures;
 typedef struct VkPhysicalDeviceSubgroupProperties VkPhysicalDeviceSubgroupProperties;
+typedef struct VkPhysicalDeviceSubgroupSizeControlFeatures
+    VkPhysicalDeviceSubgroupSizeControlFeatures;
 typedef struct VkPhysicalDeviceVulkanMemoryModelFeatures VkPhysicalDeviceVulkanMemoryModelFeatures;
 typedef struct VkPipelineCacheCreateInfo VkPipelineCacheCreateInfo;
 typedef struct VkPushConstantRange VkPushConstantRange;
@@ -774,6 +779,12 @@ struct VkPhysicalDeviceSubgroupProperties {
   VkShaderStageFlags supportedStages;
   VkSubgroupFeatureFlags supportedOperations;
   VkBool32 quadOperationsInAllStages;
+};
+struct VkPhysicalDeviceSubgroupSizeControlFeatures {
+  VkStructureType sType;
+  void *pNext;
+  VkBool32 subgroupSizeControl;
+  VkBool32 computeFullSubgroups;
 };
 struct VkPhysicalDeviceVulkanMemoryModelFeatures {
   VkStructureType sType;

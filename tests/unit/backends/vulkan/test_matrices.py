@@ -23,7 +23,7 @@ from aot.target import selection as targets
 from tests.support import vulkan_running
 from tests.support.matrix_products import CASES, TARGETS, kept_busy, product
 
-OWN = {"cooperativeMatrix", "vulkanMemoryModel", "subgroupBasic"}
+OWN = {"cooperativeMatrix", "computeFullSubgroups", "vulkanMemoryModel", "subgroupBasic"}
 SHAPES = {
     "nvidia-matrix": ("cooperativeMatrix[16x16x16 f16*f16+f32]", "subgroupSize[32]"),
     "lavapipe-matrix": ("cooperativeMatrix[8x8x8 f16*f16+f32]", "subgroupSize[8]"),
