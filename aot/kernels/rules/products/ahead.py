@@ -74,7 +74,7 @@ class Ahead:
             at = nest.let(expr.add(base, begin), stmts, "ahead")
 
             def ask(k: Expr) -> list[Stmt]:
-                return [Prefetch(here.source, expr.add(at, expr.mul(k, expr.index(line))))]
+                return [Prefetch(here.source, expr.linear(at, (k, line)))]
 
             if isinstance(each, int):
                 return stmts + nest.unrolled(each, ask, "l")
@@ -115,7 +115,7 @@ class AskingTile(Placed):
         inner_piece = Axis(inner.var, ASKING_FLOATS)
 
         def piece(n: Expr) -> list[Stmt]:
-            begin = expr.add(start, expr.mul(n, expr.index(ASKING_FLOATS)))
+            begin = expr.linear(start, (n, ASKING_FLOATS))
             of_piece = Terms(inner_piece, indices, left, begin)
             return before(n) + super(AskingTile, self)._steps(of_piece)
 

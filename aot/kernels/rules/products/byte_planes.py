@@ -21,7 +21,8 @@ from aot.kernels.match.products import ContractionAxes, at_splits
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
-from aot.kernels.rules.products.dots import DotAxes, DotTile, StagedRows, name_constants
+from aot.kernels.rules.products.dot_tiles import DotTile, name_constants
+from aot.kernels.rules.products.dots import DotAxes, StagedRows
 from aot.kernels.rules.products.product import (
     Place,
     Product,
@@ -110,16 +111,16 @@ class _Planes(StagedRows):
 
     def _byte(self, values: Values, row: Expr, at: tuple[Expr, Expr, Expr]) -> Stmt:
         """Brings what a plane of a group has at a row to its place in scratch."""
-        rows, load = self.roles.rows, self._narrow_load()
+        rows, load = self.roles.rows, self.narrow_load()
         assert rows is not None
         _, g, t = at
-        plane = expr.add(expr.mul(g, expr.index(DOT_GROUP)), t)
+        plane = expr.linear((g, DOT_GROUP), t)
         place: Values = {v: expr.index(0) for v, _ in self.roles.reduce.axes}
         place |= {**values, rows.var: row, self.axes.grouped.var: plane}
         return Store(self.scratch, self._place(*at), expr.substitute(load, place))
 
     def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
-        return r, expr.add(expr.mul(g, expr.index(DOT_GROUP)), t)
+        return r, expr.linear((g, DOT_GROUP), t)
 
 
 class _Words(_Planes):
@@ -127,12 +128,11 @@ class _Words(_Planes):
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         self.nest, self.roles, self.axes, self.rows = nest, roles, axes, rows
-        self.bytes = None
         shape = axes.width // DOT_GROUP, rows * DOT_GROUP
         self.scratch = nest.builder.scratch("words", DType.U8, shape, Space.WORKGROUP)
 
     def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
-        return g, expr.add(expr.mul(r, expr.index(DOT_GROUP)), t)
+        return g, expr.linear((r, DOT_GROUP), t)
 
 
 class _Loops(ABC):
@@ -265,7 +265,7 @@ class _AlongPlaces(_Loops):
             )
 
         def at(u: Expr, lane: Expr) -> Expr:
-            return expr.add(expr.mul(u, expr.index(lanes)), lane)
+            return expr.linear((u, lanes), lane)
 
         def group(g: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []

@@ -29,12 +29,14 @@ from aot.kernels.nest.two_ways import up_to
 from aot.kernels.rules.products.ahead import Ahead, AskingTile
 from aot.kernels.rules.products.blocked_dots import DotBlockTiles, QuantisedRows
 from aot.kernels.rules.products.blocked_weights import BlockedTiles
+from aot.kernels.rules.products.dot_tiles import DotTile
 from aot.kernels.rules.products.dots import (
     COLUMNS_TOGETHER,
     TILES_TOGETHER,
     DotAxes,
-    DotTile,
+    DotRows,
     StagedRows,
+    WordRows,
 )
 from aot.kernels.rules.products.dots_gpu import sum_words
 from aot.kernels.rules.products.dots_in_parts import (
@@ -207,11 +209,11 @@ class ContractionTiles:
                 self.width, self.chunks = narrow, 1
         self.columns = self.chunks * self.width
         self.shares = plan.shares
-        self.staged: StagedRows | None = None
+        self.staged: DotRows | None = None
         self.parts = 1  # lanes of a column
         if dotted is not None and has_matrices(nest, roles, dotted, self.rows, self.width):
             self.rows = even(self.rows)
-            self.staged = StagedPairs(nest, roles, dotted, self.rows)
+            self.staged = StagedPairs.of(nest, roles, dotted, self.rows)
         elif dotted is not None:
             is_in_place = are_in_place(nest, dotted)
             if self.chunks == 1:
@@ -401,6 +403,7 @@ class ContractionTiles:
         row = _behind(at.first, staged_first)
         if isinstance(self.staged, StagedPairs):
             return MatrixTile(tile, self.staged, row, at).build()
+        assert isinstance(self.staged, WordRows)
         placed = TileInPlace if isinstance(self.staged, RowsInPlace) else DotTile
         return placed(tile, self.staged, row, at, self.ahead).build()
 
@@ -412,13 +415,13 @@ class ContractionTiles:
         def build(shape: Shape, first: Expr) -> list[Stmt]:
             nonlocal words
             place = at._replace(first=first)
-            if self.staged is None or self.parts == 1:
+            if not isinstance(self.staged, WordRows) or self.parts == 1:
                 return self._tile(shape, place, at.first)
             tile = Tile(self.product, shape, self.parts * shape.width, in_parts=True)
             made = DotTileInParts(tile, self.staged, _behind(first, at.first), place, words)
             if words is None and made.steps <= HELD:
                 before.extend(made.hold_words())
-                words = made.words
+                words = made.held
             return made.build()
 
         first, extent = at.first, self.roles.row_count

@@ -16,7 +16,8 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
-from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.dot_tiles import DotTile
+from aot.kernels.rules.products.dots import WORDS, DotAxes, WordRows
 from aot.kernels.rules.products.dots_in_place import RowsInPlace
 from aot.kernels.rules.products.product import Place, Tile, divided, where_whole
 
@@ -60,11 +61,11 @@ class DotTileInParts(DotTile):
     """A register tile of such columns, at its place: its sums have `parts` lanes a column."""
 
     def __init__(
-        self, tile: Tile, staged: StagedRows, row: Expr, place: Place, words: Scratch | None = None
+        self, tile: Tile, staged: WordRows, row: Expr, place: Place, held: Scratch | None = None
     ) -> None:
-        """`words` has the weights, if they are in registers."""
+        """`held` has the weights, if they are in registers."""
         super().__init__(tile, staged, row, place)
-        self.words = words
+        self.held = held
         self.lanes = self.acc.shape[-1]
         self.parts = self.lanes // self.shape.width
         self.sums: Scratch = self.scratch.get(
@@ -94,7 +95,7 @@ class DotTileInParts(DotTile):
         """Brings the weights into registers, whichever rows there are."""
         dtype, steps = WORDS[self.roles.weight.dtype], self.steps
         words = self.nest.builder.scratch("words", dtype, (steps, self.lanes))
-        self.words = words
+        self.held = words
 
         def one(g: Expr, lane: Expr) -> list[Stmt]:
             return [Store(words, (g, lane), self._word_of_lane(g, lane))]
@@ -113,7 +114,7 @@ class DotTileInParts(DotTile):
         return expr.linear((g, self.parts), divided(lane, self.parts)[1])
 
     def _sum(self) -> list[Stmt]:
-        acc, none, words = self.acc, expr.index(0), self.words
+        acc, none, words = self.acc, expr.index(0), self.held
 
         def step(g: Expr) -> list[Stmt]:
             def product(r: Expr, lane: Expr) -> Stmt:
@@ -121,7 +122,7 @@ class DotTileInParts(DotTile):
                 if words is not None:
                     weight = Load(words, (g, lane), words.dtype)
                 old = Load(acc, (r, none, lane), acc.dtype)
-                made = Dot(self._left(r, self._number(g, lane)), weight, old)
+                made = Dot(self._left(r, self._number(g, lane), 0), weight, old)
                 return Store(acc, (r, none, lane), made)
 
             return self._each_place(product)
@@ -129,12 +130,6 @@ class DotTileInParts(DotTile):
         if words is not None:
             return self.nest.unrolled(self.steps, step, "g")
         return self.nest.serial(self.steps, step, "g")
-
-    def _left(self, r: Expr, word: Expr) -> Expr:
-        if isinstance(self.staged, RowsInPlace):
-            return self.staged.word_at(self._at(r), [], word)
-        at = expr.mul(word, expr.index(self.staged.axes.terms))
-        return Load(self.staged.scratch, (self._staged_row(r), at), WORDS[DType.U8])
 
     def _finish(self) -> list[Stmt]:
         nest, shape, sums, none = self.nest, self.shape, self.sums, expr.index(0)

@@ -6,7 +6,7 @@ of pointwise convolutions, of matrix products and of windows that stay inside. C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
@@ -14,7 +14,8 @@ from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, Stmt
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Axis, Nest, Values
-from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.dot_tiles import DotTile
+from aot.kernels.rules.products.dots import WORDS, DotAxes, WordRows
 from aot.kernels.rules.products.product import along
 
 BYTES = (DType.U8, DType.I8)
@@ -54,7 +55,7 @@ def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
     return is_large and all(tap.extent == 1 for tap in axes.taps)
 
 
-class RowsInPlace(StagedRows):
+class RowsInPlace(WordRows):
     """Rows that are read from where they are, without staging.
 
     Attributes:
@@ -63,9 +64,8 @@ class RowsInPlace(StagedRows):
     """
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
-        self.nest, self.roles, self.axes, self.rows = nest, roles, axes, rows
-        self.bytes = None
-        load = self._narrow_load()
+        super().__init__(nest, roles, axes, rows)
+        load = self.narrow_load()
         outer, size = [tap for tap in axes.taps if tap.extent != 1], axes.width
         while outer and expr.coefficient(load.indices[0], outer[-1].var) == size:
             extent = outer.pop().extent
@@ -77,42 +77,37 @@ class RowsInPlace(StagedRows):
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         return []
 
+    def word_of(self, at: Values, row: Expr, group: Expr, part: int) -> Expr:
+        return self.word_at(at, [], group)
+
     def word_at(self, values: Values, taps: Sequence[Expr], group: Expr) -> Expr:
         """The load of word `group` of a run at outer taps `taps`, for the row at `values`."""
-        load, zero = self._narrow_load(), expr.index(0)
+        load, zero = self.narrow_load(), expr.index(0)
         start: Values = {a.var: zero for a in (*self.axes.taps, self.axes.grouped)}
         start |= {axis.var: tap for axis, tap in zip(self.outer, taps, strict=True)}
         address = expr.substitute(load.indices[0], {**values, **start})
-        at = expr.add(address, expr.mul(group, expr.index(self.axes.terms)))
+        at = expr.linear(address, (group, self.axes.terms))
         return Load(load.source, (at,), WORDS[load.dtype])
 
 
 class TileInPlace(DotTile):
     """A register tile of dot products that reads its rows where they lie."""
 
-    staged: RowsInPlace
+    words: RowsInPlace
 
     def _sum(self) -> list[Stmt]:
-        nest, staged = self.nest, self.staged
-        if not staged.outer:
+        nest, rows = self.nest, self.words
+        if not rows.outer:
             return super()._sum()
 
         def run(values: Values, number: Expr) -> list[Stmt]:
-            taps, begin = (
-                [values[axis.var] for axis in staged.outer],
-                expr.linear((number, staged.run)),
-            )
-            return nest.serial(staged.run, lambda g: self._word_of_run(taps, begin, g), "g")
+            taps = [values[axis.var] for axis in rows.outer]
+            begin = expr.linear((number, rows.run))
 
-        return along(nest, staged.outer, {}, run)
+            def word_of_run(g: Expr) -> list[Stmt]:
+                stmts, word = self._words(expr.add(begin, g))
+                return stmts + self._step(lambda r: rows.word_at(self._at(r), taps, g), word)
 
-    def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
-        return self._of_taps([], g)
+            return nest.serial(rows.run, word_of_run, "g")
 
-    def _of_taps(self, taps: Sequence[Expr], group: Expr) -> Callable[[Expr], Expr]:
-        """A function from a row's number to its word of a group at the given taps."""
-        return lambda r: self.staged.word_at(self._at(r), taps, group)
-
-    def _word_of_run(self, taps: list[Expr], begin: Expr, g: Expr) -> list[Stmt]:
-        stmts, word = self._words(expr.add(begin, g))
-        return stmts + self._step(self._of_taps(taps, g), word)
+        return along(nest, rows.outer, {}, run)

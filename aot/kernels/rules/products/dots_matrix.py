@@ -15,7 +15,8 @@ from aot.ir.expr import Const, Expr, Load
 from aot.kernels.ir.nodes import MatrixDot, Scratch, Space, Stmt, Store
 from aot.kernels.match.products import ContractionAxes
 from aot.kernels.nest.nest import Nest, Values
-from aot.kernels.rules.products.dots import WORDS, DotAxes, DotTile, StagedRows
+from aot.kernels.rules.products.dot_tiles import WordTile
+from aot.kernels.rules.products.dots import WORDS, CopiedRows, DotAxes
 from aot.kernels.rules.products.product import Body, Place, Tile, divided
 
 PAIR = 2  # rows of a matrix, and words of each of them
@@ -53,58 +54,29 @@ def _padded(terms: int, axes: DotAxes) -> int:
     return -(-terms // _terms(axes)) * _terms(axes)
 
 
-class StagedPairs(StagedRows):
+class StagedPairs(CopiedRows):
     """Pairs of rows in scratch: 8 bytes of the first one and 8 of the second, as a matrix; then
     those of the next pair, so that two are loaded at once; then the next ones of all pairs.
 
-    Where a tap ends within 8 bytes, rows are brought into scratch one by one first.
+    Attributes:
+        terms: of a row of a matrix.
+        count: matrices of a pair of rows.
     """
 
     may_overlap = False
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
-        self.nest = nest
-        self.roles = roles
-        self.axes = axes
-        self.rows = rows
+        super().__init__(nest, roles, axes, rows)
         self.terms = _terms(axes)
         self.count = _padded(axes.size, axes) // self.terms
-        scratch = nest.builder.scratch
-        self.bytes: Scratch | None = None
-        if axes.taps and axes.width % self.terms:
-            whole = rows, self.count * self.terms
-            self.bytes = scratch("bytes", axes.staged, whole, Space.WORKGROUP)
         shape = self.count, rows // PAIR, PAIR * self.terms
-        self.scratch: Scratch = scratch("staged", axes.staged, shape, Space.WORKGROUP)
+        self.scratch: Scratch = nest.builder.scratch("staged", axes.staged, shape, Space.WORKGROUP)
 
-    def fill(self, values: Values, first: Expr) -> list[Stmt]:
-        if self.bytes is None:
-            return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
-        zeros = range(self.axes.size, self.count * self.terms)
-
-        def row(r: Expr) -> list[Stmt]:
-            behind = [self._stored(r, expr.index(k), None) for k in zeros]
-            return self._row(values, first, r) + behind
-
-        rows = self.nest.serial(self.rows, row, "r")
-        return rows + self.nest.serial(self.rows // PAIR, self._in_pairs, "p")
-
-    def _in_pairs(self, p: Expr) -> list[Stmt]:
-        """Statements that interleave the bytes of two rows in scratch."""
-        nest, held = self.nest, self.bytes
-        assert held is not None
-
-        def eight(k: Expr, i: Expr, lane: Expr) -> Stmt:
-            r = expr.add(expr.mul(p, expr.index(PAIR)), i)
-            term = expr.add(expr.mul(k, expr.index(self.terms)), lane)
-            return Store(self.scratch, self._place(r, k, lane), Load(held, (r, term), held.dtype))
-
-        def both(k: Expr) -> list[Stmt]:
-            return nest.unrolled(
-                PAIR, lambda i: [nest.spread(self.terms, lambda lane: [eight(k, i, lane)])], "i"
-            )
-
-        return self._matrix_by_matrix(self.count, both)
+    @staticmethod
+    def of(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> StagedPairs:
+        """Rows that are paired as they are read, or after that where taps end within 8 bytes."""
+        is_late = axes.taps and axes.width % _terms(axes)
+        return (_PairsOfRows if is_late else _PairsAtOnce)(nest, roles, axes, rows)
 
     def _matrix_by_matrix(self, count: int, body: Body) -> list[Stmt]:
         """`body(number)` for so many matrices, of which some are written out at a time."""
@@ -122,22 +94,58 @@ class StagedPairs(StagedRows):
     def _place(self, r: Expr, matrix: Expr, term: Expr) -> tuple[Expr, Expr, Expr]:
         """The indices of a term of a row's part of a matrix."""
         pair, i = divided(r, PAIR)
-        return matrix, pair, expr.add(expr.mul(i, expr.index(self.terms)), term)
+        return matrix, pair, expr.linear((i, self.terms), term)
 
     def matrix(self, pair: Expr, number: Expr) -> Load:
         """The first word of a matrix of a pair of rows."""
         return Load(self.scratch, (number, pair, expr.index(0)), WORDS[self.scratch.dtype])
 
-    # A row in matrices: places are counted in these.
+
+class _PairsOfRows(StagedPairs):
+    """Rows that are brought into scratch one by one, and then in pairs."""
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        whole = rows, _padded(axes.size, axes)
+        self.held = nest.builder.scratch("bytes", axes.staged, whole, Space.WORKGROUP)
+        super().__init__(nest, roles, axes, rows)
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        zeros = range(self.axes.size, self.count * self.terms)
+
+        def row(r: Expr) -> list[Stmt]:
+            behind = [self._stored(r, expr.index(k), None) for k in zeros]
+            return self._row(values, first, r) + behind
+
+        rows = self.nest.serial(self.rows, row, "r")
+        return rows + self.nest.serial(self.rows // PAIR, self._in_pairs, "p")
+
+    def _in_pairs(self, p: Expr) -> list[Stmt]:
+        """Statements that interleave the bytes of two rows in scratch."""
+        nest, held = self.nest, self.held
+
+        def eight(k: Expr, i: Expr, lane: Expr) -> Stmt:
+            r = expr.linear((p, PAIR), i)
+            term = expr.linear((k, self.terms), lane)
+            return Store(self.scratch, self._place(r, k, lane), Load(held, (r, term), held.dtype))
+
+        def both(k: Expr) -> list[Stmt]:
+            return nest.unrolled(
+                PAIR, lambda i: [nest.spread(self.terms, lambda lane: [eight(k, i, lane)])], "i"
+            )
+
+        return self._matrix_by_matrix(self.count, both)
+
+
+class _PairsAtOnce(StagedPairs):
+    """Rows that are brought into matrices: places of a row are counted in these."""
+
+    def fill(self, values: Values, first: Expr) -> list[Stmt]:
+        return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
 
     def _start(self, tap: Expr) -> Expr:
-        if self.bytes is not None:
-            return super()._start(tap)
         return expr.mul(tap, expr.index(_padded(self.axes.width, self.axes) // self.terms))
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        if self.bytes is not None:
-            return super()._channels(here, r, start)
         extent = self.axes.grouped.extent
         assert isinstance(extent, int)
         stmts = self._copies(self.axes.narrow, extent, here, r, start)
@@ -149,8 +157,6 @@ class StagedPairs(StagedRows):
         return stmts
 
     def _copies(self, e: Expr, count: int, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        if self.bytes is not None:
-            return super()._copies(e, count, here, r, start)
         nest, grouped = self.nest, self.axes.grouped.var
 
         def some(n: Expr, done: int, width: int) -> list[Stmt]:
@@ -158,7 +164,7 @@ class StagedPairs(StagedRows):
 
             def one(lane: Expr) -> list[Stmt]:
                 term = expr.add(expr.index(done), lane)
-                at = expr.add(expr.mul(n, expr.index(self.terms)), term)
+                at = expr.linear((n, self.terms), term)
                 value = expr.cast(expr.substitute(e, {**here, grouped: at}), self.scratch.dtype)
                 return [Store(self.scratch, self._place(r, expr.add(start, n), term), value)]
 
@@ -175,7 +181,7 @@ class StagedPairs(StagedRows):
         return stmts
 
 
-class MatrixTile(DotTile):
+class MatrixTile(WordTile):
     """A register tile, at its place, of products by matrix instructions."""
 
     def __init__(self, tile: Tile, staged: StagedPairs, row: Expr, place: Place) -> None:

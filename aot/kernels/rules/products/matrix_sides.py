@@ -150,7 +150,7 @@ class Lanes:
         lane = self.nest.builder.var("lane")
 
         def of_group(group: Expr) -> list[Stmt]:
-            number = expr.add(expr.mul(group, expr.index(size)), lane)
+            number = expr.linear((group, size), lane)
             return [For(lane, size, LoopKind.LANE, tuple(body(number)))]
 
         return self.groups(of_group)

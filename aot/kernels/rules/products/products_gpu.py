@@ -143,7 +143,7 @@ class PlacedOnGpu(SummedTile):
         )
 
         def turn(n: Expr) -> list[Stmt]:
-            r = expr.add(expr.mul(n, expr.index(self.shares)), self.number)
+            r = expr.linear((n, self.shares), self.number)
 
             def add(part: Expr, u: Expr, lane: Expr) -> Stmt:
                 at = self.tile.place_of(part, r, u, self.place_of_lane)

@@ -229,7 +229,7 @@ def runs_of(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> Runs | None:
         size = expr.dim_of(e.b)
         if isinstance(size, int) and size > 1 and expr.coefficient(e.a, inner.var) == 1:
             number, place = Var("number"), Var("place")
-            step = expr.add(expr.mul(place, expr.index(size)), number)
+            step = expr.linear((place, size), number)
             found = simplify(expr.substitute(left, {inner.var: step}), {})
             run = Axis(place, dims.floor_divide(inner.extent, size))
             if isinstance(found, Load) and are_in_line(nest, found, run, dtype):

@@ -177,8 +177,8 @@ class StoredWeights:
 
     @staticmethod
     def _at(load: Load, count: int, panel: Expr, number: Expr, lane: Expr) -> Load:
-        row = expr.add(expr.mul(panel, expr.index(count)), number)
-        return Load(load.source, (expr.add(expr.mul(row, expr.index(PANEL)), lane),), load.dtype)
+        row = expr.linear((panel, count), number)
+        return Load(load.source, (expr.linear((row, PANEL), lane),), load.dtype)
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class TileEnds(Sums):
             def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
                 total = Load(acc, (r, u, lane), acc.dtype)
                 if self._packs_bytes:
-                    u, lane = expr.index(0), expr.add(expr.mul(u, expr.index(shape.width)), lane)
+                    u, lane = expr.index(0), expr.linear((u, shape.width), lane)
                 return Store(memory, (r, u, lane), total)
 
             stored = self.each_row(store)

@@ -106,7 +106,7 @@ class Blocks:
         extent = self.roles.columns.extent
 
         def one(w: Expr) -> list[Stmt]:
-            at = expr.add(column, expr.mul(w, expr.index(self.columns)))
+            at = expr.linear(column, (w, self.columns))
             return where(within(at, extent, self.columns * self.wide), body(w))
 
         return self.nest.serial(self.wide, one, "w")
@@ -149,5 +149,5 @@ class Blocks:
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
         """The first column of chunk `u` in column tile `w`, of the block from `column` on."""
-        tile = expr.add(column, expr.mul(w, expr.index(self.columns)))
-        return expr.add(tile, expr.mul(u, expr.index(self.width)))
+        tile = expr.linear(column, (w, self.columns))
+        return expr.linear(tile, (u, self.width))
