@@ -27,7 +27,7 @@ from aot.kernels.rules.products.product import (
     Product,
     Tile,
     divided,
-    in_parts,
+    each_part,
     where_whole,
 )
 from aot.kernels.rules.products.stored_weights import HeldWord, StoredWeights
@@ -206,7 +206,7 @@ class DotBlockTiles(BlockedTiles):
                 made = expr.mul(expr.cast(found, F32), expr.mul(scale, factor))
                 return [*stmts, Store(sums, (r, b), made)]
 
-            return in_parts(nest, blocks.k, blocks.block, block, "b")
+            return each_part(nest, blocks.k, blocks.block, block, "b")
 
         return nest.serial(staged.rows, row, "r")
 
@@ -297,7 +297,7 @@ class DotBlocks(PlacedBlocks):
         def some(n: Expr, count: int) -> list[Stmt]:
             return self._in_pairs(expr.add(word, expr.linear((n, together))), count)
 
-        return stmts + in_parts(nest, words, together, some, "w") + self._join(block)
+        return stmts + each_part(nest, words, together, some, "w") + self._join(block)
 
     def _in_pairs(self, word: Expr, count: int) -> list[Stmt]:
         """The products of some words from `word` on, summed in 16 bits first."""

@@ -24,7 +24,7 @@ from aot.kernels.rules.products.product import (
     Product,
     Tile,
     divided,
-    in_parts,
+    each_part,
     where_whole,
 )
 from aot.kernels.rules.products.products import SummedTile
@@ -146,7 +146,7 @@ class PlacedBlocks(PlacedTile):
 
     def _sum(self) -> list[Stmt]:
         blocks = self.weights.blocks
-        return in_parts(self.nest, blocks.k, blocks.block, self._block, "b")
+        return each_part(self.nest, blocks.k, blocks.block, self._block, "b")
 
     @abstractmethod
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
@@ -179,7 +179,7 @@ class DecodedRow(PlacedBlocks):
         stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self.each_chunk(cleared)
         if self.weights.minimums is not None:
             stmts.append(Store(self.lefts, (zero,), expr.const(0.0, F32)))
-        stmts += in_parts(nest, terms, blocks.per_word, some, "w")
+        stmts += each_part(nest, terms, blocks.per_word, some, "w")
 
         def scaled(u: Expr, lane: Expr) -> Stmt:
             panel, within = self._panel(u, lane)
@@ -240,7 +240,7 @@ class _Group:
     def build(self) -> list[Stmt]:
         nest, size = self.nest, self.piece
         stmts = self.whole.begin(self.sums)
-        stmts += in_parts(
+        stmts += each_part(
             *(nest, self.weights.blocks.k, size),
             lambda p, terms: self._piece(expr.linear((p, size)), terms),
             "p",
@@ -276,7 +276,7 @@ class _Group:
                 number, expr.linear((number, words)), expr.linear((n, size)), count
             )
 
-        return in_parts(self.nest, terms, size, block, "b")
+        return each_part(self.nest, terms, size, block, "b")
 
     def _decode_block(self, block: Expr, word: Expr, place: Expr, terms: int) -> list[Stmt]:
         """Decodes terms of a block, the first of which begins a word, to `place` on."""
@@ -306,7 +306,7 @@ class _Group:
 
             return self.whole.each_vector(vector)
 
-        return in_parts(self.nest, terms, per, some, "w")
+        return each_part(self.nest, terms, per, some, "w")
 
 
 class _PlacedGroup(TileEnds):

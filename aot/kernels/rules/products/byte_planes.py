@@ -22,7 +22,7 @@ from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.nest import Axis, Nest, Values
 from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.dot_tiles import DotTile, name_constants
-from aot.kernels.rules.products.dots import DotAxes, StagedRows
+from aot.kernels.rules.products.dots import DotAxes, DotRows, WordRows
 from aot.kernels.rules.products.product import (
     Place,
     Product,
@@ -75,8 +75,14 @@ def schedule_byte_planes(work: Work) -> Build | None:
     return None
 
 
-class _Planes(StagedRows):
-    """Words of some places in scratch, as rows: `[place][plane]`."""
+class _Planes(DotRows):
+    """Words of some places in scratch, of the bytes that four planes have there."""
+
+    scratch: Scratch
+
+    @abstractmethod
+    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, Expr]:
+        """Where in scratch byte `t` of group `g` of place `r` is."""
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         """Statements that stage a tile's places in scratch, from `first` on, all of which exist."""
@@ -119,29 +125,42 @@ class _Planes(StagedRows):
         place |= {**values, rows.var: row, self.axes.grouped.var: plane}
         return Store(self.scratch, self._place(*at), expr.substitute(load, place))
 
-    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
+
+class _Rows(_Planes, WordRows):
+    """The words of a place side by side, as those of a row: `[place][plane]`."""
+
+    def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
+        super().__init__(nest, roles, axes, rows)
+        shape = rows, axes.size
+        self.scratch = nest.builder.scratch("staged", DType.U8, shape, Space.WORKGROUP)
+
+    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, Expr]:
         return r, expr.linear((g, DOT_GROUP), t)
+
+    def word_of(self, at: Values, row: Expr, group: Expr, part: int) -> Expr:
+        return Load(self.scratch, (row, expr.linear((group, DOT_GROUP))), DType.U8X4)
 
 
 class _Words(_Planes):
-    """Words of some places in scratch, side by side: `[group of planes][place]`."""
+    """The words of neighbouring places side by side: `[group of planes][place]`."""
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
-        self.nest, self.roles, self.axes, self.rows = nest, roles, axes, rows
+        super().__init__(nest, roles, axes, rows)
         shape = axes.width // DOT_GROUP, rows * DOT_GROUP
         self.scratch = nest.builder.scratch("words", DType.U8, shape, Space.WORKGROUP)
 
-    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, ...]:
+    def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, Expr]:
         return g, expr.linear((r, DOT_GROUP), t)
 
 
 class _Loops(ABC):
     """The loops over places of the image, which are staged in scratch; subclasses multiply them."""
 
-    def __init__(self, product: Product, axes: DotAxes, planes: type[_Planes] = _Planes) -> None:
+    planes: _Planes
+
+    def __init__(self, product: Product, axes: DotAxes) -> None:
         self.product, self.axes = product, axes
         self.nest, self.output, self.roles, _, _ = product
-        self.staged = planes(self.nest, self.roles, axes, PLACES)
 
     def build(self) -> tuple[Stmt, ...]:
         nest, extent = self.nest, self.roles.row_count
@@ -156,7 +175,7 @@ class _Loops(ABC):
 
             def block(n: Expr) -> list[Stmt]:
                 at = expr.add(first, expr.linear((n, PLACES)))
-                whole = self.staged.fill(values, at) + self.results(values, at)
+                whole = self.planes.fill(values, at) + self.results(values, at)
                 if extent % (several * PLACES) == 0:
                     return whole
                 last: list[Stmt] = []
@@ -182,6 +201,7 @@ class _AlongColumns(_Loops):
 
     def __init__(self, product: Product, axes: DotAxes) -> None:
         super().__init__(product, axes)
+        self.planes = self.rows = _Rows(self.nest, self.roles, axes, PLACES)
         width, columns = min(self.nest.lanes, product.panel), self.roles.columns.extent
         assert isinstance(columns, int)
         self.chunks = next(n for n in (4, 2, 1) if columns % (n * width) == 0)
@@ -193,7 +213,7 @@ class _AlongColumns(_Loops):
     def rest(self, values: Values, first: Expr, count: int) -> list[Stmt]:
         rows = -(-count // self.shape.rows) * self.shape.rows
         shape = replace(self.shape, has_all_rows=rows == count)
-        filled = self.staged.fill_some(values, first, rows)
+        filled = self.planes.fill_some(values, first, rows)
         return filled + self._tiles(values, first, shape, rows)
 
     def _tiles(self, values: Values, first: Expr, shape: Shape, rows: int) -> list[Stmt]:
@@ -203,7 +223,7 @@ class _AlongColumns(_Loops):
 
         def tile(row: Expr, start: Expr) -> list[Stmt]:
             at = Place(values, expr.add(first, row), start)
-            return DotTile(Tile(self.product, shape), self.staged, row, at).build()
+            return DotTile(Tile(self.product, shape), self.rows, row, at).build()
 
         def several(n: Expr) -> list[Stmt]:
             start = expr.linear((n, shape.chunks))
@@ -218,7 +238,8 @@ class _AlongPlaces(_Loops):
     """Loops for results that lie in planes: lanes go along their places."""
 
     def __init__(self, product: Product, axes: DotAxes) -> None:
-        super().__init__(product, axes, _Words)
+        super().__init__(product, axes)
+        self.planes = self.words = _Words(self.nest, self.roles, axes, PLACES)
         builder, roles = self.nest.builder, self.roles
         bias = sum_with_bias(self.output, roles.reduce)
         is_own = bias is not None and expr.free_vars(bias[1]) == {roles.columns.var}
@@ -233,7 +254,7 @@ class _AlongPlaces(_Loops):
         assert rows is not None
         # some of the places before them again, which are not stored
         begin = expr.index(dims.add(rows.extent, -PLACES))
-        return self.staged.fill(values, begin) + self._columns(values, begin, first)
+        return self.planes.fill(values, begin) + self._columns(values, begin, first)
 
     def _columns(self, values: Values, first: Expr, stored: Expr | None) -> list[Stmt]:
         """All columns of the places from `first` on; only places from `stored` on are stored."""
@@ -273,7 +294,7 @@ class _AlongPlaces(_Loops):
 
             def product(u: Expr, lane: Expr) -> Stmt:
                 place = expr.mul(at(u, lane), expr.index(DOT_GROUP))
-                left = Load(self.staged.scratch, (g, place), DType.U8X4)
+                left = Load(self.words.scratch, (g, place), DType.U8X4)
                 old = Load(acc, (u, lane), DType.I32)
                 return Store(acc, (u, lane), Dot(left, weight, old))
 

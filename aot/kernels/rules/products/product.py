@@ -189,7 +189,7 @@ def numbered(
     return nest.serial(count, one, name)
 
 
-def in_parts(
+def each_part(
     nest: Nest, extent: int, size: int, part: Callable[[Expr, int], list[Stmt]], name: str
 ) -> list[Stmt]:
     """`part(number, count)` for parts of `size`, then for the tail of an extent."""
