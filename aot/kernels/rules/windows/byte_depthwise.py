@@ -16,7 +16,7 @@ from itertools import product
 from typing import NamedTuple
 
 from aot.ir import expr
-from aot.ir.expr import Dot, Expr, Load
+from aot.ir.expr import Expr, Load
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Scratch, Space, Stmt, Store
@@ -122,37 +122,25 @@ class _Words(ByteTiles):
         """The terms of a result's sum, in row `row` of the rows that share scratch."""
 
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
-        nest, lanes = self.nest, self.lanes
-        acc = nest.builder.scratch("acc", DType.I32, (self.tile, lanes))
+        terms = range(len(self.terms(block, row, first)))
 
         def chunk(u: Expr) -> list[Stmt]:
-            start = expr.mul(u, expr.index(lanes))
+            start = expr.mul(u, expr.index(self.lanes))
 
-            def summed(term: int, r: Expr, lane: Expr) -> list[Stmt]:
+            def product(term: int, r: Expr, lane: Expr) -> tuple[Load, Load]:
                 word, weight, begin = self.terms(block, row, expr.add(first, r))[term]
                 byte = expr.linear((expr.add(start, lane), DOT_GROUP), begin)
                 left = Load(self.words, (*word, byte), DType.U8X4)
-                right = Load(self.weights, (*weight, byte), DType.I8X4)
-                old = Load(acc, (r, lane), DType.I32)
-                return [Store(acc, (r, lane), Dot(left, right, old))]
+                return left, Load(self.weights, (*weight, byte), DType.I8X4)
 
-            def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-                return unrolled_vectors(nest, (self.tile,), lanes, body, "r")
+            def bias(lane: Expr) -> Expr:
+                return self.bias_of(expr.add(block.first, expr.add(start, lane)))
 
-            def begin(r: Expr, lane: Expr) -> list[Stmt]:
-                channel = expr.add(block.first, expr.add(start, lane))
-                return [Store(acc, (r, lane), self.bias_of(channel))]
-
-            stmts = each(begin)
-            for term in range(len(self.terms(block, row, first))):
-                stmts += each(partial(summed, term))
-            return stmts + each(
-                lambda r, lane: [
-                    Store(self.sums, (r, expr.add(start, lane)), Load(acc, (r, lane), DType.I32))
-                ]
+            return self.in_registers(
+                *(bias, lambda added: [s for n in terms for s in added(partial(product, n))]), start
             )
 
-        return nest.serial(block.width // lanes, chunk, "u")
+        return self.nest.serial(block.width // self.lanes, chunk, "u")
 
     def weight_at(
         self, block: Block, at: tuple[Expr, Expr], lane: Expr, guard: Expr | None

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from aot.base.records import dataclass
 from aot.ir import expr
-from aot.ir.expr import Binary, Dot, Expr, Load, Var
+from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.schedule import DOT_GROUP
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Space, Stmt, Store
@@ -29,9 +30,10 @@ from aot.kernels.rules.windows.byte_windows import (
     Block,
     ByteTiles,
     ByteWindow,
+    Product,
 )
 from aot.kernels.stage.tails import where
-from aot.kernels.stage.vectors import serial_loops, unrolled_vectors
+from aot.kernels.stage.vectors import serial_loops
 
 # rows of the result that share what is brought into scratch
 ROWS = 4
@@ -241,7 +243,6 @@ class _Groups(ByteTiles):
         nest, window, groups = self.nest, self.window, self.groups
         down, along = window.down, window.along
         n, several = unit
-        acc = nest.builder.scratch("acc", DType.I32, (self.tile, self.lanes))
         parts = expr.index(groups.parts)
         begin = vector * groups.columns
         # groups, columns and words from the unit's first one on
@@ -259,19 +260,17 @@ class _Groups(ByteTiles):
         def word(i: Expr, lane: Expr) -> Expr:
             return expr.add(expr.mul(i, parts), expr.binary("floormod", lane, parts))
 
-        def step(ky: Expr, kx: Expr, i: Expr) -> list[Stmt]:
+        def step(added: Callable[[Product], list[Stmt]], ky: Expr, kx: Expr, i: Expr) -> list[Stmt]:
             y = expr.linear((row, down.step), (ky, down.apart))
 
-            def product(r: Expr, lane: Expr) -> list[Stmt]:
+            def words(r: Expr, lane: Expr) -> tuple[Load, Load]:
                 x = expr.linear((expr.add(first, r), along.step), (kx, along.apart))
                 at = expr.linear(
                     group_of_unit, (group(lane), groups.inner), (word(i, lane), DOT_GROUP)
                 )
-                left = Load(self.rows_held, (y, x, at), DType.U8X4)
-                old = Load(acc, (r, lane), DType.I32)
-                return [Store(acc, (r, lane), Dot(left, weight(lane), old))]
+                return Load(self.rows_held, (y, x, at), DType.U8X4), weight(lane)
 
-            def weight(lane: Expr) -> Expr:
+            def weight(lane: Expr) -> Load:
                 assert down.tap is not None
                 assert along.tap is not None
                 taps = {v: expr.index(0) for v, _ in window.reduce.axes}
@@ -284,19 +283,14 @@ class _Groups(ByteTiles):
                 )
                 return Load(load.source, (at,), DType.I8X4)
 
-            return each(product)
-
-        def each(body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-            return unrolled_vectors(nest, (self.tile,), self.lanes, body, "r")
+            return added(words)
 
         place = expr.linear(expr.mul(column_of_unit, parts), begin * groups.parts)
-        stmts = each(lambda r, lane: [Store(acc, (r, lane), expr.const(0, DType.I32))])
-        words = groups.words // groups.parts
-        stmts += serial_loops(nest, [("ky", down.taps), ("kx", along.taps), ("w", words)], step)
-        return stmts + each(
-            lambda r, lane: [
-                Store(self.sums, (r, expr.add(place, lane)), Load(acc, (r, lane), DType.I32))
-            ]
+        loops = [("ky", down.taps), ("kx", along.taps), ("w", groups.words // groups.parts)]
+        return self.in_registers(
+            lambda lane: expr.const(0, DType.I32),
+            lambda added: serial_loops(nest, loops, partial(step, added)),
+            place,
         )
 
     def total(self, block: Block, r: Expr, channel: Expr) -> Expr:

@@ -16,14 +16,15 @@ from typing import ClassVar
 
 from aot.base.records import dataclass
 from aot.ir import dims, expr
-from aot.ir.expr import Binary, Cast, Const, Expr, Load, Reduce
+from aot.ir.expr import Binary, Cast, Const, Dot, Expr, Load, Reduce
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, Scratch, Space, Stmt
+from aot.kernels.ir.nodes import Buffer, Scratch, Space, Stmt, Store
 from aot.kernels.match.slides import Slide, first_window, slide_along, slides_of
 from aot.kernels.nest.nest import Axis, Nest, Output, Values
 from aot.kernels.rules.products.tile_ends import sum_with_bias
 from aot.kernels.stage.ahead import prefetch
 from aot.kernels.stage.tails import below, even, shifted, where, within
+from aot.kernels.stage.vectors import unrolled_vectors
 
 # bytes of a vector's register that the schedules need, which have 32 of them
 VECTOR_BYTES = 64
@@ -141,6 +142,10 @@ class Block:
 
 Fill = Callable[[Values, Block, Expr, Expr], list[Stmt]]
 """Brings into scratch what windows read from places down the image and along it on."""
+
+
+Product = Callable[[Expr, Expr], tuple[Load, Load]]
+"""The words of the image and of the weights that a result's sum has in a lane."""
 
 
 class ByteTiles(ABC):
@@ -348,6 +353,38 @@ class ByteTiles(ABC):
             at = expr.linear(begin, r), expr.linear(place, p)
             stmts += prefetch(source, self.image_at(values, block.image, *at))
         return stmts
+
+    def in_registers(
+        self,
+        nothing: Callable[[Expr], Expr],
+        terms: Callable[[Callable[[Product], list[Stmt]]], list[Stmt]],
+        first: Expr,
+    ) -> list[Stmt]:
+        """Statements that sum a vector of each of a tile's results in registers, and store it.
+
+        Args:
+            nothing: gives the value that the sum of a lane begins with.
+            terms: given what adds a product to all sums, the statements that add all products.
+            first: the place in `sums` of the first lane.
+        """
+        nest, lanes = self.nest, self.lanes
+        acc = nest.builder.scratch("acc", DType.I32, (self.tile, lanes))
+
+        def each(body: Callable[[Expr, Expr], Stmt]) -> list[Stmt]:
+            return unrolled_vectors(nest, (self.tile,), lanes, lambda *at: [body(*at)], "r")
+
+        def added(product: Product) -> list[Stmt]:
+            def one(r: Expr, lane: Expr) -> Stmt:
+                left, right = product(r, lane)
+                return Store(acc, (r, lane), Dot(left, right, Load(acc, (r, lane), DType.I32)))
+
+            return each(one)
+
+        def stored(r: Expr, lane: Expr) -> Stmt:
+            return Store(self.sums, (r, expr.add(first, lane)), Load(acc, (r, lane), DType.I32))
+
+        begun = each(lambda r, lane: Store(acc, (r, lane), nothing(lane)))
+        return begun + terms(added) + each(stored)
 
     def bias_of(self, channel: Expr) -> Expr:
         """The bias that is added to the sum of a channel; 0 without one."""
