@@ -135,7 +135,7 @@ class VariantBuilder:
             (*target.features, *code.features),
             code.image,
             target.page_bytes if code.host is None else code.host.page_bytes,
-            code.limits,
+            _limits(code, programs, backend),
             None if code.host is None else _host_image(code.host),
         )
         self.parts.append(code.parts)
@@ -202,6 +202,23 @@ def build_image(module: Module, target: Target, options: CompileOptions) -> Modu
         variant, _ = builder.variant(module, dispatched(module), context, Clock())
         image, _ = finish_module([variant], builder.parts, builder.rodata, "aotc tune", None)
     return image
+
+
+def _limits(
+    code: Code, programs: Sequence[EmittedProgram], backend: Backend
+) -> tuple[tuple[str, int], ...]:
+    """What a device must have at least for the shaders, and for the buffers of every run."""
+    sizes = (size for p in programs for size in _least_buffers(p.entry_point))
+    return tuple(sorted((*code.limits, *backend.limits_of_buffers(max(sizes, default=0)))))
+
+
+def _least_buffers(entry: EntryPointImage) -> tuple[int, int, int]:
+    """Bytes of the arena, of all inputs and of all outputs of a run, those of open extents left
+    out; the arena is what has fixed offsets."""
+    inputs, outputs = (
+        sum(t.least_bytes for t in tensors) for tensors in (entry.inputs, entry.outputs)
+    )
+    return entry.program.arena_bytes, inputs, outputs
 
 
 def _host_image(host: Target) -> HostImage:

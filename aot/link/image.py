@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
+from math import prod
 
 from aot.analysis.launches import Launch
 from aot.base.records import dataclass
@@ -76,6 +77,13 @@ class TensorInfo:
     dtype: DType
     dims: tuple[DimInfo, ...]
     strings: tuple[str, ...] | None = None
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of all elements; 0 where an extent is open."""
+        extents = [d.extent for d in self.dims]
+        known = [n for n in extents if n is not None]
+        return prod(known) * self.dtype.bytes if len(known) == len(extents) else 0
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.dims))}]"

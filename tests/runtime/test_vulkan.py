@@ -585,6 +585,22 @@ def test_large_constants_name_the_limit(lavapipe: Path) -> None:
 # ---- one file, several devices ----
 
 
+def test_auto_takes_the_cpu_where_buffers_are_too_large(
+    lavapipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run was refused, and the CPU's variant never tried."""
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "LLVMpipe")
+    for height, wanted in ((5000, "vulkan"), (7000, "cpu")):
+        b = Builder()
+        x = b.input("x", f"f32[{height}, 5000]")
+        b.output("y", b.op("reduce_sum", b.op("softmax", x, axis=1), axes=(0,), keepdims=False))
+        module = aot.compile(b.module(), targets=["vulkan-1.1", "host"]).to_bytes()
+        with aot.load(module, "auto") as program:
+            assert program.device == wanted
+            is_told = f"maxStorageBufferRange is {1 << 27}, the variant needs" in program.skipped
+            assert is_told == (wanted == "cpu")
+
+
 def test_auto_takes_no_driver_in_software(lavapipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"]).to_bytes()
     x = rows(7)

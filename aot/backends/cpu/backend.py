@@ -43,6 +43,9 @@ class CpuBackend:
     def begin(self, kernel: Kernel, target: Target) -> None:
         self._codegen.begin(kernel, target)
 
+    def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
+        return ()
+
     def compile(
         self,
         kernels: Sequence[Kernel],

@@ -41,6 +41,9 @@ class VulkanBackend:
     def begin(self, kernel: Kernel, target: Target) -> None:
         pass
 
+    def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
+        return requirements.limits_of_buffers(largest)
+
     def compile(
         self,
         kernels: Sequence[Kernel],

@@ -1,7 +1,8 @@
 """Device limits and features that shaders and targets require, by Vulkan's names.
 
 Owns which limits are worth declaring: those that devices differ in below what the floor of Vulkan
-1.1 promises, or that a target may raise. Buffers' sizes depend on shapes: the driver checks those.
+1.1 promises, or that a target may raise. Buffers' sizes are declared where no shape changes them;
+the driver checks the others.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _ARITHMETIC_FEATURES = {
     DType.U16: "shaderInt16",
 }
 _STORAGE_FEATURES = {8: "storageBuffer8BitAccess", 16: "storageBuffer16BitAccess"}
+
+# The limit of a buffer's bytes, and what Vulkan promises of it.
+_STORAGE_RANGE, _LEAST_STORAGE_RANGE = LIMITS["max_storage_buffer_bytes"], 1 << 27
 
 DOT_PRODUCT_FEATURE = "shaderIntegerDotProduct"
 
@@ -103,6 +107,11 @@ def limits(shaders: Iterable[Shader]) -> Limits:
         needs("maxUniformBufferRange", shader.param_buffer_bytes)
         needs("maxPerStageDescriptorStorageBuffers", len(shader.bindings))
     return tuple(sorted((name, value) for name, value in found.items() if value))
+
+
+def limits_of_buffers(largest: int) -> Limits:
+    """The limit of a buffer of so many bytes that shaders see, where not all devices reach it."""
+    return ((_STORAGE_RANGE, largest),) if largest > _LEAST_STORAGE_RANGE else ()
 
 
 def features_of(capabilities: Iterable[Capability], others: Iterable[str] = ()) -> tuple[str, ...]:
