@@ -58,27 +58,33 @@ class GpuTile(Tile):
         return self.along_rows * self.along_columns
 
     def build(self, place: Place) -> list[Stmt]:
-        def part(body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
-            def lanes(lane: Expr) -> list[Stmt]:
-                stmts: list[Stmt] = []
-                placed = PlacedOnGpu(self, place, lane, stmts)
-                return self.of_used(lane, stmts + body(placed))
+        """The statements of the tile at a place."""
+        return self.finished(place, lambda placed: placed.begin() + placed._sum())
 
-            return self.nest.spread(self.nest.lanes, lanes)
+    def part(self, place: Place, body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
+        """`body` of each lane's part of the tile at a place."""
+        return self.nest.spread(self.nest.lanes, lambda lane: self.of_lane(place, lane, body))
 
-        if self.shares == 1:
-            return [part(lambda placed: placed.build())]
-        parts = self.parts()
-        return [
-            part(lambda placed: placed.share(parts)),
-            Barrier(),
-            part(lambda placed: placed.finish_shared(parts)),
-        ]
-
-    def of_used(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
-        """`stmts` for those lanes only that have sums of the tile."""
+    def of_lane(
+        self, place: Place, lane: Expr, body: Callable[[PlacedOnGpu], list[Stmt]]
+    ) -> list[Stmt]:
+        """`body` of a lane's part, for those lanes only that have sums of the tile."""
+        stmts: list[Stmt] = []
+        stmts += body(PlacedOnGpu(self, place, lane, stmts))
         used = self.places * self.shares
         return stmts if used == self.nest.lanes else where(within(lane, used, 0), stmts)
+
+    def finished(self, place: Place, before: Callable[[PlacedOnGpu], list[Stmt]]) -> list[Stmt]:
+        """What each lane does `before`, then the epilogue of its sums: where several lanes share a
+        sum, once their shares are added up."""
+        if self.shares == 1:
+            return [self.part(place, lambda placed: before(placed) + placed.finish())]
+        parts = self.parts()
+        return [
+            self.part(place, lambda placed: before(placed) + placed.hand_over(parts)),
+            Barrier(),
+            self.part(place, lambda placed: placed.finish_shared(parts)),
+        ]
 
     def parts(self) -> Scratch:
         """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
@@ -116,9 +122,13 @@ class PlacedOnGpu(SummedTile):
 
     # Sums that lanes share
 
-    def share(self, parts: Scratch) -> list[Stmt]:
-        """Adds up this lane's share of the terms, for all that have the tile."""
-        return self._zeros() + self._sum() + self.hand_over(parts)
+    def begin(self) -> list[Stmt]:
+        """Sums of nothing."""
+        return self._zeros()
+
+    def finish(self) -> list[Stmt]:
+        """Epilogue and stores of sums that are this lane's alone."""
+        return self._finish()
 
     def hand_over(self, parts: Scratch) -> list[Stmt]:
         """Statements that store this lane's share of the sums in shared memory, for the lanes that

@@ -163,21 +163,13 @@ class StagedTiles:
         place = Place(values, first, start)
         staged = _Staged(self, place._replace(values={**values, **self.roles.origins}))
 
-        def part(body: Callable[[_PlacedStaged], list[Stmt]]) -> Stmt:
-            return nest.spread(nest.lanes, lambda lane: placed(lane, body))
-
-        def placed(lane: Expr, body: Callable[[_PlacedStaged], list[Stmt]]) -> list[Stmt]:
-            stmts: list[Stmt] = []
-            made = _PlacedStaged(tile, place, lane, stmts)
-            return tile.of_used(lane, stmts + body(made))
-
         def step(n: Expr) -> list[Stmt]:
             last = expr.index(dims.add(self.terms.steps, -1))
             following = expr.binary("min", expr.add(n, expr.index(1)), last)
 
             def multiply(lane: Expr) -> list[Stmt]:
                 fetched = [] if self.terms.steps == 1 else staged.fetch(following, lane)
-                return fetched + placed(lane, lambda p: p.products(staged))
+                return fetched + tile.of_lane(place, lane, staged.products)
 
             return [
                 nest.spread(nest.lanes, staged.put),
@@ -186,19 +178,11 @@ class StagedTiles:
                 Barrier(),
             ]
 
-        stmts = [
-            nest.spread(nest.lanes, lambda lane: staged.fetch(expr.index(0), lane)),
-            part(lambda p: p.begin()),
-            *nest.serial(self.terms.steps, step, "k"),
-        ]
-        if tile.shares == 1:
-            return [*stmts, part(lambda p: p.finish())]
-        parts = tile.parts()
         return [
-            *stmts,
-            part(lambda p: p.hand_over(parts)),
-            Barrier(),
-            part(lambda p: p.finish_shared(parts)),
+            nest.spread(nest.lanes, lambda lane: staged.fetch(expr.index(0), lane)),
+            tile.part(place, lambda placed: placed.begin()),
+            *nest.serial(self.terms.steps, step, "k"),
+            *tile.finished(place, lambda _: []),
         ]
 
 
@@ -246,6 +230,28 @@ class _Staged:
         """Stores the loaded operands into shared memory."""
         rows, weights = self.loads
         return rows.put(lane, self._row_place) + weights.put(lane, self._weight_place)
+
+    def products(self, placed: PlacedOnGpu) -> list[Stmt]:
+        """The products of a lane's share of a step's terms."""
+        row = expr.linear((placed.place_of_row, placed.shape.rows))
+
+        def some(n: Expr) -> list[Stmt]:
+            number = expr.linear((n, placed.shares), placed.number)
+            return self.nest.unrolled(QUAD, lambda j: one(number, j), "j")
+
+        def one(number: Expr, j: Expr) -> list[Stmt]:
+            k = expr.linear((number, QUAD), j)
+
+            def left(r: Expr) -> Expr:
+                return Load(self.rows, (number, expr.add(row, r), j), DType.F32)
+
+            def right(u: Expr, _: Expr) -> Expr:
+                half, v = divided(u, QUAD)
+                return Load(self.columns, (k, half, placed.place_of_column, v), DType.F32)
+
+            return placed.outer_product(left, right)
+
+        return self.nest.serial(self.count // QUAD // placed.shares, some, "k")
 
     # Rows
 
@@ -391,38 +397,6 @@ class _Loads:
             return stmts + where(within(q, self.total, self.nest.lanes), four(n, q))
 
         return self.nest.unrolled(self.each, numbered, "n")
-
-
-class _PlacedStaged(PlacedOnGpu):
-    """The part of a tile that is a lane's, whose terms come from shared memory."""
-
-    def begin(self) -> list[Stmt]:
-        return self._zeros()
-
-    def finish(self) -> list[Stmt]:
-        return self._finish()
-
-    def products(self, staged: _Staged) -> list[Stmt]:
-        """The products of a lane's share of a step's terms."""
-        row = expr.linear((self.place_of_row, self.shape.rows))
-
-        def some(n: Expr) -> list[Stmt]:
-            number = expr.linear((n, self.shares), self.number)
-            return self.nest.unrolled(QUAD, lambda j: one(number, j), "j")
-
-        def one(number: Expr, j: Expr) -> list[Stmt]:
-            k = expr.linear((number, QUAD), j)
-
-            def left(r: Expr) -> Expr:
-                return Load(staged.rows, (number, expr.add(row, r), j), DType.F32)
-
-            def right(u: Expr, _: Expr) -> Expr:
-                half, v = divided(u, QUAD)
-                return Load(staged.columns, (k, half, self.place_of_column, v), DType.F32)
-
-            return self._product(left, right)
-
-        return self.nest.serial(staged.count // QUAD // self.shares, some, "k")
 
 
 def roles_load(e: Expr) -> Load | None:
