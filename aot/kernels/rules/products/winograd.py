@@ -26,21 +26,21 @@ from aot.kernels.match.products import find_axes
 from aot.kernels.match.work import Build, Work
 from aot.kernels.nest.borders import Borders, masked, without_guard
 from aot.kernels.nest.nest import Axis, Values
-from aot.kernels.nest.tiles import Shape, is_long
+from aot.kernels.nest.tiles import Shape
 from aot.kernels.rules.products.product import Product, Sums, divided
 from aot.kernels.rules.products.row_vectors import (
     by_lanes,
     holds_row_vectors,
     row_vectors_at_a_time,
 )
-from aot.kernels.rules.products.winograd_blocks import Blocks
+from aot.kernels.rules.products.winograd_blocks import Blocks, OutputTile
 from aot.kernels.rules.products.winograd_lines import (
     filter_line,
     input_line,
     line_stmts,
     transformed,
 )
-from aot.kernels.rules.products.winograd_outputs import Tile, TileOutputs
+from aot.kernels.rules.products.winograd_outputs import TileOutputs
 from aot.kernels.stage.tails import where, within
 
 
@@ -83,13 +83,7 @@ class _Winograd(Blocks):
         kept = 1 if self.is_whole else self.wide
         self.sums = self._scratch("sums", kept, POINTS, self.tiles + 1, self.chunks, self.width)
         self.half = self._scratch("half", INPUTS, INPUTS, nest.lanes)
-        self.outputs = TileOutputs(
-            *(nest, self.output, self.roles, self.rows_axis, self.columns_axis),
-            filters=columns,
-            vector=self.vector,
-            half=self.half,
-            is_long=is_long(self.output.values, self.roles.reduce),
-        )
+        self.outputs = TileOutputs(self, self.half)
         vectors = self.chunks, self.width
         acc = nest.builder.scratch("acc", self.dtype, (self.rows, *vectors))
         self.tile = Sums(nest, Shape(self.rows, *vectors, True, True), acc)
@@ -239,7 +233,7 @@ class _Winograd(Blocks):
 
         return stmts + nest.serial(dims.floor_divide(self.padded, lanes), channels, "q")
 
-    def _is_inside(self, tile: Tile) -> Expr | None:
+    def _is_inside(self, tile: OutputTile) -> Expr | None:
         """The condition that a whole tile's inputs are in bounds, on targets where one check per
         tile pays: elsewhere guards are checked per load. None there.
         """
@@ -259,7 +253,7 @@ class _Winograd(Blocks):
         return expr.all_of(c for c in (inside, self.outputs.is_whole(tile)) if c is not None)
 
     def _input(
-        self, left: Expr, tile: Tile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
+        self, left: Expr, tile: OutputTile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
     ) -> Expr:
         """The left side's element for tap 0 of the output at `place` in a tile."""
         y, x = expr.add(tile.y, place[0]), expr.add(tile.x, place[1])

@@ -7,6 +7,7 @@ of them is winograd.py's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aot.analysis.cost.winograd import (
     INPUTS,
@@ -23,10 +24,17 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Var
 from aot.ir.schedule import StageSchedule
 from aot.kernels.ir.nodes import Stmt
-from aot.kernels.nest.nest import Axis
+from aot.kernels.nest.nest import Axis, Values
 from aot.kernels.rules.products.product import Product
-from aot.kernels.rules.products.winograd_outputs import Tile
 from aot.kernels.stage.tails import where, within
+
+
+class OutputTile(NamedTuple):
+    """The position of a tile's first output, and what else is known there."""
+
+    y: Expr
+    x: Expr
+    values: Values
 
 
 def _unscaled(left: Expr) -> Expr:
@@ -133,7 +141,7 @@ class Blocks:
             "u",
         )
 
-    def _tile_of(self, r: Expr, first: Expr, into: list[Stmt]) -> Tile:
+    def _tile_of(self, r: Expr, first: Expr, into: list[Stmt]) -> OutputTile:
         nest = self.nest
         number = expr.add(first, r)
         if dims.modulo(self.count, self.tiles) != 0:
@@ -145,7 +153,7 @@ class Blocks:
         size = expr.index(OUTPUTS)
         y = nest.let(expr.mul(values.pop(axes[-2].var), size), into, "y")
         x = nest.let(expr.mul(values.pop(axes[-1].var), size), into, "x")
-        return Tile(y, x, values)
+        return OutputTile(y, x, values)
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
         """The first column of chunk `u` in column tile `w`, of the block from `column` on."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.winograd import INPUTS, OUTPUTS
-from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Expr, Load
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
-from aot.kernels.match.products import ContractionAxes
-from aot.kernels.nest.nest import Axis, Nest, Output, Values
+from aot.kernels.nest.tiles import is_long
+from aot.kernels.rules.products.winograd_blocks import Blocks, OutputTile
 from aot.kernels.rules.products.winograd_lines import line_stmts, output_line, transformed
 from aot.kernels.stage.tails import where, within
 
@@ -21,38 +20,20 @@ Total = Callable[[Expr, Expr], Expr]
 """A sum of products, by point and lane."""
 
 
-@dataclass(frozen=True)
-class Tile:
-    """The position of a tile's first output, and what else is known there."""
-
-    y: Expr
-    x: Expr
-    values: Values
-
-
-@dataclass(frozen=True)
 class TileOutputs:
     """The outputs of tiles, a vector of filters at a time.
 
     Attributes:
-        rows, columns: the axes of `output` that a tile's outputs lie along.
-        filters: those that are multiplied together, whose number may divide all of them.
-        vector: filters of a vector.
         half: scratch [INPUTS, INPUTS, lanes] of one tile.
         is_long: whether a copy of what is done to each output would be most of the code.
     """
 
-    nest: Nest
-    output: Output
-    roles: ContractionAxes
-    rows: Axis
-    columns: Axis
-    filters: int
-    vector: int
-    half: Scratch
-    is_long: bool
+    def __init__(self, blocks: Blocks, half: Scratch) -> None:
+        self.nest, self.output, self.roles = blocks.nest, blocks.output, blocks.roles
+        self.blocks, self.half = blocks, half
+        self.is_long = is_long(self.output.values, self.roles.reduce)
 
-    def finished(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+    def finished(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
         """Transforms and stores a vector of a tile's outputs, from filter `begin` on."""
         # registers hold what is transformed of a tile of outputs where they are many
         has_registers = self.nest.target.multiplies_by_lane
@@ -60,9 +41,9 @@ class TileOutputs:
         return finish(tile, begin, total)
 
     def _vector(self, body: Callable[[Expr], Sequence[Stmt]]) -> Stmt:
-        return self.nest.spread(self.vector, body)
+        return self.nest.spread(self.blocks.vector, body)
 
-    def _finish_by_lines(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+    def _finish_by_lines(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
         """Stores a vector of a tile's outputs, which it computes a line after the other."""
         nest = self.nest
 
@@ -86,18 +67,20 @@ class TileOutputs:
 
             stored = self._store_line(tile, y, begin, self.half)
             row = [self._vector(one), *stored]
-            return where(within(expr.add(tile.y, y), self.rows.extent, OUTPUTS), row)
+            return where(within(expr.add(tile.y, y), self.blocks.rows_axis.extent, OUTPUTS), row)
 
         return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
-    def _finish_in_registers(self, tile: Tile, begin: Expr, total: Total) -> list[Stmt]:
+    def _finish_in_registers(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
         """Statements that finish and store a tile, all values of which are computed at once in
         registers.
         """
         nest = self.nest
         made = self.half
         if not self.is_long:
-            made = nest.builder.scratch("made", self.half.dtype, (OUTPUTS, OUTPUTS, self.vector))
+            made = nest.builder.scratch(
+                "made", self.half.dtype, (OUTPUTS, OUTPUTS, self.blocks.vector)
+            )
 
         def one(lane: Expr) -> list[Stmt]:
             body: list[Stmt] = []
@@ -119,7 +102,7 @@ class TileOutputs:
             stored = self._store_line(tile, y, begin, made, is_whole)
             if is_whole:
                 return stored
-            return where(within(expr.add(tile.y, y), self.rows.extent, OUTPUTS), stored)
+            return where(within(expr.add(tile.y, y), self.blocks.rows_axis.extent, OUTPUTS), stored)
 
         each = nest.serial if self.is_long else nest.unrolled
         rows = each(OUTPUTS, lambda y: row(y, False), "y")
@@ -130,7 +113,7 @@ class TileOutputs:
         return [self._vector(one), *rows]
 
     def _store_line(
-        self, tile: Tile, y: Expr, begin: Expr, sums: Scratch, is_whole: bool = False
+        self, tile: OutputTile, y: Expr, begin: Expr, sums: Scratch, is_whole: bool = False
     ) -> list[Stmt]:
         roles = self.roles
 
@@ -141,24 +124,24 @@ class TileOutputs:
                 at = expr.add(begin, lane)
                 place = {
                     **tile.values,
-                    self.rows.var: expr.add(tile.y, y),
-                    self.columns.var: at_x,
+                    self.blocks.rows_axis.var: expr.add(tile.y, y),
+                    self.blocks.columns_axis.var: at_x,
                     roles.columns.var: at,
                 }
                 total = Load(sums, (y, x, lane), self.half.dtype)
                 done: dict[Expr, Expr] = {roles.reduce: total}
                 stores = self.output.stores(self.nest, place, done.get)
-                return where(within(at, roles.columns.extent, self.filters), stores)
+                return where(within(at, roles.columns.extent, self.blocks.columns), stores)
 
             vector = [self._vector(one)]
             if is_whole:
                 return vector
-            return where(within(at_x, self.columns.extent, OUTPUTS), vector)
+            return where(within(at_x, self.blocks.columns_axis.extent, OUTPUTS), vector)
 
         each = self.nest.serial if self.is_long else self.nest.unrolled
         return each(OUTPUTS, stored, "x")
 
-    def is_whole(self, tile: Tile) -> Expr | None:
+    def is_whole(self, tile: OutputTile) -> Expr | None:
         """The condition that a tile's outputs are all in bounds, on targets that check once per
         tile; else None.
         """
@@ -166,6 +149,6 @@ class TileOutputs:
             return None
         return expr.all_of(
             expr.binary("le", expr.add(at, expr.index(OUTPUTS)), expr.index(axis.extent))
-            for axis, at in ((self.rows, tile.y), (self.columns, tile.x))
+            for axis, at in ((self.blocks.rows_axis, tile.y), (self.blocks.columns_axis, tile.x))
             if dims.modulo(axis.extent, OUTPUTS) != 0
         )
