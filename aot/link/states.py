@@ -8,6 +8,7 @@ that a run can read is overwritten before it has ended well, and nothing is copi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from aot.analysis.control import nested_operands
 from aot.analysis.dispatches import is_dispatch
@@ -155,8 +156,7 @@ def _growth(kept: Kept, lengths: Sequence[Length]) -> Growth:
     variable = kept.variable
     assert variable.axis is not None
     outer, inner = variable.dims[: variable.axis], variable.dims[variable.axis + 1 :]
-    blocks, row = (TensorType(variable.dtype, part).element_count for part in (outer, inner))
-    assert isinstance(blocks, int) and isinstance(row, int)
+    blocks, row = (prod(TensorType(variable.dtype, part).shape) for part in (outer, inner))
     row_bytes = row * variable.dtype.bytes
     if blocks == 0 or row_bytes == 0:
         blocks, row_bytes = 0, 1

@@ -288,13 +288,12 @@ class _Emitter:
             case LoopKind.WORKGROUP | LoopKind.LANE:
                 self.spread(loop)
             case _ if loop in self.placement.unrolled:
-                assert isinstance(loop.extent, int)
                 if self.vectors.emit(loop):
                     return
                 if loop in self.peers.loops:
                     self.shared_loop(loop, self.peers.loops[loop])
                     return
-                for number in range(loop.extent):
+                for number in range(loop.count):
                     self.expressions.environment[loop.var] = Linear((), number)
                     self.statements(loop.body)
             case _:
@@ -304,14 +303,14 @@ class _Emitter:
         """An unrolled loop whose first statement is a Let that `count` peers share: each computes
         it for an iteration of its own."""
         let, environment = loop.body[0], self.expressions.environment
-        assert isinstance(let, Let) and isinstance(loop.extent, int)
+        assert isinstance(let, Let)
         held: list[int] = []
-        for first in range(0, loop.extent, count):
+        for first in range(0, loop.count, count):
             self.expressions.start_statement()
-            environment[loop.var] = self.peers.own(first, count, loop.extent)
+            environment[loop.var] = self.peers.own(first, count, loop.count)
             held.append(self.expressions.scalar(let.value))
         type = self.asm.u32 if let.var.dtype.is_packed else self.asm.f32
-        for number in range(loop.extent):
+        for number in range(loop.count):
             environment[loop.var] = Linear((), number)
             place = number % count
             environment[let.var] = self.peers.take(held[number // count], type, place, count)

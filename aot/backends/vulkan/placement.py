@@ -426,13 +426,12 @@ class _Unroller:
         once = inner - repeated
         if not self._may_be_unrolled(loop):
             return once + Counter({EVERY: 8 + repeated.total()})
-        assert isinstance(loop.extent, int)
         whole: Instructions = Counter()
         for key, count in repeated.items():
             left = EVERY if key == EVERY else key - {loop.var}
-            whole[left] += max(1, count * loop.extent // _shared_by(loop))
+            whole[left] += max(1, count * loop.count // _shared_by(loop))
         whole += once
-        if loop.extent > 1 and whole.total() > MAX_UNROLLED_INSTRUCTIONS:
+        if loop.count > 1 and whole.total() > MAX_UNROLLED_INSTRUCTIONS:
             return once + Counter({EVERY: 8 + repeated.total()})
         self.unrolled.add(loop)
         return whole
@@ -463,8 +462,7 @@ def _shared_by(loop: For) -> int:
     and the other half of them are addresses that their neighbours have too."""
     store = _only_store(loop)
     is_sum = store is not None and isinstance(store.value, Fma)
-    assert isinstance(loop.extent, int)
-    return 2 * QUAD if is_sum and loop.extent % QUAD == 0 else 1
+    return 2 * QUAD if is_sum and loop.count % QUAD == 0 else 1
 
 
 def _is_constant(index: Expr, constant_vars: set[Var], lets: dict[Var, Expr]) -> bool:

@@ -63,17 +63,17 @@ class Vectors:
         if isinstance(stmt.target, Scratch):
             return self._store_shared(loop, stmt, stmt.target)
         target = stmt.target
-        assert isinstance(loop.extent, int) and isinstance(target, Buffer)
-        if loop.extent % QUAD or stmt.guard is not None or len(stmt.indices) != 1:
+        assert isinstance(target, Buffer)
+        if loop.count % QUAD or stmt.guard is not None or len(stmt.indices) != 1:
             return False
         is_read = any(load.source is target for load in loads(stmt.value))
         if is_read or coefficient(stmt.indices[0], loop.var) != 1:
             return False
-        for first in range(0, loop.extent, QUAD):
+        for first in range(0, loop.count, QUAD):
             self._start(loop.var, first)
             if not self.memory.starts_quad(target, [self.expressions.index(stmt.indices[0])]):
                 return False
-        for first in range(0, loop.extent, QUAD):
+        for first in range(0, loop.count, QUAD):
             parts: list[int] = []
             for number in range(first, first + QUAD):
                 self._start(loop.var, number)
@@ -116,8 +116,7 @@ class Vectors:
         return found
 
     def _stores(self, loop: For, found: SumLoop) -> Iterator[tuple[list[Linear], int]]:
-        assert isinstance(loop.extent, int)
-        for first in range(0, loop.extent, QUAD):
+        for first in range(0, loop.count, QUAD):
             self._start(loop.var, first)
             value = self._vector(found.value, loop.var, first)
             yield [self.expressions.index(i) for i in found.indices], value

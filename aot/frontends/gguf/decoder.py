@@ -20,7 +20,7 @@ from aot.frontends.gguf.caches import CACHES, PAST, Cache, by_heads
 from aot.frontends.gguf.weights import Weights
 from aot.frontends.lib.activations import swish, tanh_gelu
 from aot.frontends.lib.attention import attention
-from aot.frontends.lib.builder import GraphBuilder
+from aot.frontends.lib.builder import GraphBuilder, static_extents
 from aot.frontends.lib.normalization import rms_norm
 from aot.frontends.lib.place import Place
 from aot.frontends.lib.rotary import angles, positions_from, rotated
@@ -390,6 +390,4 @@ class DecoderBuilder:
 
 
 def _extent(x: Value) -> int:
-    extent: Dim = x.type.dims[-1]
-    assert isinstance(extent, int)
-    return extent
+    return static_extents(x.type.dims[-1:], "a layer's width")[0]

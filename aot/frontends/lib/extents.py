@@ -7,6 +7,7 @@ An element that is needed as a dim becomes a symbol, by an op `extent` right beh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -76,8 +77,7 @@ def _give(place: Place, leaf: Value) -> None:
         origin = place.label
     else:
         behind, origin = Rewriter(function, leaf.op.parent, leaf.op.next), leaf.op.origin
-    (count,) = (leaf.type.element_count,)
-    assert isinstance(count, int)
+    count = prod(leaf.type.shape)
     flat = behind.create(lookup("reshape"), [leaf], {"shape": (count,)}, origin).result
     found: list[Dim] = []
     for number in range(count):

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from aot.frontends.lib.builder import static_extents
 from aot.frontends.lib.place import Place
 from aot.ir.graph import Value
 from aot.ir.types import Array
@@ -23,8 +24,8 @@ _MOST_DIRECT = 512  # of a transform that is one product
 def transformed(b: Place, x: Value, *, is_inverse: bool) -> Value:
     """The transform of x [..., n, 2] over its last dim but one, of known extent; an inverse is not
     divided by n."""
-    *lead, n, _ = x.type.dims
-    assert isinstance(n, int)
+    *lead, last, _ = x.type.dims
+    (n,) = static_extents((last,), "a transform's length")
     if n <= _MOST_DIRECT:
         matrix = _constant(b, x, _matrix(n, is_inverse))
         made = b.emit("matmul", b.reshape(x, (*lead, 2 * n)), matrix)

@@ -122,6 +122,13 @@ class For:
     body: tuple[Stmt, ...]
     axis: int = 0
 
+    @property
+    def count(self) -> int:
+        """The turns of a loop whose extent is a number, as those of kinds UNROLLED, VECTOR and LANE
+        are."""
+        assert isinstance(self.extent, int)
+        return self.extent
+
 
 @dataclass(frozen=True, eq=False)
 class Let:
@@ -387,8 +394,7 @@ class Kernel:
         sizes = [1, 1, 1]
         for stmt in walk(self.body):
             if isinstance(stmt, For) and stmt.kind is LoopKind.LANE:
-                assert isinstance(stmt.extent, int)
-                sizes[stmt.axis] = stmt.extent
+                sizes[stmt.axis] = stmt.count
         return sizes[0], sizes[1], sizes[2]
 
 

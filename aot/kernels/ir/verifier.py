@@ -246,13 +246,12 @@ class _Verifier:
             raise self.fail(f"loop {loop.var.name} is on axis {loop.axis}: expected 0, 1 or 2")
 
     def _lane_loop(self, loop: For) -> None:
-        assert isinstance(loop.extent, int)
         if any(o.kind is LoopKind.LANE and o.axis == loop.axis for o in self.loops):
             raise self.fail(f"lane loop {loop.var.name} stands inside another on axis {loop.axis}")
-        extent = self.lane_extents.setdefault(loop.axis, loop.extent)
-        if extent != loop.extent or extent < 1:
+        extent = self.lane_extents.setdefault(loop.axis, loop.count)
+        if extent != loop.count or extent < 1:
             raise self.fail(
-                f"lane loop {loop.var.name} has extent {loop.extent}: expected "
+                f"lane loop {loop.var.name} has extent {loop.count}: expected "
                 f"{max(extent, 1)}, as others on axis {loop.axis}"
             )
         if any(o.kind is LoopKind.VECTOR for o in self.loops):

@@ -39,8 +39,7 @@ def _split(function: Function, op: Op) -> bool:
     stored = w if cast is None else cast.operands[0]
     if stored is None or stored.op is None or stored.op.record is not CONSTANT:
         return False
-    directions, gates, features = stored.type.dims
-    assert isinstance(directions, int) and isinstance(gates, int)
+    directions, gates, features = stored.type.shape
     rewriter = Rewriter(function).at(op)
 
     def make(record: OpRecord, operand: Value, **attrs: Attr) -> Value:

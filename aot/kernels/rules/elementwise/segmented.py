@@ -135,8 +135,7 @@ def _side_by_side(nest: Nest, output: Output, values: Values, begin: int, end: i
     narrower ones for the tail.
     """
     rows, inner = output.axes[-2:]
-    assert isinstance(inner.extent, int)
-    times = inner.extent
+    times = inner.count
 
     def vector(first: Expr, width: int) -> list[Stmt]:
         def store(r: Expr, at: Expr) -> list[Stmt]:

@@ -106,15 +106,14 @@ class Blocks:
 
     def build(self) -> tuple[Stmt, ...]:
         nest, rows = self.nest, self.rows.extent
-        assert isinstance(rows, int) and isinstance(self.inner.extent, int)
+        assert isinstance(rows, int)
         size = self.rows_together
         tiles = Axis(nest.builder.var("mt"), -(-rows // size))
         run = self._run(size)
         outer = [tiles if axis is self.rows else axis for axis in self.output.axes[:-1]]
         if run > 1:
             between = self.output.axes[-2]
-            assert isinstance(between.extent, int)
-            outer[-1] = Axis(nest.builder.var("bt"), between.extent // run)
+            outer[-1] = Axis(nest.builder.var("bt"), between.count // run)
 
         def body(values: Values) -> list[Stmt]:
             row = expr.mul(values[tiles.var], expr.index(size))
@@ -133,7 +132,7 @@ class Blocks:
             is_whole = expr.binary("lt", values[tiles.var], expr.index(whole))
             return [If(is_whole, tuple(some(size)), tuple(some(left)))]
 
-        return nest.grid(outer, body, dims.multiply(self.inner.extent, size * run))
+        return nest.grid(outer, body, dims.multiply(self.inner.count, size * run))
 
     @property
     def rows_together(self) -> int:
@@ -158,10 +157,9 @@ class Blocks:
         if self.output.others or len(self.output.axes) < 3:
             return 1
         between = self.output.axes[-2]
-        assert isinstance(self.inner.extent, int)
         step = expr.coefficient(self.output.address, between.var)
-        bytes_ = self.inner.extent * self.output.buffer.dtype.bytes
-        is_row = between is not self.rows and step == self.inner.extent
+        bytes_ = self.inner.count * self.output.buffer.dtype.bytes
+        is_row = between is not self.rows and step == self.inner.count
         if not is_row or not isinstance(between.extent, int) or bytes_ % LINE == 0:
             return 1
         least = -(-RUN_BYTES // bytes_)
@@ -174,13 +172,12 @@ class Blocks:
         """`height` rows of `count` indices of the axis before the innermost, from `first` on: made
         in scratch, and copied."""
         nest, output, between = self.nest, self.output, self.output.axes[-2]
-        assert isinstance(self.inner.extent, int)
-        length = count * self.inner.extent
+        length = count * self.inner.count
         run = nest.builder.scratch("run", output.buffer.dtype, (height, length), Space.WORKGROUP)
 
         def made(n: Expr) -> list[Stmt]:
             place = {**values, between.var: expr.add(first, n)}
-            start = expr.mul(n, expr.index(self.inner.extent))
+            start = expr.mul(n, expr.index(self.inner.count))
             return self.blocks(place, row, height, (run, start))
 
         def copied(r: Expr) -> list[Stmt]:
@@ -210,7 +207,6 @@ class Blocks:
         then single rows or columns. They store to `run`, a row of scratch, if it is given.
         """
         nest, output = self.nest, self.output
-        assert isinstance(self.inner.extent, int)
 
         def store(r: Expr, column: Expr) -> list[Stmt]:
             place = {**values, self.rows.var: expr.add(row, r), self.inner.var: column}
@@ -255,7 +251,7 @@ class Blocks:
 
         return [
             stmt
-            for start, count, wide in _pieces(self.inner.extent, self.width)
+            for start, count, wide in _pieces(self.inner.count, self.width)
             for stmt in columns(expr.index(start), count, wide)
         ]
 

@@ -121,12 +121,11 @@ class _Words:
     def __init__(self, nest: Nest, output: Output, rows: Axis, width: int) -> None:
         self.nest, self.output, self.rows, self.width = nest, output, rows, width
         *_, self.columns, self.word = output.axes
-        assert isinstance(self.word.extent, int)
-        self.count = self.word.extent
+        self.count = self.word.count
 
     def build(self, outer: Sequence[Axis]) -> tuple[Stmt, ...]:
         nest, extent = self.nest, self.rows.extent
-        assert isinstance(extent, int) and isinstance(self.columns.extent, int)
+        assert isinstance(extent, int)
         tiles = Axis(nest.builder.var("mt"), -(-extent // self.width))
         whole, left = divmod(extent, self.width)
 
@@ -140,11 +139,10 @@ class _Words:
             several, rest = (self.some_rows(values, first, n) for n in (self.width, left))
             return [If(is_whole, tuple(several), tuple(rest))]
 
-        return nest.grid([*outer, tiles], body, self.columns.extent * self.count * self.width)
+        return nest.grid([*outer, tiles], body, self.columns.count * self.count * self.width)
 
     def some_rows(self, values: Values, first: Expr, count: int) -> list[Stmt]:
         """All columns of `count` rows, fewer than a block has or as many."""
-        assert isinstance(self.columns.extent, int)
 
         def columns(column: Expr, wide: int) -> list[Stmt]:
             return self._pieces(
@@ -154,7 +152,7 @@ class _Words:
                 lambda row, high: self.block(values, row, high, column, wide),
             )
 
-        return self._pieces(self.columns.extent, expr.index(0), self.width, columns)
+        return self._pieces(self.columns.count, expr.index(0), self.width, columns)
 
     def block(self, values: Values, row: Expr, high: int, column: Expr, wide: int) -> list[Stmt]:
         """`wide` words, which lanes have, of `high` rows."""

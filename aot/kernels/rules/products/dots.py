@@ -133,8 +133,7 @@ class DotAxes:
 
 
 def _number(axis: Axis) -> int:
-    assert isinstance(axis.extent, int)
-    return axis.extent
+    return axis.count
 
 
 def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:

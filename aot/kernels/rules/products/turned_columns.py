@@ -37,18 +37,17 @@ def schedule_turned(work: Work) -> Build | None:
     extents = [terms.extent, roles.rows.extent, columns.extent]
     if weight.dtype is not DType.F32 or not all(isinstance(n, int) for n in extents):
         return None
-    assert isinstance(terms.extent, int) and isinstance(columns.extent, int)
     apart = expr.coefficient(weight.indices[0], columns.var)
     along = expr.coefficient(weight.indices[0], terms.var)
-    if along != 1 or not isinstance(apart, int) or apart <= 1 or terms.extent < LEAST_TERMS:
+    if along != 1 or not isinstance(apart, int) or apart <= 1 or terms.count < LEAST_TERMS:
         return None
-    if columns.extent < nest.lanes or not isinstance(roles.rows.extent, int):
+    if columns.count < nest.lanes or not isinstance(roles.rows.extent, int):
         return None
     if plan.columns % nest.lanes:  # as a person may have written it: they are turned in vectors
         return None
     if roles.rows.extent < LEAST_ROWS:
         return None
-    held = nest.target.scratch_bytes // (terms.extent * weight.dtype.bytes)
+    held = nest.target.scratch_bytes // (terms.count * weight.dtype.bytes)
     if held < panel:
         return None
     if plan.columns > held:
@@ -61,12 +60,11 @@ class TurnedTiles(ContractionTiles):
 
     def __init__(self, product: Product, plan: StageSchedule, terms: Axis) -> None:
         super().__init__(product, plan, 128)
-        assert isinstance(terms.extent, int)
         roles = self.given = self.roles
         self.terms = terms
         self.begin = Var("begin")
         self.turned = self.nest.builder.scratch(
-            "turned", roles.weight.dtype, (terms.extent, self.columns), Space.WORKGROUP
+            "turned", roles.weight.dtype, (terms.count, self.columns), Space.WORKGROUP
         )
         place = terms.var, expr.sub(roles.columns.var, self.begin)
         weight = Load(self.turned, place, roles.weight.dtype)
@@ -80,19 +78,19 @@ class TurnedTiles(ContractionTiles):
 
     def build(self) -> tuple[Stmt, ...]:
         nest, given = self.nest, self.given
-        assert given.rows is not None and isinstance(given.columns.extent, int)
+        assert given.rows is not None
         in_weight = expr.free_vars(given.weight)
         outside = [a for a in given.outer if a.var in in_weight]
         inside = [a for a in given.outer if a.var not in in_weight]
-        tiles = Axis(nest.builder.var("nt"), dims.ceil_divide(given.columns.extent, self.columns))
+        tiles = Axis(nest.builder.var("nt"), dims.ceil_divide(given.columns.count, self.columns))
         rows = Axis(nest.builder.var("mt"), dims.ceil_divide(given.rows.extent, self.rows))
 
         def body(values: Values) -> list[Stmt]:
             number = values[tiles.var]
             stmts: list[Stmt] = []
             begin = expr.linear((number, self.columns))
-            if given.columns.extent >= self.columns:  # where the last tile moves back to
-                last = dims.add(given.columns.extent, -self.columns)
+            if given.columns.count >= self.columns:  # where the last tile moves back to
+                last = dims.add(given.columns.count, -self.columns)
                 begin = expr.binary("min", begin, expr.index(last))
             begin = nest.let(begin, stmts, "begin")
             here = {**values, self.begin: begin}
@@ -112,8 +110,8 @@ class TurnedTiles(ContractionTiles):
         """
         nest, lanes, terms = self.nest, self.nest.lanes, self.terms
         weight, extent = self.given.weight, self.given.columns.extent
-        assert isinstance(terms.extent, int) and isinstance(extent, int)
-        side = next(n for n in (16, 8, LEAST_TERMS) if n <= min(lanes, terms.extent))
+        assert isinstance(extent, int)
+        side = next(n for n in (16, 8, LEAST_TERMS) if n <= min(lanes, terms.count))
         ones = self.given.origins
 
         def store(k: Expr, within: Expr, column: Expr) -> Stmt:
@@ -136,11 +134,11 @@ class TurnedTiles(ContractionTiles):
             def alone(lane: Expr) -> list[Stmt]:
                 within = expr.add(first, lane)
                 column = expr.binary("min", expr.add(begin, within), expr.index(extent - 1))
-                return nest.serial(terms.extent, lambda k: [store(k, within, column)], "k")
+                return nest.serial(terms.count, lambda k: [store(k, within, column)], "k")
 
-            rest = dims.modulo(terms.extent, side)
-            done = expr.index(dims.add(terms.extent, dims.multiply(rest, -1)))
-            whole = nest.serial(dims.floor_divide(terms.extent, side), square, "c")
+            rest = dims.modulo(terms.count, side)
+            done = expr.index(dims.add(terms.count, dims.multiply(rest, -1)))
+            whole = nest.serial(dims.floor_divide(terms.count, side), square, "c")
             whole += nest.serial(rest, lambda n: term(expr.add(n, done)), "k")
             if extent >= self.columns:
                 return whole

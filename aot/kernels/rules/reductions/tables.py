@@ -137,9 +137,8 @@ class Tables:
         outer, planes = list(self.outer), self._planes(size)
         if planes > 1:
             of_planes = outer.pop()
-            assert isinstance(of_planes.extent, int)
             self.planes = Axis(of_planes.var, planes)
-            outer.append(Axis(nest.builder.var("pb"), of_planes.extent // planes))
+            outer.append(Axis(nest.builder.var("pb"), of_planes.count // planes))
         blocks = Axis(nest.builder.var("rb"), dims.ceil_divide(extent, size))
         rest = dims.modulo(extent, size)
 

@@ -51,9 +51,8 @@ def schedule_grouped(work: Work) -> Build | None:
     (groups,) = members
     if any(expr.coefficient(x, lane.var) != 1 for x in (right.indices[0], output.address)):
         return None
-    assert isinstance(lane.extent, int) and isinstance(rows.extent, int)
     run = gcd(groups, nest.lanes)
-    if run == nest.lanes or run < LEAST_RUN or lane.extent < nest.lanes:
+    if run == nest.lanes or run < LEAST_RUN or lane.count < nest.lanes:
         return None
     if left.guard is not None and lane.var in expr.free_vars(left.guard):
         return None
@@ -66,7 +65,7 @@ def schedule_grouped(work: Work) -> Build | None:
         return None
     if packed.along.step != 1:
         return None  # neighbours share no scalars
-    count = rows.extent
+    count = rows.count
     # a tile takes as long as one more row, for its weights
     high = min(
         range(min(LEAST_ROWS, count), min(MOST_ROWS, count) + 1),
@@ -81,8 +80,7 @@ def schedule_grouped(work: Work) -> Build | None:
         """
         each = packed.down.places(lines) * packed.along.places(tiles * high) * place
         held = nest.target.scratch_bytes // each * groups
-        assert isinstance(lane.extent, int)
-        return _together(lane.extent, lcm(groups, nest.lanes), held)
+        return _together(lane.count, lcm(groups, nest.lanes), held)
 
     tiles = -(-count // high)
     together = fitting(tiles, 1)
@@ -162,11 +160,10 @@ class GroupedTiles(HeldTiles):
 
     def build(self) -> tuple[Stmt, ...]:
         nest, lane = self.nest, self.window.lane
-        assert isinstance(lane.extent, int)
         strip = Axis(nest.builder.var("strip"), self.strips)
-        block = Axis(nest.builder.var("block"), lane.extent // self.together)
+        block = Axis(nest.builder.var("block"), lane.count // self.together)
         tiles = sum(piece.tiles for piece in self.pieces if isinstance(piece.tiles, int))
-        tiles //= lane.extent // self.together
+        tiles //= lane.count // self.together
 
         def body(values: Values) -> list[Stmt]:
             stmts: list[Stmt] = []

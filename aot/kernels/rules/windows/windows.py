@@ -221,13 +221,12 @@ class WindowTiles:
         lines, places = by_line // by_down, by_row // by_along
         if by_line % by_down or by_row % by_along or not 0 < lines * places <= MOST_ASKED:
             return []
-        assert isinstance(down.extent, int)
         zeros = {a.var: expr.index(0) for a in window.axes}
         stmts: list[Stmt] = []
         here: Values = {**values, **zeros, window.rows.var: first, window.lane.var: start}
         begin = expr.linear(expr.substitute(index, here), by_line)
         begin = self.nest.let(begin, stmts, "ahead")
-        for line in range(max(0, down.extent - lines), down.extent):
+        for line in range(max(0, down.count - lines), down.count):
             for place in range(places * shape.rows):
                 for u in range(shape.chunks):
                     at = line * by_down + place * by_along + u * shape.width
@@ -387,12 +386,11 @@ class _Tile:
         is_moved = self.is_clamped and not shape.has_all_rows
         if not is_short or is_moved or steps is None or others:
             return None
-        assert isinstance(axis.extent, int)
         by_row, by_tap = steps
         found: dict[int, Stmt] = {}
-        count = by_row * (shape.rows - 1) + by_tap * (axis.extent - 1) + 1
+        count = by_row * (shape.rows - 1) + by_tap * (axis.count - 1) + 1
         held = self.nest.builder.scratch("held", DType.BOOL, (count,))
-        for r, k in product(range(shape.rows), range(axis.extent)):
+        for r, k in product(range(shape.rows), range(axis.count)):
             at = by_row * r + by_tap * k
             if at in found:
                 continue
