@@ -42,7 +42,7 @@ def count(vector: Any) -> int:
 
 
 def power_of_two(value: int) -> bool:
-    """Whether `value` is a power of two."""
+    """Whether it is one."""
     return value > 0 and value & (value - 1) == 0
 
 
