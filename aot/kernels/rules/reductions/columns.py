@@ -21,9 +21,6 @@ from aot.kernels.nest.rows import SUMS, row_of_vectors
 MOST_COLUMNS = 512
 # rows that are added at a time, so that sums are loaded and stored less often
 ROWS = 4
-# rows below which, and bytes of rows of which no multiple lies between them, a vector of results at
-# a time takes 0.65 to 0.95 of the time, where a second level of cache has a part of all so large
-FEW_ROWS, FAR, LEVELS = 64, 1024, 4
 
 
 def schedule_columns(work: Work) -> Build | None:
@@ -53,19 +50,7 @@ def _are_columns(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
     (load,) = loads
     read = dims.product([terms, *(axis.extent for axis in output.axes)])
     is_once = dims.product(load.source.shape) == read
-    if not is_once or expr.coefficient(load.indices[0], inner.var) != 1:
-        return False
-    return _are_far(nest, terms, dims.multiply(read, load.dtype.bytes))
-
-
-def _are_far(nest: Nest, rows: Dim, size: Dim) -> bool:
-    """Whether `rows` rows, of `size` bytes in all, don't stay in caches: they lie so far apart that
-    they share few sets, or are larger than the L2 cache by a factor.
-    """
-    if not isinstance(rows, int) or not isinstance(size, int):
-        return True
-    is_apart = size // rows % FAR == 0 or size > LEVELS * nest.target.l2_bytes
-    return rows >= FEW_ROWS and is_apart
+    return is_once and expr.coefficient(load.indices[0], inner.var) == 1
 
 
 class _Columns:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
-from aot.ir.expr import TRANSCENDENTAL_OPS, Reduce, Unary
+from aot.ir.expr import Reduce
 from aot.kernels.nest.nest import (
     GRAIN,
     Axis,
@@ -27,9 +27,6 @@ GROUPS = 4
 ELEMENT_BYTES = 4
 # elements of a row beside which what is done once a row is little, and blocks only code
 LONGEST = 512
-# the same where a row has nothing else than its sum, or a polynomial an element: rows of 384 took
-# 1.1 to 1.5 times as long in blocks (`python -m benchmarks.kernels.rules --only "sum of rows"`)
-LONGEST_PLAIN = 128
 # the part of a first cache that the rows of a block may fill
 SHARE = 2
 
@@ -68,17 +65,14 @@ class Rows:
         worth a block.
         """
         *outer, last = axes
-        bodies = [e for r in reduces for e in expr.nodes(r.body)]
-        is_dear = any(isinstance(e, Unary) and e.op in TRANSCENDENTAL_OPS for e in bodies)
-        is_plain = is_dear or (len(reduces) == 1 and not free)
         few = last.extent
         is_along = not free or output.axes[-1] in free
         are_few = outer and isinstance(few, int) and few < GROUPS * nest.lanes
         if is_along and are_few and all(outer[-1].var in expr.free_vars(r) for r in reduces):
-            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last, is_plain)
+            rows = Rows._divided(nest, reduces, outer[:-1], outer[-1], last)
             if rows is not None:
                 return rows
-        return Rows._divided(nest, reduces, outer, last, None, is_plain)
+        return Rows._divided(nest, reduces, outer, last, None)
 
     @staticmethod
     def _divided(
@@ -87,12 +81,11 @@ class Rows:
         outer: Sequence[Axis],
         counted: Axis,
         each: Axis | None,
-        is_plain: bool,
     ) -> Rows | None:
         """None where the caches hold too few rows for a group, or not all of an index."""
         one = Rows(outer, counted, each, group=1, indices=1)
         rows = dims.multiply(counted.extent, one.per_index)
-        group = _group(nest, rows, reduces, is_plain=is_plain)
+        group = _group(nest, rows, reduces)
         if group < FEWEST:
             return None
         most = group * _groups_of(nest, group, rows, reduces, are_even=each is None)
@@ -122,14 +115,13 @@ class Rows:
         return -(-self.per_block // self.group) * self.group
 
 
-def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce], *, is_plain: bool) -> int:
-    """The number of rows that are reduced together: as many as a vector has lanes, or fewer if the
-    L1 cache or `rows` limit it; 0 where fewer than `FEWEST` fit.
-    """
+def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
+    """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
+    the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(terms_of, reduces)) < FEWEST:
         return 0  # open rows may be long
-    if max(map(terms_of, reduces)) > (LONGEST_PLAIN if is_plain else LONGEST):
+    if max(map(terms_of, reduces)) > LONGEST:
         return 0
     longest = _longest(reduces)
     size = nest.lanes

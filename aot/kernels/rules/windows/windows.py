@@ -19,7 +19,7 @@ from aot.ir.dims import Dim
 from aot.ir.expr import Binary, Expr, Load, Var
 from aot.ir.schedule import StageSchedule
 from aot.ir.types import DType
-from aot.kernels.ir.nodes import Buffer, Scratch, Stmt, Store
+from aot.kernels.ir.nodes import Scratch, Stmt, Store
 from aot.kernels.match.reduced import Reduced
 from aot.kernels.match.windows import Window, find_window, members_apart
 from aot.kernels.match.work import Build, Work
@@ -48,19 +48,10 @@ WAY_BYTES = 4096
 
 
 def schedule_window(work: Work) -> Build | None:
-    """The loops of a window whose lanes go along the last axis; None where the output is no window,
-    or each element is in one window only, so that tiles share none.
-    """
-    if work.window is None or _reads_once(work.window, work.reduced.output):
+    """The loops of a window whose lanes go along the last axis; None where it is none."""
+    if work.window is None:
         return None
     return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
-
-
-def _reads_once(window: Window, output: Output) -> bool:
-    """Whether there are as many elements of an operand as terms of all results."""
-    terms = dims.product([axis.extent for axis in (*output.axes, *window.axes)])
-    sources = {load.source for load in expr.loads(window.reduce.body)}
-    return any(isinstance(s, Buffer) and dims.product(s.shape) == terms for s in sources)
 
 
 def schedule_members(work: Work) -> Build | None:
