@@ -35,8 +35,6 @@ Values = dict[Var, Expr]
 
 # elements that a CPU workgroup should have at least, so that calling it costs nothing beside them
 GRAIN = 4096
-# workgroups that a long axis is divided into at least, if it is all that a grid can have
-LEAST_WORKGROUPS = 4
 
 
 @dataclass(frozen=True)
@@ -397,8 +395,7 @@ class Nest:
         outside = list(axes)
         several = 1
         while outside and not self.is_gpu:
-            is_last = all(axis.extent == 1 for axis in outside[:-1])
-            several = _several(work, outside[-1].extent, is_last=is_last)
+            several = _several(work, outside[-1].extent)
             if several:
                 break
             inside.insert(0, outside.pop())
@@ -479,21 +476,15 @@ class Nest:
         return stmts, expr.substitute(expr.transform(body, known.get), place)
 
 
-def _several(work: Dim, extent: Dim, *, is_last: bool) -> int:
+def _several(work: Dim, extent: Dim) -> int:
     """How many indices of an axis a CPU's workgroup has, where each of them has `work` elements:
     as many as make GRAIN of them, 0 standing for all.
 
     What only the device knows counts as little, so that a workgroup is seldom too small; where
-    `work` is known the axis is taken whole, be it ever so long, but for the last one, which would
-    leave no grid.
+    `work` is known the axis is taken whole, be it ever so long.
     """
     least = dims.estimate(work, GRAIN_WORK)
-    if least is None:
+    if least is None or (isinstance(work, int) and work < GRAIN):
         return 0
     several = -(-GRAIN // max(least, 1))
-    if isinstance(work, int) and work < GRAIN:
-        if not is_last or not isinstance(extent, int) or extent < LEAST_WORKGROUPS * several:
-            return 0
-        even = (n for n in range(several, LEAST_WORKGROUPS * several) if extent % n == 0)
-        return next(even, several)
     return 0 if isinstance(extent, int) and extent <= several and several > 1 else several
