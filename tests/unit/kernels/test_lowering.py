@@ -15,7 +15,7 @@ from aot.backends.cpu.compile import emit_assembly
 from aot.ir import dims
 from aot.ir.builder import Builder
 from aot.ir.text.parser import parse_module
-from aot.kernels.ir.nodes import For, If, LoopKind, Stmt
+from aot.kernels.ir.nodes import For, If, Stmt
 from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import lower
 from aot.target import selection as targets
@@ -96,22 +96,3 @@ def test_a_block_of_few_indices_asks_for_no_more() -> None:
     for rows, columns in ((252, 7), (64, 16), (3, 5000), (1, 2049)):
         found = iterations(kernel.body, {"d0": rows, "d1": columns})
         assert found <= 2 * rows * columns * columns
-
-
-@pytest.mark.parametrize("extents", [(64, 64), (1, 4096), (63, 65)])
-def test_a_long_axis_of_little_work_has_a_grid(extents: tuple[int, int]) -> None:
-    """Each tile of a pointwise convolution of bytes is less than what a workgroup is worth: several
-    of them are one."""
-    height, width = extents
-    image = f"[1, 16, {height}, {width}]{{order=0:2:3:1}}"
-    text = (
-        f'executable @e0(%0: u8{image}, %1: i8[16, 16, 1, 1]) -> ("y") bindings [2, 2, 3] '
-        "{ %r = conv_integer(%0, %1) { strides = [1, 1], dilations = [1, 1], "
-        f"pads = [0, 0, 0, 0] }} : i32{image}\nreturn(%r) }}"
-    )
-    (function,) = parse_module(text).executables
-    kernel = lower(function, targets.load("x86-64-v4-vnni"))
-    (loop,) = [s for s in kernel.body if isinstance(s, For) and s.kind is LoopKind.WORKGROUP]
-    loops = [loop, *(s for s in loop.body if isinstance(s, For))]
-    grid = [s.extent for s in loops if s.kind is LoopKind.WORKGROUP]
-    assert any(isinstance(extent, int) and extent >= 4 for extent in grid)
