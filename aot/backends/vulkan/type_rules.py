@@ -112,10 +112,11 @@ class _Checker:
 
     def check(self, op: Op, words: Sequence[int]) -> None:
         if op is Op.STORE:
-            target = self._of(op, words[0])
-            self._want(op, words, target.kind == "pointer" and self.types[words[1]], target.parts)
+            target = self._of(words[0])
+            is_pointee = target.parts == (self._of_operand(words[1]),)
+            self._want(op, words, target.kind == "pointer" and is_pointee)
         elif op is Op.BRANCH_CONDITIONAL:
-            self._want(op, words, self._of(op, words[0]).kind == "boolean")
+            self._want(op, words, self._of(words[0]).kind == "boolean")
         elif op not in _WITHOUT_RESULT and op is not Op.FUNCTION:
             self._want(op, words, self._fits(op, words[0], words[2:]))
 
@@ -224,7 +225,7 @@ class _Checker:
             raise InternalError(f"spir-v: nothing defines the operand %{id_}")
         return self.types[id_]
 
-    def _of(self, op: Op, id_: int) -> _Type:
+    def _of(self, id_: int) -> _Type:
         return self._known[self._of_operand(id_)]
 
     def _element(self, type_id: int) -> _Type:
@@ -242,8 +243,8 @@ class _Checker:
     def _bits(self, type_id: int) -> int:
         return self._count(type_id) * self._element(type_id).width
 
-    def _want(self, op: Op, words: Sequence[int], found: object, wanted: object = True) -> None:
-        if found != wanted and (found,) != wanted:
+    def _want(self, op: Op, words: Sequence[int], is_right: bool) -> None:
+        if not is_right:
             kinds = [self._text(w) for w in words if w in self.types or w in self._known]
             raise InternalError(f"spir-v: {op.name} does not take these types: {', '.join(kinds)}")
 
