@@ -37,14 +37,13 @@ from aot.kernels.nest.tiles import ReusedScratch, Shape, is_long, over_rows
 from aot.kernels.stage.ahead import least_bytes, prefetch
 from aot.kernels.stage.tails import below, where, within
 from aot.kernels.stage.vectors import unrolled_vectors
+from aot.target.model import WAY_BYTES
 
 # bytes of neighbouring columns that all lines are read for before the next ones
 BLOCK_BYTES = 128
 # places that a window moves on by at most where lines of a large image are asked for before they
 # are read
 MOST_ASKED = 4
-# neighbours that a divisor of so many bytes lies between want few places of a cache
-WAY_BYTES = 4096
 
 
 def schedule_window(work: Work) -> Build | None:
