@@ -23,7 +23,6 @@ from aot.ir.expr import (
     Expr,
     Load,
     Param,
-    Select,
     Size,
     Unary,
     Unpack,
@@ -370,6 +369,4 @@ def _what(e: Expr) -> object:
             return e.op
         case Unpack():
             return e.parts
-        case Select() | Dot():
-            return None
     return None
