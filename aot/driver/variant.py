@@ -213,8 +213,8 @@ def _limits(
 
 
 def _least_buffers(entry: EntryPointImage) -> tuple[int, int, int]:
-    """Bytes of the arena, of all inputs and of all outputs of a run, those of open extents left
-    out; the arena is what has fixed offsets."""
+    """(bytes of the arena's fixed part, of all inputs, of all outputs) in any run. Tensors with
+    open extents count as 0."""
     inputs, outputs = (
         sum(t.least_bytes for t in tensors) for tensors in (entry.inputs, entry.outputs)
     )

@@ -110,7 +110,7 @@ def limits(shaders: Iterable[Shader]) -> Limits:
 
 
 def limits_of_buffers(largest: int) -> Limits:
-    """The limit of a buffer of so many bytes that shaders see, where not all devices reach it."""
+    """The limit on a storage buffer of `largest` bytes; none where every device allows so many."""
     return ((_STORAGE_RANGE, largest),) if largest > _LEAST_STORAGE_RANGE else ()
 
 

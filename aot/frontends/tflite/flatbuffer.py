@@ -85,8 +85,8 @@ class Flatbuffer:
         return Table(self, kind, position, vtable, vtable_bytes, table_bytes)
 
     def vector(self, at: int, size: int, what: str) -> tuple[int, int]:
-        """(position of the first element, number of elements) of a vector whose elements have
-        `size` bytes.
+        """(position of the first element, number of elements) of a vector; `size` is an element's
+        bytes.
         """
         position = self.follow(at, what)
         count = int(self.number("u32", position))

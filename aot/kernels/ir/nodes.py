@@ -124,8 +124,7 @@ class For:
 
     @property
     def count(self) -> int:
-        """The turns of a loop whose extent is a number, as those of kinds UNROLLED, VECTOR and LANE
-        are."""
+        """The extent as a number: every UNROLLED, VECTOR and LANE loop has one."""
         assert isinstance(self.extent, int)
         return self.extent
 

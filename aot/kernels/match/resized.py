@@ -53,7 +53,7 @@ class Resized:
         return self.leaf if reduce is self.first else self.first
 
     def at(self, e: Expr, row: Expr, column: Expr, values: Values) -> Expr:
-        """An expression of what is read, at a row and column of that and indices of the result."""
+        """The expression `e` at a row and column of the source and at indices of the result."""
         r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
         placed = expr.transform(e, {self.row: r, self.column: c}.get)
         return expr.substitute(placed, {**values, r: row, c: column})

@@ -60,9 +60,9 @@ def find_window(
 
 
 def members_apart(output: Output) -> tuple[Output, int] | None:
-    """(output, members of a group), where channels are in groups of several members that read one
-    channel: the output has its lanes along groups, and a loop over members around the rows. None
-    where the last axis has no such groups.
+    """(output, members of a group), for groups of result channels with one input channel each. The
+    output's lanes run along groups, with a loop over members around the rows. None where the last
+    axis has no such groups.
     """
     if len(output.axes) < 2:
         return None

@@ -111,8 +111,8 @@ def _counted(before: Range, stores: list[_Stored]) -> Range | None:
 
 
 def _halved(before: Range, stores: list[_Stored]) -> Range | None:
-    """The range of memory after stores that add to each of some elements another one of the same
-    memory, which none of them changes: at most twice the range before. None for other stores.
+    """The range of a memory's elements after stores that add two of them: at most twice the range
+    before. The stores leave the second operand as it was. None for other stores.
     """
     (stored, *others) = stores
     term = _term_of(stored.store)

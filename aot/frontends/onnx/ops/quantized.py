@@ -136,8 +136,8 @@ def _dtype_attr(node: Node, name: str) -> DType | None:
 
 
 def _dtype_of_result(node: Node, zero_point: Value | None) -> DType:
-    """The element type of QuantizeLinear's result: that of `output_dtype` and of the zero point,
-    which must agree; u8 without either.
+    """The element type of QuantizeLinear's result, by `output_dtype` or the zero point. They must
+    agree; without either it is u8.
     """
     named = _dtype_attr(node, "output_dtype")
     if named is None or zero_point is None or named is zero_point.type.dtype:

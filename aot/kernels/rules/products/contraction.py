@@ -312,8 +312,8 @@ class ContractionTiles:
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
-        """Makes tiles prefetch the weights of the next column tiles, and at the end those of the
-        next kernel, which are stored there.
+        """Makes tiles prefetch the weights of the next column tiles. The last ones prefetch those
+        of the next kernel, which lie behind them.
         """
         roles, staged = self.roles, self.staged
         in_weight = expr.free_vars(roles.weight)

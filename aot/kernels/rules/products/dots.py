@@ -202,8 +202,8 @@ class WordRows(DotRows):
 
     @abstractmethod
     def word_of(self, at: Values, row: Expr, group: Expr, part: int) -> Expr:
-        """The load of the word that contains a group of the row at indices `at`, number `row` of
-        these; if a group takes two words of 16 bits, of half `part`."""
+        """The load of a group's word, of the row at indices `at`, the tile's row number `row`. A
+        group of 16-bit elements takes two words, and `part` says which."""
 
 
 class CopiedRows(DotRows):
@@ -256,9 +256,9 @@ class CopiedRows(DotRows):
         return expr.mul(tap, expr.index(self.axes.width))
 
     def _run_of(self, taps: Axis) -> Load | None:
-        """The load, without its guard, of elements that lie side by side for all of `taps`, which
-        continue the grouped axis; None where they don't, or where a tap may be outside though the
-        first and the last one are not.
+        """The load of a run of elements, without its guard: one tap of `taps` continues the grouped
+        axis behind another. None where they are not adjacent, or a tap may be outside while the
+        first and the last are inside.
         """
         narrow, grouped = self.axes.narrow, self.axes.grouped
         if not isinstance(narrow, Load) or _number(grouped) != self.axes.width:

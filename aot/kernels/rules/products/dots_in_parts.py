@@ -49,7 +49,7 @@ def parts_of(
 
 
 def rows_in_parts(roles: ContractionAxes, axes: DotAxes, rows: int) -> int:
-    """The number of rows of a tile whose lanes share columns, where other tiles have `rows`."""
+    """The number of rows of a tile whose lanes share columns; other tiles have `rows`."""
     extent = roles.row_count
     if not isinstance(extent, int):
         return rows
@@ -63,7 +63,7 @@ class DotTileInParts(DotTile):
     def __init__(
         self, tile: Tile, staged: WordRows, row: Expr, place: Place, held: Scratch | None = None
     ) -> None:
-        """`held` has the weights, if they are in registers."""
+        """`held` is the register scratch with the weights, or None."""
         super().__init__(tile, staged, row, place)
         self.held = held
         self.lanes = self.acc.shape[-1]
