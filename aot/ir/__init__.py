@@ -15,8 +15,8 @@ Files:
     expr, wide_functions: scalar expressions of ops and kernels; functions of one number in double
         precision
     graph, rewriter: values, ops, blocks and functions; the only code that changes them
-    record, body, builtin: what an op declares; how an op runs its blocks; the ops that the graph
-        itself needs
+    record, attributes, body, builtin: what an op declares; its attributes by their types; how an
+        op runs its blocks; the ops that the graph itself needs
     builder: graphs made in Python, one call an op
     contraction, schedule: the roles of a contraction's dims; how each stage of an executable runs
     index_map, mapped_operand: which element of one tensor an element of another is; operands behind

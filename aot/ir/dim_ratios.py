@@ -34,8 +34,7 @@ class Ratio:
         return isinstance(self.numerator, int)
 
     def __float__(self) -> float:
-        assert isinstance(self.numerator, int)
-        return self.numerator / self.denominator
+        return int(self.numerator) / self.denominator
 
 
 def ratio_of(value: Any) -> Ratio:

@@ -16,6 +16,7 @@ import xxhash
 
 from aot.base.records import dataclass
 from aot.errors import InternalError
+from aot.ir.attributes import Attributed
 from aot.ir.dims import Dim
 from aot.ir.large_arrays import given, is_same, kept, parts
 from aot.ir.schedule import StageSchedule
@@ -155,7 +156,7 @@ class Value:
         return f"<value {self.name or self.index}: {self.type}>"
 
 
-class Op:
+class Op(Attributed):
     """One use of an op record. `operands` may hold None where an optional operand is absent."""
 
     __slots__ = (

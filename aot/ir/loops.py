@@ -25,8 +25,7 @@ def most_runs(op: Op, trip_count: int | None = None) -> int | None:
     counts = [op.attrs["trips"], trip_count]
     if any(c not in (None, -1) and not (isinstance(c, int) and c >= NO_COUNT) for c in counts):
         return None
-    given = op.attrs["most"]
-    assert isinstance(given, int)
+    given = op.int("most")
     return given or MOST_RUNS
 
 

@@ -7,7 +7,6 @@ place lists ops by name.
 
 from __future__ import annotations
 
-import builtins
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
 from aot.ir import dims
+from aot.ir.attributes import Attributed
 from aot.ir.body import Body
 from aot.ir.contraction import ContractionDims
 from aot.ir.dims import Dim, DimExpr
@@ -209,7 +209,7 @@ class Sample:
 
 
 @dataclass
-class Call:
+class Call(Attributed):
     """One use of an op as its record sees it: operand types and complete attributes.
 
     Attributes:
@@ -239,31 +239,6 @@ class Call:
 
     def has(self, index: int) -> bool:
         return index < len(self.operands) and self.operands[index] is not None
-
-    def int(self, name: str) -> int:
-        value = self.attrs[name]
-        assert isinstance(value, int)
-        return value
-
-    def float(self, name: str) -> float:
-        value = self.attrs[name]
-        assert isinstance(value, (int, float))
-        return float(value)
-
-    def ints(self, name: str) -> tuple[builtins.int, ...]:
-        value = self.attrs[name]
-        assert isinstance(value, tuple)
-        return tuple(v for v in value if isinstance(v, int))
-
-    def dim(self, name: str) -> Dim:
-        value = self.attrs[name]
-        assert isinstance(value, (int, DimExpr))
-        return value
-
-    def dims(self, name: str) -> tuple[Dim, ...]:
-        value = self.attrs[name]
-        assert isinstance(value, tuple)
-        return tuple(v for v in value if isinstance(v, (int, DimExpr)))
 
     def equal(self, a: Dim, b: Dim, reason: str) -> bool:
         """Whether dims are equal; unknown symbolic cases are assumed to be, and noted."""

@@ -42,9 +42,7 @@ class StateVariable:
     @property
     def capacity(self) -> int:
         """The largest extent along `axis`; 0 for a fixed one."""
-        dim = 0 if self.axis is None else self.dims[self.axis]
-        assert isinstance(dim, int)
-        return dim
+        return 0 if self.axis is None else int(self.dims[self.axis])
 
     @property
     def type(self) -> TensorType:
@@ -87,10 +85,8 @@ def state_variables(function: Function) -> list[StateVariable]:
 
 def _variable(name: str, ops: list[Op]) -> StateVariable:
     types = [op.result.type for op in ops]
-    attrs = ops[0].attrs
-    capacity, axis, length = attrs["capacity"], attrs["axis"], attrs["length"]
-    window = attrs["window"]
-    assert isinstance(capacity, int) and isinstance(axis, int) and isinstance(window, int)
+    length = ops[0].attrs["length"]
+    capacity, axis, window = (ops[0].int(name) for name in ("capacity", "axis", "window"))
     if not isinstance(length, DimExpr):
         return StateVariable(name, types[0].dtype, types[0].dims, types[0].layout)
     assigned = [op.result.type.dims[axis] for op in ops if _is_assigned(op)]

@@ -490,8 +490,7 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
         raise ValueError(f"type {type} has strides: it has no dense physical array")
     if len(layout.splits) == 1:
         ((dim, factor),) = layout.splits
-        assert isinstance(factor, int)
-        return _split(array, dim, factor, layout.order)
+        return _split(array, dim, int(factor), layout.order)
     for dim, factor in layout.splits:
         outer = -(-array.shape[dim] // factor)
         padding = [(0, 0)] * array.ndim

@@ -30,7 +30,7 @@ from aot.base.records import dataclass
 from aot.errors import InternalError
 from aot.ir import dims
 from aot.ir.builtin import EXTENT
-from aot.ir.dims import Dim, DimExpr
+from aot.ir.dims import Dim
 from aot.ir.graph import Block, Op, Value
 from aot.ir.loops import most_runs, too_many_runs
 from aot.ir.record import Need
@@ -428,8 +428,7 @@ class Flow:
 
     def _limit(self, op: Op) -> int | None:
         """A register with the most runs, None where nothing limits them."""
-        trips, count = op.attrs["trips"], op.operands[0]
-        assert isinstance(trips, (int, DimExpr))
+        trips, count = op.dim("trips"), op.operands[0]
         limits = [] if trips == -1 else [self.out.dim(trips)]
         if count is not None:
             limits.append(self._scalar(count))

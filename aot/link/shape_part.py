@@ -185,8 +185,7 @@ class ShapePart:
 
     def give(self, op: Op, loaded: int, code: ExecutePart) -> None:
         """Lets the symbol of an `extent` op be what was loaded, checked."""
-        dim, zero = op.attrs["dim"], self.out.constant(0)
-        assert isinstance(dim, (int, DimExpr))
+        dim, zero = op.dim("dim"), self.out.constant(0)
         where = op.origin or op.name
         if isinstance(dim, int):
             message = _Message().add(f"{where}: an extent that it computes is ").value(loaded)

@@ -95,9 +95,8 @@ def _scores(call: Call, q: Array, k: Array, bias: Array | None, keep: Array | No
         scores = scores + bias
     if keep is not None:
         scores = np.where(keep, scores, call.float("fill"))
-    offset = call.attrs["offset"]
-    if offset is not None:
-        assert isinstance(offset, int)
+    if call.attrs["offset"] is not None:
+        offset = call.int("offset")
         query, key = np.arange(q.shape[-2])[:, None], np.arange(k.shape[-2])
         scores = np.where(key <= query + offset, scores, -np.inf)
     return scores

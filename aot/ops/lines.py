@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from aot.ir import dims
-from aot.ir.dims import Dim, DimExpr
 from aot.ir.record import (
     ANY,
     INTEGERS,
@@ -272,20 +271,14 @@ SCATTER_ND = register(
 # top_k
 
 
-def _count(call: Call) -> Dim:
-    k = call.attrs["k"]
-    assert isinstance(k, (int, DimExpr))
-    return k
-
-
 def _count_fits(call: Call) -> bool:
-    k, extent = _count(call), call.operand(0).dims[call.int("axis")]
+    k, extent = call.dim("k"), call.operand(0).dims[call.int("axis")]
     return may_be_positions([k, dims.add(extent, dims.multiply(k, -1))])
 
 
 def _top_k_needs(call: Call) -> Sequence[Need]:
     axis = call.int("axis")
-    k, extent = _count(call), call.operand(0).dims[axis]
+    k, extent = call.dim("k"), call.operand(0).dims[axis]
     needs = [Need(k, extent, f"axis {axis} of its input is too short")]
     if position_dtype(call) is I32:
         needs += needs_of_i32(call, [extent])
@@ -298,14 +291,13 @@ def _positions_fit(call: Call) -> bool:
 
 def _top_k_type(call: Call) -> Sequence[TensorType]:
     x, axis = call.operand(0), call.int("axis")
-    shape = (*x.dims[:axis], _count(call), *x.dims[axis + 1 :])
+    shape = (*x.dims[:axis], call.dim("k"), *x.dims[axis + 1 :])
     return [TensorType(x.dtype, shape), TensorType(position_dtype(call), shape)]
 
 
 def _top_k_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     x: Array = inputs[0]
-    axis, k = call.int("axis"), _count(call)
-    assert isinstance(k, int)
+    axis, k = call.int("axis"), call.int("k")
     if call.attrs["largest"]:
         # from the end: ascending and stable there is descending and stable here
         order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)

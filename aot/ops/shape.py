@@ -92,16 +92,10 @@ DIM_VALUES = register(
 )
 
 
-def _dim(call: Call, name: str) -> Dim:
-    value = call.attrs[name]
-    assert isinstance(value, (int, DimExpr))
-    return value
-
-
 def _range_values(call: Call, _: Sequence[Any]) -> Sequence[Array]:
-    start, step = _dim(call, "start"), _dim(call, "step")
+    start, step = call.dim("start"), call.dim("step")
     dtype = call.result_types[0].dtype
-    count = _dim(call, "size")
+    count = call.dim("size")
     if isinstance(count, DimExpr):
         raise call.error(f"the size {count} is not known")
     if isinstance(start, int) and isinstance(step, int):
@@ -112,12 +106,12 @@ def _range_values(call: Call, _: Sequence[Any]) -> Sequence[Array]:
 def _range_type(call: Call) -> Sequence[TensorType]:
     dtype = call.attrs["dtype"]
     assert isinstance(dtype, DType)
-    return [TensorType(dtype, (_dim(call, "size"),))]
+    return [TensorType(dtype, (call.dim("size"),))]
 
 
 def _range_compute(call: Call) -> Sequence[Compute]:
     (index,) = result_indices(1)
-    value = e.add(e.index(_dim(call, "start")), e.mul(index, e.index(_dim(call, "step"))))
+    value = e.add(e.index(call.dim("start")), e.mul(index, e.index(call.dim("step"))))
     return [Compute((index,), e.cast(value, call.result_types[0].dtype))]
 
 
@@ -134,7 +128,7 @@ RANGE = register(
         ),
         constraints=(
             Constraint("dtype is i32 or i64", lambda call: call.attrs["dtype"] in (DType.I32, I64)),
-            Constraint("size is not negative", lambda call: may_be_positions([_dim(call, "size")])),
+            Constraint("size is not negative", lambda call: may_be_positions([call.dim("size")])),
         ),
         infer=_range_type,
         reference=_range_values,

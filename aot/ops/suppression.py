@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.ir.dims import Dim, DimExpr, ceil_divide, multiply
+from aot.ir.dims import ceil_divide, multiply
 from aot.ir.record import (
     Attribute,
     Call,
@@ -47,21 +47,15 @@ def _fit(call: Call) -> bool:
     return all(call.equal(a, b, reason) for a, b in ((boxes.dims[2], 4), *pairs))
 
 
-def _limit(call: Call) -> Dim:
-    limit = call.attrs["limit"]
-    assert isinstance(limit, (int, DimExpr))
-    return limit
-
-
 def _types(call: Call) -> Sequence[TensorType]:
     images, classes, count = call.operand(SCORES).dims
     rows = (images, classes)
     return [
-        TensorType(position_dtype(call), (*rows, _limit(call))),
+        TensorType(position_dtype(call), (*rows, call.dim("limit"))),
         TensorType(position_dtype(call), rows),
         TensorType(I32, (*rows, count)),
         TensorType(F32, (*rows, count)),
-        TensorType(F32, (*rows, CORNERS, multiply(ceil_divide(_limit(call), ROOM), ROOM))),
+        TensorType(F32, (*rows, CORNERS, multiply(ceil_divide(call.dim("limit"), ROOM), ROOM))),
     ]
 
 

@@ -68,8 +68,7 @@ def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool
 
 def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
     """Whether sums are so long that adding up lanes takes less than turning rows."""
-    columns, channels = contraction.n, contraction.channels
-    assert isinstance(columns, int) and isinstance(channels, int)
+    columns, channels = int(contraction.n), int(contraction.channels)
     vectors, rest = divmod(channels, lanes)
     parts = 1 if target.has_masks else rest.bit_count()  # that terms of no whole vector take
     if rest and vectors < parts * VECTORS_A_PART:
@@ -80,8 +79,7 @@ def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
 
 def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int]:
     """Columns, and rows in whole vectors, of a tile whose rows are transposed in registers."""
-    columns, channels = contraction.n, contraction.channels
-    assert isinstance(columns, int) and isinstance(channels, int)
+    columns, channels = int(contraction.n), int(contraction.channels)
     most = max(1, (target.vector_registers - 1) // (columns + 1))
     if columns > NARROW:
         most = min(most, 1 if channels > LONG_TERMS else 2)
@@ -108,8 +106,7 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target, lanes: int
 
 def rows_of_sums(target: Target, contraction: ContractionDims) -> int:
     """Rows of a tile of all columns: a power of two, whose sums fill most registers."""
-    columns, rows = contraction.n, contraction.tile_extents[0]
-    assert isinstance(columns, int)
+    columns, rows = int(contraction.n), contraction.tile_extents[0]
     most = max(1, (target.vector_registers - columns - 1) // max(columns, 1))
     if isinstance(rows, int):
         most = min(most, rows)

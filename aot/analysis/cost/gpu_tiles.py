@@ -181,10 +181,9 @@ class _Grid:
     @property
     def tiles(self) -> int:
         """How many tiles the result has, of extents that are all known."""
-        rows, columns, others = self.extents.rows, self.extents.columns, self.extents.others
-        assert isinstance(rows, int) and isinstance(columns, int) and isinstance(others, int)
-        across = -(-columns // (self.across * self.columns))
-        return -(-rows // (self.along * self.rows)) * across * others
+        along = -(-int(self.extents.rows) // (self.along * self.rows))
+        across = -(-int(self.extents.columns) // (self.across * self.columns))
+        return along * across * int(self.extents.others)
 
     def is_busy(self, target: Target, shares: int) -> bool:
         """Whether `shares` lanes for each sum are more than half of the lanes that keep the GPU

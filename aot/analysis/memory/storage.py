@@ -257,8 +257,7 @@ def yielded(op: Op, block: Block) -> list[Value]:
 
 def part_offsets(op: Op) -> list[Dim]:
     """Elements before each part of an assembled value, in its memory."""
-    axis, type = op.attrs["axis"], op.result.type
-    assert isinstance(axis, int)
+    axis, type = op.int("axis"), op.result.type
     step = type.strides[axis]
     found: list[Dim] = []
     total: Dim = 0

@@ -125,8 +125,7 @@ class For:
     @property
     def count(self) -> int:
         """The extent as a number: every UNROLLED, VECTOR and LANE loop has one."""
-        assert isinstance(self.extent, int)
-        return self.extent
+        return int(self.extent)
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,8 +75,7 @@ def written_out(output: Output, first: Reduce) -> Output:
     """The output with the terms of an inner reduction written out, as others are lowered."""
     total: Expr | None = None
     ((var, count),) = first.axes
-    assert isinstance(count, int)
-    for k in range(count):
+    for k in range(int(count)):
         term = expr.substitute(first.body, {var: expr.index(k)})
         total = term if total is None else combined(first.op, total, term)
     memo: dict[Expr, Expr] = {}

@@ -47,8 +47,7 @@ class Axis:
     @property
     def count(self) -> int:
         """The extent, which must be a known number."""
-        assert isinstance(self.extent, int)
-        return self.extent
+        return int(self.extent)
 
 
 @dataclass(frozen=True)

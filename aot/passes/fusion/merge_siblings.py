@@ -208,8 +208,7 @@ def _end_operand(
     arrays = []
     for sibling, v in zip(siblings, values, strict=True):
         assert v is not None
-        outputs = sibling.outputs
-        assert isinstance(outputs, int)
+        outputs = int(sibling.outputs)
         shape = (*(1,) * axis, outputs, *(1,) * (v.type.rank - axis - 1))
         arrays.append(np.broadcast_to(_data(v).logical, shape))
     return _constant(rewriter, np.concatenate(arrays, axis=axis))

@@ -103,8 +103,7 @@ class ConcatAliaser:
 
             concat(a, b), concat_alias(a, b, c) -> concat_alias(a, b) = d, concat_alias(d, c)
         """
-        axis, count = op.attrs["axis"], len(op.operands)
-        assert isinstance(axis, int)
+        axis, count = op.int("axis"), len(op.operands)
         if count < 2 or op.result in self.placed or self.is_written(op.result):
             return False
         for whole, later in self.wholes.items():
@@ -287,8 +286,7 @@ def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
     """The types of a concat's parts as views of its memory, of type `whole`; None for parts that
     can't be.
     """
-    axis = op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = op.int("axis")
     return [
         place_of(part, whole, axis, begin)
         for part, begin in zip(op.operands, part_begins(op), strict=True)
@@ -310,8 +308,7 @@ def place_of(part: Value, whole: TensorType, axis: int, begin: Dim) -> TensorTyp
 
 def part_begins(op: Op) -> list[Dim]:
     """The start of each part of a concat along its axis."""
-    axis = op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = op.int("axis")
     found: list[Dim] = [0]
     for part in op.operands[:-1]:
         assert part is not None

@@ -92,8 +92,7 @@ def _is_alone(assign: Op, shown: Value) -> bool:
     assert shown.op is not None
     if not isinstance(function, Function):
         return False  # it may run any number of times
-    variable, axis = shown.op.attrs["variable"], shown.op.attrs["axis"]
-    assert isinstance(axis, int)
+    variable, axis = shown.op.attrs["variable"], shown.op.int("axis")
     for op in control_ops(function):
         if not op.record.is_state or op.attrs["variable"] != variable:
             continue

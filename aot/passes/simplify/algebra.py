@@ -285,8 +285,7 @@ def _affine(number: int, is_free: Callable[[Op], bool]) -> Rewrite:
         if norm is None or constant is None or constant_of(constant) is None or not is_free(norm):
             return None
         operands = [*norm.operands, None, None][:3]
-        axis = norm.attrs["axis"]
-        assert isinstance(axis, int)
+        axis = norm.int("axis")
         if constant.type.dims != norm.result.type.dims[axis:]:
             return None
         operands[number] = constant

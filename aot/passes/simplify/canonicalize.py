@@ -141,8 +141,7 @@ def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
     its kernel then finds an element's part by a short search in two levels. Parts of known extents
     are copied one by one, or computed in their place, and need no search.
     """
-    parts, axis = op.operands, op.attrs["axis"]
-    assert isinstance(axis, int)
+    parts, axis = op.operands, op.int("axis")
     extents = [v.type.dims[axis] for v in parts if v is not None]
     if len(parts) <= MAX_OPEN_PARTS or all(isinstance(n, int) for n in extents):
         return None
@@ -155,8 +154,7 @@ def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
 
 def _join_slices(op: Op, rewriter: Rewriter) -> Value | None:
     """Two neighbours in a concat that are neighbours in what they were cut from."""
-    axis = op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = op.int("axis")
     for number in range(len(op.operands) - 1):
         first, second = (definer(v, movement.SLICE) for v in op.operands[number : number + 2])
         if first is None or second is None or first.operands != second.operands:

@@ -90,9 +90,8 @@ class _Writes:
 
 def _scatter_nd(op: Op, rewriter: Rewriter) -> Value | None:
     data, positions = op.operands[0], constant_of(op.operands[1])
-    depth = op.attrs["depth"]
+    depth = op.int("depth")
     assert data is not None
-    assert isinstance(depth, int)
     extents = tuple(d for d in data.type.dims[:depth] if isinstance(d, int))
     if len(extents) != depth or depth == 0:
         return None
@@ -150,9 +149,8 @@ def _unrepeated(column: Value | None, sizes: tuple[int, ...]) -> Positions | Non
 
 def _scatter_elements(op: Op, rewriter: Rewriter) -> Value | None:
     data, positions = op.operands[0], constant_of(op.operands[1])
-    axis = op.attrs["axis"]
+    axis = op.int("axis")
     assert data is not None
-    assert isinstance(axis, int)
     extents = tuple(d for d in data.type.dims if isinstance(d, int))
     if positions is None or len(extents) != data.type.rank:
         return None

@@ -105,8 +105,7 @@ class Blocks:
     width: int
 
     def build(self) -> tuple[Stmt, ...]:
-        nest, rows = self.nest, self.rows.extent
-        assert isinstance(rows, int)
+        nest, rows = self.nest, self.rows.count
         size = self.rows_together
         tiles = Axis(nest.builder.var("mt"), -(-rows // size))
         run = self._run(size)

@@ -37,8 +37,7 @@ def schedule_groups(work: Work) -> Build | None:
     if found is None:
         return None
     number, size = found
-    axis, extent = output.axes[number], output.axes[number].extent
-    assert isinstance(extent, int)
+    axis, extent = output.axes[number], output.axes[number].count
     whole, left = divmod(extent, size)
     count = min(n for n, *_ in groups_of(output))
     outer = output.axes[:count]
@@ -124,8 +123,7 @@ class _Words:
         self.count = self.word.count
 
     def build(self, outer: Sequence[Axis]) -> tuple[Stmt, ...]:
-        nest, extent = self.nest, self.rows.extent
-        assert isinstance(extent, int)
+        nest, extent = self.nest, self.rows.count
         tiles = Axis(nest.builder.var("mt"), -(-extent // self.width))
         whole, left = divmod(extent, self.width)
 

@@ -161,8 +161,7 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
         return None
     if op.attrs["axis"] != x.type.rank - 1 or x.type.layout or op.results[0].type.layout:
         return None
-    extent, count = extents[-1], dims.product(list(extents[:-1]))
-    assert isinstance(extent, int) and isinstance(count, int)
+    extent, count = int(extents[-1]), int(dims.product(list(extents[:-1])))
     if extent < LEAST_LINES or count < lanes or stored(x) is not x:
         return None
     reduce, wide, out = str(op.attrs["combine"]), x.type.dtype.accumulator, lines.result(0)
@@ -225,8 +224,7 @@ def _scan(lines: Lines) -> tuple[Stmt, ...]:
     """The loops of a scan (cumulative sum or product) along any dim."""
     op = lines.op
     x = lines.operand(0)
-    axis, reduce = op.attrs["axis"], str(op.attrs["combine"])
-    assert isinstance(axis, int)
+    axis, reduce = op.int("axis"), str(op.attrs["combine"])
     extent = x.type.dims[axis]
     wide = x.type.dtype.accumulator
 

@@ -135,8 +135,7 @@ def _each_piece(
 
 
 def _along_axis(lines: Lines) -> tuple[Stmt, ...]:
-    axis = lines.op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = lines.op.int("axis")
     data, chosen = lines.operand(0).type, lines.operand(1).type
     others = [d for d in range(data.rank) if d != axis]
 
@@ -169,8 +168,7 @@ def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
     """The loops of a scatter along an axis where each workgroup has some neighbouring columns, and
     adds updates one by one.
     """
-    axis = lines.op.attrs["axis"]
-    assert isinstance(axis, int)
+    axis = lines.op.int("axis")
     nest, data, chosen = lines.nest, lines.operand(0).type, lines.operand(1).type
     last = data.rank - 1
     columns, updated = (1, 1) if axis == last else (data.dims[last], chosen.dims[last])
@@ -259,8 +257,7 @@ def _is_inside(lines: Lines, position: Expr, extent: Dim) -> Expr:
 
 def _by_rows(lines: Lines) -> tuple[Stmt, ...]:
     data, chosen = lines.operand(0).type, lines.operand(1).type
-    depth = lines.op.attrs["depth"]
-    assert isinstance(depth, int)
+    depth = lines.op.int("depth")
 
     def copied(i: list[Expr]) -> list[Stmt]:
         def one(at: Expr, *_: object) -> list[Stmt]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from aot.ir import dims, expr
-from aot.ir.dims import Dim, DimExpr
+from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
@@ -70,10 +70,8 @@ class _TopK:
     def __init__(self, lines: Lines) -> None:
         self.lines = lines
         self.x = lines.operand(0).type
-        axis, count = lines.op.attrs["axis"], lines.op.attrs["k"]
-        assert isinstance(axis, int) and isinstance(count, (int, DimExpr))
-        self.axis, self.count = axis, count
-        self.extent = self.x.dims[axis]
+        self.axis, self.count = lines.op.int("axis"), lines.op.dim("k")
+        self.extent = self.x.dims[self.axis]
         self.is_largest = bool(lines.op.attrs["largest"])
         self.position_dtype = lines.op.results[POSITIONS].type.dtype
         self.wanted = [n for n in (VALUES, POSITIONS) if lines.results[n] is not None]
@@ -83,7 +81,7 @@ class _TopK:
             POSITIONS: builder.scratch("position", self.position_dtype, (1,)),
         }
         self.hole = builder.scratch("hole", DType.INDEX, (1,))
-        self.levels = _levels(count)
+        self.levels = _levels(self.count)
 
     def build(self) -> tuple[Stmt, ...]:
         return self.lines.each(
@@ -257,8 +255,7 @@ class _FewBest(_TopK):
 
     def __init__(self, lines: Lines) -> None:
         super().__init__(lines)
-        assert isinstance(self.count, int)
-        self.kept = self.count
+        self.kept = int(self.count)
         scratch = lines.nest.builder.scratch
         self.best = {
             VALUES: scratch("best", self.x.dtype, (self.kept,)),
@@ -422,11 +419,10 @@ class _FewAcross(_FewBest):
 
             return [nest.spread(width, of_line)]
 
-        assert isinstance(self.extent, int)
         stmts = [
             stmt for i in range(self.kept) for stmt in element(expr.index(i), i, is_asked=False)
         ]
-        whole, rest = divmod(self.extent - self.kept, width)
+        whole, rest = divmod(int(self.extent) - self.kept, width)
 
         def several(o: Expr) -> list[Stmt]:
             first = expr.add(expr.mul(o, expr.index(width)), expr.index(self.kept))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.ir import dims, expr
-from aot.ir.dims import Dim, DimExpr
+from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
@@ -62,9 +62,8 @@ class _Suppression:
 
     def __init__(self, lines: Lines) -> None:
         self.lines, self.nest = lines, lines.nest
-        boxes, limit = lines.operand(BOXES).type, lines.op.attrs["limit"]
-        assert isinstance(limit, (int, DimExpr))
-        self.extent, self.limit = boxes.dims[1], limit
+        boxes = lines.operand(BOXES).type
+        self.extent, self.limit = boxes.dims[1], lines.op.dim("limit")
         builder = self.nest.builder
         self.left, self.taken, self.hole, self.at, self.held = (
             builder.scratch(name, INDEX, (1,)) for name in ("left", "taken", "hole", "at", "held")

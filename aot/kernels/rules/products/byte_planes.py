@@ -163,8 +163,7 @@ class _Loops(ABC):
         self.nest, self.output, self.roles, _, _ = product
 
     def build(self) -> tuple[Stmt, ...]:
-        nest, extent = self.nest, self.roles.row_count
-        assert isinstance(extent, int)
+        nest, extent = self.nest, int(self.roles.row_count)
         several = LEAST_PLACES // PLACES
         blocks = -(-extent // PLACES)
         several = -(-blocks // -(-blocks // several))
@@ -202,8 +201,7 @@ class _AlongColumns(_Loops):
     def __init__(self, product: Product, axes: DotAxes) -> None:
         super().__init__(product, axes)
         self.planes = self.rows = _Rows(self.nest, self.roles, axes, PLACES)
-        width, columns = min(self.nest.lanes, product.panel), self.roles.columns.extent
-        assert isinstance(columns, int)
+        width, columns = min(self.nest.lanes, product.panel), self.roles.columns.count
         self.chunks = next(n for n in (4, 2, 1) if columns % (n * width) == 0)
         self.shape = Shape(SUMS // self.chunks, self.chunks, width, True, True)
 
@@ -218,8 +216,7 @@ class _AlongColumns(_Loops):
 
     def _tiles(self, values: Values, first: Expr, shape: Shape, rows: int) -> list[Stmt]:
         """Statements for the tiles of `rows` rows."""
-        nest, columns = self.nest, self.roles.columns.extent
-        assert isinstance(columns, int)
+        nest, columns = self.nest, self.roles.columns.count
 
         def tile(row: Expr, start: Expr) -> list[Stmt]:
             at = Place(values, expr.add(first, row), start)

@@ -68,8 +68,7 @@ class RowsInPlace(WordRows):
         load = self.narrow_load()
         outer, size = [tap for tap in axes.taps if tap.extent != 1], axes.width
         while outer and expr.coefficient(load.indices[0], outer[-1].var) == size:
-            extent = outer.pop().extent
-            assert isinstance(extent, int)
+            extent = outer.pop().count
             size *= extent
         self.outer: tuple[Axis, ...] = tuple(outer)
         self.run = size // axes.terms

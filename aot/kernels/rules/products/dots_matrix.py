@@ -146,8 +146,7 @@ class _PairsAtOnce(StagedPairs):
         return expr.mul(tap, expr.index(_padded(self.axes.width, self.axes) // self.terms))
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        extent = self.axes.grouped.extent
-        assert isinstance(extent, int)
+        extent = self.axes.grouped.count
         stmts = self._copies(self.axes.narrow, extent, here, r, start)
         zero = Const(self.scratch.dtype, 0)
         for k in range(extent, _padded(self.axes.width, self.axes)):

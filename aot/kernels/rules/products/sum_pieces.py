@@ -15,7 +15,6 @@ from functools import partial
 from aot.analysis.cost.plan import are_far
 from aot.base.records import dataclass
 from aot.ir import dims, expr
-from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import For, LoopKind, Scratch, Space, Stmt, Store
@@ -68,8 +67,8 @@ class Pieces:
         left = terms
         while len(axes) > 1 and left > most:
             outer.append(axes.pop(0))
-            left //= _known(outer[-1].extent)
-        extent = _known(axes[0].extent)
+            left //= outer[-1].count
+        extent = axes[0].count
         inside = left // extent
         # pieces of one size, so that there is one loop
         sizes = [n for n in range(1, extent + 1) if extent % n == 0 and n * inside >= LEAST_TERMS]
@@ -88,11 +87,6 @@ class Pieces:
         reduce = replace(roles.reduce, axes=axes, body=placed(roles.reduce.body))
         left, right = placed(roles.left), placed(roles.right)
         return replace(roles, reduce=reduce, left=left, right=right, weight=weight)
-
-
-def _known(extent: Dim) -> int:
-    assert isinstance(extent, int)
-    return extent
 
 
 class _Part(Placed):
@@ -129,7 +123,7 @@ class TilesInPieces:
         has_all_rows = dims.modulo(rows, shape.rows) == 0
         has_all_columns = dims.modulo(roles.columns.extent, shape.columns) == 0
         self.shape = replace(shape, has_all_rows=has_all_rows, has_all_columns=has_all_columns)
-        self.count = _known(dims.product([a.extent for a in self.axes]))
+        self.count = int(dims.product([a.extent for a in self.axes]))
         most = min(MOST_TILES, max(1, MOST_BYTES // (shape.rows * shape.columns * SUM_BYTES)))
         self.tiles = -(-self.count // -(-self.count // most))  # as many in each workgroup
 

@@ -109,8 +109,7 @@ class TurnedTiles(ContractionTiles):
         else one by one, with the last column again where there are no more.
         """
         nest, lanes, terms = self.nest, self.nest.lanes, self.terms
-        weight, extent = self.given.weight, self.given.columns.extent
-        assert isinstance(extent, int)
+        weight, extent = self.given.weight, self.given.columns.count
         side = next(n for n in (16, 8, LEAST_TERMS) if n <= min(lanes, terms.count))
         ones = self.given.origins
 

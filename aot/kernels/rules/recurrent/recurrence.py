@@ -75,17 +75,11 @@ class _Layer:
         self.w = self.operands[W]  # None: x is the sums that it would give
         self.cell = cell_of(op.name, op.attrs)
         self.activations = activations_of(op.attrs)
-        clip = op.attrs["clip"]
-        assert isinstance(clip, (int, float))
-        self.clip = float(clip)
-        scale = op.attrs["r_scale"]
-        assert isinstance(scale, (int, float))
-        self.r_scale = float(scale)
+        self.clip = op.float("clip")
+        self.r_scale = op.float("r_scale")
         self.dtype = self.x.type.dtype
         self.wide = self.dtype.accumulator
-        hidden = self.r.type.dims[2]
-        assert isinstance(hidden, int)
-        self.hidden = hidden
+        self.hidden = hidden = int(self.r.type.dims[2])
         self.rows = self.cell.gates * hidden
         self.panels = -(-self.rows // panel)
         # a CPU adds up the gates of some units in registers, where their panels begin together

@@ -156,8 +156,7 @@ class _Near:
         self.lines, self.source, self.nest = lines, source, lines.nest
         self.values, self.start, self.count = values, start, count
         self.lanes = REGISTER // source.dtype.bytes
-        extent = lines.inner.extent
-        assert isinstance(extent, int)
+        extent = lines.inner.count
         self.extent = extent
         self.on: int | None = None
 

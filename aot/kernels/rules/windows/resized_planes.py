@@ -548,8 +548,7 @@ def total_of(reduce: Reduce, terms: Sequence[Expr]) -> Expr:
 def terms_of(reduce: Reduce) -> int:
     """How many terms a reduction has along its only axis."""
     ((_, count),) = reduce.axes
-    assert isinstance(count, int)
-    return count
+    return int(count)
 
 
 def index_in(scratch: Scratch, *place: Expr) -> Expr:
