@@ -31,6 +31,7 @@ from tests.support.vulkan_runtime import running_on
 
 pytestmark = pytest.mark.vulkan
 
+TIMEOUT = 2
 OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY, INITIALIZATION_FAILED, DEVICE_LOST = -1, -2, -3, -4
 # Calls of one function that are made to fail, one by one; few where other results or memory have
 # more of them
@@ -282,6 +283,44 @@ def test_a_lost_device_stays_lost(faults: ctypes.CDLL, name: str) -> None:
             attempt.run(9)
         assert (caught.value.status, caught.value.message) == ("device", message)
     attempt.close()
+
+
+@pytest.mark.parametrize("is_at_work", [False, True])
+def test_a_device_that_hangs_is_given_up(faults: ctypes.CDLL, is_at_work: bool) -> None:
+    """A wait that ends by its deadline; the device is done when the program ends, or never."""
+    attempt = Attempt()
+    attempt.create()
+    attempt.run(9)
+    faults.faults_set(b"vkWaitForFences", 0, TIMEOUT)
+    faults.faults_repeat(is_at_work)
+    hangs = r"vulkan: llvmpipe.* has not finished after \d+ ms: it hangs, or needs more time .*"
+    for message in (hangs, "vulkan: the device is lost"):
+        with pytest.raises(runtime_api.Failed) as caught:
+            attempt.run(9)
+        assert caught.value.status == "device"
+        assert re.fullmatch(message, caught.value.message)
+    attempt.close()
+    destroyed = faults.faults_calls(b"vkDeviceWaitIdle")
+    assert destroyed == (not is_at_work)
+    faults.faults_repeat(False)
+
+
+def test_a_deadline_ends_a_wait(
+    faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What takes longer than a millisecond ends so; the deadline of software is off by default."""
+    b = Builder()
+    x = b.input("x", "f32[1024, 1024]")
+    b.output("y", b.op("matmul", b.op("matmul", x, x), x))
+    module = aot.compile(b.module(), targets=["vulkan-1.1"])
+    feeds = {"x": np.zeros((1024, 1024), np.float32)}
+    monkeypatch.setenv("AOT_VULKAN_TIMEOUT_MS", "1")
+    with aot.load(module.to_bytes(), "vulkan") as program:
+        with pytest.raises(RuntimeFailure, match="has not finished after 1 ms"):
+            program(feeds)
+    monkeypatch.delenv("AOT_VULKAN_TIMEOUT_MS")
+    with aot.load(module.to_bytes(), "vulkan") as program:
+        assert not program(feeds)["y"].any()
 
 
 @pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)

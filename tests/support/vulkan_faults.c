@@ -64,6 +64,8 @@ static uint32_t calls[COUNT];
 static char fault_name[64];
 static uint32_t fault_call;
 static int32_t fault_result;
+enum { RESULT_TIMEOUT = 2 };
+static int is_fault_repeated;
 static char hidden_name[64];
 static void (*watcher)(const char *name, uint32_t call);
 
@@ -281,9 +283,13 @@ static int32_t call(int number, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t
                     uintptr_t f, uintptr_t g, uintptr_t h) {
   const uint32_t at = calls[number]++;
   if (watcher != NULL) watcher(names[number], at);
-  const int is_fault = strcmp(fault_name, names[number]) == 0 && at == fault_call;
-  // A command buffer must not stay open: its end is called, and fails after that.
-  if (is_fault && number != NUMBER_vkEndCommandBuffer) return fault_result;
+  const int is_fault = strcmp(fault_name, names[number]) == 0 &&
+                       (at == fault_call || (is_fault_repeated && at > fault_call));
+  // A command buffer must not stay open: its end is called, and fails after that.  So is a wait
+  // whose deadline passes, so that the device is done whatever is said of it.
+  const int is_called = number == NUMBER_vkEndCommandBuffer ||
+                        (number == NUMBER_vkWaitForFences && fault_result == RESULT_TIMEOUT);
+  if (is_fault && !is_called) return fault_result;
   if (is_incoherent && number == NUMBER_vkFlushMappedMemoryRanges) {
     move_ranges((const range_t *)c, (uint32_t)b, 1);
   }
@@ -400,6 +406,11 @@ __attribute__((visibility("default"))) const char *faults_recorded(void) {
 
 __attribute__((visibility("default"))) const char *faults_name(uint32_t index) {
   return index < COUNT ? names[index] : NULL;
+}
+
+// Whether calls behind the one that fails do so too.
+__attribute__((visibility("default"))) void faults_repeat(int is_wanted) {
+  is_fault_repeated = is_wanted;
 }
 
 // For devices that are made from now on.

@@ -45,6 +45,8 @@ struct aot_device_t {
   VkFence fence;
   bool is_unified;
   bool is_lost;
+  bool is_hung;         // a submission was not done in time: the device may be at it still
+  uint64_t timeout_ns;  // of a submission; UINT64_MAX: none
   void (*profile)(void *user, const aot_launch_t *launch);
   void *profile_user;
   bool has_timestamps;  // and profile is set

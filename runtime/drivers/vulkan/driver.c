@@ -1,4 +1,5 @@
 // The Vulkan driver.  A run is a log, done when something is loaded and at its end.
+#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
@@ -125,6 +126,19 @@ static bool wants_overlap(const aot_device_t *device, const aot_vulkan_options_t
          (setting == NULL || strcmp(setting, "0") != 0);
 }
 
+#define DEFAULT_TIMEOUT_MS 60000u
+#define NS_PER_MS ((uint64_t)1000000)
+
+// Software is slow, but does not hang a display.
+static uint64_t timeout_of(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options) {
+  const char *setting = aot_vk_environment("AOT_VULKAN_TIMEOUT_MS");
+  uint64_t ms = options->timeout_ms;
+  if (ms == 0 && setting != NULL) ms = strtoul(setting, NULL, 10) & UINT32_MAX;
+  if (ms != 0) return ms * NS_PER_MS;
+  const bool is_software = gpu->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+  return is_software ? UINT64_MAX : DEFAULT_TIMEOUT_MS * NS_PER_MS;
+}
+
 static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
                            aot_error_t *error) {
   const aot_vulkan_options_t *own = options_of(options);
@@ -141,6 +155,7 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   device->has_timestamps =
       options->profile != NULL && device->gpu.timestamp_bits > 0 && wants_timestamps(own);
   device->has_overlap = wants_overlap(device, own);
+  device->timeout_ns = timeout_of(&device->gpu, own);
   aot_vk_cache_open(&device->gpu, own, &device->allocator, &device->cache);
   AOT_TRY(
       aot_vk_descriptors_open(&device->gpu, AOT_VK_MOST_RECORDINGS, error, &device->descriptors));
@@ -154,9 +169,21 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   return upload_constants(device, error);
 }
 
+// Whether a device that was given up is at its work still.  To wait for it, or to destroy what it
+// uses, may take forever or crash: it is left alone, with all memory of the program on it.
+static bool is_at_work(const aot_device_t *device) {
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  return device->is_hung &&
+         gpu->vk.vkWaitForFences(gpu->device, 1, &device->fence, 1, 0) == VK_TIMEOUT;
+}
+
 static void vulkan_close(aot_device_t *device) {
   const aot_allocator_t allocator = device->allocator;
   const aot_vk_gpu_t *gpu = &device->gpu;
+  if (is_at_work(device)) {
+    aot_vk_host_close(device);
+    return;
+  }
   // Something may be in flight after a failed wait.
   if (device->is_lost) (void)gpu->vk.vkDeviceWaitIdle(gpu->device);
   aot_vk_host_close(device);

@@ -154,8 +154,15 @@ static aot_status_t submit_and_wait(aot_device_t *device, VkCommandBuffer comman
     return aot_vk_fail(result, "vkQueueSubmit", error);
   }
   ++device->submit_count;
-  result = gpu->vk.vkWaitForFences(gpu->device, 1, &device->fence, 1, UINT64_MAX);
+  result = gpu->vk.vkWaitForFences(gpu->device, 1, &device->fence, 1, device->timeout_ns);
   if (result == VK_SUCCESS) return AOT_OK;
+  if (result == VK_TIMEOUT) {
+    device->is_lost = device->is_hung = true;
+    return aot_fail(error, AOT_ERROR_DEVICE,
+                    "vulkan: %s has not finished after %llu ms: it hangs, or needs more time "
+                    "(AOT_VULKAN_TIMEOUT_MS)",
+                    gpu->properties.deviceName, (unsigned long long)(device->timeout_ns / 1000000));
+  }
   // It may run still, on buffers that the next run would write.
   device->is_lost =
       result == VK_ERROR_DEVICE_LOST || gpu->vk.vkDeviceWaitIdle(gpu->device) != VK_SUCCESS;

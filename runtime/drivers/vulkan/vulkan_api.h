@@ -265,6 +265,7 @@ typedef enum VkPipelineStageFlagBits {
 } VkPipelineStageFlagBits;
 typedef enum VkResult {
   VK_SUCCESS = 0,
+  VK_TIMEOUT = 2,
   VK_INCOMPLETE = 5,
   VK_ERROR_OUT_OF_HOST_MEMORY = -1,
   VK_ERROR_OUT_OF_DEVICE_MEMORY = -2,

@@ -51,6 +51,10 @@ typedef struct aot_vulkan_options_t {
   // AOT_VULKAN_OVERLAP=0.
   bool no_overlap;
   aot_vulkan_texels_t texels;  // AOT_VULKAN_TEXELS=on|off
+  // The most milliseconds that the device may take for what is submitted at once.  A run that waits
+  // longer fails with AOT_ERROR_DEVICE, and so does each after it: the device hangs, or the driver
+  // has lost the work.  AOT_VULKAN_TIMEOUT_MS.  Default: 60,000; no limit of a driver in software.
+  uint32_t timeout_ms;
 } aot_vulkan_options_t;
 
 typedef enum aot_vulkan_cache_state_t {
