@@ -19,7 +19,7 @@ from aot.target.model import Target
 
 @dataclass(frozen=True)
 class Alternative:
-    """An executable as another rule would build one of its nests.
+    """A candidate kernel for an executable, in which another rule builds one of its loop nests.
 
     Attributes:
         nest: which of its loop nests.
@@ -40,7 +40,8 @@ def alternatives(
     extents: Mapping[str, int] | None = None,
     alignments: Sequence[int] = (),
 ) -> list[Alternative]:
-    """All other kernels that the rules can build, one nest changed at a time, in the table's order.
+    """Candidate kernels for an executable: each has one loop nest built by another of its matching
+    rules, in the order of the rule table.
 
     Args:
         function: an executable whose schedule has rules.

@@ -1,4 +1,5 @@
-"""From an executable to its kernel: buffers and parameters, then the rule of each loop nest.
+"""Lowers an executable to its kernel: makes buffers and parameters, then applies the rule of each
+loop nest.
 
 Requires an executable of ops with `compute` (or one recurrence) whose function says which buffer
 class each operand and result has. Never looks at the rest of the program.
@@ -57,7 +58,7 @@ _OF_AN_OP = (Schedule.RECURRENCE, Schedule.LINES)
 
 
 def root_of(function: Function) -> Op:
-    """The op that decides the schedule: the heaviest kind, the first of it."""
+    """The op that decides an executable's schedule: the first op of the heaviest kind."""
     ops = [op for op in function.block if not op.record.is_terminator]
     if not ops:
         raise InternalError(f"executable {function.name} computes nothing")
@@ -86,7 +87,8 @@ def lower(
 
 
 def rules_of(function: Function, target: Target) -> tuple[str, ...]:
-    """The rules that build the loop nests of an executable's kernel, which is not built."""
+    """Names of the rules that build an executable's loop nests, found without building the
+    kernel."""
     start = _Start.of(function, target)
     if start.is_of_op:
         return (_rule_of(start.of_op()).name,)
@@ -103,8 +105,8 @@ def rules_of(function: Function, target: Target) -> tuple[str, ...]:
 def matching_rules(
     function: Function, target: Target, alignments: Sequence[int] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """All rules that can build each loop nest of an executable, in the order of the table; none
-    where it is one op's."""
+    """Names of all rules that can build each loop nest of an executable, in the order of the rule
+    table; none where a single op is lowered as a whole."""
     start = _Start.of(function, target, alignments)
     found: list[tuple[str, ...]] = []
 
@@ -151,7 +153,7 @@ def _lower(
 
 @dataclass(frozen=True)
 class _Start:
-    """An executable with its buffers, before it has loops.
+    """An executable with its buffers and schedule, before any loops are built.
 
     Attributes:
         buffers: of its operands, and of the results that other nests load.
@@ -172,7 +174,7 @@ class _Start:
 
     @staticmethod
     def of(function: Function, target: Target, alignments: Sequence[int] = ()) -> _Start:
-        """The buffers, and the schedule that is recorded or planned."""
+        """Creates an executable's buffers and reads its schedule, as recorded or as planned."""
         builder = KernelBuilder(function.name)
         for name in function.dim_names:
             builder.dim_param(name)
@@ -187,17 +189,18 @@ class _Start:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has one result, and so one loop nest."""
+        """Whether the executable has a single result, and thus a single loop nest."""
         return len(self.results) == 1
 
     @property
     def is_of_op(self) -> bool:
-        """Whether it is around an op that is no expression of its operands' elements."""
+        """Whether the executable consists of an op that is lowered as a whole, such as attention or
+        a recurrence, as no scalar expression of its operands' elements computes it."""
         is_attention = self.made.schedule is Schedule.ATTENTION and self.is_alone
         return self.made.schedule in _OF_AN_OP or is_attention
 
     def of_op(self) -> OpWork:
-        """The work as the rule of its single op takes it."""
+        """The executable's single op, as rules for whole ops take it."""
         given = self.nest, self.function, self.root, self.buffers, self.results
         return OpWork(*given, self.made)
 
@@ -208,13 +211,13 @@ class _Start:
 
     @cached_property
     def work(self) -> Work:
-        """The loop nest of a region that is built by a single one."""
+        """The loop nest of an executable that has only one."""
         ops = self.stages[0].ops
         return Work(self.nest, self.output, self.made, ops, is_alone=True, build_part=_part)
 
     def nests(self, build: Callable[[Work], Loops]) -> Loops:
-        """All its loop nests, each built by `build`. A later nest loads what an earlier one
-        stores."""
+        """Builds all loop nests of the executable with `build`. Later nests load what earlier ones
+        store."""
         if self.is_alone:
             return build(self.work)
         own = dict(zip(self.function.results, self.results, strict=True))
@@ -257,9 +260,9 @@ def _buffers(
 
 
 def _is_streamed(function: Function, value: Value, target: Target) -> bool:
-    """Whether to store a result past the caches: it is larger than caches hold until it is read,
-    and its kernel moves, resizes or pools, so that it does not load what it stores to. Pools must
-    store rows of whole cache lines, as otherwise they prefetch the memory they store to.
+    """Whether to store a result with non-temporal stores: it is larger than the caches, and its
+    kernel moves, resizes or pools, so that it does not load what it stores. Pools must store rows
+    of whole cache lines, as otherwise they prefetch the memory they store to.
     """
     records = [op.record for op in function.block]
     has_pools = any(record is pool for record in records for pool in _POOLS)
@@ -282,7 +285,8 @@ def _checked(
     schedule: Sequence[StageSchedule],
     target: Target,
 ) -> Sequence[StageSchedule]:
-    """The schedule, which a person may have written or a plan for another target made.
+    """The executable's schedule, after a check: a person may have written it, or a plan for another
+    target made it.
 
     Raises:
         CompileError: a stage can't run by its class, or with so many lanes.
@@ -303,16 +307,16 @@ def _checked(
 
 
 def _is_alike(a: Schedule, b: Schedule) -> bool:
-    """Whether an executable that the plan gave one schedule class may be built by the other: a
-    contraction may take any of the contraction classes, and where extents became parameters the
-    plan no longer knows which is best.
+    """Whether an executable planned with one schedule class may be built with the other.
+    Contraction classes are interchangeable: where extents became parameters, the plan does not know
+    the best one.
     """
     ways = (*_TILES, Schedule.REDUCTION)
     return a is b or (a in ways and b in ways)
 
 
 def _part(work: Work) -> Loops:
-    """A part of a nest, by whichever rule can build it."""
+    """Builds part of a loop nest by the first rule that can."""
     return chosen(work)[1]()
 
 
@@ -358,8 +362,8 @@ def _buffer(
     alignment: int = 1,
     is_streamed: bool = False,
 ) -> Buffer:
-    """A flat buffer: lowerings compute element numbers themselves. Its `place` is its class, or
-    the dim parameter that says which."""
+    """A flat buffer, as lowerings compute element numbers themselves. `place` is its buffer class,
+    or the dim parameter that selects the buffer at run time."""
     return builder.buffer(
         *(name, value.type.dtype),
         BufferClass.ARENA if isinstance(place, str) else BufferClass(place),
@@ -404,7 +408,7 @@ def _output(
 
 
 def _rule_of(work: OpWork) -> OpRule:
-    """The rule of an op, or of its kind.
+    """The lowering rule of an op, registered for the op itself or for its kind.
 
     Raises:
         CompileError: another rule is recorded.
@@ -423,8 +427,8 @@ def _rule_of(work: OpWork) -> OpRule:
 
 
 def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
-    """The schedule of an executable, with the rules that built its kernel; none where there is
-    none."""
+    """An executable's schedule with the rules that built its kernel; empty if it has no
+    schedule."""
     nests = len(loops_of(stages_of(function.block, function.results)))
     # a kernel of one op has one rule, and one of two ways has both by their first
     names = kernel.rules if nests == len(kernel.rules) else kernel.rules[:1] * nests
@@ -432,8 +436,8 @@ def recorded(function: Function, kernel: Kernel) -> tuple[StageSchedule, ...]:
 
 
 def with_rules(function: Function, rules: Sequence[str]) -> tuple[StageSchedule, ...]:
-    """The schedule of an executable with the rule of each of its loop nests; none where there is
-    none."""
+    """An executable's schedule, with `rules` as those of its loop nests; empty if it has no
+    schedule."""
     if not function.schedule:
         return ()
     stages = stages_of(function.block, function.results)

@@ -66,7 +66,7 @@ def fingerprint(kernel: Kernel) -> bytes:
 
 
 class _Record(NamedTuple):
-    """How records of one class are written into a fingerprint; their fields are listed
+    """The form in which instances of one class are written into a fingerprint. Fields are listed
     last first.
     """
 
@@ -76,7 +76,8 @@ class _Record(NamedTuple):
 
 
 def _record(kind: type) -> _Record | None:
-    """None for what is no record, or has a form of its own."""
+    """The fingerprint form of a class; None if it is no dataclass or is written in a form of its
+    own."""
     if kind not in _records:
         made = None
         if is_dataclass(kind) and kind is not DimExpr:

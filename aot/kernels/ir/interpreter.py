@@ -80,7 +80,7 @@ _Leaf = Callable[..., Array]
 
 @dataclass(frozen=True)
 class _Program:
-    """A statement's expressions in the order of their evaluation.
+    """The expressions of one statement, as steps in evaluation order.
 
     Attributes:
         start: the nodes' values, where no iteration changes them.
@@ -132,7 +132,7 @@ class _Run:
         return self._extents[dim]
 
     def grid(self, body: tuple[Stmt, ...], batch: Batch) -> None:
-        """WORKGROUP loops, then the body with scratch of its own for every workgroup."""
+        """Runs the WORKGROUP loops, then the body with separate scratch for every workgroup."""
         if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
             self.independent(body[0], batch, is_grid=True)
             return
@@ -168,14 +168,15 @@ class _Run:
                         self.races.barrier(orders_buffers=stmt.orders_buffers)
 
     def meaning(self, stmt: MatrixDot | MatrixStmt) -> tuple[Stmt, ...]:
-        """The statements that a matrix statement stands for: the same nodes at each call."""
+        """The scalar statements that define a matrix statement. Repeated calls return the same
+        nodes."""
         if stmt not in self._meanings:
             meant = stmt.meaning()
             self._meanings[stmt] = meant if isinstance(meant, tuple) else (meant,)
         return self._meanings[stmt]
 
     def combined(self, stmt: Combine, batch: Batch) -> Array:
-        """The value that the lanes of each workgroup combine to, repeated for each lane."""
+        """Combines the lanes' values of each workgroup into one value, repeated for each lane."""
         inner = batch.expand(stmt.lane, 0, stmt.extent)
         inner.values[LANE_VARS[0]] = inner.values[stmt.lane]
         (values,) = self.values(stmt, [stmt.value], inner)
@@ -200,7 +201,8 @@ class _Run:
         self.body(loop.body, inner)
 
     def independent(self, loop: For, batch: Batch, *, is_grid: bool = False) -> None:
-        """PARALLEL, VECTOR and WORKGROUP iterations: together, as many as the limit allows.
+        """Runs the iterations of a PARALLEL, VECTOR or WORKGROUP loop together, as many at once as
+        the limit allows.
 
         A PARALLEL body that stores scratch has it to itself, so its iterations run one by one.
         """
@@ -257,8 +259,8 @@ class _Run:
         self.memory.store(stmt.target, indices, value, batch, guard)
 
     def values(self, stmt: Stmt, roots: list[Expr], batch: Batch) -> list[Array]:
-        """The values of a statement's roots for every iteration of `batch`: arrays of its length,
-        or scalars."""
+        """Evaluates the root expressions of a statement for every iteration of `batch`: arrays of
+        the batch's length, or scalars."""
         program = self._programs.get(stmt)
         if program is None:
             program = self._programs[stmt] = self.program(roots)
@@ -292,7 +294,8 @@ class _Run:
         return _Program(start, tuple(steps), tuple(place[root] for root in roots))
 
     def leaf(self, node: Expr) -> _Leaf:
-        """The function of a variable or a load, from a batch and its operands' values."""
+        """A function that evaluates a variable or a load, given a batch and its operands'
+        values."""
         if isinstance(node, Var):
             return partial(self.variable, node)
         if not isinstance(node, Load):
@@ -314,7 +317,7 @@ class _Run:
         guard: Array | None,
         other: Array | None,
     ) -> Array:
-        """A packed load: neighbours along the last index."""
+        """Evaluates a packed load: the word made of neighbouring elements along the last index."""
         parts = [
             self.memory.load(
                 source,

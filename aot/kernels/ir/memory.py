@@ -48,7 +48,7 @@ class Batch:
         return Batch(1)
 
     def child(self, values: dict[Var, Array] | None = None) -> Batch:
-        """The same iterations, with a scope of their own for Lets and loop variables."""
+        """A batch of the same iterations in a new scope for Lets and loop variables."""
         return Batch(self.count, self, None, values or {})
 
     def select(self, chosen: Array) -> Batch:
@@ -95,7 +95,8 @@ class Batch:
 
 
 def lane_of(batch: Batch, counts: tuple[int, int, int]) -> Array | None:
-    """The lane's number within a workgroup of `counts` lanes; None outside LANE loops."""
+    """The number of each iteration's lane in its workgroup of `counts` lanes; None outside LANE
+    loops."""
     total: Array | None = None
     step = 1
     for var, count in zip(LANE_VARS, counts, strict=True):
@@ -172,18 +173,19 @@ class Memory:
             self.defined[scratch] = np.zeros((rows, size), np.bool_)
 
     def _owners(self, space: Space) -> tuple[int, int, int]:
-        """Along each axis of lanes, how many have scratch of a space to themselves."""
+        """The number of separate copies of a memory space along each lane axis: 1 where lanes share
+        it."""
         count_x, count_y, count_z = self.lane_counts
         if space is Space.WORKGROUP:
             return 1, 1, 1
         return 1 if space is Space.MATRIX else count_x, count_y, count_z
 
     def undefine(self, scratch: Scratch, addresses: Array) -> None:
-        """Forgets elements, numbered over all rows."""
+        """Marks scratch elements, numbered over all rows, as undefined."""
         self.defined[scratch].reshape(-1)[addresses] = False
 
     def scratch_rows(self, space: Space, batch: Batch) -> Array:
-        """Rows of scratch for every iteration: shape (count, copies).
+        """The row of scratch that each iteration uses: shape (count, copies).
 
         REGISTER scratch has a row for every lane, MATRIX scratch for every subgroup; outside the
         LANE loops of some axis all lanes along that axis hold a copy.
@@ -227,7 +229,8 @@ class Memory:
         return _Place(start, _numbers(target.shape, self._dims), strides, len(self.views[target]))
 
     def _positions(self, target: Buffer | Scratch, indices: Sequence[Array]) -> Array:
-        """Element positions, bounds checked; a scalar where all iterations share one."""
+        """Element positions of a batch's indices, after a bounds check; a scalar where all
+        iterations share one."""
         place = self.places.get(target)
         if place is None:
             place = self.places[target] = self._place_of(target)
@@ -268,7 +271,8 @@ class Memory:
         guard: Array | None,
         other: Array | None,
     ) -> Array:
-        """Elements of `source`; where `guard` is false, `other` and no access."""
+        """Loads elements of `source`; iterations whose `guard` is false access nothing and get
+        `other`."""
         if guard is None:
             return self._read(source, indices, batch)
         assert other is not None
@@ -313,7 +317,7 @@ class Memory:
         batch: Batch,
         guard: Array | None = None,
     ) -> None:
-        """Writes where `guard` holds, every iteration of the batch."""
+        """Stores an element in every iteration of the batch whose `guard` holds."""
         if guard is not None:
             if guard.ndim == 0:
                 if not guard:
@@ -359,7 +363,7 @@ class _Place:
 
 
 def _is_outside(number: Any, limit: int) -> bool:
-    """Whether some of the i64 numbers are not in 0..limit-1."""
+    """Whether any of the i64 numbers lies outside 0..limit-1."""
     if isinstance(number, int):
         return not 0 <= number < limit
     # what is negative is more than any limit without its sign

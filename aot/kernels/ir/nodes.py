@@ -21,7 +21,8 @@ from aot.target.model import MatrixShape
 
 
 class BufferClass(Enum):
-    """Which of the four buffers of a dispatch it is; the values are those of module.fbs."""
+    """The class of a buffer: which of a dispatch's four bindings it is. Values are those of
+    module.fbs."""
 
     CONSTANTS = 0
     ARENA = 1
@@ -57,7 +58,7 @@ class Buffer:
 
     @property
     def least_elements(self) -> int:
-        """How many there are where each open extent is one."""
+        """The number of elements when each dynamic extent is 1."""
         return dims.estimate(dims.product(self.shape), LEAST) or 0
 
 
@@ -124,7 +125,7 @@ class For:
 
     @property
     def count(self) -> int:
-        """The extent as a number: every UNROLLED, VECTOR and LANE loop has one."""
+        """The loop's extent as a number; every UNROLLED, VECTOR and LANE loop has one."""
         return int(self.extent)
 
 
@@ -172,7 +173,8 @@ class Barrier:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """Names what the lanes' values of `value` are together, for the statements after it.
+    """Combines the lanes' values of `value` into one, and names the result for the statements after
+    it.
 
     Stands where a Barrier may, in kernels whose lanes are along axis 0 alone, on targets with
     subgroup operations.
@@ -223,7 +225,7 @@ class MatrixDot:
     columns: tuple[Load, Load]
 
     def meaning(self) -> tuple[Store, ...]:
-        """The same product as stores of scalar expressions, one sum after the other."""
+        """The same product as stores of scalar expressions, one per sum, in order."""
         stores: list[Store] = []
         for number in range(8):
             pair, row, column = number // 4, number // 2 % 2, number % 2
@@ -238,7 +240,7 @@ class MatrixDot:
 
 
 def _word_after(first: Load, number: int) -> Load:
-    """The load of the word that lies `number` words behind the one that `first` loads."""
+    """The load of the word at offset `number`, in words, after the one that `first` loads."""
     *outer, last = first.indices
     step = first.dtype.parts // first.source.dtype.parts
     last = expr.add(last, expr.index(step * number))
@@ -267,7 +269,7 @@ class Matrix:
     is_transposed: bool = False
 
     def at(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
-        """The indices of an element."""
+        """Indices of an element of the matrix in its buffer or scratch."""
         if self.is_transposed:
             row, column = column, row
         if isinstance(self.source, Buffer):
@@ -282,7 +284,7 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class MatrixZero:
-    """Makes the matrix `place` of MATRIX scratch one of zeros."""
+    """Fills the matrix `place` of MATRIX scratch with zeros."""
 
     sums: Scratch
     place: tuple[Expr, ...]
@@ -328,7 +330,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True, eq=False)
 class MatrixStore:
-    """Stores the matrix `place` of MATRIX scratch."""
+    """Stores the matrix `place` of MATRIX scratch to memory."""
 
     sums: Scratch
     place: tuple[Expr, ...]
@@ -343,7 +345,7 @@ class MatrixStore:
 
 
 def _each(sums: Scratch, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-    """`body` for each element of a matrix."""
+    """Two nested loops that run `body` for each element of a matrix."""
     *_, rows, columns = sums.shape
     i, j = Var("i", DType.INDEX), Var("j", DType.INDEX)
     inner = For(j, columns, LoopKind.VECTOR, (body(i, j),))
@@ -388,7 +390,7 @@ class Kernel:
 
     @property
     def workgroup_size(self) -> tuple[int, int, int]:
-        """Lanes along x, y, z; 1 where there is no LANE loop."""
+        """The number of lanes along x, y and z; 1 along an axis without LANE loops."""
         sizes = [1, 1, 1]
         for stmt in walk(self.body):
             if isinstance(stmt, For) and stmt.kind is LoopKind.LANE:
@@ -397,14 +399,12 @@ class Kernel:
 
 
 def holds_matrices(kernel: Kernel) -> bool:
-    """Whether the kernel has matrix products, so that lanes along axis 0 are those of
-    one subgroup.
-    """
+    """Whether the kernel has matrix products: lanes along axis 0 then form one subgroup."""
     return any(isinstance(s, MatrixProduct) for s in walk(kernel.body))
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement, outer before inner, in order."""
+    """All statements in pre-order: an outer statement before those inside it."""
     for stmt in body:
         yield stmt
         if isinstance(stmt, For):
@@ -415,7 +415,8 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def expressions_of(stmt: Stmt) -> tuple[Expr, ...]:
-    """The roots of a statement's own expressions; a matrix statement's are in its meaning."""
+    """The root expressions of a statement; a matrix statement has none, as its scalar meaning has
+    them."""
     match stmt:
         case Let() | Combine():
             return (stmt.value,)
@@ -445,7 +446,7 @@ class KernelBuilder:
     _names: dict[str, int] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
-        """`name`, or `name_1`, `name_2`, ... where it was taken."""
+        """Returns `name` if it is unused, else the first unused of `name_1`, `name_2`, ..."""
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         if count == 0:
@@ -484,7 +485,7 @@ class KernelBuilder:
         return made
 
     def dim_param(self, symbol_name: str) -> Param:
-        """The INDEX parameter that a dim's symbol is."""
+        """The INDEX parameter that holds the value of a dim's symbol."""
         return self.dim_params.setdefault(symbol_name, Param(symbol_name, DType.INDEX))
 
     def scalar_param(self, name: str, dtype: DType) -> Param:

@@ -1,4 +1,4 @@
-"""Holds an interpreted kernel to the independence that its loop kinds promise.
+"""Checks, in an interpreted kernel, that iterations of independent loops do not conflict.
 
 Owns the record of which iteration and which lane touched which element, and the rules for when two
 of them must not meet. Decides nothing about values; the interpreter and its memory report to it.
@@ -21,7 +21,7 @@ from aot.kernels.ir.nodes import Buffer, For, Kernel, LoopKind, Scratch, Space
 
 
 class _Access:
-    """The elements that one access touches in all iterations of a batch at once.
+    """The elements that one access touches in all iterations of a batch.
 
     Attributes:
         positions: elements, for each iteration or for all of them together, in units of
@@ -52,8 +52,8 @@ Makers = tuple[Array, Array]
 
 @dataclass
 class _Events:
-    """The accesses to one memory space. Most are never looked at: those of a space that nobody
-    writes.
+    """The accesses to one memory space, tabulated only on demand: spaces that nobody writes need no
+    check.
     """
 
     name: str
@@ -65,7 +65,8 @@ class _Events:
         self.has_writes |= access.is_write
 
     def table(self) -> Array:
-        """A column an event: its owner, its address, who, when, and whether it is a write."""
+        """A table with one column per event. Rows: owner, address, iteration or lane, time,
+        is_write."""
         columns: list[tuple[Array, Array, Array]] = []
         counts: list[tuple[int, int]] = []
         for makers, access in self.accesses:
@@ -84,7 +85,8 @@ class _Events:
         return table
 
     def sorted(self) -> tuple[Array, Array]:
-        """Events by (owner, address, who, when), and where each (owner, address) begins."""
+        """The event table sorted by (owner, address, iteration, time), and the column where each
+        (owner, address) begins."""
         table = self.table()
         table = table[:, np.lexsort((table[3], table[2], table[1], table[0]))]
         is_start = np.ones(table.shape[1], np.bool_)
@@ -94,7 +96,7 @@ class _Events:
 
 @dataclass(eq=False)
 class LoopLog:
-    """Accesses of one execution of a loop whose iterations are independent."""
+    """The accesses made in one execution of a loop whose iterations are independent."""
 
     loop: For
     parent: Batch
@@ -102,7 +104,7 @@ class LoopLog:
     events: dict[object, _Events] = field(default_factory=dict)
 
     def begin(self, inner: Batch, var: Var) -> None:
-        """Accesses that follow are made by the iterations of `inner`."""
+        """Attributes the accesses that follow to the iterations of `inner`."""
         found: dict[Batch, Makers] = {}
 
         def makers(batch: Batch) -> Makers:
@@ -188,7 +190,7 @@ class RaceChecker:
     def access_buffer(
         self, buffer: Buffer, space: object, positions: Array, batch: Batch, is_write: bool
     ) -> None:
-        """An access of element `positions` (counted in the buffer's dtype) of its class."""
+        """Records an access to elements `positions` of a buffer, counted in the buffer's dtype."""
         per_element = buffer.dtype.bytes // self.unit
         access = self._record_loops(space, buffer.name, positions, batch, per_element, is_write)
         if self.has_lanes:
@@ -197,7 +199,8 @@ class RaceChecker:
     def access_scratch(
         self, scratch: Scratch, addresses: Array, batch: Batch, is_write: bool
     ) -> None:
-        """An access of the elements `addresses`, numbered over all rows of the scratch."""
+        """Records an access to scratch elements `addresses`, numbered over all rows of the
+        scratch."""
         access = self._record_loops(scratch, scratch.name, addresses, batch, 1, is_write)
         if self.has_lanes and scratch.space is Space.WORKGROUP:
             self._record_lanes(scratch, scratch.name, access, self.epoch)
@@ -235,7 +238,8 @@ class RaceChecker:
 
 
 def _clash(events: _Events) -> tuple[int, int] | None:
-    """Two that touch one element, one of them writing."""
+    """Two iterations that touch one element, where at least one writes it; None if there are
+    none."""
     if not events.has_writes:
         return None
     owner, address, who, _, is_write = events.table()
@@ -256,7 +260,7 @@ def _clash(events: _Events) -> tuple[int, int] | None:
 
 
 def _writers(table: Array, starts: Array) -> tuple[Array, Array]:
-    """For each element, the lowest and the highest that write it (low > high: nobody)."""
+    """The lowest and the highest writer of each element; low > high where nobody writes it."""
     far = int(table[2].max()) + 1
     who = table[2]
     low = np.minimum.reduceat(np.where(table[4] != 0, who, far), starts)
@@ -265,7 +269,8 @@ def _writers(table: Array, starts: Array) -> tuple[Array, Array]:
 
 
 def _private_clash(events: _Events) -> tuple[int, int] | None:
-    """One that reads an element before storing it itself, and another that stores it."""
+    """(reader, writer): an iteration that reads an element it has not yet stored, and another one
+    that stores it; None if there are none."""
     if not events.has_writes:
         return None
     table, starts = events.sorted()

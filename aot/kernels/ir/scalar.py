@@ -66,7 +66,8 @@ def evaluate(e: Expr, leaf: Callable[[Expr], Array], *, fused: bool = True) -> A
 
 
 def apply(node: Expr, args: list[Array], *, fused: bool = True) -> Array | None:
-    """The value of one node from its operands' values; None for a leaf of the caller's.
+    """The value of one node, computed from its operands' values; None for leaves that only the
+    caller can evaluate.
 
     Args:
         fused: whether Fma rounds once, as targets with the instruction do, or twice.
@@ -79,7 +80,7 @@ def apply(node: Expr, args: list[Array], *, fused: bool = True) -> Array | None:
 
 
 def operation(node: Expr, *, fused: bool = True) -> Operation | None:
-    """The function of one node, from its operands' values to its own; None as in `apply`.
+    """A function that computes a node's value from its operands' values; None as in `apply`.
 
     It is to be called where numpy's floating-point errors are ignored.
     """
@@ -123,7 +124,7 @@ def word_of(parts: Sequence[Array], dtype: DType) -> Array:
 
 
 def _parts(word: Array, dtype: DType) -> list[Array]:
-    """The elements of packed words, in i64."""
+    """The elements of packed words, as i64."""
     bits = dtype.part.bits
     found = []
     for number in range(dtype.parts):
@@ -184,8 +185,8 @@ def literal(c: Const) -> Array:
 
 
 def unary_rule(op: str, dtype: DType) -> Rule:
-    """`op` of an operand of `dtype`; transcendentals are correct to a hair more than `dtype` and
-    rounded once."""
+    """The numpy function of the unary operation `op` on `dtype`. Transcendentals are computed in a
+    wider type and rounded once."""
     wanted = np.dtype(np.bool_) if op in ("isnan", "not") else dtype.numpy
     if op not in _TRANSCENDENTAL:
         return _to_dtype(_UNARY[op], wanted)
@@ -195,7 +196,7 @@ def unary_rule(op: str, dtype: DType) -> Rule:
 
 
 def binary_rule(op: str, dtype: DType) -> Rule2:
-    """`op` of two operands of `dtype`."""
+    """The numpy function of the binary operation `op` on two operands of `dtype`."""
     if op == "pow":
         wide = np.longdouble if dtype is DType.F64 else np.float64
         return lambda a, b: np.asarray(
@@ -210,12 +211,13 @@ def binary_rule(op: str, dtype: DType) -> Rule2:
 
 
 def apply_binary(op: str, a: Array, b: Array, dtype: DType) -> Array:
-    """`a op b` for operands of `dtype`, by its rule."""
+    """Computes `a op b` on operands of `dtype`."""
     return binary_rule(op, dtype)(a, b)
 
 
 def _to_dtype(rule: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Array]:
-    """`rule` with results of `dtype`: most have it, and a call costs more than the arithmetic."""
+    """Wraps `rule` to return `dtype`. Converts only if needed, as a conversion costs more than the
+    arithmetic."""
 
     def run(*args: Array) -> Array:
         result = rule(*args)
@@ -328,7 +330,7 @@ _SAFE = (2.0**-900, 2.0**900)
 
 
 def _error_of_product(a: Array, b: Array, product: Array) -> Array:
-    """`a * b - product`, by halves of 26 bits, whose products are exact."""
+    """`a * b - product` exactly, by Dekker's method: operands are split into halves of 26 bits."""
     halves = []
     for x in (a, b):
         shifted = x * 134217729.0
@@ -339,7 +341,7 @@ def _error_of_product(a: Array, b: Array, product: Array) -> Array:
 
 
 def _error_of_sum(x: Array, y: Array, total: Array) -> Array:
-    """`x + y - total`."""
+    """`x + y - total`, exactly."""
     part = total - x
     return np.asarray((x - (total - part)) + (y - part))
 

@@ -181,7 +181,8 @@ def _matrix(matrix: Matrix, indices: list[str]) -> str:
 
 
 def _expressions(roots: list[Expr], indent: str, lines: list[str]) -> list[str]:
-    """Texts of a statement's expressions; adds a line for each subexpression that gets a name."""
+    """Texts of a statement's expressions; appends a line for each subexpression that gets a
+    name."""
     order = schedule(roots)
     numbers: dict[Expr, int] = {}
     by_key: dict[Hashable, int] = {}
@@ -209,7 +210,7 @@ def _expressions(roots: list[Expr], indent: str, lines: list[str]) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """Without the parentheses around the whole, if they are a pair."""
+    """The text of an expression without its outermost parentheses, if they are a pair."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
@@ -221,7 +222,7 @@ def _bare(text: str) -> str:
 
 
 def _label(node: Expr) -> Hashable:
-    """The parts of a node that tell it from others of its dtype and operands."""
+    """The parts of a node that distinguish it from others with the same dtype and operands."""
     match node:
         case Const() | Size() | Param() | Var():
             return type(node).__name__, _node(node, [])

@@ -172,7 +172,8 @@ class _Verifier:
     # Statements
 
     def top(self) -> None:
-        """WORKGROUP loops, perfectly nested, each axis once; then everything else."""
+        """Checks the WORKGROUP loops, which are perfectly nested with each axis at most once, then
+        all inside."""
         body = self.kernel.body
         axes: set[int] = set()
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
@@ -384,8 +385,8 @@ class _Verifier:
         self._bind(stmt.result, stmt)
 
     def uniform_scratch(self) -> None:
-        """Checks that a lane's own scratch, stored under LANE loops of some axes, is read under
-        those too.
+        """Checks that lane-private scratch stored under LANE loops of some axes is also read under
+        LANE loops of these axes.
         """
         if not self.has_lanes:
             return
@@ -570,7 +571,7 @@ class _Verifier:
 def _with_lane_axes(
     body: tuple[Stmt, ...], axes: frozenset[int]
 ) -> Iterator[tuple[Stmt, frozenset[int]]]:
-    """Every statement, with the axes of the LANE loops around it."""
+    """Every statement, paired with the axes of the LANE loops around it."""
     for stmt in body:
         yield stmt, axes | {0} if isinstance(stmt, Combine) else axes
         if isinstance(stmt, For):

@@ -1,4 +1,5 @@
-"""The elements of a nest that reduces nothing, by as few axes as they have.
+"""Simplifies element-wise loop nests, which have no reductions: merges their axes as far as
+possible.
 
 Owns how a packed result is seen as axes of its own. Owns no loops.
 """
@@ -17,7 +18,7 @@ from aot.kernels.nest.nest import Nest, Output, collapse, split_axis, without_di
 
 
 class Elements:
-    """A result of which each element is computed by itself."""
+    """A loop nest without reductions: each result element is computed by itself."""
 
     def __init__(self, nest: Nest, output: Output) -> None:
         self._nest = nest
@@ -27,15 +28,16 @@ class Elements:
 
     @cached_property
     def in_vectors(self) -> Output:
-        """For a CPU's vectors: by the axes of a packed result, and in the bits that it keeps."""
+        """The loop nest as a CPU's vector loops compute it: axes in the memory order of a packed
+        result, integers as narrow as the stored bits allow."""
         packed = in_order(self.output)
         output = self.output if packed is None else _collapsed(packed)
         return output.rewritten(in_kept_bits)
 
     @cached_property
     def wide(self) -> Nest:
-        """A nest whose vectors are full of the widest elements in use. The plan counts lanes of 32
-        bits, where all elements may be narrower."""
+        """A `Nest` whose vectors are filled by the widest elements in use. The plan counts lanes of
+        32 bits, but all elements may be narrower."""
         nest, output = self._nest, self.in_vectors
         places = [i for value in output.values for x in expr.loads(value) for i in x.indices]
         if any(map(expr.loads, places)) and not nest.target.looks_up_bytes:
@@ -55,8 +57,8 @@ def _collapsed(output: Output) -> Output:
 
 
 def in_order(output: Output) -> Output | None:
-    """The output with the groups that its address splits axes into as axes of their own, in the
-    order of memory; None where the address splits none, or some axis has no constant stride.
+    """The output with each axis split into the groups that its packed address divides it into, in
+    memory order; None where the address splits no axis, or some axis has no constant stride.
     """
     found = output
     while (group := _grouped(found)) is not None:
@@ -71,9 +73,7 @@ def in_order(output: Output) -> Output | None:
 
 
 def _grouped(output: Output) -> tuple[int, int] | None:
-    """(number of an axis, size of its groups), if the address splits the axis into whole groups;
-    else None.
-    """
+    """(axis number, group size) if the address divides the axis into whole groups; else None."""
     return next(((n, size) for n, size, left in groups_of(output) if not left), None)
 
 

@@ -1,4 +1,5 @@
-"""Windows over planes: reductions whose lanes go along the innermost axis, along which they slide.
+"""Matches windowed reductions over planes, such as pooling, whose vector lanes run along the
+innermost axis, in which the window slides.
 
 Owns how one is recognised, with padding or without. Owns no loops.
 """
@@ -42,7 +43,7 @@ class PaddedWindow:
 
     @property
     def is_separable(self) -> bool:
-        """Whether taps along a row may be combined before those down the plane."""
+        """Whether the 2-D window may be reduced along rows first, then along columns."""
         along, down = self.along, self.down
         if down is None or down.tap is None or min(along.taps, down.taps) == 1:
             return False
@@ -50,7 +51,7 @@ class PaddedWindow:
 
 
 def is_plain(reduce: Reduce, load: Load, slides: Sequence[Slide]) -> bool:
-    """Whether no term of a window knows its tap, nor whose window it is of."""
+    """Whether no term of the window depends on the tap's index or on the window's position."""
     staged = Var("staged", load.dtype)
     term = expr.transform(reduce.body, {load: staged}.get)  # type: ignore[arg-type]
     known = {slide.at.var for slide in slides} | {v for v, _ in reduce.axes}
@@ -94,8 +95,8 @@ def find_padded(
 
 
 def _plane(reduce: Reduce, inner: Axis, *, needs_padding: bool) -> Load | None:
-    """The only load along the innermost axis, and the only one with a guard; None where there are
-    others, or what stands for padding is no constant."""
+    """The only load that varies along the innermost axis, if no other load has a guard; None if
+    there are several such loads, or the padding is not a constant."""
     found = [x for x in expr.loads(reduce.body) if inner.var in expr.free_vars(x)]
     if len(found) != 1:
         return None
@@ -107,7 +108,7 @@ def _plane(reduce: Reduce, inner: Axis, *, needs_padding: bool) -> Load | None:
 
 
 def _changes_nothing(load: Load, reduce: Reduce) -> bool:
-    """Whether a reduction's padding is what its operation leaves others unchanged with."""
+    """Whether the padding is the neutral element of the reduction."""
     term = reduce.body.a if isinstance(reduce.body, Cast) else reduce.body
     nothing = identity(reduce.op, load.dtype)
     return term is load and isinstance(load.other, expr.Const) and load.other.value == nothing.value

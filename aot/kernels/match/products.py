@@ -1,4 +1,5 @@
-"""Products in what a nest computes: the sum, its sides, and what each axis does in them.
+"""Matches contractions in a nest's expressions: the sum, its two factors, and the role of each
+axis.
 
 Owns how a contraction is recognised once the ops around it are inlined. Owns no loops.
 """
@@ -19,7 +20,7 @@ from aot.kernels.nest.nest import Axis, Output, Values, collapse, split_axis
 
 @dataclass(frozen=True)
 class ContractionAxes:
-    """What each axis of a kernel's contraction does, once the ops around it are inlined.
+    """The role of each axis in a kernel's contraction, once the ops around it are inlined.
 
     Attributes:
         weight: the load in `right`, which is it or a conversion of it.
@@ -41,22 +42,22 @@ class ContractionAxes:
 
     @property
     def summed(self) -> list[Axis]:
-        """The axes of the sum along which there are several terms, or none."""
+        """Reduction axes with an extent other than 1."""
         return [Axis(v, n) for v, n in self.reduce.axes if n != 1]
 
     @property
     def origins(self) -> Values:
-        """The axes of the sum of a single term, at that."""
+        """Reduction axes of extent 1, with their only index, 0."""
         return {v: expr.index(0) for v, n in self.reduce.axes if n == 1}
 
     @property
     def terms(self) -> Dim:
-        """How many terms a sum has."""
+        """The number of terms that each element's reduction adds up."""
         return dims.product([n for _, n in self.reduce.axes])
 
     @property
     def row_count(self) -> Dim:
-        """Extent of the axis of rows, 1 without one."""
+        """Extent of the row axis; 1 if there is none."""
         return 1 if self.rows is None else self.rows.extent
 
     @property
@@ -65,8 +66,8 @@ class ContractionAxes:
         return self.in_panels or expr.coefficient(self.weight.indices[0], self.columns.var) is None
 
     def is_in_panel(self, panel: int) -> bool:
-        """Whether all columns are in the first panel, so that a column's place in it is its number,
-        as it would be without panels.
+        """Whether all columns lie in the first panel, so that a column's place in it is its number,
+        as without panels.
         """
         index, extent, source = self.weight.indices[0], self.columns.extent, self.weight.source
         if not isinstance(extent, int) or extent > panel or not isinstance(source, Buffer):
@@ -84,18 +85,20 @@ class ContractionAxes:
 
     @property
     def has_factors(self) -> bool:
-        """Whether the right side also reads what has an element for each column, as scales."""
+        """Whether the right factor also loads a value per column besides the weight, such as a
+        scale."""
         loads = (e for e in expr.loads(self.right) if e is not self.weight)
         return any(expr.coefficient(e.indices[0], self.columns.var) not in (0, None) for e in loads)
 
     def weight_at(self, panel: int, number: Expr, within: Expr, values: Values) -> Expr:
-        """The right side at place `within` of panel `number`, with other variables' values."""
+        """The right factor at place `within` of panel `number`, with `values` for the other
+        variables."""
         return at_splits(self.right, {(self.columns.var, panel): (number, within)}, values)
 
 
 def at_splits(e: Expr, splits: Mapping[tuple[Var, int], tuple[Expr, Expr]], values: Values) -> Expr:
-    """`e`, where a variable divided by a size becomes the number of the part that it is in, and the
-    rest its place there, as `splits` says of both; other variables have `values`."""
+    """Substitutes variables in `e`: `splits` gives (quotient, remainder) for a variable divided by
+    a size, and `values` gives all other variables."""
 
     def rewrite(x: Expr) -> Expr | None:
         if isinstance(x, Binary) and isinstance(x.a, Var):
@@ -109,8 +112,8 @@ def at_splits(e: Expr, splits: Mapping[tuple[Var, int], tuple[Expr, Expr]], valu
 
 
 def sum_of_products(output: Output) -> tuple[Reduce, Expr, Expr] | None:
-    """The only reduction in an output's value and both sides of what it sums; None where it has
-    others, or sums no products."""
+    """(reduction, left factor, right factor) of an output whose only reduction is a sum of
+    products; None for any other."""
     reduces = reduces_of(output.value)
     if len(reduces) != 1 or reduces[0].op != "sum":
         return None
@@ -144,8 +147,8 @@ def find_axes(output: Output) -> ContractionAxes | None:
 
 
 def _row_axis(left: Expr, axes: Sequence[Axis]) -> Axis | None:
-    """The axis that the rows of a tile go along, as `ContractionDims.row_axis` of the op: the one
-    whose neighbours are nearest to each other in the left operand, whatever the result's order."""
+    """The axis along which the rows of a tile run, as `ContractionDims.row_axis`: the one with the
+    smallest stride in the left operand, whatever the result's order."""
     several = [a for a in axes if a.extent != 1] or axes
     loads = [e for e in expr.nodes(left) if isinstance(e, Load)]
     if not several or not loads:
@@ -155,8 +158,8 @@ def _row_axis(left: Expr, axes: Sequence[Axis]) -> Axis | None:
 
 
 def without_groups(output: Output) -> Output:
-    """The output with an axis i that the left side of a product sees as `i // n` as two, groups
-    and their `n` members, so that only the right side varies along the members."""
+    """Splits an output axis i that the left factor uses as `i // n` into two, groups and their `n`
+    members, so that only the right factor varies along members."""
     for reduce in reduces_of(output.value):
         if not isinstance(reduce.body, Binary):
             continue
@@ -171,9 +174,7 @@ def without_groups(output: Output) -> Output:
 
 
 def _step(load: Load, var: Var) -> int:
-    """How far apart neighbours along `var` lie in memory: 0 where the address is packed, else its
-    stride.
-    """
+    """The stride of `var` in a load's address; 0 where the address is packed."""
     step = expr.coefficient(load.indices[0], var)
     if step is None:
         return 0
@@ -198,20 +199,21 @@ def merged_axes(output: Output) -> tuple[Output, ContractionAxes] | None:
 
 
 def loaded(e: Expr) -> Load | None:
-    """The load that `e` is, or is a conversion of."""
+    """The load that `e` is or converts; None if it is neither."""
     e = uncast(e)
     return e if isinstance(e, Load) else None
 
 
 def uncast(e: Expr) -> Expr:
-    """The expression under any number of conversions."""
+    """The expression inside any number of casts."""
     while isinstance(e, Cast):
         e = e.a
     return e
 
 
 def word_of(code: Expr) -> Load | None:
-    """The load of the word that a code is taken from."""
+    """The load of the word from which a quantised code is unpacked; None if `code` is no unpacked
+    code."""
     code = uncast(code)
     if isinstance(code, Binary) and code.op == "or":
         code = uncast(code.a)  # its lowest bits
@@ -222,7 +224,8 @@ def word_of(code: Expr) -> Load | None:
 
 
 def weight_of(right: Expr) -> Load | None:
-    """The load of the words of a right side that is stored in blocks."""
+    """The load of the packed words in a right factor with block-quantised weights; None for other
+    factors."""
     if isinstance(right, Binary) and right.op == "add":
         right = right.a
     if not isinstance(right, Binary) or right.op != "mul":

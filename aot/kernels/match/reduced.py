@@ -1,4 +1,4 @@
-"""The reductions of a nest, and its free axes, on which no reduction depends.
+"""Finds the reductions of a loop nest, and its free axes, on which no reduction depends.
 
 Owns the order of their axes. Owns no loops.
 """
@@ -19,7 +19,7 @@ from aot.kernels.nest.nest import Axis, Output
 
 @dataclass(frozen=True)
 class Reduced:
-    """A result with its reductions.
+    """A loop nest's output with its reductions and free axes.
 
     Attributes:
         reduces: the reductions of its value, inner ones first.
@@ -33,12 +33,12 @@ class Reduced:
 
     @property
     def parts(self) -> tuple[Output, tuple[Reduce, ...], tuple[Axis, ...]]:
-        """The result, its reductions and its free axes."""
+        """The fields as a tuple: output, reductions, free axes."""
         return self.output, self.reduces, self.free
 
     @staticmethod
     def of(output: Output) -> Reduced:
-        """The result with what its value reduces."""
+        """Finds the reductions and the free axes of an output."""
         reduces = reduces_of(output.value)
         known = {v for r in reduces for v in expr.free_vars(r)}
         free = tuple(axis for axis in output.axes if axis.var not in known)
@@ -46,8 +46,8 @@ class Reduced:
 
 
 def as_memory_lies(output: Output, reduces: Sequence[Reduce]) -> Output:
-    """The output with its reductions' axes in the order in which memory has them, so that lanes and
-    lines of a cache are one: an image's channels may be its innermost dim."""
+    """Reorders the reductions' axes to memory order, so that vector lanes run along cache lines: an
+    image's channels may be its innermost dim."""
     orders: dict[Expr, tuple[tuple[Var, Dim], ...]] = {}
     for reduce in reduces:
         steps: dict[Var, int] = {}

@@ -1,4 +1,5 @@
-"""Sums whose terms are sums: what resampling along both axes of planes becomes as one expression.
+"""Matches separable resizes: a resampling along rows and columns appears as nested sums of one
+expression.
 
 Owns which such expressions are resizes, and what becomes of others; chooses no loops.
 """
@@ -17,7 +18,7 @@ from aot.kernels.nest.nest import Output, Values, combined
 
 @dataclass(frozen=True, eq=False)
 class Resized:
-    """A sum over a table's rows of sums over another one's columns, or the other way round.
+    """A separable resize: a sum over one axis's table of sums over the other axis's table.
 
     Attributes:
         first, last: the sum that is made first, and the one around it.
@@ -45,23 +46,25 @@ class Resized:
 
     @property
     def rows(self) -> Reduce:
-        """The sum along a table's rows."""
+        """The reduction along the table of rows."""
         return self.last if self.is_columns_first else self.first
 
     def inside(self, reduce: Reduce) -> Expr:
-        """What one of both adds up: the other sum, or what is read."""
+        """The body of one of the two reductions: the inner reduction for the outer one, else the
+        load."""
         return self.leaf if reduce is self.first else self.first
 
     def at(self, e: Expr, row: Expr, column: Expr, values: Values) -> Expr:
-        """The expression `e` at a row and column of the source and at indices of the result."""
+        """The expression `e` for a given row and column of the source, and `values` for indices of
+        the result."""
         r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
         placed = expr.transform(e, {self.row: r, self.column: c}.get)
         return expr.substitute(placed, {**values, r: row, c: column})
 
 
 def nested(output: Output) -> tuple[Reduce, Reduce] | None:
-    """(inner, outer) reduction, where the body of one contains another that depends on its
-    variables; None elsewhere.
+    """(inner, outer) for a reduction whose body contains another one that depends on its variables;
+    None if there is none.
     """
     for last in dict.fromkeys(r for value in output.values for r in reduces_of(value)):
         own = {var for var, _ in last.axes}
@@ -72,7 +75,7 @@ def nested(output: Output) -> tuple[Reduce, Reduce] | None:
 
 
 def written_out(output: Output, first: Reduce) -> Output:
-    """The output with the terms of an inner reduction written out, as others are lowered."""
+    """The output with an inner reduction of constant extent unrolled into its terms."""
     total: Expr | None = None
     ((var, count),) = first.axes
     for k in range(int(count)):
@@ -85,8 +88,8 @@ def written_out(output: Output, first: Reduce) -> Output:
 
 
 def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | None:
-    """The resize that two nested reductions compute in a result with these axes; None where they
-    are no resize.
+    """The separable resize that two nested sums compute along axes `row` and `column`; None if they
+    compute none.
     """
     if first.op != "sum" or last.op != "sum" or len(first.axes) != 1 or len(last.axes) != 1:
         return None
@@ -139,8 +142,8 @@ def found_pair(first: Reduce, last: Reduce, row: Var, column: Var) -> Resized | 
 
 
 def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output] | None:
-    """The resize to the nearest element, by tables along both axes, as sums of one term, and the
-    output with these sums; None where there is none.
+    """(resize, output) for a nearest-neighbour resize by tables along both axes, rewritten as sums
+    of one term; None if the output is none.
     """
     loads = dict.fromkeys(x for value in output.values for x in expr.loads(value))
     found: list[tuple[Load, Expr, Expr]] = []
@@ -168,14 +171,14 @@ def picked_pair(output: Output, row: Var, column: Var) -> tuple[Resized, Output]
 
 
 def _row_step(data: Load, row: Expr, column: Expr) -> Dim | None:
-    """How far apart the rows of a load lie whose columns are neighbours; None of another one."""
+    """The row stride of a load whose columns are contiguous; None for other loads."""
     r, c = Var("r", DType.INDEX), Var("c", DType.INDEX)
     address = expr.transform(data.indices[0], {row: r, column: c}.get)
     return expr.coefficient(address, r) if expr.coefficient(address, c) == 1 else None
 
 
 def clamped_extent(position: Expr) -> int | None:
-    """The extent to which an expression clamps a position; None if it is no clamped position."""
+    """The extent to which an expression clamps a position; None if it clamps none."""
     match position:
         case Binary(op="max", a=Binary(op="min", b=Const(value=last)), b=Const(value=0)):
             return int(last) + 1

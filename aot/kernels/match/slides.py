@@ -1,4 +1,4 @@
-"""How windows slide along the axes of a result: their steps, dilations and padding.
+"""Describes how windows slide along the axes of a result: steps, dilations and padding.
 
 Owns how a slide is recognised in the address and the guard of a load. Owns no loops.
 """
@@ -17,7 +17,8 @@ from aot.kernels.nest.nest import Axis, Values
 
 @dataclass(frozen=True)
 class Taps:
-    """Taps along an axis that one loop comes to, as many apart as a window's steps are places.
+    """The taps of a window that have the same phase, as one loop visits them: their distance is the
+    window's step.
 
     Attributes:
         first, count: the taps.
@@ -32,7 +33,7 @@ class Taps:
 
 @dataclass(frozen=True)
 class Slide:
-    """How windows slide along one axis of a plane: tap `tap` of the result's index `at` is place
+    """How a window slides along one axis of a plane: tap `tap` of result index `at` reads place
     `step * at + apart * tap`, counted from the first tap of the first window.
 
     Attributes:
@@ -52,7 +53,7 @@ class Slide:
 
     @property
     def count(self) -> int:
-        """The number of places that the windows read."""
+        """The number of places that all windows along the axis read."""
         return self.places(self.at.count)
 
     @property
@@ -64,11 +65,12 @@ class Slide:
         return self.step * (results - 1) + self.apart * (self.taps - 1) + 1
 
     def results(self, places: int, most: int) -> int:
-        """How many neighbours, `most` at most, read no more than `places`; 0 if one reads more."""
+        """The largest number of neighbouring results, up to `most`, whose windows read at most
+        `places`; 0 if one window reads more."""
         return max(0, min(most, (places - self.places(1)) // self.step + 1))
 
     def by_phase(self) -> list[Taps]:
-        """All taps, by the phase of their places."""
+        """The window's taps, grouped by the phase of the places they read."""
         found: list[Taps] = []
         for first in range(min(self.step, self.taps)):
             ahead, phase = divmod(self.apart * first, self.step)
@@ -81,19 +83,19 @@ class Slide:
         return sorted({taps.phase for taps in self.by_phase()})
 
     def inside(self, phase: int, end: int, first: int = 0) -> tuple[int, int]:
-        """Begin and end of what is no padding, among the first `end` places of a phase from its
-        place number `first` on."""
+        """[begin, end) of the places without padding, among the first `end` places of a phase,
+        counted from its place number `first`."""
         begin, last = (-(-(n - phase) // self.step) - first for n in (self.begin, self.end))
         begin = min(max(begin, 0), end)
         return begin, max(begin, min(last, end))
 
     def is_there(self, first: Expr, last: Expr, reach: int) -> Expr | None:
-        """Whether the first and the last of some places, below `reach`, are no padding; None where
-        all are not."""
+        """A condition that the places `first` to `last`, below `reach`, are not padding; None where
+        none can be padding."""
         return expr.all_of(self.conditions(first, last, reach))
 
     def conditions(self, first: Expr, last: Expr, reach: int) -> list[Expr]:
-        """What `is_there` asks."""
+        """The single conditions that `is_there` joins."""
         asked: list[Expr] = []
         if self.begin > 0:
             asked.append(expr.binary("ge", first, expr.index(self.begin)))
@@ -103,7 +105,7 @@ class Slide:
 
 
 def first_window(reduce: Reduce, *slides: Slide) -> Values:
-    """The indices of the first place of the first window, be it padding or not."""
+    """Index values of the first place of the first window, padding or not."""
     variables = [v for v, _ in reduce.axes] + [slide.at.var for slide in slides]
     return {v: expr.index(0) for v in variables}
 
@@ -132,7 +134,7 @@ def slides_of(
     load: Load, reduce: Reduce, axes: Sequence[Axis], find: Find | None = None
 ) -> Slides | None:
     """How the windows of a load slide along `axes`, each with taps unless `find` says otherwise;
-    None where they don't along one, or where the guard asks of others."""
+    None if they slide along none of them, or the guard has other conditions."""
 
     def with_taps(
         at: Axis, taps: Sequence[Axis], asked: Sequence[Expr], before: Sequence[Slide]
@@ -156,7 +158,8 @@ def slides_of(
 
 
 def slide_along(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Expr]) -> Slide | None:
-    """How windows slide along `at`, with padding or without any; None where that isn't plain."""
+    """How windows slide along axis `at`, with or without padding; None where the address or guard
+    is not of that form."""
     if asked:
         return padded_slide(load, at, taps, asked)
     found = (_slide_inside(load, at, tap) for tap in reversed(taps))
@@ -198,7 +201,7 @@ def padded_slide(load: Load, at: Axis, taps: Sequence[Axis], asked: Sequence[Exp
 
 
 def _slide_inside(load: Load, at: Axis, tap: Axis) -> Slide | None:
-    """How windows slide along an axis without padding, if they do."""
+    """How windows slide along an axis without padding; None if they do not."""
     by_at, by_tap = (expr.coefficient(load.indices[0], axis.var) for axis in (at, tap))
     if not isinstance(at.extent, int) or not isinstance(tap.extent, int):
         return None
@@ -210,8 +213,8 @@ def _slide_inside(load: Load, at: Axis, tap: Axis) -> Slide | None:
 
 
 def _linear(condition: Expr, at: Axis, tap: Axis | None) -> tuple[int, int, int] | None:
-    """How the left side of a comparison minus the right one grows with `at` and `tap`, and what it
-    is at 0 of both; None where it is no such comparison, or doesn't grow with `at`."""
+    """(slope in `at`, slope in `tap`, constant) of a comparison's left side minus its right; None
+    if it is no linear comparison, or does not grow with `at`."""
     if not isinstance(condition, Binary) or condition.op not in ("ge", "lt"):
         return None
     variables = [at.var] + ([] if tap is None else [tap.var])

@@ -1,4 +1,5 @@
-"""Windows in what a nest computes: a reduction over taps beside axes that it slides along.
+"""Matches windowed reductions, such as depthwise convolutions and pools: a reduction over taps,
+next to axes along which the window slides.
 
 Owns how one is recognised whose lanes go along the result's last axis. Owns no loops.
 """
@@ -17,7 +18,7 @@ from aot.kernels.nest.nest import Axis, Nest, Output, split_axis
 
 @dataclass(frozen=True)
 class Window:
-    """A result that reduces over taps.
+    """An output that is a reduction over the taps of a sliding window, with the role of each axis.
 
     Attributes:
         axes: what the reduction runs over, outermost first.
@@ -36,7 +37,7 @@ class Window:
 def find_window(
     nest: Nest, output: Output, reduces: Sequence[Reduce], *, step: int = 1
 ) -> Window | None:
-    """The window that `output` is, or None where lanes along its last axis would gather.
+    """The window that `output` computes; None where lanes along its last axis would have to gather.
 
     Args:
         step: how far apart results of neighbouring lanes are.
@@ -60,9 +61,9 @@ def find_window(
 
 
 def members_apart(output: Output) -> tuple[Output, int] | None:
-    """(output, members of a group), for groups of result channels with one input channel each. The
-    output's lanes run along groups, with a loop over members around the rows. None where the last
-    axis has no such groups.
+    """(output, members per group) of a grouped window with one input channel per group. The
+    result's last axis is split: lanes run along groups, and members get a loop around the rows.
+    None where the last axis has no such groups.
     """
     if len(output.axes) < 2:
         return None
@@ -76,7 +77,8 @@ def members_apart(output: Output) -> tuple[Output, int] | None:
 
 
 def group_sizes(values: Iterable[Expr], axis: Axis) -> Iterator[int]:
-    """The sizes of the groups that expressions see an axis in; 0 where it has not whole ones."""
+    """Sizes of the groups into which expressions divide an axis; 0 where a size does not divide its
+    extent."""
     for e in (node for value in values for node in expr.nodes(value)):
         if isinstance(e, Binary) and e.op == "floordiv" and e.a is axis.var:
             size = expr.dim_of(e.b)
@@ -85,8 +87,8 @@ def group_sizes(values: Iterable[Expr], axis: Axis) -> Iterator[int]:
 
 
 def products_of_loads(output: Output) -> tuple[Reduce, Load, Load] | None:
-    """A sum of products in an output: it, the loads of the image and of the weights. None where a
-    side is something else, or padding is not 0."""
+    """(reduction, image load, weight load) of an output that is a sum of products; None if a factor
+    is no load, or the padding is not 0."""
     found = sum_of_products(output)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The facts about one loop nest that rules ask for.
+"""A loop nest to be built, with the facts that rules need about it, each computed once.
 
 Owns the facts that several rules share: each is found when the first of them asks. Chooses none.
 """
@@ -31,7 +31,7 @@ Build = Callable[[], Loops]
 
 @dataclass(frozen=True)
 class Work:
-    """A loop nest to be built.
+    """A loop nest to be built, and what rules match on.
 
     Attributes:
         nest: what it is built from, for a target.
@@ -50,12 +50,13 @@ class Work:
     build_part: Callable[[Work], Loops]
 
     def part(self, output: Output) -> Loops:
-        """The loops of a part of the result, as a rule of its own builds them."""
+        """Builds the loops of one part of the result, with a rule chosen for that part."""
         return self.build_part(replace(self, output=output, plan=replace(self.plan, rule="")))
 
     @cached_property
     def blocks(self) -> Blocks | None:
-        """How the weights of its product are stored, where they are operands in blocks."""
+        """The block format of the product's weights, where these are stored operands in blocks;
+        else None."""
         found = next((op for op in self.ops if op.record is MATMUL_BLOCKED), None)
         if found is None:
             return None
@@ -64,43 +65,42 @@ class Work:
 
     @property
     def panel(self) -> int:
-        """Columns of a panel of its weights."""
+        """The number of columns in a panel of the product's weights."""
         return self.nest.target.panel if self.blocks is None else PANEL
 
     @cached_property
     def max_weight(self) -> int:
-        """How far from 0 the weights of its integer products are at most."""
+        """The largest magnitude of the weights in the nest's integer products."""
         found = (contraction_of(op) for op in self.ops)
         known = (dims.max_weight for dims in found if dims is not None)
         return max((n for n in known if n is not None), default=MAX_WEIGHT.default)
 
     @cached_property
     def has_windows(self) -> bool:
-        """Whether it is a convolution, be it one at single points."""
+        """Whether the nest is a convolution, 1x1 included."""
         found = map(contraction_of, self.ops)
         return any(dims is not None and dims.windows for dims in found)
 
     @cached_property
     def is_long(self) -> bool:
-        """Whether one lane of a GPU may not run all terms of an element's reductions, as they are
-        too many.
-        """
+        """Whether an element's reductions have too many terms for a single lane of a GPU."""
         return is_long_for_a_lane(self.nest, self.output)
 
     @cached_property
     def product(self) -> tuple[Output, ContractionAxes] | None:
-        """Its contraction, and the output with neighbouring axes merged; None where it has none."""
+        """(output with neighbouring axes merged, contraction axes); None if the nest has no
+        contraction."""
         return merged_axes(self.output)
 
     @cached_property
     def elements(self) -> Elements:
-        """Its elements by as few axes as they have, where nothing is reduced."""
+        """The nest as element-wise loops with merged axes, for nests without reductions."""
         return Elements(self.nest, self.output)
 
     @cached_property
     def reduced(self) -> Reduced:
-        """Its reductions. Those inside of others are written out. On a CPU, if a reduction serves
-        several elements, or is all that the result has, its axes are in the order of memory."""
+        """The nest's reductions, with inner ones of nested pairs unrolled. On a CPU their axes
+        follow memory order, if a reduction serves several elements or is the whole result."""
         output = self.output
         while (pair := nested(output)) is not None:
             output = written_out(output, pair[0])
@@ -112,18 +112,18 @@ class Work:
 
     @cached_property
     def window(self) -> Window | None:
-        """The window that it is; None where it is none, or a reduction serves several elements."""
+        """The windowed reduction that the nest computes; None if it is none, or a reduction serves
+        several elements."""
         found = self.reduced
         return None if found.free else find_window(self.nest, found.output, found.reduces)
 
 
 def is_long_for_a_lane(nest: Nest, output: Output) -> bool:
-    """Whether one lane of a GPU may not run all terms of an element's reductions, as they are too
-    many.
-    """
+    """Whether an element's reductions have too many terms for a single lane of a GPU."""
     return nest.is_too_long(*([n for _, n in r.axes] for r in reduces_of(output.value)))
 
 
 def _is_changed(value: Value | None) -> bool:
-    """Whether a stored operand is not what the program was given."""
+    """Whether a stored operand was computed or had its layout changed, instead of being given to
+    the program as it is."""
     return value is not None and (value.op is not None or value.type.layout is not None)

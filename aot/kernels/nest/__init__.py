@@ -1,4 +1,5 @@
-"""From a region to loops: one scalar expression an element, the grid, borders, tiles and stages.
+"""Builds loops for a region: one scalar expression per element, the grid, borders, tiles and
+stages.
 
 Owns what every rule builds from. Must not choose a rule: the table does.
 """

@@ -25,7 +25,7 @@ Span = tuple[Dim, Dim | None]
 
 @dataclass(frozen=True)
 class Borders:
-    """The conditions of a reduction's guards.
+    """The border conditions of a reduction: those that guard its loads.
 
     Attributes:
         skipped: those that are alike for all of a tile at a tap, and without which the tap adds
@@ -40,7 +40,8 @@ class Borders:
 
     @staticmethod
     def of(reduce: Reduce, varying: Sequence[Var]) -> Borders:
-        """The borders of a reduction over tiles in whose innermost loops `varying` change."""
+        """The border conditions of a reduction over tiles, in whose innermost loops the variables
+        `varying` change."""
         guards = dict.fromkeys(x.guard for x in expr.loads(reduce.body) if x.guard is not None)
         conditions = list(dict.fromkeys(c for g in guards for c in expr.conditions_of(g)))
         if skipped_guard(reduce) is None:
@@ -49,7 +50,7 @@ class Borders:
         return Borders(alike, tuple(c for c in conditions if c not in alike), True)
 
     def inside(self, corners: Corners, place: Values) -> Expr | None:
-        """A condition that is true if the guards hold for the whole tile; None if there are no
+        """A condition that implies that all guards hold in the whole tile; None if there are no
         guards.
 
         What compares linear positions holds between two points where it holds at both, so that the
@@ -62,8 +63,8 @@ class Borders:
         return expr.all_of(held)
 
     def anywhere(self, corners: Corners, place: Values) -> Expr | None:
-        """A condition that holds unless a tap adds nothing to the whole tile, as where some guard
-        fails at the corner at which it is the easiest to meet; None where that isn't known.
+        """A condition that is false only if a tap adds nothing anywhere in the tile, as where a
+        guard fails even at its most favourable corner; None where no such condition is known.
         """
         if not self.is_neutral:
             return None
@@ -76,8 +77,8 @@ class Borders:
         return expr.all_of(held)
 
     def asking(self, e: Expr) -> Expr:
-        """`e` with its guard reduced to the conditions in `asked`, as those in `skipped` are
-        checked before; `e` itself if nothing is skipped.
+        """`e` with its guard reduced to the conditions in `asked`, because those in `skipped` are
+        checked outside; `e` itself if nothing is skipped.
         """
         if not self.skipped:
             return e
@@ -86,9 +87,8 @@ class Borders:
         return expr.transform(e, with_guard(guard))  # of the one load that is guarded
 
     def steps(self, row: Var, tap: Var) -> tuple[int, int] | None:
-        """(from a row to the next, from a tap to the next): how far the guarded position moves, so
-        that all taps at the same distance from the first row and tap have one answer. None where
-        the conditions differ in that.
+        """(step per row, step per tap) of the guarded position, where all conditions agree on them:
+        taps and rows at the same position then share one check. None where they differ.
         """
         found: set[tuple[Dim, Dim]] = set()
         for condition in self.asked:
@@ -113,8 +113,8 @@ class Borders:
         *,
         may_miss: bool,
     ) -> list[Stmt]:
-        """Statements that run `inside` if the guards hold for the whole tile, else `asking`; and
-        nothing where a tap adds nothing, if tiles `may_miss` one.
+        """Statements that run `inside` if the guards hold for the whole tile, else `asking`. If
+        tiles `may_miss` a tap, neither runs where the tap adds nothing.
         """
         is_inside, is_anywhere = self.inside(corners, place), self.anywhere(corners, place)
         assert is_inside is not None
@@ -125,7 +125,7 @@ class Borders:
         return [If(is_inside, tuple(inside), tuple(asking))]
 
     def unsure(self, row: Var, span: Span, place: Values) -> Expr | None:
-        """The conditions that may fail for some row of `span`, joined by `and`; None if all surely
+        """The conjunction of conditions that may fail for some row of `span`; None if all surely
         hold.
 
         `place` gives the other variables that what is asked depends on.
@@ -133,8 +133,8 @@ class Borders:
         return expr.all_of(c for c in self.asked if not _is_sure(c, row, span, place))
 
     def keep(self, body: Expr, row: Var) -> bool:
-        """Whether rows past the last one read only memory that is there, because no load of `body`
-        has a guard that lets it go beyond the last row.
+        """Whether rows past the last one stay in bounds, as each load that varies with `row` has a
+        guard that ends at the last row.
         """
         reading = (x for x in expr.loads(body) if row in expr.free_vars(x.indices[0]))
         return all(
@@ -148,8 +148,8 @@ class Borders:
 
 
 def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
-    """Whether some tap may be outside for `height` neighbouring rows at once, though others are
-    inside.
+    """Whether a tap may be out of bounds for all of `height` neighbouring rows, while other taps
+    are in bounds.
     """
     borders = Borders.of(reduce, [row])
     steps = (borders.steps(row, tap) for tap, extent in reduce.axes if extent != 1)
@@ -157,7 +157,8 @@ def may_miss_taps(reduce: Reduce, row: Var, height: int) -> bool:
 
 
 def skipped_guard(reduce: Reduce) -> Expr | None:
-    """The guard without which a tap adds nothing to the reduction, if there is one."""
+    """The guard whose failure means that a tap adds nothing to the reduction; None if there is
+    none."""
     guarded = [load for load in expr.loads(reduce.body) if load.guard is not None]
     if len(guarded) != 1:
         return None
@@ -169,7 +170,7 @@ def skipped_guard(reduce: Reduce) -> Expr | None:
 
 
 def with_guard(guard: Expr) -> Callable[[Expr], Expr | None]:
-    """Rewrites the guard of guarded loads; for `expr.transform`."""
+    """A rewrite for `expr.transform` that replaces the guard of guarded loads."""
 
     def rewrite(e: Expr) -> Expr | None:
         return replace(e, guard=guard) if isinstance(e, Load) and e.guard is not None else None
@@ -195,14 +196,15 @@ def masked(e: Expr, condition: Expr, along: Var | None = None) -> Expr:
 
 
 def without_guard(e: Expr) -> Expr | None:
-    """A guarded load rewritten to the same load without a guard; for `expr.transform`."""
+    """A rewrite for `expr.transform` that removes the guard of a load."""
     if isinstance(e, Load) and e.guard is not None:
         return replace(e, guard=None, other=None)
     return None
 
 
 def _is_neutral(reduce: Reduce, load: Load) -> bool:
-    """Whether a term is what `load` is, or zero where that is zero and terms are added."""
+    """Whether a reduction's term is neutral where `load` fails its guard: the term is the load
+    itself, or a product with it that is added."""
     body = reduce.body
     while isinstance(body, Cast):
         body = body.a
@@ -216,7 +218,7 @@ def _is_neutral(reduce: Reduce, load: Load) -> bool:
 
 
 def _is_linear(condition: Expr, var: Var) -> bool:
-    """Whether a condition is an inequality of positions linear in `var`, or has nothing of it."""
+    """Whether a condition is a comparison that is linear in `var`, or does not depend on it."""
     if var not in expr.free_vars(condition):
         return True
     return (
@@ -244,7 +246,8 @@ def _is_sure(condition: Expr, row: Var, span: Span, place: Values) -> bool:
 
 
 def _hardest(condition: Expr, corners: Corners) -> list[dict[Var, Expr]]:
-    """The corners of a tile at which a linear condition fails if it fails anywhere."""
+    """The corners of a tile that decide a linear condition: if it fails anywhere, it fails at one
+    of them."""
     found: list[dict[Var, Expr]] = [{}]
     used = expr.free_vars(condition)
     for var, (low, high) in corners.items():
@@ -257,8 +260,8 @@ def _hardest(condition: Expr, corners: Corners) -> list[dict[Var, Expr]]:
 
 
 def _slope(condition: Expr, var: Var) -> int:
-    """1 where a condition is the harder to meet the greater `var` is, -1 the smaller; 0 where that
-    isn't known."""
+    """1 if a condition is harder to meet for a greater `var`, -1 if for a smaller one; 0 if
+    unknown."""
     by = _difference(condition, var)
     if by is None or not isinstance(condition, Binary):
         return 0
@@ -268,12 +271,12 @@ def _slope(condition: Expr, var: Var) -> int:
 
 
 def _ends(condition: Expr, var: Var) -> bool:
-    """Whether a condition is an upper bound of `var`."""
+    """Whether a condition bounds `var` from above."""
     return var in expr.free_vars(condition) and _slope(condition, var) > 0
 
 
 def _difference(condition: Expr, var: Var) -> Dim | None:
-    """How much more the left side of a comparison grows with `var` than the right one."""
+    """The slope in `var` of a comparison's left side minus its right; None if it is not linear."""
     if not isinstance(condition, Binary):
         return None
     a, b = expr.coefficient(condition.a, var), expr.coefficient(condition.b, var)

@@ -1,5 +1,6 @@
-"""Places that data name, computed in vectors: of an index that differs in each lane all arithmetic
-is done lane by lane, and a condition on it is a branch a lane.
+"""Vectorises data-dependent indices, as in gathers: with integers of 32 or 64 bits, vectors compute
+an index that differs per lane. Otherwise its arithmetic is done lane by lane, with a branch for
+each condition.
 
 Owns which parts of an index and of a condition become integers of 32 or 64 bits, which vectors
 compute with; the last step, to the index, is what each lane does. Loads under such a condition load
@@ -21,15 +22,16 @@ _MOST_ELEMENTS = 1 << 31
 
 
 def vector_places(nest: Nest, along: Var) -> _Places | None:
-    """A rewriter of expressions for lanes along a variable; None on targets without vectors."""
+    """A rewriter that vectorises data-dependent indices for lanes along a variable; None on targets
+    without vectors."""
     if nest.is_gpu or nest.lanes == 1:
         return None
     return _Places(along, has_wide=nest.target.has("avx512dq"))
 
 
 class _Places:
-    """Rewrites expressions so that vectors compute an index that differs in each lane, as integers
-    of 32 or 64 bits.
+    """Rewrites expressions so that vectors compute indices that differ per lane, as integers of 32
+    or 64 bits.
 
     Attributes:
         along: the variable that is another one in each lane.
@@ -46,7 +48,8 @@ class _Places:
         return self._done[e]
 
     def number(self, e: Expr) -> Expr | None:
-        """An index of an element as an integer of 32 bits; None where lanes have to compute it."""
+        """An element index as a 32-bit integer expression; None where it must be computed lane by
+        lane."""
         if not self._varies(e) or not self._may_narrow(e):
             return None
         return self._narrow(e)
@@ -78,12 +81,11 @@ class _Places:
         return expr.select(guard, found, self(e.other))
 
     def _varies(self, e: Expr) -> bool:
-        """Whether data say what an index is in each lane."""
+        """Whether an index depends on data that differ between lanes."""
         return any(self.along in expr.free_vars(load) for load in expr.loads(e))
 
     def _dtype(self, e: Expr) -> DType | None:
-        """The narrowest integer that an index is as long as it names an element, and that vectors
-        compute with; None where there is none."""
+        """The narrowest vector integer type that holds a valid index; None where no type does."""
         wide = DType.I64 if self.has_wide else None
         if not expr.loads(e):
             return DType.I32
@@ -128,8 +130,8 @@ class _Places:
         return self._dtype(e) is not None
 
     def _narrow(self, e: Expr) -> Expr:
-        """An index of an element as an integer of 32 bits, which sums and products may leave on
-        the way and come back to."""
+        """An element index as a 32-bit integer. Intermediate sums and products may wrap, as the
+        final value is in range."""
         match e:
             case Binary(op="add" | "sub" | "mul", a=a, b=b) if expr.loads(e):
                 return expr.binary(e.op, self._narrow(a), self._narrow(b))

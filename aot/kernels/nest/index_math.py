@@ -1,4 +1,4 @@
-"""Index arithmetic that the ranges of loop variables decide.
+"""Simplifies index arithmetic using the ranges of loop variables.
 
 What a reshape puts together and the next one takes apart is gone: `(i*n + j) // n` is i, and
 `(i*n + j) % n` is j, where j is below n; so is what one takes apart and the next puts together:
@@ -19,7 +19,7 @@ Terms = dict[Expr, Dim]
 
 
 def simplify(e: Expr, extents: Mapping[Var, Dim]) -> Expr:
-    """`e` with divisions of indices done where that is sure.
+    """Simplifies `e`: removes divisions and guards that the ranges of loop variables decide.
 
     Args:
         extents: of loop variables, which run from 0; those of reductions in `e` are seen there.
@@ -28,7 +28,7 @@ def simplify(e: Expr, extents: Mapping[Var, Dim]) -> Expr:
 
 
 def simplifier(roots: Iterable[Expr], extents: Mapping[Var, Dim]) -> Callable[[Expr], Expr]:
-    """`simplify` for several expressions: what `roots` share stays shared."""
+    """A `simplify` for several expressions that keeps subexpressions of `roots` shared."""
     ranges = dict(extents)
     for root in roots:
         for node in expr.nodes(root):
@@ -52,13 +52,13 @@ class _Simplifier:
         return self.memo[e]
 
     def _asked(self, load: Load, guard: Expr) -> Load:
-        """A load without its guard, where that always holds. What always holds of another stays:
-        conditions come in pairs, by which schedules know windows."""
+        """Drops a load's guard if all its conditions always hold. A partly decided guard stays
+        whole, as schedules recognise windows by pairs of conditions."""
         is_sure = all(self._is_sure(c) for c in expr.conditions_of(guard))
         return replace(load, guard=None, other=None) if is_sure else load
 
     def _is_sure(self, condition: Expr) -> bool:
-        """Whether a comparison of indices holds wherever the loops' variables are."""
+        """Whether a comparison of indices holds for all values of the loop variables."""
         if not isinstance(condition, Binary) or condition.a.dtype is not DType.INDEX:
             return False
         if condition.op == "ge":
@@ -70,7 +70,7 @@ class _Simplifier:
         return False
 
     def _span(self, e: Expr) -> tuple[int | None, int | None]:
-        """The least and the greatest value of an index, None where that isn't known."""
+        """The least and the greatest value of an index; None where a bound is unknown."""
         terms: Terms = {}
         low: int | None
         high: int | None
@@ -147,7 +147,7 @@ class _Simplifier:
         return low is not None and low >= 0
 
     def _largest(self, atom: Expr) -> Dim | None:
-        """The largest value of what is never negative, where it is known."""
+        """The largest value of a non-negative index, where it is known."""
         if isinstance(atom, Var):
             return dims.add(self.extents[atom], -1) if atom in self.extents else None
         if isinstance(atom, Binary) and atom.op == "floormod":
@@ -161,7 +161,7 @@ def _known_span(dim: Dim) -> tuple[int | None, int | None]:
 
 
 def _joined(e: Expr) -> Expr:
-    """`e`, a sum of indices, with quotients and remainders that belong together as one."""
+    """The sum of indices `e`, with matching terms `n * (a // n) + a % n` replaced by `a`."""
     if not isinstance(e, Binary) or e.dtype is not DType.INDEX or e.op not in ("add", "sub"):
         return e
     terms: Terms = {}
@@ -179,7 +179,8 @@ def _joined(e: Expr) -> Expr:
 
 
 def _quotient_of(part: Binary, terms: Terms) -> Expr | None:
-    """The term that is the quotient to the remainder `part`, as many times its divisor."""
+    """The term `n * (a // n)` that matches the remainder `part` = `a % n`; None if there is
+    none."""
     divisor = expr.dim_of(part.b)
     if divisor is None:
         return None
@@ -204,7 +205,7 @@ def _is_positive(factor: Dim) -> bool:
 
 
 def add_terms(e: Expr, scale: Dim, terms: Terms) -> Dim:
-    """Adds `scale * e` to `terms`; gives the part without variables."""
+    """Adds the terms of `scale * e` to `terms`, and returns its part without variables."""
     known = expr.dim_of(e)
     if known is not None:
         return dims.multiply(scale, known)

@@ -1,4 +1,5 @@
-"""From an executable's ops to per-element expressions over its operands' buffers.
+"""Inlines an executable's ops into one scalar expression per result element, over its operands'
+buffers.
 
 Owns the composition of op records' `compute`: producers, epilogues and index maps all become one
 expression a result. Chooses no loops.
@@ -23,7 +24,8 @@ from aot.ops.elementwise import CAST
 
 
 class Inliner:
-    """Expressions of an executable's values, sharing equal subexpressions.
+    """Builds scalar expressions of an executable's values, in which equal subexpressions are
+    shared.
 
     Args:
         function: an executable; every op in it has `compute`.
@@ -39,8 +41,8 @@ class Inliner:
         self._stored: dict[tuple[Value, tuple[object, ...]], Expr] = {}
 
     def element(self, value: Value, indices: Sequence[Expr], guard: Expr | None = None) -> Expr:
-        """Element `indices` of `value`; where `guard` is false no buffer is read, unless the
-        element is one that the nest stores."""
+        """The expression of element `indices` of `value`. Where `guard` is false it reads no
+        buffer, unless the nest itself stores the element."""
         at = tuple(_key(i) for i in indices)
         if (value, at) in self._stored:
             return self._stored[value, at]
@@ -50,8 +52,8 @@ class Inliner:
         return self._memo[key]
 
     def result(self, value: Value, indices: Sequence[Expr]) -> Expr:
-        """Element `indices` of `value`, which the nest computes at all of its own indices and
-        stores: whatever reads it under a condition uses it as it is."""
+        """The expression of element `indices` of `value`, which the nest computes at all its
+        indices and stores, so that later uses under a guard need no guard of their own."""
         made = self.element(value, indices)
         self._stored[value, tuple(_key(i) for i in indices)] = made
         return made
@@ -99,7 +101,8 @@ class Inliner:
 
 
 def stored(value: Value) -> Value:
-    """The argument that holds the elements of `value`, a conversion of it perhaps."""
+    """The argument whose elements `value` has, directly or through conversions; None if it is
+    computed."""
     while value.op is not None and value.op.record is CAST:
         source = value.op.operands[0]
         assert source is not None
@@ -108,7 +111,8 @@ def stored(value: Value) -> Value:
 
 
 def _with_other(e: Expr, guard: Expr | None, other: Expr) -> Expr | None:
-    """`e`, a load under `guard` or a conversion of one, giving `other` where the guard fails."""
+    """`e`, a load under `guard` or a conversion of one, changed to give `other` where the guard
+    fails; None if `other` has no exact value in the load's dtype."""
     if isinstance(e, Load) and e.guard is guard:
         return replace(e, other=other)
     if isinstance(e, Cast) and isinstance(other, Const):
@@ -136,7 +140,7 @@ def _key(e: Expr) -> object:
 
 
 def flat_index(type: TensorType, indices: Sequence[Expr]) -> Expr:
-    """The element number in memory of logical element `indices` of a tensor of `type`."""
+    """The position in memory of logical element `indices` of a tensor of `type`."""
     physical: list[Expr] = list(indices)
     for dim, factor in type.layout.splits if type.layout is not None else ():
         whole = physical[dim]
@@ -149,7 +153,7 @@ def flat_index(type: TensorType, indices: Sequence[Expr]) -> Expr:
 
 
 def reduces_of(e: Expr) -> list[Reduce]:
-    """Every Reduce in `e`, inner ones first, each once."""
+    """Every Reduce in `e`, once each, inner ones first."""
     found: dict[Reduce, None] = {}
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(e, False)]

@@ -1,4 +1,5 @@
-"""Reductions of one value whose terms are distributed over the lanes of a vector or a workgroup.
+"""Builds reductions to a single value, with their terms distributed over a vector's or workgroup's
+lanes.
 
 Owns how terms are dealt out and what lanes have is combined; which reductions are done like that is
 a schedule's choice.
@@ -24,7 +25,7 @@ QUICK = 8
 
 
 def over_lanes(nest: Nest, width: int, body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
-    """Lanes for a width; one element alone needs no loop on a CPU."""
+    """A loop over `width` lanes; on a CPU a single lane needs no loop."""
     if width == 1 and not nest.is_gpu:
         return list(body(expr.index(0)))
     return [nest.spread(width, body)]
@@ -33,7 +34,7 @@ def over_lanes(nest: Nest, width: int, body: Callable[[Expr], Sequence[Stmt]]) -
 def reduce_lanes(
     nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], kept: Sequence[Kept] = ()
 ) -> tuple[list[Stmt], Expr]:
-    """A reduction to one value, its innermost axis spread over the lanes.
+    """Statements and value of a reduction whose innermost axis is distributed over lanes.
 
     Args:
         kept: what is stored on the way, on a CPU.
@@ -55,8 +56,8 @@ def terms_in_lanes(
     most: int | None = None,
     seen: Callable[[int], Scratch] | None = None,
 ) -> tuple[list[Stmt], Scratch, int]:
-    """(statements, scratch of partial results, their number): reduces in a CPU's vector lanes down
-    to `most` partial results.
+    """(statements, scratch of partial results, their number): reduces a row in a CPU's vector lanes
+    down to `most` partial results.
 
     Args:
         seen: given how many lanes there are, to which sums of theirs all terms are added too.
@@ -124,8 +125,8 @@ def _by_vectors(
     inner: Axis,
     more: Callable[[Expr, dict[Var, Expr]], list[Stmt]],
 ) -> list[Stmt]:
-    """The terms of a row behind its first vector, which `acc` has, added to it by `more`: what
-    narrower vectors are left for is added to what wider ones have been combined to."""
+    """Adds the terms after a row's first vector, which is in `acc`: whole vectors first, then
+    narrower ones after `acc` is combined to their width."""
     stmts: list[Stmt] = []
     (width,), extent = acc.shape, inner.count
     at = width
@@ -152,8 +153,8 @@ def _by_vectors(
 
 
 def _rows_together(axes: Sequence[Axis], most: int) -> int:
-    """The number of short rows that get separate sums, so that additions don't wait for each other:
-    a power of two that divides the number of rows.
+    """The number of short rows with separate accumulators, which avoid a chain of dependent
+    additions: a power of two that divides the number of rows.
     """
     count = axes[-2].extent if len(axes) > 1 else 1
     parts = 1
@@ -170,7 +171,7 @@ def _rows_apart(
     axes: Sequence[Axis],
     shape: tuple[int, int],
 ) -> tuple[list[Stmt], Scratch, int]:
-    """`terms_in_lanes` for short rows: consecutive rows add to separate sums, in turn.
+    """`terms_in_lanes` for short rows: consecutive rows use different accumulators in rotation.
 
     Args:
         shape: the lanes of a row, and how many rows have sums.
@@ -207,7 +208,7 @@ def _power_below(n: int) -> int:
 
 
 def added(op: str, total: Expr, term: Expr) -> Expr:
-    """A reduction's value so far combined with one more term; a product is added by a fused
+    """A reduction's accumulator combined with one more term; products are added by a fused
     multiply-add.
     """
     if op == "sum" and isinstance(term, Binary) and term.op == "mul" and total.dtype.is_float:
@@ -216,7 +217,8 @@ def added(op: str, total: Expr, term: Expr) -> Expr:
 
 
 def halved(nest: Nest, op: str, acc: Scratch, width: int, left: int) -> list[Stmt]:
-    """Combines the `width` lanes of a sum until `left` of them have it all."""
+    """Combines the upper half of `width` accumulator lanes into the lower, until `left` lanes
+    remain."""
     stmts: list[Stmt] = []
     half = width // 2
     while half >= left:
@@ -241,8 +243,8 @@ def halved(nest: Nest, op: str, acc: Scratch, width: int, left: int) -> list[Stm
 
 
 def collapsed_axes(axes: list[Axis], body: Expr) -> tuple[list[Axis], dict[Var, Expr]]:
-    """(loops, substitutions): the reduction's loops with those merged that every access walks as
-    one, and expressions for the variables that are gone.
+    """(loops, substitutions): a reduction's loops after merging those that every access walks as
+    one, and expressions for the variables merged away.
     """
     kept = [a for a in axes if a.extent != 1] or axes[-1:]
     gone: dict[Var, Expr] = {a.var: expr.index(0) for a in axes if a not in kept}
@@ -264,8 +266,8 @@ def _has_subgroups(nest: Nest, dtype: DType) -> bool:
 def _reduce_workgroup(
     nest: Nest, reduce: Reduce, body: Expr, values: dict[Var, Expr], axes: list[Axis]
 ) -> tuple[list[Stmt], Expr]:
-    """Lanes stride over the innermost axis; then what they have is combined by subgroups, or by
-    a tree over shared memory."""
+    """A workgroup's reduction: lanes stride over the innermost axis, then subgroup operations or a
+    tree in shared memory combine their partial results."""
     inner, width = axes[-1], nest.lanes
     outer = axes[:-1]
     apart: Sequence[Axis] = ()
@@ -313,8 +315,8 @@ def _reduce_workgroup(
 
 
 def _by_a_tree(nest: Nest, reduce: Reduce, acc: Scratch, shared: Scratch) -> list[Stmt]:
-    """Statements that combine the lanes' values in `acc` to the first element of shared memory, by
-    a tree.
+    """Statements that combine the lanes' values in `acc` by a tree, into the first element of
+    shared memory.
     """
     width = nest.lanes
 
@@ -336,8 +338,8 @@ def _by_a_tree(nest: Nest, reduce: Reduce, acc: Scratch, shared: Scratch) -> lis
 
 
 def _is_quick(body: Expr, along: Sequence[Var]) -> bool:
-    """Whether terms are computed so quickly that sums of their own are worth it; what is the same
-    in all of them is computed before."""
+    """Whether terms are cheap enough that separate accumulators pay. Subexpressions that do not
+    vary along `along` are not counted, as they are hoisted."""
     varying, cost = set(along), 0
     for e in expr.nodes(body):
         if e.dtype is not DType.INDEX and varying & expr.free_vars(e):

@@ -1,4 +1,4 @@
-"""Integer arithmetic of which memory keeps the lowest bits, in as many bits as it keeps.
+"""Narrows integer arithmetic to the number of bits that its result is stored with.
 
 What is widened, shifted by a zero point and stored in a byte again is such: vectors of bytes have
 four times the lanes. Owns which arithmetic wraps alike; no loops.
@@ -14,7 +14,7 @@ _WRAPS = ("add", "sub", "and", "or", "xor")
 
 
 def in_kept_bits(e: Expr) -> Expr:
-    """An expression, each integer that is narrowed computed as narrow as that."""
+    """The expression with integers computed in the width that they are narrowed to."""
     return expr.transform(e, _kept)
 
 
@@ -31,9 +31,7 @@ def _is_plain(dtype: DType) -> bool:
 
 
 def _narrowed(e: Expr, dtype: DType) -> Expr | None:
-    """An expression of the integer `dtype` for the lowest bits of `e`; None where more bits are
-    needed.
-    """
+    """`e` computed in the narrower integer `dtype`; None where low bits depend on higher ones."""
     match e:
         case Const():
             bits = int(e.value) & ((1 << dtype.bits) - 1)

@@ -1,4 +1,4 @@
-"""Parts that all schedules build loops from: axes, collapsing, the grid, reductions over lanes.
+"""Building blocks of all schedules: axes, axis merging, the grid, vector and lane loops.
 
 Owns no schedule. Statements come out in kernel IR for a CPU (VECTOR loops) or a GPU (LANE loops).
 """
@@ -39,14 +39,14 @@ GRAIN = 4096
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop to be: its index variable and extent."""
+    """A loop to be built: its index variable and extent."""
 
     var: Var
     extent: Dim
 
     @property
     def count(self) -> int:
-        """The extent, which must be a known number."""
+        """The axis's extent, which must be a known number."""
         return int(self.extent)
 
 
@@ -67,7 +67,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Output:
-    """A result as the schedule sees it: `buffer[address] = value` for all `axes`.
+    """A result of a loop nest as schedules see it: `buffer[address] = value` over all `axes`.
 
     Attributes:
         others: further results of the same loops, each stored at the same address of its buffer.
@@ -98,7 +98,7 @@ class Output:
         place: Mapping[Var, Expr],
         done: Callable[[Expr], Expr | None] = lambda _: None,
     ) -> list[Stmt]:
-        """The stores of one element.
+        """Statements that compute and store one element.
 
         Several values are all computed before any is stored, so that each operand element is
         loaded once, whatever memory the results have.
@@ -123,7 +123,8 @@ class Output:
 
 
 def _held(nest: Nest, value: Expr, into: list[Stmt]) -> Expr:
-    """A value in a variable; of one that is narrowed for memory, what is narrowed."""
+    """Binds `value` to a variable. If it is a cast to a storage-only dtype, its operand is bound
+    instead."""
     if value.dtype.is_storage_only:
         return replace(value, a=_held(nest, value.a, into)) if isinstance(value, Cast) else value
     return nest.let(value, into, "v")
@@ -132,7 +133,8 @@ def _held(nest: Nest, value: Expr, into: list[Stmt]) -> Expr:
 def collapse(
     axes: Sequence[Axis], address: Expr, values: Iterable[Expr]
 ) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
-    """Merges neighbouring axes that every access walks as one.
+    """Merges neighbouring axes that every access walks as one: (merged axes, values of the old
+    variables).
 
     Axes (i, j) become one of extent `Ei * Ej` where each address is linear in both with
     `coefficient(i) == coefficient(j) * Ej` and neither variable is used otherwise. Returns the
@@ -175,7 +177,7 @@ def collapse(
 
 
 def split_axis(output: Output, number: int, size: Dim) -> Output:
-    """The output with axis `number` in groups of `size`, which divides its extent."""
+    """The output with axis `number` split into groups of `size`, which must divide its extent."""
     axis = output.axes[number]
     group = Axis(Var(f"{axis.var.name}g"), dims.floor_divide(axis.extent, size))
     member = Axis(Var(f"{axis.var.name}m"), size)
@@ -192,8 +194,8 @@ def group_of_axis(
     member: Axis,
     known: Sequence[Axis] = (),
 ) -> Output:
-    """The output of one group of axis `number`, whose groups have `size` members: `member` in its
-    place, of as many members as the group has.
+    """The output restricted to one group of axis `number`: axis `member` replaces it, and each
+    group has `size` members.
 
     Args:
         known: axes of the group's number.
@@ -217,8 +219,8 @@ def group_of_axis(
 
 
 def without_division(output: Output) -> Output:
-    """The output with an axis that something sees in groups as two, so that addresses are linear
-    again: what a reshape that moves elements does to them."""
+    """The output with each axis split that an expression divides into whole groups, so that
+    addresses are linear again. Reshapes that move elements cause such divisions."""
     for e in (node for value in output.values for node in expr.nodes(value)):
         if not isinstance(e, Binary) or e.op not in ("floordiv", "floormod"):
             continue
@@ -230,7 +232,7 @@ def without_division(output: Output) -> Output:
 
 
 def _value_vars(e: Expr) -> set[Var]:
-    """Variables that `e` uses outside of addresses."""
+    """Variables that `e` uses outside of load addresses."""
     found: set[Var] = set()
     seen: set[Expr] = set()
     stack = [e]
@@ -263,7 +265,7 @@ COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and"
 
 
 def identity(op: str, dtype: DType) -> Const:
-    """The value that `op` leaves others unchanged with."""
+    """The neutral element of the reduction `op`."""
     value = _IDENTITY[op]
     if dtype.is_integer and op in ("max", "min"):
         info = np.iinfo(dtype.numpy)
@@ -272,7 +274,7 @@ def identity(op: str, dtype: DType) -> Const:
 
 
 def combine(op: str, a: Expr, b: Expr) -> Expr:
-    """The value `a` that a reduction has so far, combined with a term `b`.
+    """A reduction's accumulator `a` combined with a term `b`.
 
     Of an extremum the term stands first: x86 asks the first operand whether it is NaN, which a
     term can be asked before it is known what it is compared with. The greatest and the least are
@@ -284,7 +286,7 @@ def combine(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def combined(op: str, total: Expr, term: Expr) -> Expr:
-    """`total op term`, a sum of products as one fused step."""
+    """`total op term`; a sum of products is a fused multiply-add."""
     if op == "sum" and isinstance(term, Binary) and term.op == "mul" and term.dtype.is_float:
         return Fma(term.a, term.b, total, term.dtype)
     return combine(op, total, term)
@@ -309,7 +311,7 @@ class Nest:
         return self.target.has_workgroups
 
     def is_too_long(self, *nests: Sequence[Dim]) -> bool:
-        """Whether one lane of a GPU would run more iterations of these loop nests than the target
+        """Whether one lane of a GPU would run more iterations of these loops than the target
         allows; `is_long` where an extent is not known.
         """
         limits = self.target.gpu
@@ -324,9 +326,7 @@ class Nest:
         return limits is not None and total > limits.max_lane_iterations
 
     def spread(self, extent: int, body: Callable[[Expr], Sequence[Stmt]], name: str = "l") -> Stmt:
-        """A loop over `extent` lanes, whose body is made by `body`: LANE on a GPU,
-        VECTOR on a CPU.
-        """
+        """A loop over `extent` lanes around `body`: LANE on a GPU, VECTOR on a CPU."""
         var = self.builder.var(name)
         kind = LoopKind.LANE if self.is_gpu else LoopKind.VECTOR
         return For(var, extent, kind, tuple(body(var)))
@@ -334,7 +334,7 @@ class Nest:
     def serial(
         self, extent: Dim, body: Callable[[Expr], Sequence[Stmt]], name: str = "i"
     ) -> list[Stmt]:
-        """A loop in order; none for extent 0, no loop for extent 1."""
+        """A serial loop around `body`; nothing for extent 0, no loop for extent 1."""
         if extent == 0:
             return []
         if extent == 1:
@@ -369,7 +369,7 @@ class Nest:
         return [For(var, extent, LoopKind.UNROLLED, tuple(body(var)))]
 
     def let(self, value: Expr, into: list[Stmt], name: str = "t") -> Expr:
-        """Names a value unless it is a leaf."""
+        """Binds a value to a variable, unless it is a leaf."""
         if isinstance(value, (expr.Var, expr.Const, expr.Size, expr.Param)):
             return value
         var = self.builder.var(name, value.dtype)
@@ -384,7 +384,8 @@ class Nest:
         *,
         first: int = 0,
     ) -> tuple[Stmt, ...]:
-        """Loops over `axes` (outermost first) around `body`, which does about `work` elements.
+        """The grid: loops over `axes` (outermost first) around `body`, which does about `work`
+        elements.
 
         On a CPU the innermost axes stay inside a workgroup until it has GRAIN elements; the rest
         is the grid's axis `first`, taken apart by division. Where only the device knows how many
@@ -420,7 +421,8 @@ class Nest:
     def _block(
         self, axis: Axis, size: Dim, values: dict[Var, Expr], body: Callable[[], list[Stmt]]
     ) -> list[Stmt]:
-        """A workgroup's share of `axis`: up to `size` indices of the block that `values` names."""
+        """One workgroup's share of `axis`: up to `size` indices of the block whose number is in
+        `values`."""
         start = expr.mul(values[axis.var], expr.index(size))
 
         def one(n: Expr) -> list[Stmt]:
@@ -436,7 +438,7 @@ class Nest:
     def decode(
         self, whole: Expr, axes: Sequence[Axis], values: dict[Var, Expr], into: list[Stmt]
     ) -> None:
-        """Takes a flat number apart into indices of `axes`, the last one running fastest."""
+        """Decodes a flat index into indices of `axes`, the last one fastest."""
         rest = whole
         for position in range(len(axes) - 1, -1, -1):
             axis = axes[position]
@@ -463,7 +465,8 @@ class Nest:
     def keep(
         self, kept: Sequence[Kept], body: Expr, place: Mapping[Var, Expr]
     ) -> tuple[list[Stmt], Expr]:
-        """(stores of the values to keep, `body` that uses them), at one element."""
+        """(stores, body) for one element: stores the values to keep, and replaces them in `body` by
+        variables."""
         stmts: list[Stmt] = []
         memo: dict[Expr, Expr] = {}
         known: dict[Expr, Expr] = {}
@@ -476,8 +479,8 @@ class Nest:
 
 
 def _several(work: Dim, extent: Dim) -> int:
-    """How many indices of an axis a CPU's workgroup has, where each of them has `work` elements:
-    as many as make GRAIN of them, 0 standing for all.
+    """How many indices of an axis a CPU workgroup takes, at `work` elements each: enough to reach
+    GRAIN elements. 0 means all.
 
     What only the device knows counts as little, so that a workgroup is seldom too small; where
     `work` is known the axis is taken whole, be it ever so long.

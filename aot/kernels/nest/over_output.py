@@ -28,7 +28,7 @@ def lanes_over_output(
     *,
     may_mask: bool = False,
 ) -> tuple[Stmt, ...]:
-    """Loops over all `axes` with lanes along the last.
+    """Loops over all `axes` of an output, with lanes along the last.
 
     `body(values, width, lane_var)` gives the statements of one element; with a width above 1 on a
     CPU they stand inside a VECTOR loop. On a GPU one invocation does one element.
@@ -81,14 +81,15 @@ def lanes_over_output(
 
 
 def _pieces_of(work: Dim, width: int) -> int:
-    """Elements of a workgroup, whole vectors of `width`, where each is `work`."""
+    """The number of elements per workgroup, in whole vectors of `width`, at `work` operations an
+    element."""
     each = dims.estimate(work, GRAIN_WORK)
     return width * max(1, GRAIN // (width * max(each or 1, 1)))
 
 
 def _is_one_piece(extent: Dim, outer: Sequence[Axis], grain: int) -> bool:
-    """Whether a workgroup takes the innermost dim whole: it is short, or there are other dims to
-    make workgroups of."""
+    """Whether a workgroup takes the innermost dim as a whole: it is short, or other dims give
+    enough workgroups."""
     return extent <= 2 * grain if isinstance(extent, int) else bool(outer)
 
 

@@ -1,5 +1,5 @@
-"""Loops over contiguous elements: full vectors, then a tail of narrower vectors or of masked lanes.
-Chooses no axis.
+"""Builds loops over contiguous elements: full vectors, then a tail of narrower vectors or masked
+lanes.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def row_of_vectors(
 
 
 def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]:
-    """The vectors, of `width` at most, that together take `count` elements, as (first element,
-    width, number of vectors) for each width.
+    """(first element, width, number of vectors) for each width of vectors, at most `width`, that
+    together cover `count` elements.
     """
     found: list[tuple[Dim, int, Dim]] = []
     done: Dim = 0
@@ -94,8 +94,8 @@ def vectors_of(width: int, lanes: int, count: Dim) -> list[tuple[Dim, int, Dim]]
 
 
 def masked_lanes(nest: Nest, count: Dim) -> int:
-    """Active lanes of a masked last vector, on targets with masks where the tail would otherwise
-    take several narrower vectors; else 0.
+    """The number of active lanes in a masked tail vector; 0 on targets without masks, or where one
+    narrower vector covers the tail.
     """
     if nest.is_gpu or nest.lanes < _LEAST_MASKED or not nest.target.has("avx512bw"):
         return 0
@@ -104,8 +104,9 @@ def masked_lanes(nest: Nest, count: Dim) -> int:
 
 
 def _widths(width: int, lanes: int, count: Dim, *, is_long: bool = False) -> list[int]:
-    """Widths of the vectors that cover `count` elements, widest first. For a symbolic count:
-    `lanes` at least, and a power of two that divides the tail, or a small one if elements are long.
+    """Widths of the vectors that cover `count` elements, widest first. For a symbolic count: no
+    tail narrower than a power of two that divides the count, or than a small one if elements are
+    long.
     """
     if not isinstance(count, int):
         widths = [width] if width <= lanes else [width, lanes]

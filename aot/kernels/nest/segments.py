@@ -1,4 +1,4 @@
-"""Segments of an axis: where conditions on its index alone are the same for all of a segment.
+"""Splits an axis into segments within which all conditions on its index are constant.
 
 A concatenation asks of each element which part it is of, a padding whether it is inside, an average
 how many elements are; in a segment that is known. Owns where segments end and what is left of an
@@ -23,8 +23,8 @@ MOST_TIMES = 4
 
 
 def ends(values: Iterable[Expr], var: Var, extent: int, most: int | None = None) -> list[int]:
-    """The ends of an axis's segments, in order; its extent is the last of them. Where there are
-    more than `most`, they are those up to some place: each takes a walk over all values to find.
+    """Ends of an axis's segments, ascending, the last one its extent. Once there are `most` of
+    them, segments are split no further, as finding each end walks all values.
     """
     found: list[int] = []
 
@@ -68,12 +68,13 @@ def within(e: Expr, var: Var, first: int, end: int) -> Expr:
 
 
 def output_within(output: Output, var: Var, first: int, end: int) -> Output:
-    """The output with all its expressions simplified for a segment, as by `within`."""
+    """The output with all its expressions simplified for a segment, by `within`."""
     return output.rewritten(lambda e: within(e, var, first, end))
 
 
 def _turns(e: Expr, var: Var, first: int, end: int) -> list[int]:
-    """The indices in a segment from which on an expression is another than before."""
+    """The indices in a segment at which an expression changes its form: where a condition flips, a
+    mirrored index turns, or a remainder wraps."""
     turn = _turn(e, var)
     if turn is not None:
         return [turn]
@@ -97,7 +98,7 @@ def _is_mirrored(e: Expr) -> bool:
 
 
 def _size(e: Expr) -> int | None:
-    """The divisor of an index that is a remainder, if that is a known number."""
+    """The constant divisor of a remainder; None for other expressions."""
     if not isinstance(e, Binary) or e.op != "floormod":
         return None
     size = expr.dim_of(e.b)
@@ -105,7 +106,7 @@ def _size(e: Expr) -> int | None:
 
 
 def _line(e: Expr, var: Var) -> tuple[int, int] | None:
-    """Slope and start of an index that is linear in one variable alone; None of others."""
+    """(slope, start) of an index that is linear in one variable alone; None for others."""
     if e.dtype is not DType.INDEX or expr.free_vars(e) != {var} or expr.loads(e):
         return None
     slope = expr.coefficient(e, var)
@@ -116,8 +117,8 @@ def _line(e: Expr, var: Var) -> tuple[int, int] | None:
 
 
 def _unfolded(e: Expr, var: Var, first: int, last: int) -> Expr:
-    """`e` without its mirroring or remainder, if no index from `first` to `last` crosses a turning
-    point.
+    """`e` without its absolute value or remainder, if no index from `first` to `last` crosses a
+    turning point.
     """
     line = _line(e.a, var) if isinstance(e, Unary | Binary) else None
     if line is None or not isinstance(e, Unary | Binary):
@@ -134,8 +135,8 @@ def _unfolded(e: Expr, var: Var, first: int, last: int) -> Expr:
 
 
 def _turn(e: Expr, var: Var) -> int | None:
-    """The index from which on a condition is another than before, or the other side the lesser;
-    None where it is no inequality of this index alone."""
+    """The index at which a comparison flips, or a minimum or maximum switches operands; None if `e`
+    does not depend on this index alone."""
     if (
         not isinstance(e, Binary)
         or e.op not in (*_COMPARE, *_CHOICES)
@@ -159,7 +160,8 @@ def _turn(e: Expr, var: Var) -> int | None:
 
 
 def _decided(e: Expr, first: int, last: int) -> Expr:
-    """A condition, or a choice of the lesser or the greater, as it is from one index to another."""
+    """A comparison, minimum or maximum that is constant from index `first` to `last`, replaced by
+    its outcome there."""
     assert isinstance(e, Binary)
     if e.op not in _CHOICES:
         return expr.const(_COMPARE[e.op](*_sides(e, first)), DType.BOOL)
@@ -170,7 +172,7 @@ def _decided(e: Expr, first: int, last: int) -> Expr:
 
 
 def _sides(e: Binary, index: int) -> tuple[int, int]:
-    """Both sides of a comparison at an index."""
+    """The values of both operands of a comparison at an index."""
     (var,) = expr.free_vars(e)
     a, b = (expr.dim_of(expr.substitute(side, {var: expr.index(index)})) for side in (e.a, e.b))
     assert isinstance(a, int) and isinstance(b, int)
@@ -178,7 +180,7 @@ def _sides(e: Binary, index: int) -> tuple[int, int]:
 
 
 def _folded(e: Expr) -> Expr:
-    """`e` without conditions that are constants."""
+    """`e` with conditions that are constants folded away."""
     if isinstance(e, Select) and isinstance(e.condition, Const):
         return e.a if e.condition.value else e.b
     if isinstance(e, Load) and isinstance(e.guard, Const):

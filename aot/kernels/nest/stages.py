@@ -20,7 +20,8 @@ Body = Callable[[Sequence[Stage], Sequence[Expr]], tuple[Stmt, ...]]
 
 
 def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) -> tuple[Stmt, ...]:
-    """All nests in order; a workgroup sees what it stored itself in earlier ones.
+    """Builds all stages' nests in order. Later stages of a workgroup read what its earlier stages
+    stored.
 
     A single nest has a grid of its own.
     """
@@ -38,7 +39,7 @@ def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) ->
 
 
 def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """The statements with their workgroup loops made serial loops of a single workgroup."""
+    """The statements with their workgroup loops turned serial, for a single workgroup."""
     return tuple(
         replace(s, kind=LoopKind.SERIAL, body=_turn(s), axis=0)
         if isinstance(s, For) and s.kind is LoopKind.WORKGROUP
@@ -48,16 +49,16 @@ def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
 
 
 def _turn(loop: For) -> tuple[Stmt, ...]:
-    """The body of a workgroup loop that becomes serial. It ends with a barrier if it has any: the
-    next iteration writes shared memory that lanes may still read."""
+    """The body of a workgroup loop that becomes serial, with a barrier at its end if it has
+    barriers at all: the next iteration overwrites shared memory that other lanes may still read."""
     body = as_one_workgroup(loop.body)
     has_barriers = any(isinstance(s, Barrier) for s in walk(body))
     return (*body, Barrier()) if has_barriers and not _ends_together(body) else body
 
 
 def _ends_together(body: Sequence[Stmt]) -> bool:
-    """Whether a body ends with a barrier, or is one serial loop whose body does. Beside other
-    statements a loop is not enough: its extent may be 0."""
+    """Whether a body ends with a barrier, directly or as one serial loop whose body does. After
+    other statements a loop does not suffice, as its extent may be 0."""
     last = body[-1]
     if len(body) == 1 and isinstance(last, For) and last.kind is LoopKind.SERIAL:
         return _ends_together(last.body)
@@ -65,7 +66,7 @@ def _ends_together(body: Sequence[Stmt]) -> bool:
 
 
 def _over(nest: Nest, axes: Sequence[Axis], body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """A workgroup for each index of `axes`."""
+    """A loop over workgroups, one for each index of `axes`."""
     if not axes:
         return tuple(body)
     if len(axes) == 1:

@@ -17,7 +17,7 @@ _SPREAD = (LoopKind.WORKGROUP, LoopKind.LANE)
 
 
 def lane_iterations(kernel: Kernel, unrolled: Container[For] = ()) -> Dim:
-    """The most iterations of any lane, as a dim over the kernel's parameters.
+    """The largest number of iterations that any lane runs, as a dim over the kernel's parameters.
 
     A loop counts one more than its extent, for the time that its condition ends it. Both sides of
     a condition count: lanes that a driver runs together go through both where they differ. Of a
@@ -30,17 +30,17 @@ def lane_iterations(kernel: Kernel, unrolled: Container[For] = ()) -> Dim:
 
 
 def is_first(choice: Dim) -> Expr:
-    """The condition of an If between two ways, of which `choice`, 0 or 1, takes the first if 0."""
+    """The condition of an If between two versions: true where the dim `choice`, 0 or 1, is 0."""
     return expr.binary("eq", expr.index(choice), expr.index(0))
 
 
 def chosen(choice: Dim, first: Dim, second: Dim) -> Dim:
-    """`first` where `choice` is 0, `second` where it is 1."""
+    """A dim that equals `first` where `choice` is 0 and `second` where it is 1."""
     return dims.add(first, dims.multiply(choice, dims.add(second, dims.multiply(first, -1))))
 
 
 def _choice(condition: Expr) -> Dim | None:
-    """The choice that `is_first` made a condition of."""
+    """The `choice` of a condition that `is_first` made; None for other conditions."""
     if not isinstance(condition, Binary) or condition.op != "eq":
         return None
     choice = expr.dim_of(condition.a)
@@ -49,7 +49,7 @@ def _choice(condition: Expr) -> Dim | None:
 
 
 def body_iterations(body: Sequence[Stmt], unrolled: Container[For] = ()) -> Dim:
-    """The loop iterations that one lane runs in these statements, as `lane_iterations` has them."""
+    """The number of loop iterations that one lane runs in these statements."""
     total: Dim = 0
     for stmt in body:
         if isinstance(stmt, If):

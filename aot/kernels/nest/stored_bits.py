@@ -1,4 +1,4 @@
-"""Replaces element types that backends do not know by integers of the same bits.
+"""Replaces element types that backends do not support by integers with the same bits.
 
 A bfloat16 is the upper half of a float32: what is loaded of it is a u16 that moves up by 16 bits,
 and what is stored is rounded to nearest, halves to even. Kernels go through here last, so that no
@@ -41,7 +41,7 @@ _SHIFT, _SIGN, _QUIET_NAN = 16, 0x80000000, 0x7FC00000
 
 
 def as_bits(kernel: Kernel) -> Kernel:
-    """The kernel, whose buffers and scratch have dtypes that backends know."""
+    """The kernel with all buffers and scratch in dtypes that backends support."""
     buffers = [replace(b, dtype=b.dtype.bits_as) for b in kernel.buffers]
     scratch = [replace(s, dtype=s.dtype.bits_as) for s in kernel.scratch]
     memory: dict[Memory, Memory] = {
@@ -121,7 +121,7 @@ class _Rewriter:
         return expr.transform(e, self._rewritten, self.done)
 
     def _rewritten(self, e: Expr) -> Expr | None:
-        """The replacement of an expression that has a dtype without backend support, or loads one;
+        """The replacement of an expression that has, or loads, a dtype without backend support;
         None for others.
         """
         match e:
@@ -159,8 +159,8 @@ def _u32(number: int) -> Expr:
 
 
 def _as_f32(value: Expr) -> Expr:
-    """A number as f32, rounded to odd where f32 does not hold it: then rounding it to nearest once
-    more, in fewer bits, is rounding the number."""
+    """A number converted to f32 with rounding to odd, so that a second rounding to a narrower type
+    gives the correctly rounded result."""
     if value.dtype is DType.F64:
         return _odd_of_f64(value)
     if value.dtype.is_integer and value.dtype.bits > 24:
@@ -178,7 +178,7 @@ def _odd_of_f64(value: Expr) -> Expr:
 
 
 def _cut(value: Expr) -> Expr:
-    """An integer with no more than its first 24 bits, the last of them set where others were."""
+    """An integer rounded to odd at 24 significant bits: the last one is set if lower bits were."""
     dtype = value.dtype
     unsigned = DType(f"u{dtype.bits}")
     size = value if dtype is unsigned else Cast(expr.unary("abs", value), unsigned)

@@ -1,4 +1,5 @@
-"""Register tiles along rows and columns: what one covers, and what is done where one doesn't fit.
+"""Register tiles along rows and columns: the elements that a tile covers, and remainders where none
+fits.
 
 Shared by contractions and windows. Owns which of a few tiles takes which rows; computes nothing.
 """
@@ -21,7 +22,7 @@ LONG = 24  # parts of an epilogue that is written once and not for each of a til
 
 @dataclass(frozen=True)
 class Shape:
-    """The rows and columns that a tile covers.
+    """The rows and columns that a register tile covers.
 
     Attributes:
         rows: how many.
@@ -42,8 +43,8 @@ class Shape:
     def row_values(
         self, rows: Axis | None, first: Expr, r: Expr, *, is_clamped: bool
     ) -> dict[Var, Expr]:
-        """The index along `rows` of row `r` of a tile that begins at `first`: at most the last row
-        if it is clamped. Empty without an axis of rows.
+        """The index along axis `rows` of row `r` in a tile that starts at `first`, clamped to the
+        last row if `is_clamped`. Empty without a row axis.
         """
         if rows is None:
             return {}
@@ -53,8 +54,8 @@ class Shape:
         return {rows.var: at}
 
     def span_of(self, r: int, extent: Dim) -> tuple[Dim, Dim | None]:
-        """The least and the greatest that row `r` of a tile may be, the latter where tiles have all
-        their rows."""
+        """(least, greatest) index that row `r` of a tile can have; the greatest is None unless
+        tiles have all their rows."""
         last = dims.add(extent, r - self.rows) if self.has_all_rows else None
         return r, last
 
@@ -73,7 +74,7 @@ def over_rows(
     *,
     is_split: bool = False,
 ) -> list[Stmt]:
-    """All rows, from `first` on, that one tile of `shape.rows` has.
+    """Runs a tile of `shape.rows` rows from `first`, with smaller tiles for a remainder.
 
     Where only the device knows how many there are, or it `is_split`, such tiles have all theirs,
     and what is left is done by those of `height`; 0 stands for none.
@@ -97,14 +98,14 @@ def over_rows(
 
 
 class ReusedScratch:
-    """Scratch that all tiles of a kernel use in turn, as large as the first of them wants it."""
+    """Scratch that all tiles of a kernel share, sized by the first tile's needs."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self.made: dict[str, Scratch] = {}
 
     def get(self, name: str, dtype: DType, shape: tuple[int, ...]) -> Scratch:
-        """Scratch of at least `shape`, in every dim."""
+        """A shared scratch of at least `shape` in every dim."""
         known = self.made.get(name)
         if known is None or any(a < b for a, b in zip(known.shape, shape, strict=True)):
             known = self.nest.builder.scratch(name, dtype, shape, Space.WORKGROUP)
@@ -113,8 +114,8 @@ class ReusedScratch:
 
 
 def is_long(values: Iterable[Expr], reduce: Reduce) -> bool:
-    """Whether a copy of `values`, around the reduction in them, a row would be most of a kernel's
-    code."""
+    """Whether the epilogue around a reduction is so long that a copy of it per row would be most of
+    a kernel's code."""
     around = {node for value in values for node in expr.nodes(value)} - set(expr.nodes(reduce))
     return len(around) > LONG or any(
         isinstance(e, (Unary, Binary)) and e.op in expr.TRANSCENDENTAL_OPS for e in around
@@ -122,7 +123,7 @@ def is_long(values: Iterable[Expr], reduce: Reduce) -> bool:
 
 
 def packs_bytes(nest: Nest, output: Output, columns: Var) -> bool:
-    """Whether results are bytes that lie side by side along `columns`, and the target is a CPU that
+    """Whether results are bytes that are contiguous along `columns`, and the target is a CPU that
     packs several registers of them into one.
     """
     buffers = (output.buffer, *(buffer for buffer, _ in output.others))

@@ -1,4 +1,4 @@
-"""One kernel of two loop nests, of which the extents choose.
+"""Combines two versions of a loop nest into one kernel that chooses by the extents at run time.
 
 A GPU's lane that goes through all of a sum is fast and simple, but drivers limit how long it may be
 at it; a workgroup whose lanes share the sum is slower, and reaches further. Where only the device
@@ -22,8 +22,8 @@ def two_ways(
     most: int,
     unrolled: Container[For] = (),
 ) -> tuple[Stmt, ...] | None:
-    """The loop nest `usual` if its lanes run at most `most` iterations, which is decided at run
-    time, else the nest `shared`.
+    """A kernel body that runs the nest `usual` if its lanes run at most `most` iterations, by a
+    check at run time, else the nest `shared`.
 
     None where that does not help, as the lanes of `shared` go through as many.
 
@@ -39,7 +39,7 @@ def two_ways(
 def up_to(
     builder: KernelBuilder, extent: Dim, most: int, first: Sequence[Stmt], second: Sequence[Stmt]
 ) -> tuple[Stmt, ...]:
-    """The nest `first` where an extent is at most `most`, elsewhere `second`."""
+    """A kernel body that runs the nest `first` where an extent is at most `most`, else `second`."""
     choice = dims.minimum(1, dims.floor_divide(extent, most + 1))
     (grid, then), (other_grid, otherwise) = _grid(first), _grid(second)
     axes = sorted({*grid, *other_grid})
@@ -57,7 +57,7 @@ def up_to(
 
 
 def _grid(body: Sequence[Stmt]) -> tuple[dict[int, For], Sequence[Stmt]]:
-    """The workgroup loops of a nest by axis, and what is inside of them."""
+    """(workgroup loops by axis, body inside them) of a loop nest."""
     found: dict[int, For] = {}
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:
         found[body[0].axis] = body[0]

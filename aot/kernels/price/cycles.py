@@ -73,7 +73,7 @@ _FLAT = (LoopKind.UNROLLED, LoopKind.VECTOR)
 
 @dataclass
 class _Frame:
-    """A loop that is open, and what a turn of it takes.
+    """The costs of one iteration of a loop that the walk is in.
 
     Attributes:
         arithmetic, loads, stores, others: instructions, but those of inner loops.
@@ -100,15 +100,15 @@ class _Frame:
         return max(*units, every / INSTRUCTIONS, self.chain * LATENCY) + self.inner
 
     def add(self, other: _Frame, turns: float) -> None:
-        """Takes in an inner loop that is written out."""
+        """Adds the costs of an inner loop that is unrolled."""
         for name in ("arithmetic", "loads", "stores", "others", "inner"):
             setattr(self, name, getattr(self, name) + turns * getattr(other, name))
         self.chain = max(self.chain, other.chain)
 
 
 def cycles_of(kernel: Kernel, target: Target, extents: Mapping[str, int] | None = None) -> float:
-    """The estimated cycles of a kernel: on a CPU of all of it on one core; on a GPU of all
-    workgroups, of which as many run side by side as keep the device busy.
+    """The estimated cycles of a kernel: on a CPU, of the whole kernel on one core; on a GPU, of all
+    workgroups, with as many side by side as fill the device.
 
     Args:
         extents: open extents by name; others are taken as executables are measured at.
@@ -126,7 +126,7 @@ def cycles_of(kernel: Kernel, target: Target, extents: Mapping[str, int] | None 
 
 @dataclass(frozen=True)
 class _Found:
-    """An expression that a walk has met: where its value changes, and a number for its form.
+    """An expression that the walk has counted: the loop it varies with, and its value number.
 
     Attributes:
         key: the same of expressions that are the same.
@@ -216,9 +216,7 @@ class _Walk:
         frame.stores += frame.weight * pieces
 
     def _wait(self, stmt: Store) -> None:
-        """Records how many additions wait for each other, where a sum is stored to the place it was
-        loaded from.
-        """
+        """Records the chain of dependent additions that an accumulating store makes."""
         near = [e for c in children(stmt.value) for e in (c, *children(c))]
         if not any(isinstance(e, Load) and e.source is stmt.target for e in near):
             return
@@ -248,7 +246,7 @@ class _Walk:
     # expressions
 
     def _value(self, e: Expr) -> _Found:
-        """Counts an expression and what it is of, unless that has been."""
+        """Counts an expression and its operands, unless they were counted before."""
         known = self._found.get(e)
         if known is not None:
             return known
@@ -325,7 +323,8 @@ class _Walk:
             frame.streams.append(self.lines.access(memory, indices, lanes, frame.weight))
 
     def _are_near(self, e: Load, lanes: Var) -> bool:
-        """Whether lanes load from two vectors side by side, out of which they are picked."""
+        """Whether a vector's lanes load from at most two adjacent vectors, out of which they are
+        shuffled."""
         found = self.indices.lanes(e.indices[-1], lanes)
         if found is None or any(self.indices.step(i, lanes) != 0 for i in e.indices[:-1]):
             return False
@@ -333,8 +332,8 @@ class _Walk:
         return span <= 2 * self.target.vector_bytes
 
     def _pieces(self, lanes: Var | None, size: int, step: float | None = 1.0) -> float:
-        """The number of registers for elements of `size` bytes in all lanes, or of accesses if
-        neighbouring lanes' elements lie `step` apart.
+        """The number of registers that elements of `size` bytes in all lanes fill, or of accesses
+        if lanes are not contiguous.
         """
         if lanes is None or step == 0:
             return 1.0
@@ -355,7 +354,7 @@ def _operations(e: Expr) -> float:
 
 
 def _what(e: Expr) -> object:
-    """A key that differs for expressions that have the same operands but compute something else."""
+    """A key that distinguishes expressions with the same operands and different operations."""
     match e:
         case Const():
             return type(e.value), e.value

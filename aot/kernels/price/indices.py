@@ -1,4 +1,4 @@
-"""Evaluates a kernel's indices and conditions over its loops as numbers: steps, ends, lanes.
+"""Evaluates a kernel's indices and conditions numerically over its loops: steps, ranges, lanes.
 
 Open extents are taken at given values. Where data decide, the answer is None.
 """
@@ -27,7 +27,7 @@ _DIVISIONS = ("floordiv", "floormod")
 
 
 class Indices:
-    """Evaluates indices over the loops around them, with given values for open extents.
+    """Evaluates indices over the loops around them, with given numbers for dynamic extents.
 
     Attributes:
         named: what a `Let` names, for all that are open or were.
@@ -41,7 +41,8 @@ class Indices:
         self._steps: dict[tuple[Expr, Var], float | None] = {}
 
     def number(self, dim: Dim) -> int:
-        """A dim, with what is not given as executables are measured at; at least 0."""
+        """The value of a dim, at least 0; symbols without a given number get the one that
+        executables are measured at."""
         if isinstance(dim, int):
             return max(dim, 0)
         known = {**dict.fromkeys(dims.symbols(dim), MEASURED), **self.symbols}
@@ -53,7 +54,8 @@ class Indices:
     def address_step(
         self, memory: Buffer | Scratch, indices: Sequence[Expr], var: Var
     ) -> float | None:
-        """Elements between what neighbouring turns of a loop access; None where data say it."""
+        """Elements between the accesses of consecutive iterations of a loop; None where data
+        decides."""
         if isinstance(memory, Buffer):
             strides = [self.number(s) for s in memory.strides]
         else:
@@ -69,7 +71,7 @@ class Indices:
         return total
 
     def step(self, e: Expr, var: Var) -> float | None:
-        """By how much an index grows with a loop's; None where that is no constant."""
+        """The slope of an index in a loop's variable; None where it is no constant."""
         if e is var:
             return 1.0
         key = e, var
@@ -96,7 +98,7 @@ class Indices:
         return float(e.value) if isinstance(e, Const) else self.number(e.dim)
 
     def ends(self, e: Expr) -> tuple[float, float] | None:
-        """The least and the largest that an index may be; None where data say it."""
+        """The least and the largest value of an index; None where it depends on data."""
         match e:
             case Const() | Size():
                 return self._constant(e), self._constant(e)
@@ -113,7 +115,8 @@ class Indices:
         return None
 
     def share(self, condition: Expr) -> float | None:
-        """In what part of all turns a comparison of indices holds; None where data say it."""
+        """The fraction of iterations in which a comparison of indices holds; None where it depends
+        on data."""
         if not isinstance(condition, Binary) or condition.op not in ("lt", "le", "gt", "ge"):
             return None
         a, b = condition.a, condition.b
@@ -125,8 +128,8 @@ class Indices:
         return min(1.0, max(0.0, below / (most - least + 1)))
 
     def lanes(self, e: Expr, var: Var) -> list[int] | None:
-        """An index in each lane of a vector loop, less what it is in the first where all other
-        loops are in their first turn; None where data say it."""
+        """The index of each lane of a vector loop, relative to the first lane, with all other loops
+        at their first iteration; None where it depends on data."""
         count = self.extents[var]
         match e:
             case Const() | Size():

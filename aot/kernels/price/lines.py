@@ -1,4 +1,4 @@
-"""Which lines of a cache a kernel's loads and stores touch, and how often they come from farther.
+"""Counts the cache lines that a kernel's loads and stores touch, and the misses they cause.
 
 A loop whose turn touches no more than a level of cache holds finds there in a turn what the one
 before has left, where addresses are not so far apart that few of their lines stay. Owns this model
@@ -19,7 +19,7 @@ from aot.target.model import CACHE_LINE, CACHE_WAYS, WAY_BYTES, Target
 
 @dataclass
 class Stream:
-    """A load's or a store's lines, in all turns of the loops that are closed.
+    """The cache lines that a load or store touches over all iterations of the loops already closed.
 
     Attributes:
         memory, indices: what is accessed.
@@ -54,7 +54,7 @@ class Stream:
 
 
 class Lines:
-    """The lines that loops touch, on a target."""
+    """Counts the cache lines that loops touch on a target."""
 
     def __init__(self, target: Target, indices: Indices) -> None:
         self.target, self.indices = target, indices
@@ -62,7 +62,7 @@ class Lines:
     def access(
         self, memory: Buffer | Scratch, indices: Sequence[Expr], lanes: Var | None, weight: float
     ) -> Stream:
-        """A load or store that is reached so often a turn."""
+        """A load or store that is reached `weight` times per iteration."""
         made = Stream(memory, indices, lanes, weight)
         if lanes is not None and (by := self._bytes(made, lanes)):
             made.move(by, self.indices.extents[lanes])
@@ -87,8 +87,8 @@ class Lines:
             stream.collides |= by >= WAY_BYTES and by % WAY_BYTES == 0 and turns > CACHE_WAYS
 
     def misses(self, streams: Sequence[Stream]) -> tuple[float, float]:
-        """Lines that come from the second level, and from beyond; once of what fits is free, as it
-        may well be there before."""
+        """(misses served by the second-level cache, misses served from beyond it). Memory that fits
+        a cache is counted once at most, as it may be cached already."""
         lines = self._touched(streams)
         free = [lines * CACHE_LINE <= n for n in (self.target.l1_bytes, self.target.l2_bytes)]
         near, far = sum(s.near for s in streams), sum(s.far for s in streams)
@@ -102,7 +102,7 @@ class Lines:
         return CACHE_LINE if step is None else abs(step) * stream.memory.dtype.bytes
 
     def _touched(self, streams: Sequence[Stream]) -> float:
-        """Lines of all streams together, no more of a buffer than it has."""
+        """The number of cache lines of all streams together, limited to each buffer's size."""
         lines: dict[Buffer | Scratch, float] = {}
         for stream in streams:
             lines[stream.memory] = lines.get(stream.memory, 0.0) + stream.lines * stream.weight

@@ -1,4 +1,5 @@
-"""The accesses of a kernel to memory that it writes, each with the loops and conditions around it.
+"""Collects a kernel's accesses to the memory that it writes, each with the loops and conditions
+around it.
 
 Owns the order in which a kernel's statements run, and copies of an access: the same statement in
 other iterations of some of its loops. Proves nothing.
@@ -46,7 +47,8 @@ Condition = tuple[Expr, bool]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A statement around an access, or the access's own.
+    """A statement on the path from the kernel's body to an access: one around it, or the access's
+    own.
 
     Attributes:
         at: its position in the body that it stands in.
@@ -72,7 +74,7 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """A load of what a kernel writes, or a store.
+    """A store, or a load from memory that the kernel also writes.
 
     Attributes:
         indices: in terms of loop variables, dims, constant memory and `opaque` values.
@@ -98,18 +100,19 @@ class Access:
 
     @cached_property
     def where(self) -> tuple[tuple[int, bool], ...]:
-        """The place of the body that the access stands in: the keys of the frames around it."""
+        """The access's position in the tree: the keys of the frames around it."""
         return tuple(frame.key for frame in self.path[:-1])
 
     @cached_property
     def opaque(self) -> dict[Var, int]:
-        """The values in it out of memory that the kernel writes, with `depths`."""
+        """The values in the access's indices and conditions that were loaded from written memory,
+        with their `depths`."""
         roots = (*self.indices, *(e for e, _ in self.conditions))
         found: set[Var] = set().union(*map(expr.free_vars, roots)) if self.depths else set()
         return {var: depth for var, depth in self.depths.items() if var in found}
 
     def lane(self, axis: int) -> Var | None:
-        """The variable of the LANE loop of an axis around it."""
+        """The variable of the LANE loop over `axis` around the access; None if there is none."""
         for frame in self.loops:
             loop = frame.loop
             if loop is not None and loop.kind is LoopKind.LANE and loop.axis == axis:
@@ -121,7 +124,8 @@ class Access:
 
 
 def alternatives(access: Access) -> list[Access]:
-    """An access for each way in which the selects in its indices may be decided."""
+    """Variants of an access without selects in its indices: one for each combination of their
+    outcomes."""
     left = [access]
     found: list[Access] = []
     while left:
@@ -141,7 +145,7 @@ def alternatives(access: Access) -> list[Access]:
 
 
 def common_frames(a: Access, b: Access) -> int:
-    """How many statements around both accesses are the same, from the outermost on."""
+    """The number of outermost statements that two accesses share."""
     count = 0
     for left, right in zip(a.path[:-1], b.path[:-1], strict=False):
         if left.key != right.key or left.stmt is not right.stmt:
@@ -155,7 +159,7 @@ def loops_among(frames: tuple[Frame, ...]) -> int:
 
 
 def private_axes(kernel: Kernel, memory: Memory) -> tuple[int, ...]:
-    """The axes along which each lane has its own of a scratch."""
+    """Lane axes along which each lane has a private copy of a scratch."""
     if not isinstance(memory, Scratch) or memory.space is Space.WORKGROUP:
         return ()
     axes = (1, 2) if memory.space is Space.MATRIX else (0, 1, 2)
@@ -166,7 +170,7 @@ def private_axes(kernel: Kernel, memory: Memory) -> tuple[int, ...]:
 
 
 def accesses_of(kernel: Kernel) -> list[Access]:
-    """All stores, and loads of memory that is stored to, in the order in which they run once."""
+    """All stores, and loads of memory that is stored to, in program order."""
     return list(_Collector(kernel).body(kernel.body, (), (), {}))
 
 
@@ -278,7 +282,7 @@ class _Collector:
         return rewrite(stmt.value) if is_kept else self.unknown(stmt.var, path)
 
     def unknown(self, e: Expr, path: tuple[Frame, ...]) -> Var:
-        """A value out of memory, as it is in this iteration."""
+        """A variable for a value loaded from written memory, in the current iteration."""
         made = Var(e.name if isinstance(e, Var) else "value", e.dtype)
         self.opaque[made] = loops_among(path)
         return made
@@ -289,8 +293,8 @@ def _meet(a: Buffer, b: Buffer) -> bool:
 
 
 class _Rewrite:
-    """The expressions of one statement: names replaced by what they are, and values out of memory
-    that the kernel writes by variables."""
+    """Rewrites the expressions of one statement: expands named values, and replaces loads of
+    written memory by variables."""
 
     def __init__(
         self, collector: _Collector, names: Mapping[Var, Expr], path: tuple[Frame, ...]
@@ -315,18 +319,18 @@ class _Rewrite:
 
 
 class Copies(Values):
-    """The values of expressions, where a variable may stand for any polynomial."""
+    """Expression values in which any variable can be bound to a polynomial."""
 
     def stands_for(self, var: Var, p: Polynomial) -> None:
         self._vars[var] = p
 
     def key(self, e: Expr) -> object:
-        """A key that is equal for expressions that have equal values."""
+        """A key that is equal for expressions with equal values."""
         return self._key(e)
 
 
 class Comparisons(Inequalities):
-    """Inequalities with a limit of steps for each question, and one for all of a kernel.
+    """Inequality proofs with a budget of steps per question and one for the whole kernel.
 
     Attributes:
         spent: steps of the questions before this one.
@@ -335,13 +339,13 @@ class Comparisons(Inequalities):
     spent = 0
 
     def begin(self) -> bool:
-        """Begins a question; False where a kernel has had too many steps."""
+        """Starts a question's budget; False where the kernel's is spent."""
         self.spent += max(self.steps - (MOST_STEPS - OF_QUESTION), 0)
         self.steps = MOST_STEPS - OF_QUESTION
         return self.spent < OF_KERNEL
 
     def proves_quickly(self, goal: Polynomial) -> bool:
-        """Whether a goal is proved by intervals, or few facts."""
+        """Whether intervals, or a few facts, prove a goal."""
         low = self.low(goal)
         if low is not None and low >= 0:
             return True
@@ -352,17 +356,18 @@ class Comparisons(Inequalities):
         return is_proved
 
     def is_of_dims(self, monomial: Monomial) -> bool:
-        """Whether a monomial is made of dims alone."""
+        """Whether a monomial consists of dims only."""
         return all(self._is_last[number] for number in monomial)
 
     def without_wraps(self, p: Polynomial) -> Polynomial:
-        """`p` with what variables are that are proved not to wrap here."""
+        """`p` with each variable replaced by its unwrapped value, where it is proved not to
+        wrap."""
         return self._without_wraps(p)
 
 
 @dataclass(eq=False)
 class Scene:
-    """Accesses of one kernel as they are compared with each other: variables and facts.
+    """The variables and facts in which a kernel's accesses are compared with each other.
 
     Attributes:
         literals: conditions that are no inequalities, by whether they hold here.
@@ -417,7 +422,8 @@ class Scene:
             self.values.name(var)
 
     def with_loops(self, access: Access, shared: int, of: Mapping[int, Polynomial]) -> Copy:
-        """An access in an iteration that polynomials say, by the numbers of its loops."""
+        """A copy of an access in the iteration whose loop indices, by loop depth, are the
+        polynomials `of`."""
         variables: list[Var] = []
         fresh: dict[Var, Expr] = {}
         places: list[object] = []
@@ -439,7 +445,7 @@ class Scene:
         return Copy(access, tuple(variables), fresh)
 
     def variable(self, name: str, extent: Polynomial) -> Polynomial:
-        """Any number from 0 below an extent, with its facts assumed."""
+        """A new variable in 0..extent-1, with the facts of that range assumed."""
         made = self.values.bind(Var(name, DType.INDEX), extent)
         self.between(made, extent)
         return made
@@ -452,7 +458,7 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """An access in one iteration of its loops, with variables of its own.
+    """An access in one iteration of its loops, with its own copies of the variables.
 
     Attributes:
         variables: of its loops.

@@ -77,7 +77,8 @@ def check_bounds(
 
 
 def _cases(kernel: Kernel, given: Premises) -> Iterator[Premises]:
-    """`given` once for each combination of values that the kernel's switches may have."""
+    """The premises `given`, once for each combination of values that the kernel's switches may
+    have."""
     switches = switches_of(kernel)
     pending = [given]
     while pending:
@@ -106,7 +107,7 @@ def _check(kernel: Kernel, given: Premises, effort: Effort) -> Verdict:
 
 
 def _stored_bounds(kernel: Kernel, given: Premises, first: Walk) -> tuple[Bounds, set[Region]]:
-    """Bounds of the values that a kernel stores, by region, and the memories that are no counters.
+    """(bounds of the values that a kernel stores, by region; regions whose memory is no counter).
 
     Candidates are 0, the extents that most indices were not shown to be below and their factors,
     the greatest numbers that the kernel stores, and others that it stores and compares with, for
@@ -139,8 +140,8 @@ def _stored_bounds(kernel: Kernel, given: Premises, first: Walk) -> tuple[Bounds
 
 
 def _numbers(kernel: Kernel, needed: Collection[Memory]) -> Iterator[Dim]:
-    """The numbers that matter to bounds: those stored to some memories, how often loops store
-    there, and those that integers are compared with.
+    """Candidate bounds: numbers stored to some memories, trip counts of loops that store there, and
+    numbers that indices are compared with.
     """
     for stmt in walk(kernel.body):
         if isinstance(stmt, Store) and stmt.target in needed:
@@ -161,7 +162,7 @@ def _dims(*numbers: Expr) -> Iterator[Dim]:
 
 
 def _bare(dim: Dim) -> Dim:
-    """An extent without the number that it is a multiple of, where it is open."""
+    """A dynamic extent divided by the common factor of its terms; a number unchanged."""
     if isinstance(dim, int):
         return dim
     common = gcd(dim.constant, *(factor for _, factor in dim.terms))
@@ -169,14 +170,15 @@ def _bare(dim: Dim) -> Dim:
 
 
 def _factors(dim: Dim) -> set[str]:
-    """The symbols of an extent that is a product; none of another one. Indices of rows in it are
-    below one of them."""
+    """The symbols of an extent that is a product, as row indices within it are below one of them;
+    empty for other extents."""
     is_product = not isinstance(dim, int) and any(len(monomial) > 1 for monomial, _ in dim.terms)
     return dims.symbols(dim) if is_product else set()
 
 
 def _needed(first: Walk) -> dict[Memory, None]:
-    """The memories on whose values the accesses depend that a first walk did not prove."""
+    """The memories whose stored values matter to the accesses that the first walk could not
+    prove."""
     found: dict[Memory, None] = {}
     pending = list(first.needed)
     while pending:

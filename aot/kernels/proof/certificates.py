@@ -1,4 +1,5 @@
-"""Linear certificates of inequalities: `goal == c + sum(k_i * fact_i)` with no number negative.
+"""Finds linear certificates of inequalities: `goal == c + sum(k_i * fact_i)` with non-negative c
+and k_i.
 
 Owns the search for the numbers, in floating point, and their check, in exact arithmetic: what is
 found is a proof by Farkas' lemma, whatever rounding did. Monomials are columns of a linear system,
@@ -22,7 +23,8 @@ CLOSE = 1e-9
 
 
 def has_certificate(goal: Polynomial, facts: Sequence[Polynomial]) -> bool:
-    """Whether a sum of `facts`, none of them negative, shows that the integer `goal` isn't."""
+    """Whether a non-negative combination of `facts`, each non-negative, proves the integer `goal`
+    non-negative."""
     rows = {m: n for n, m in enumerate(dict.fromkeys(m for p in (*facts, goal) for m in p))}
     rows.setdefault(ONE, len(rows))
     matrix = np.zeros((len(rows), len(facts) + 1))
@@ -43,7 +45,8 @@ def has_certificate(goal: Polynomial, facts: Sequence[Polynomial]) -> bool:
 
 
 def _nonnegative_solution(matrix: Array, wanted: Array) -> list[int] | None:
-    """The columns of which a sum with positive numbers is `wanted`; None where none was found.
+    """The columns of `matrix` that a non-negative combination uses to form `wanted`; None if none
+    was found.
 
     The first phase of the simplex algorithm: a variable for each row is what is missing there, and
     their sum becomes 0. Where steps gain nothing, R. G. Bland's rule (1977) keeps them from going
@@ -89,8 +92,8 @@ def _nonnegative_solution(matrix: Array, wanted: Array) -> list[int] | None:
 
 
 def _is_exact(goal: Polynomial, facts: Sequence[Polynomial]) -> bool:
-    """Whether numbers that are not negative make `goal` of `facts` but for a constant above -1, in
-    exact arithmetic: solved by Gaussian elimination over all monomials but the constant."""
+    """Whether exact arithmetic confirms that non-negative multiples of `facts` sum to `goal` up to
+    a constant above -1: Gaussian elimination over all monomials but the constant."""
     rows = sorted({m for p in (*facts, goal) for m in p if m != ONE})
     system = [[Fraction(f.get(m, 0)) for f in facts] + [Fraction(goal.get(m, 0))] for m in rows]
     pivots: list[int] = []

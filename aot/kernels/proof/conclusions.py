@@ -1,4 +1,5 @@
-"""Conditions as what is to be shown, and as what is known: for proofs about pairs of accesses.
+"""Translates conditions into goals to prove and facts to assume, for proofs about pairs of
+accesses.
 
 Owns conditions that are no inequalities, as comparisons of floats, which hold or don't as a whole;
 what is shown of an access by the conditions around it; unions of conditions that hold always; and
@@ -32,7 +33,8 @@ NOT_NEGATIVE = {"lt": (-1, -1), "le": (-1, 0), "gt": (1, -1), "ge": (1, 0)}
 
 @dataclass(frozen=True)
 class Literal:
-    """A condition that is no inequality, by what it depends on, and whether it is to hold."""
+    """A condition that is no inequality, as a key of its value, and whether it must be true or
+    false."""
 
     key: object
     sign: bool
@@ -57,7 +59,7 @@ class Answer:
 
 
 class Effort(Enum):
-    """How long goals are looked at: by few facts, by what is not dear, by all that is known."""
+    """How much work a goal is worth: few facts only, no expensive searches, or everything."""
 
     QUICK = "quick"
     BRIEF = "brief"
@@ -65,7 +67,7 @@ class Effort(Enum):
 
 
 class Conclusions:
-    """Everything but inequalities that follows from the facts of a scene."""
+    """Proves and assumes the conditions of accesses in a scene, beyond plain inequalities."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -76,7 +78,7 @@ class Conclusions:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """A context; facts that are assumed in it are forgotten at its end."""
+        """A context manager that removes, at its end, the facts assumed within it."""
         mark, literals = self.space.mark(), dict(self.scene.literals)
         try:
             yield
@@ -88,8 +90,8 @@ class Conclusions:
     # What is to be shown
 
     def ways(self, e: Expr, sign: bool) -> list[Goals]:
-        """Lists of goals, each of which is enough for the condition `e` to be true, or false as
-        `sign` says, once all of the list are proved.
+        """Alternative lists of goals for the condition `e` to be true, or false as `sign` says: it
+        is, once all goals of one list are proved.
         """
         match e:
             case Const():
@@ -135,8 +137,8 @@ class Conclusions:
         return [[combined(scaled(apart, factor), constant(by))]]
 
     def all_ways(self, conditions: Sequence[Condition]) -> list[Goals]:
-        """Lists of goals for several conditions together. All conditions hold once every goal of
-        one list is proved.
+        """As `ways`, for several conditions together: all hold once every goal of one list is
+        proved.
         """
         found: list[Goals] = [[]]
         for e, sign in conditions:
@@ -146,7 +148,7 @@ class Conclusions:
     # What is known
 
     def enter(self, copy: Copy) -> bool:
-        """Assumes that an access is made; False where it surely isn't."""
+        """Assumes that an access is executed; False where it certainly is not."""
         values = self.values
         for frame, var in zip(copy.access.loops, copy.variables, strict=True):
             assert frame.loop is not None
@@ -157,7 +159,8 @@ class Conclusions:
         return all(self.hold(e, sign) for e, sign in copy.conditions)
 
     def hold(self, e: Expr, sign: bool) -> bool:
-        """Assumes a condition; False where it surely never holds."""
+        """Assumes that condition `e` is true, or false as `sign` says; False where it certainly is
+        not."""
         found = self.values.condition(e, sign)
         if not self.space.assume_all(found.facts, found.disjunctions):
             return False
@@ -192,8 +195,8 @@ class Conclusions:
     # Unions
 
     def is_covered(self, members: Iterator[Goals], most: int) -> bool:
-        """Whether all goals of one of some members hold, whatever the facts leave open: cases are
-        made of the goals that are not known.
+        """Whether in every case some member's goals all hold. Goals that are neither proved nor
+        refuted are split into cases.
 
         Args:
             most: how many members are looked at.
@@ -213,7 +216,7 @@ class Conclusions:
         return self._in_cases(found)
 
     def _left(self, goals: Goals) -> Goals | None:
-        """The goals that are not known; None where one is known not to hold."""
+        """Goals that are not proved; None where one is refuted."""
         left: Goals = []
         for goal in goals:
             if self.is_known(goal):
@@ -240,7 +243,7 @@ class Conclusions:
         return True
 
     def _holds_without(self, goal: Goal, others: list[Goals]) -> bool:
-        """Whether the others cover all cases in which a goal does not hold."""
+        """Whether the other members cover all cases in which a goal does not hold."""
         with self.scope():
             if not self._assume(goal, False):
                 return True
@@ -254,7 +257,7 @@ class Conclusions:
             return self._in_cases(rest)
 
     def _assume(self, goal: Goal, sign: bool) -> bool:
-        """Assumes a goal, or that it does not hold; False where it cannot be."""
+        """Assumes a goal, or its negation; False where that is impossible."""
         if isinstance(goal, Literal):
             wanted = goal.sign is sign
             if self.scene.literals.get(goal.key, wanted) != wanted:
@@ -269,7 +272,8 @@ class Conclusions:
 
 
 class Question:
-    """A question about the accesses of one kernel, its scene, and the answer so far."""
+    """A question about one kernel's accesses: the scene in which it is asked, and the answer so
+    far."""
 
     def __init__(
         self,
@@ -293,7 +297,7 @@ class Question:
         self.found = Answer()
 
     def say(self, is_proved: bool, what: str) -> None:
-        """Adds to the answer; `what` is said of what is not proved."""
+        """Counts a proof as found, or else records `what` was not proved."""
         if is_proved:
             self.found.proved += 1
         else:

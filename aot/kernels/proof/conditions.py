@@ -1,4 +1,4 @@
-"""The facts that follow from comparisons of integers, and from their types.
+"""Derives facts from comparisons of integers, and from the ranges of their types.
 
 Owns facts that hold together, and of which one of several holds. Knows nothing of expressions.
 """
@@ -16,7 +16,7 @@ NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq
 
 @dataclass(frozen=True)
 class Consequences:
-    """The facts that follow where a condition holds.
+    """The facts that follow from a condition.
 
     Attributes:
         facts: polynomials that are not negative.
@@ -37,7 +37,7 @@ NOTHING = Consequences()
 
 
 def compared(op: str, apart: Polynomial) -> Consequences:
-    """The facts that follow from `apart op 0`."""
+    """The facts that follow from the comparison `apart op 0`."""
     back, one = scaled(apart, -1), constant(-1)
     match op:
         case "ge":
@@ -56,7 +56,7 @@ def compared(op: str, apart: Polynomial) -> Consequences:
 
 
 def range_of(dtype: DType) -> Interval:
-    """The least and the greatest number of a type; None for what isn't bounded."""
+    """(least, greatest) number of a dtype; None for an unbounded one."""
     if dtype is DType.BOOL:
         return 0, 1
     if not dtype.is_integer or dtype is DType.INDEX:

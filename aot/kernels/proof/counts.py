@@ -1,4 +1,4 @@
-"""Ranges of what scratch holds that a kernel fills with a number and then counts in.
+"""Ranges of the values in scratch that a kernel fills with a constant and then uses as counters.
 
 Owns what follows for all elements of a scratch at once: where each is changed at most `times`, by
 `least` to `most`, elements from `low` to `high` are then from `low + times * least` to
@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class _Stored:
-    """A store, the loops around it, and whether it may be left out."""
+    """A store, the loops around it, and whether it is conditional."""
 
     store: Store
     loops: tuple[For, ...]
@@ -30,7 +30,8 @@ class _Stored:
 
 
 def counted_in(kernel: Kernel) -> frozenset[Scratch]:
-    """Scratch with one dim, of integers, that a kernel both fills and adds known numbers to."""
+    """One-dimensional integer scratch that a kernel both fills with a constant and adds constants
+    to."""
     filled: set[Scratch] = set()
     added: set[Scratch] = set()
     for stmt in walk(kernel.body):
@@ -48,7 +49,7 @@ def counted_in(kernel: Kernel) -> frozenset[Scratch]:
 def ranges_after(
     stmt: Stmt, counted: frozenset[Scratch], known: Mapping[Scratch, Range]
 ) -> dict[Scratch, Range]:
-    """The range of all elements of scratch after a statement, for the scratch that it stores to.
+    """Ranges of scratch elements after a statement, for each scratch that it stores to.
 
     Args:
         counted: scratch that is looked at; no lane stores to that of another one.
@@ -87,7 +88,8 @@ def _stores(stmt: Stmt, loops: tuple[For, ...], *, is_conditional: bool) -> Iter
 
 
 def _filled(scratch: Scratch, stores: list[_Stored]) -> Range | None:
-    """The range of memory whose elements one store fills with a constant; None for other stores."""
+    """The range of a memory's elements after one store that fills it with a constant; None for
+    other stores."""
     (first, *others) = stores
     value, (index,) = first.store.value, first.store.indices
     if others or first.is_conditional or not isinstance(value, Const):
@@ -100,7 +102,8 @@ def _filled(scratch: Scratch, stores: list[_Stored]) -> Range | None:
 
 
 def _counted(before: Range, stores: list[_Stored]) -> Range | None:
-    """Known numbers added to elements, each as often as its loops may."""
+    """The range of a memory's elements after stores that add constants to them, each at most as
+    often as its loops run; None for other stores."""
     low, high = before
     for stored in stores:
         ends, times = _ends(_term_of(stored.store)), _times(stored)
@@ -111,8 +114,8 @@ def _counted(before: Range, stores: list[_Stored]) -> Range | None:
 
 
 def _halved(before: Range, stores: list[_Stored]) -> Range | None:
-    """The range of a memory's elements after stores that add two of them: at most twice the range
-    before. The stores leave the second operand as it was. None for other stores.
+    """The range of a memory's elements after stores that each add one element to another that they
+    leave unchanged: at most twice the range before. None for other stores.
     """
     (stored, *others) = stores
     term = _term_of(stored.store)
@@ -130,7 +133,7 @@ def _halved(before: Range, stores: list[_Stored]) -> Range | None:
 
 
 def _term_of(store: Store) -> Expr | None:
-    """The term that a store adds to the element that it replaces; None if it does anything else."""
+    """The term that a store adds to the element it overwrites; None if it does anything else."""
     value = store.value
     if isinstance(value, Binary) and value.op == "add":
         for old, term in ((value.a, value.b), (value.b, value.a)):
@@ -143,7 +146,7 @@ def _term_of(store: Store) -> Expr | None:
 
 
 def _ends(term: Expr | None) -> Range | None:
-    """The least and the greatest that a term may be, by its form."""
+    """(least, greatest) value of a term, from its form alone; None if unknown."""
     match term:
         case Const() if term.dtype.is_integer:
             return int(term.value), int(term.value)
@@ -156,7 +159,7 @@ def _ends(term: Expr | None) -> Range | None:
 
 
 def _times(stored: _Stored) -> int | None:
-    """How often a store may change one element, at most."""
+    """An upper bound on how often a store changes the same element; None if unknown."""
     extents = {loop.var: loop.extent for loop in stored.loops}
     if not all(isinstance(extent, int) for extent in extents.values()):
         return None
@@ -169,7 +172,7 @@ def _times(stored: _Stored) -> int | None:
 
 
 def _linear(index: Expr) -> tuple[dict[Var, int], int] | None:
-    """An index as multiples of variables and a number."""
+    """(coefficient of each variable, constant) of a linear index; None if it is not linear."""
     match index:
         case Var():
             return {index: 1}, 0

@@ -1,4 +1,4 @@
-"""Proves that a kernel reads nothing that it has not written, and writes all of its results.
+"""Proves that a kernel loads only what it has stored, and stores every element of its results.
 
 For each element that is read, or returned, an iteration of a store before it is named that writes
 it: a witness, put into the store's index and the conditions around it, which the prover of
@@ -57,7 +57,7 @@ def check_definedness(
     initialised: Collection[str] = (),
     accesses: Sequence[Access] | None = None,
 ) -> Answer:
-    """Proves what can be proved of a kernel's loads and results.
+    """Proves that a kernel's loads read defined values and its results are completely written.
 
     Args:
         known: bounds of symbols; others are not negative.
@@ -135,7 +135,7 @@ class _Check(Question):
     # Results and loads
 
     def is_written(self, buffer: Buffer) -> bool:
-        """Whether each element of a buffer is written, by some iteration of some store."""
+        """Whether the stores to a buffer together write each of its elements."""
         with self.conclusions.scope():
             if 0 in buffer.shape:
                 return True
@@ -150,7 +150,7 @@ class _Check(Question):
     def element(
         self, stores: Sequence[Access], dim: int, extent: Polynomial, is_exact: bool
     ) -> Polynomial:
-        """Any index along a dim, written in digits of the strides that stores have.
+        """An arbitrary index along a dim, written in mixed-radix digits of the stores' strides.
 
         Args:
             is_exact: only of those of which each divides the one before it; else the leading digit
@@ -173,7 +173,8 @@ class _Check(Question):
         return total
 
     def strides(self, stores: Sequence[Access], dim: int) -> list[Polynomial]:
-        """The factors of loop variables, and of numbers made of them, in the stores' indices."""
+        """The strides of the stores' indices along a dim: the factors of loop variables, and of
+        quotients or remainders of these."""
         found: dict[frozenset[object], Polynomial] = {}
         for store in stores:
             copy = self.scene.copy(store)
@@ -189,7 +190,8 @@ class _Check(Question):
         return list(found.values())
 
     def is_defined(self, load: Access) -> bool:
-        """Whether what a load reads was stored before it, whatever iteration it is made in."""
+        """Whether the elements that a load reads were stored before, in whatever iteration it
+        runs."""
         with self.conclusions.scope():
             copy = self.scene.copy(load)
             if not self.conclusions.enter(copy):
@@ -208,8 +210,8 @@ class _Check(Question):
         stores: Sequence[tuple[Access, int, int | None]],
         targets: Sequence[Polynomial],
     ) -> list[Polynomial] | None:
-        """An element for all that a load may read: a digit of any value for each stride of the
-        stores. None where no store has a stride."""
+        """An arbitrary element of the ranges that a load's indices may have, in digits of the
+        stores' strides; None where no store has a stride."""
         found: list[Polynomial] = []
         is_other = False
         for dim, target in enumerate(targets):
@@ -232,8 +234,8 @@ class _Check(Question):
         return found if is_other else None
 
     def before(self, load: Access) -> Iterator[tuple[Access, int, int | None]]:
-        """Stores that come before a load, the nearest first: how many loops they share with it, and
-        the loop of which they are in an earlier iteration, if so."""
+        """The stores that precede a load, nearest first, each with the number of loops it shares
+        with the load, and the depth of the loop of which it ran in an earlier iteration, if any."""
         stores = self.stores.get(load.memory, [])
         earlier: list[tuple[Access, int, int | None]] = []
         for store in reversed(stores):
@@ -253,8 +255,9 @@ class _Check(Question):
         yield from earlier
 
     def is_private_to_both(self, store: Access, load: Access, shared: int) -> bool:
-        """Whether each PARALLEL loop around a store or a load, in which scratch is an iteration's
-        own, is around both. What several of its iterations store is undefined behind it."""
+        """Whether no PARALLEL loop separates the store and the load of a scratch, nor another store
+        from the load: scratch is private to an iteration, and what several iterations store is
+        undefined after the loop."""
         if not isinstance(load.memory, Scratch):
             return True
         frames = (*store.path[shared:], *load.path[shared:])
@@ -273,8 +276,8 @@ class _Check(Question):
         elements: Sequence[list[Polynomial]],
         load: Access | None,
     ) -> bool:
-        """Whether stores together reach all that a load reads. `elements` are ways to write that:
-        one of them, reached, is enough."""
+        """Whether the stores together write all elements that a load reads. Each of `elements` is a
+        way to write its indices: one that is proved suffices."""
         lanes = self.lanes_of(load)
         for effort, targets in product_of(Effort, elements):
             self.conclusions.effort = effort
@@ -289,7 +292,8 @@ class _Check(Question):
         return False
 
     def lanes_of(self, load: Access | None) -> dict[int, Polynomial]:
-        """The lane whose own scratch a load is of, by axis: any of them outside of lanes."""
+        """The index of the lane, by axis, whose private scratch a load reads; any lane outside LANE
+        loops."""
         if load is None:
             return {}
         found: dict[int, Polynomial] = {}
@@ -313,7 +317,8 @@ class _Check(Question):
         lanes: Mapping[int, Polynomial],
         tried: Sequence[Variant],
     ) -> Iterator[Goals]:
-        """For each witness that some variants find, what makes it one."""
+        """The goals of each candidate witness found for a store: iterations in which it may write
+        the element."""
         copy = self.scene.copy(store, shared, "unknown")
         numbers: dict[int, Polynomial] = {}
         depths: dict[int, int] = {}
@@ -345,7 +350,8 @@ class _Check(Question):
                         yield from self.goals(store, shared, given, targets, lanes, earlier, before)
 
     def before_this(self, store: Access, earlier: int | None) -> Polynomial | None:
-        """The load's iteration of the loop in whose earlier iterations the store ran."""
+        """(the load's iteration) - (the store's) - 1, for the loop in whose earlier iteration the
+        store ran; None if there is none."""
         if earlier is None:
             return None
         var = store.loops[earlier].var
@@ -360,8 +366,8 @@ class _Check(Question):
         equations: Sequence[Polynomial],
         depths: Mapping[int, int],
     ) -> Iterator[dict[int, Polynomial]]:
-        """A witness; where no equation says the loop that it is in an earlier iteration of, in the
-        one before this too."""
+        """A witness as it is, and, if no equation determines the loop in whose earlier iteration
+        the store ran, also with that loop at the iteration just before the load's."""
         yield made
         if before is None or earlier is None:
             return
@@ -397,7 +403,7 @@ class _Check(Question):
         earlier: int | None,
         before: Polynomial | None,
     ) -> Iterator[Goals]:
-        """Goals that show a witness: its iteration exists, the store is made in it, and reaches the
+        """Goals that confirm a witness: its iteration exists, executes the store, and writes the
         element.
         """
         own = self.scene.with_loops(store, shared, made)

@@ -1,4 +1,4 @@
-"""Variables for what is not a polynomial: quotients, remainders, minima and maxima.
+"""Variables for non-polynomial operations: quotients, remainders, minima and maxima.
 
 Owns their definitions, as facts, and makes equal ones one variable. A quotient by what may be 0
 somewhere is one only while facts say that it isn't.
@@ -26,7 +26,7 @@ from aot.kernels.proof.strides import Division
 
 
 class Definitions(Elimination):
-    """Facts, of variables that are defined by others too."""
+    """Facts with variables defined as quotients, remainders and extrema of other polynomials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Definitions(Elimination):
         self._rests: list[tuple[Polynomial, int, Polynomial]] = []
 
     def quotient(self, p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """`p // divisor` and `p % divisor`, rounded down; None where `divisor` may be below 1."""
+        """(`p // divisor`, `p % divisor`), rounded down; None where `divisor` may be below 1."""
         number = known_value(divisor)
         if number is None:
             least, _ = self.interval(divisor)
@@ -93,9 +93,9 @@ class Definitions(Elimination):
     def _rounded_alike(
         self, p: Polynomial, divisor: int, above: Polynomial
     ) -> Iterator[Polynomial]:
-        """The facts that follow from the remainder `above` of `p` and other remainders together:
-        where n divides m and a is b modulo n, `a % m - b % n` is a multiple of n in 0 .. m - n,
-        which no sum of their bounds says.
+        """Facts that relate the remainder `above` of `p` to known remainders: where n divides m and
+        a ≡ b modulo n, `a % m - b % n` is a multiple of n in 0 .. m - n, which the sum of their
+        bounds does not say.
         """
         for other, number, rest in self._rests:
             large, small = (divisor, above), (number, rest)
@@ -148,8 +148,8 @@ class Definitions(Elimination):
         return combined(whole, q), r
 
     def _divide(self, q: Polynomial, p: Polynomial, divisor: Polynomial) -> None:
-        """Adds what follows of `q`, the quotient of `p` and a positive divisor. Where p has another
-        quotient in it, it is one of more: (a + b//m) // n is (m*a + b) // (m*n)."""
+        """Adds facts about `q`, the quotient of `p` by a positive divisor. A quotient within p is
+        merged: (a + b//m) // n is (m*a + b) // (m*n)."""
         ((number,),) = q
         self._divisions[number] = []
         while True:
@@ -165,7 +165,8 @@ class Definitions(Elimination):
             p, divisor = combined(product(rest, m), b), product(m, divisor)
 
     def _positive_since(self, p: Polynomial) -> int | None:
-        """How many facts made `p` surely positive; None where it isn't known to be."""
+        """The number of facts from which `p` is known to be positive; None where it is not known to
+        be."""
         low = self.low(p)
         if low is not None and low >= 1:
             numbers = variables_of(p)
@@ -179,13 +180,13 @@ class Definitions(Elimination):
         return len(self._trail) if is_known else None
 
     def divisions(self) -> Iterator[Division]:
-        """The quotients and remainders that are defined here, the latest first."""
+        """The quotients and remainders defined here, latest first."""
         for (numerator, divisor), (quotient, remainder) in reversed(self._quotients.items()):
             by = constant(divisor) if isinstance(divisor, int) else dict(divisor)
             yield Division(dict(numerator), by, quotient, remainder)
 
     def extremum(self, args: Sequence[Polynomial], *, is_max: bool) -> Polynomial:
-        """The largest or the smallest of `args`."""
+        """A variable for the largest or the smallest of `args`."""
         sign = 1 if is_max else -1
         kept: list[Polynomial] = []
         for p in args:

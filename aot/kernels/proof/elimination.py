@@ -1,4 +1,5 @@
-"""Elimination: a search for a proof of one inequality, by facts of its variables in turn.
+"""Proves one inequality by elimination: replaces variables by their bounding facts, one after
+another.
 
 A goal `p >= 0` is proved by intervals, or else by subtracting from p multiples of facts until
 intervals do. Each step removes one variable, as Fourier-Motzkin elimination does, but of the goal
@@ -40,10 +41,10 @@ NESTED = 4  # definitions that intervals are looked up in
 
 
 class Elimination(Facts):
-    """Facts, and searches among them."""
+    """Facts, with searches that eliminate variables by them."""
 
     def _search(self, goal: Polynomial, steps: int, depth: int = DEPTH) -> bool:
-        """Whether at most `steps` steps lead from a goal to one that intervals prove."""
+        """Whether intervals prove `goal` after at most `steps` eliminations."""
         low = self.low(goal)
         if low is not None and low >= 0:
             return True
@@ -52,9 +53,9 @@ class Elimination(Facts):
     def _best_low(
         self, goal: Polynomial, steps: int, depth: int, *, is_sign: bool = False
     ) -> Fraction | None:
-        """A lower bound of a goal, by best-first search of at most `steps` steps. Steps round: the
-        bound's sign is sure, its value is a guess. With `is_sign` the search ends at the first
-        bound that is not negative.
+        """A lower bound of `goal`, by best-first search of at most `steps` steps. As steps round,
+        only the bound's sign is exact. With `is_sign` the search ends at the first non-negative
+        bound.
         """
         goal = self.expanded(goal)
         low = self.low(goal)
@@ -93,14 +94,15 @@ class Elimination(Facts):
         return not self._is_last[number], number
 
     def _missing(self, p: Polynomial) -> tuple[int, float]:
-        """How far `p` is from what intervals prove: in terms without a bound, and in terms. Bounds
-        that hold here alone do not count, as other facts give closer ones."""
+        """The search's distance from `p` to one that intervals prove: (terms without a bound,
+        terms). Only bounds that hold everywhere count, as facts assumed here give tighter ones."""
         terms = ({monomial: coefficient} for monomial, coefficient in p.items())
         return sum(self.interval(term)[0] is None for term in terms), len(p)
 
     def _steps(self, p: Polynomial, number: int, depth: int) -> Iterator[Step]:
-        """Polynomials without a variable, each negative wherever `p` is: `p` less a multiple of a
-        fact, or of the distance to an end of the variable's interval."""
+        """Eliminations of variable `number` from `p`: each result is negative wherever `p` is. It
+        subtracts from `p` a multiple of a fact, or of the variable's distance to an end of its
+        interval."""
         factor: Polynomial = {}  # p = factor * variable + rest
         for monomial, coefficient in p.items():
             if number in monomial:
@@ -124,7 +126,7 @@ class Elimination(Facts):
 
     @staticmethod
     def _is_shared(fact: Polynomial, number: int) -> bool:
-        """Whether a variable is a factor of more than one term."""
+        """Whether a variable occurs in more than one term of `fact`."""
         return sum(number in monomial for monomial in fact) > 1
 
     def _by_fact(
@@ -166,7 +168,8 @@ class Elimination(Facts):
             yield combined(product(p, wanted), product(multiple, fact), -1), 1, 1
 
     def _sign(self, p: Polynomial, depth: int) -> int:
-        """1 where `p` is surely not negative, -1 where it is not positive, 0 where none is sure."""
+        """1 where `p` is certainly >= 0, -1 where it is certainly <= 0, 0 where neither is
+        certain."""
         number = known_value(p)
         if number is not None:
             return 1 if number >= 0 else -1
@@ -186,8 +189,8 @@ class Elimination(Facts):
     # Facts of a variable
 
     def _facts_of(self, number: int, sign: int, roundings: int) -> Iterator[Polynomial]:
-        """The facts of a variable. For a quotient also bounds that follow from its numerators, from
-        below (`sign` > 0) or from above."""
+        """The facts of a variable. For a quotient, also bounds derived from its numerator, lower
+        ones for `sign` > 0, else upper ones."""
         if number in self._divisions and roundings:
             key = number, sign
             if key not in self._roundings:
@@ -197,7 +200,7 @@ class Elimination(Facts):
         yield from self.variables[number].facts
 
     def _rounded(self, number: int, sign: int, roundings: int) -> Iterator[Polynomial]:
-        """Bounds of a quotient that facts of its numerators give, rounded to whole numbers."""
+        """Bounds of a quotient, derived by rounding facts about its numerator."""
         own = (number,)
         for numerator, divisor in self._divisions[number]:
             above = combined(numerator, product({own: 1}, divisor), -1)
@@ -217,8 +220,8 @@ class Elimination(Facts):
     def _as_multiples(
         self, p: Polynomial, divisor: Polynomial, replaced: int = REPLACED
     ) -> Iterator[Polynomial]:
-        """Variants of `p` with more multiples of `divisor`. A fact replaces the one term that is no
-        multiple, and leaves at most one such term. Without such a fact `p` itself."""
+        """Variants of `p` in which at most one term is no multiple of `divisor`, made by
+        substituting facts; `p` itself if no fact helps."""
         by = known_value(divisor)
         rest = [] if by is None else [m for m, c in p.items() if m and c % by]
         is_any = False
@@ -236,8 +239,8 @@ class Elimination(Facts):
             yield p
 
     def _replacements(self, number: int) -> Iterator[tuple[Polynomial, int]]:
-        """Facts that may replace a variable, and how many terms they may leave that are no
-        multiples: 0 for a dim, as many quotients are made of dims."""
+        """Facts that may replace a variable, each with the number of non-multiples it may leave: 0
+        for a dim, as many quotients are made of dims."""
         for fact in self._uses[number]:
             yield fact, 0 if self._is_last[number] else 1
         for fact in self._scoped[number]:
@@ -245,8 +248,8 @@ class Elimination(Facts):
                 yield fact, 1
 
     def _rounded_down(self, p: Polynomial, divisor: Polynomial) -> Polynomial | None:
-        """q that is 0 or more where p is, for `p == divisor * (q + 1) - rest`, as the divisor is 1
-        or more; None where p is no such sum, or nothing is gained."""
+        """A smaller polynomial q such that p >= 0 implies q >= 0, by division by a divisor >= 1
+        with rounding; None where that gains nothing."""
         by = known_value(divisor)
         if by is not None:
             whole = {m: c // by for m, c in p.items() if m and c % by == 0}
@@ -267,8 +270,8 @@ class Elimination(Facts):
         return quotient if room is not None and low > -room else None
 
     def _rounded_bounds(self, number: int, sign: int) -> Iterator[Polynomial]:
-        """Bounds of a quotient by the best bound of its numerator that is a number, as `_rounded`
-        gives them.
+        """Bounds of a quotient, derived from the best constant bound of its numerator, as
+        `_rounded` gives them.
         """
         for numerator, divisor in self._divisions[number]:
             by = known_value(divisor)
@@ -285,7 +288,8 @@ class Elimination(Facts):
     # Intervals by definitions
 
     def _ends(self, number: int, depth: int = NESTED) -> Interval:
-        """The interval of a variable here, computed from its definition."""
+        """The interval of a variable under the current assumptions, computed from its
+        definition."""
         low, high = self._lows[number], self._highs[number]
         choice = self.variables[number].choice
         if not depth:
@@ -326,8 +330,8 @@ class Elimination(Facts):
 
 
 def _without_term(p: Polynomial, term: Monomial, fact: Polynomial) -> Polynomial | None:
-    """A polynomial without the monomial `term` that is not negative where `p` and `fact` are not;
-    None where the term has the same sign in both.
+    """Eliminates the monomial `term` from `p` with a multiple of `fact`: the result is non-negative
+    wherever both are. None where the term has the same sign in both.
     """
     factor, by = p[term], fact.get(term)
     if by is None or (by > 0) == (factor > 0):
@@ -337,8 +341,8 @@ def _without_term(p: Polynomial, term: Monomial, fact: Polynomial) -> Polynomial
 
 
 def _least(known: Sequence[int | None], ends: Sequence[int | None], sign: int) -> int | None:
-    """The better of what is known of a lower end (an upper one: `sign` < 0) and the worst of ends
-    of which it is one."""
+    """The tightest lower end (upper end for `sign` < 0), given bounds `known` to hold and
+    alternative `ends`, one of which holds."""
     if all(end is not None for end in ends):
         worst = min((end * sign for end in ends if end is not None), default=None)
         known = [*known, None if worst is None else worst * sign]

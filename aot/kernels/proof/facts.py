@@ -1,4 +1,4 @@
-"""The variables of a proof, and the facts that are known of them.
+"""The variables of a proof, and the facts known about them.
 
 Owns both: a variable has an interval and facts that hold wherever it is in scope; more facts come
 and go as a kernel's guards do, and narrow intervals while they hold. A fact is a polynomial that is
@@ -38,7 +38,8 @@ NARROWED = 50  # facts that narrow intervals, from one that is new
 
 @dataclass(frozen=True)
 class Choice:
-    """Each way in which a variable may be defined: what it then equals, and the facts that hold.
+    """The alternative definitions of a variable: the value in each case, and the facts that hold in
+    it.
 
     Attributes:
         sign: 1 for a maximum, -1 for a minimum, of which facts say one end without cases; else 0.
@@ -70,7 +71,7 @@ class Variable:
 
 
 class Facts:
-    """The variables of one proof and what holds of them here."""
+    """The variables of a proof, with the facts that hold at the current point."""
 
     def __init__(self) -> None:
         self.variables: list[Variable] = []
@@ -129,13 +130,13 @@ class Facts:
         return {(len(self.variables) - 1,): 1}
 
     def of(self, p: Polynomial) -> Variable:
-        """The variable that `variable` gave as `p`."""
+        """The Variable whose polynomial, from `variable`, is `p`."""
         (((number,), _),) = p.items()
         return self.variables[number]
 
     def sum_of(self, p: Polynomial, name: str) -> Polynomial:
-        """A variable that is the sum `p`: what it is a factor of keeps few terms. Searches put the
-        sum in its place."""
+        """A variable defined as the sum `p`, so that products with it have few terms. Searches
+        expand it."""
         made = self.variable(name, *self.interval(p), of=[p])
         (monomial,) = made
         apart = combined(made, p, -1)
@@ -144,7 +145,7 @@ class Facts:
         return made
 
     def expanded(self, p: Polynomial) -> Polynomial:
-        """`p` with sums in the place of their variables."""
+        """`p` with each variable of `sum_of` replaced by its sum."""
         if self.sums:
             for number in self.sums.keys() & variables_of(p):
                 p = substituted(p, number, self.sums[number])
@@ -159,7 +160,7 @@ class Facts:
                 self._uses[number].append(fact)
 
     def bound(self, p: Polynomial, fact: Polynomial) -> None:
-        """Adds one fact to the variable of `p`, unless it is there already, and narrows p's
+        """Adds a fact about the variable of `p`, unless it is known, and narrows the variable's
         interval.
         """
         variable = self.of(p)
@@ -183,7 +184,7 @@ class Facts:
         self._lows[monomial[0]], self._highs[monomial[0]] = variable.low, variable.high
 
     def interval(self, p: Polynomial) -> Interval:
-        """Bounds of `p` wherever its variables are in scope."""
+        """Bounds of `p` that hold wherever its variables are in scope."""
         low: int | None = 0
         high: int | None = 0
         for monomial, coefficient in p.items():
@@ -195,7 +196,7 @@ class Facts:
         return low, high
 
     def data(self, p: Polynomial) -> tuple[bool, bool]:
-        """Whether data decides the lower and the upper end of `p`."""
+        """(lower, upper): whether these ends of `p` depend on data."""
         low = high = False
         for monomial, coefficient in p.items():
             ends = [self._data[number] for number in monomial]
@@ -217,9 +218,7 @@ class Facts:
         return found
 
     def low(self, p: Polynomial) -> int | None:
-        """A lower bound of `p` from the bounds of its variables that hold here; None if there is
-        none.
-        """
+        """A lower bound of `p` from its variables' current bounds; None if there is none."""
         total = 0
         lows, highs = self._lows, self._highs
         for monomial, coefficient in p.items():
@@ -238,18 +237,18 @@ class Facts:
         return total
 
     def _is_nonnegative(self, p: Polynomial) -> bool:
-        """By what holds wherever the variables are in scope."""
+        """Whether `p` is non-negative by bounds that hold wherever its variables are in scope."""
         low, _ = self.interval(p)
         return low is not None and low >= 0
 
     # What holds here
 
     def mark(self) -> tuple[int, int, int]:
-        """The facts that hold here, for `leave`."""
+        """A marker of the current facts, for `leave`."""
         return len(self._trail), len(self._disjunctions), len(self._narrowed)
 
     def assume(self, *facts: Polynomial) -> None:
-        """Adds facts that hold from here on, until `leave`."""
+        """Assumes facts until `leave`."""
         pending: list[Polynomial] = []
         for fact in (*facts, *(self.expanded(f) for f in facts if self.sums)):
             fact, _, _ = tightened(fact, 1)
@@ -284,8 +283,8 @@ class Facts:
         facts: Sequence[Polynomial],
         disjunctions: Sequence[tuple[tuple[Polynomial, ...], ...]],
     ) -> bool:
-        """Adds facts, and that of each disjunction the facts of one way hold; False where that
-        surely can't be."""
+        """Assumes facts, and one alternative of each disjunction; False where that is a
+        contradiction."""
         if self.is_contradictory(facts):
             return False
         self.assume(*facts)
@@ -300,11 +299,11 @@ class Facts:
         return True
 
     def assume_one_of(self, ways: tuple[tuple[Polynomial, ...], ...]) -> None:
-        """Adds a disjunction: until `leave`, all the facts of one of `ways` hold."""
+        """Assumes a disjunction until `leave`: all the facts of one of `ways` hold."""
         self._disjunctions.append(ways)
 
     def leave(self, mark: tuple[int, int, int]) -> None:
-        """Forgets the facts since `mark`."""
+        """Drops the facts assumed since `mark`."""
         length, disjunctions, narrowed = mark
         self._roundings.clear()
         while len(self._trail) > length:
@@ -326,12 +325,12 @@ class Facts:
             self.epoch += 1
 
     def is_absurd(self, facts: Sequence[Polynomial]) -> bool:
-        """Whether no number is left for a variable of some facts that hold here."""
+        """Whether the current interval of a variable in `facts` is empty."""
         ends = [(self._lows[n], self._highs[n]) for fact in facts for n in variables_of(fact)]
         return any(low is not None and high is not None and low > high for low, high in ends)
 
     def is_contradictory(self, facts: Sequence[Polynomial]) -> bool:
-        """Whether one of `facts` does not hold here, by intervals."""
+        """Whether intervals refute one of `facts`."""
         lows = (self.low(scaled(fact, -1)) for fact in facts)
         return any(low is not None and low > 0 for low in lows)
 
@@ -346,7 +345,7 @@ class Facts:
         self._trail.append(fact)
 
     def _narrow(self, fact: Polynomial) -> Iterator[int]:
-        """Narrows the intervals of variables by a fact, and gives the variables whose interval
+        """Narrows the intervals of a fact's variables, and yields the variables whose interval
         changed.
         """
         for monomial, coefficient in fact.items():
@@ -380,7 +379,7 @@ class Facts:
         return number
 
     def _positive_factors(self, fact: Polynomial) -> list[Polynomial]:
-        """The factors of a product that a fact says is positive, each less 1."""
+        """Each factor of a product that a fact says is positive, minus 1."""
         candidates = {n for monomial in fact if len(monomial) > 1 for n in monomial}
         for number in sorted(candidates):
             low = self._lows[number]
@@ -394,8 +393,9 @@ class Facts:
         return []
 
     def _undivided(self, fact: Polynomial) -> list[Polynomial]:
-        """The bound `p >= divisor * r` that a fact `q - r >= 0` implies where q is `p // divisor`.
-        Only for products, and where p and r share a variable, as both would be lost otherwise.
+        """The bound `p >= divisor * r` implied by a fact `q - r >= 0` where q is `p // divisor`.
+        Only for products, and where p and r share a variable, as the relation would be lost
+        otherwise.
         """
         found: list[Polynomial] = []
         quotients = [m[0] for m, c in fact.items() if len(m) == 1 and c == 1]
@@ -409,8 +409,8 @@ class Facts:
         return found
 
     def _of_common_factor(self, fact: Polynomial) -> list[Polynomial]:
-        """Facts that follow from terms with a common factor: of `8*x <= 8*n - 1 - y` that x is
-        below n, where y is not negative. Only for a fact with a single variable that has no factor.
+        """Facts implied by terms with a common factor: `8*x <= 8*n - 1 - y` implies x < n, where y
+        >= 0. Only for a fact with a single variable outside the common factor.
         """
         alone = [m for m, c in fact.items() if m and abs(c) == 1]
         if len(alone) != 1 or len(alone[0]) != 1 or len(fact) < 3:
@@ -425,7 +425,7 @@ class Facts:
         return [tightened(combined(rest, constant(fact[monomial] * end)), 1)[0]]
 
     def _only_choice(self, number: int) -> list[Polynomial]:
-        """Facts that make a variable equal to the only one of its choices that is left, if so."""
+        """Facts that equate a variable with its only possible alternative, if just one remains."""
         choice = self.variables[number].choice
         low, high = self._lows[number], self._highs[number]
         left = []
@@ -444,7 +444,7 @@ class Facts:
         return made
 
     def _with_number(self, number: int) -> list[Polynomial]:
-        """The facts in which a variable is a factor that is known here, with that number."""
+        """Facts with a variable in a product, after substituting the variable's known value."""
         value = constant(self._lows[number] or 0)
         found = [f for f in self._scoped[number] if any(number in m and len(m) > 1 for m in f)]
         made = [substituted(fact, number, value) for fact in found]
@@ -453,8 +453,8 @@ class Facts:
         return made
 
     def _without_factor(self, number: int) -> list[Polynomial]:
-        """The facts in which a variable that is positive here is a factor of all terms, without
-        it: where `n*h == h`, for instance, n is 1."""
+        """Facts divided by a variable that is positive here and a factor of every term: `n*h == h`
+        gives n = 1."""
         found = [f for f in self._scoped[number] if all(number in m for m in f)]
         made = [{less(m, number): c for m, c in fact.items()} for fact in found]
         made = [fact for fact in made if variables_of(fact)]
@@ -477,8 +477,8 @@ class Facts:
 
 
 def tightened(p: Polynomial, scale: int) -> Step:
-    """For an integer x with `scale * x >= p`: a polynomial q with smaller coefficients such that
-    `q >= 0` implies `x >= 0`, and the amount of x in one of q, as a fraction."""
+    """For an integer x with `scale * x >= p`: a polynomial q with smaller coefficients such that `q
+    >= 0` implies `x >= 0`, and the ratio of x to q."""
     if scale > 1:
         p = combined(p, constant(scale - 1))
     common = gcd(*(c for m, c in p.items() if m))

@@ -1,4 +1,5 @@
-"""Proofs of integer inequalities between polynomials: by intervals, facts, certificates, cases.
+"""Proves integer inequalities between polynomials: by intervals, facts, certificates and case
+splits.
 
 Owns the ways and their order, how much work each may take, and the division into cases: of a
 variable that is one of several values, and of facts of which one holds. Knows nothing of kernels.
@@ -38,7 +39,7 @@ COLUMNS = 300  # facts that a certificate is made of, at most
 
 
 class Inequalities(Definitions):
-    """The variables and facts of a proof, and what follows from them.
+    """The variables and facts of a proof, with procedures that prove inequalities from them.
 
     Attributes:
         allowance: how many times the usual steps all proofs together may take.
@@ -48,12 +49,12 @@ class Inequalities(Definitions):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no more proofs are looked for."""
+        """Whether the budget of search steps is spent."""
         return self.steps >= MOST_STEPS * self.allowance
 
     def proves(self, goal: Polynomial, *, is_thorough: bool = True) -> str | None:
-        """How `goal >= 0` is proved: by "intervals", "facts", a "certificate" or "cases"; None
-        where no proof was found. What is dear is tried last, or not at all unless `is_thorough`."""
+        """The method that proves `goal >= 0`: "intervals", "facts", a "certificate" or "cases";
+        None where no proof was found. Expensive methods come last, and only if `is_thorough`."""
         low = self.low(goal)
         if low is not None and low >= 0:
             return "intervals"
@@ -82,8 +83,8 @@ class Inequalities(Definitions):
         return None
 
     def proves_inside(self, address: Polynomial, size: Polynomial, count: int) -> bool:
-        """Whether `count` elements from an address on are proved to be inside a memory of `size`
-        elements, by its indices in a layout."""
+        """Whether `count` elements from an address are proved to lie in a memory of `size`
+        elements, by recovering the indices of a row-major layout."""
         if self.is_exhausted or not variables_of(size):
             return False
         count -= size.get(ONE, 0)
@@ -95,14 +96,14 @@ class Inequalities(Definitions):
         )
 
     def proves_range(self, address: Polynomial, size: Polynomial, count: int) -> bool:
-        """Whether `count` elements from `address` on surely lie in `size` elements, by quick means
-        alone.
+        """Whether `count` elements from `address` certainly lie within `size` elements, by cheap
+        means only.
         """
         room = combined(combined(size, constant(-count)), address, -1)
         return self._is_quick(address) and self._is_quick(room)
 
     def as_written(self, address: Polynomial) -> Polynomial:
-        """An address without the wraps of its parts, as if indices had any number of bits.
+        """An address as if index arithmetic never wrapped.
 
         The two differ by a multiple of what an index counts, and no memory has as many elements:
         where the one is proved to be inside a memory, at both ends, it is the other.
@@ -115,7 +116,8 @@ class Inequalities(Definitions):
         return address
 
     def _are_inside(self, indices: Sequence[Index], count: int) -> bool:
-        """Whether each index is in its extent, the last one with `count` elements from it on."""
+        """Whether each index is below its extent, and the last one leaves room for `count`
+        elements."""
         counts = [1] * (len(indices) - 1) + [count]
         strides = [self.low(index.stride) for index in indices]
         return all(low is not None and low >= 0 for low in strides) and all(
@@ -125,11 +127,11 @@ class Inequalities(Definitions):
         )
 
     def _is_quick(self, goal: Polynomial) -> bool:
-        """Whether a goal is proved without what is dear."""
+        """Whether cheap methods prove a goal."""
         return self.proves(goal, is_thorough=False) is not None
 
     def needed_by(self, goal: Polynomial) -> set[int]:
-        """The variables that a proof of a goal may depend on."""
+        """The variables that a proof of `goal` may depend on."""
         found: set[int] = set()
         pending = self._reachable(variables_of(goal))
         while pending:
@@ -139,7 +141,7 @@ class Inequalities(Definitions):
         return found
 
     def _made_of(self, number: int) -> set[int]:
-        """The variables that occur in a variable's possible values."""
+        """The variables in a variable's alternative and unwrapped values."""
         variable = self.variables[number]
         ways = variable.choice.ways if variable.choice is not None else ()
         values = [variable.unwrapped or {}, *(p for value, facts in ways for p in (value, *facts))]
@@ -163,8 +165,8 @@ class Inequalities(Definitions):
         return has_certificate(goal, self._around(goal, reach))
 
     def _around(self, goal: Polynomial, reach: int) -> list[Polynomial]:
-        """The facts that a certificate of a goal may need: those of its variables, then of
-        variables in these. Each is multiplied by monomials so that its terms are the goal's.
+        """The facts that a certificate of `goal` may need, up to `reach` steps from its variables.
+        They are multiplied by monomials so that their terms match the goal's.
         """
         found: dict[frozenset[tuple[Monomial, int]], Polynomial] = {}
         met: dict[Monomial, None] = {}
@@ -184,8 +186,8 @@ class Inequalities(Definitions):
         return list(found.values())
 
     def _multiples(self, fact: Polynomial, by: Monomial) -> list[Polynomial]:
-        """A fact times a monomial. Where a variable v in it is at least a number n, times v - n and
-        times 1 instead, which together say more."""
+        """A fact times a monomial. For a variable v with v >= n, the products with v - n and with
+        1, which together imply more."""
         found = [fact]
         for number in by:
             low, _ = self._ends(number)
@@ -198,8 +200,8 @@ class Inequalities(Definitions):
     def _multipliers(
         self, fact: Polynomial, number: int, monomials: Sequence[Monomial]
     ) -> dict[Monomial, None]:
-        """Monomials that are not negative and turn a fact's terms with variable `number` into ones
-        of `monomials`.
+        """Non-negative monomials whose product with a fact, in a term with variable `number`, is
+        one of `monomials`.
         """
         found: dict[Monomial, None] = {ONE: None}
         for term in fact:
@@ -213,7 +215,7 @@ class Inequalities(Definitions):
         return low is not None and low >= 0
 
     def _bounds_of(self, number: int) -> Iterator[Polynomial]:
-        """All facts of a variable, with the ends of its interval."""
+        """All facts of a variable, including the ends of its interval."""
         low, high = self._ends(number)
         if low is not None:
             yield {(number,): 1, ONE: -low} if low else {(number,): 1}
@@ -232,7 +234,8 @@ class Inequalities(Definitions):
         return self._any_by_cases([goal], SPLITS)
 
     def _any_by_cases(self, goals: Sequence[Polynomial], splits: int) -> bool:
-        """Proves one of `goals` in each case of a variable or of a disjunction."""
+        """Proves one of `goals` in every case of one variable's alternatives or of a
+        disjunction."""
         if self._left <= 0:
             return False
         goals = [self._without_wraps(goal) for goal in goals]
@@ -264,13 +267,15 @@ class Inequalities(Definitions):
         return False
 
     def _needs_cases(self, goal: Polynomial, number: int) -> bool:
-        """Whether facts do not say the end of a variable that a goal depends on."""
+        """Whether the facts do not bound a variable in the direction that matters to `goal`, so
+        that only a case split helps."""
         choice = self.variables[number].choice
         signs = {c > 0 for m, c in goal.items() if number in m}
         return choice is not None and (not choice.sign or signs != {choice.sign > 0})
 
     def _without_wraps(self, p: Polynomial) -> Polynomial:
-        """`p` with what variables are that are proved not to wrap here."""
+        """`p` with each variable replaced by its unwrapped value, where it is proved not to
+        wrap."""
         for number in sorted(variables_of(p), reverse=True):
             variable = self.variables[number]
             if variable.unwrapped is None or variable.low is None or variable.high is None:
@@ -285,7 +290,7 @@ class Inequalities(Definitions):
         return p
 
     def _reachable(self, numbers: set[int]) -> set[int]:
-        """The variables that facts connect, directly or by others, with those of `numbers`."""
+        """The variables connected to `numbers` through facts, directly or indirectly."""
         found: set[int] = set()
         pending = set(numbers)
         while pending:
@@ -299,7 +304,8 @@ class Inequalities(Definitions):
     def _holds_for(
         self, number: int, choice: Choice, goals: Sequence[Polynomial], splits: int
     ) -> bool:
-        """Proves one of some goals with each of a variable's values in its place."""
+        """Proves one of `goals` for each alternative value of a variable, substituted in the
+        goals."""
         own = [*self._scoped[number], *self.variables[number].facts]
         for value, facts in choice.ways:
             left = [substituted(goal, number, value) for goal in goals]
@@ -311,7 +317,8 @@ class Inequalities(Definitions):
     def _holds_where(
         self, number: int, choice: Choice, goals: Sequence[Polynomial], splits: int
     ) -> bool:
-        """Proves one of some goals for each value of a variable that only facts mention."""
+        """Proves one of `goals` for each alternative value of a variable that occurs in facts
+        only."""
         variable = self.variables[number]
         variable.choice = None
         try:
@@ -330,7 +337,8 @@ class Inequalities(Definitions):
         splits: int,
         also: Sequence[Polynomial] = (),
     ) -> bool:
-        """Proves one of some goals in a case: under its facts, and others that are implied."""
+        """Proves one of `goals` in one case: under the case's facts, and `also` others that they
+        imply."""
         mark = self.mark()
         self.assume(*facts, *also)
         if self.is_absurd(facts):

@@ -68,7 +68,7 @@ def substituted(p: Polynomial, number: int, value: Polynomial) -> Polynomial:
 
 
 def known_value(p: Polynomial) -> int | None:
-    """The number that `p` is; None where it has a variable."""
+    """The constant that `p` is; None if it has variables."""
     if len(p) > 1:
         return None
     return p.get(ONE, 0) if not p or ONE in p else None
@@ -91,7 +91,8 @@ def divided(p: Polynomial, by: Polynomial) -> Polynomial | None:
 
 
 def long_division(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """(q, r) with `p == divisor * q + r`, as far as the divisor's longest monomial divides p's."""
+    """(q, r) with `p == divisor * q + r`: division by the divisor's longest monomial, as far as it
+    divides terms of p."""
     lead = max(divisor, key=lambda m: (len(m), m))
     factor = divisor[lead]
     quotient: Polynomial = {}

@@ -1,4 +1,4 @@
-"""Proves that iterations which run side by side, and lanes of a workgroup, leave each other alone.
+"""Proves that parallel iterations, and the lanes of a workgroup, do not conflict.
 
 Two accesses of one memory, of which one stores, must not meet in an element: in different
 iterations of a loop whose iterations run in any order, or in different lanes with no barrier
@@ -49,7 +49,8 @@ def check_races(
     *,
     accesses: Sequence[Access] | None = None,
 ) -> Answer:
-    """Proves what can be proved of a kernel's iterations and lanes.
+    """Proves that no two parallel iterations or lanes of a kernel access an element that one of
+    them writes.
 
     Args:
         known: bounds of symbols; others are not negative.
@@ -64,7 +65,7 @@ def _meeting(memory: Memory, what: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Two accesses that may run at the same time.
+    """Two accesses that may run concurrently.
 
     Attributes:
         shared: how many loops are around both, of which they are in the same iteration.
@@ -80,7 +81,8 @@ class _Pair:
 
 @dataclass(frozen=True, eq=False)
 class _Digit:
-    """A digit of the indices of two accesses, and how many elements each touches from there on."""
+    """One digit of the index in two accesses, and the number of elements each accesses from
+    there."""
 
     first: Polynomial
     second: Polynomial
@@ -110,14 +112,15 @@ class _Check(Question):
 
     @staticmethod
     def is_excluded(frame: Frame, memory: Memory) -> bool:
-        """Whether each iteration has a memory of its own: scratch does, but for lanes of a vector.
+        """Whether each iteration has its own copy of a memory, as with scratch, except for lanes of
+        a vector.
 
         A PARALLEL iteration reads only what it has stored itself, as `definedness.py` proves."""
         assert frame.loop is not None
         return isinstance(memory, Scratch) and frame.loop.kind is not LoopKind.VECTOR
 
     def independent_loops(self) -> Iterator[tuple[int, Frame, list[Access]]]:
-        """Loops whose iterations run in any order: how many are around each, and its accesses."""
+        """(depth, loop, accesses) of each loop whose iterations may run in any order."""
         found: dict[tuple[tuple[int, bool], ...], tuple[int, Frame, list[Access]]] = {}
         for access in self.accesses:
             depth = 0
@@ -131,9 +134,8 @@ class _Check(Question):
         yield from found.values()
 
     def groups(self, accesses: Sequence[Access]) -> list[tuple[Memory, list[Access]]]:
-        """(memory, accesses) for each memory that the kernel stores to. Of accesses that are alike
-        one is listed.
-        """
+        """(memory, accesses) for each memory that the kernel stores to, without duplicate
+        accesses."""
         found: dict[Memory, dict[object, Access]] = {}
         written = {a.memory for a in accesses if a.is_write}
         for access in accesses:
@@ -151,7 +153,7 @@ class _Check(Question):
     # Loops
 
     def are_apart(self, depth: int, frame: Frame, group: list[Access]) -> bool:
-        """Whether no two iterations of a loop touch one element that one of them stores."""
+        """Whether no two iterations of a loop touch an element that one of them stores."""
         assert frame.loop is not None
         if frame.loop.extent in (0, 1) or self.are_digits(depth, group):
             return True
@@ -166,7 +168,8 @@ class _Check(Question):
         return True
 
     def are_digits(self, depth: int, group: Sequence[Access]) -> bool:
-        """Whether the loop's number is a digit of one index of all accesses, by their ranges."""
+        """Whether the loop index is a digit of the same array index in all accesses, by their
+        ranges, so that iterations touch different elements."""
         for dim in range(len(group[0].memory.shape)):
             strides: set[int] = set()
             lows: list[int] = []
@@ -195,7 +198,8 @@ class _Check(Question):
         return False
 
     def differ(self, depth: int, first: Access, second: Access) -> bool:
-        """Whether two accesses touch different elements in different iterations of a loop."""
+        """Whether two accesses always touch different elements in different iterations of a
+        loop."""
         orders = (True,) if first is second else (True, False)
         for is_before in orders:
             with self.conclusions.scope():
@@ -210,7 +214,7 @@ class _Check(Question):
         return True
 
     def is_met(self, a: Copy, b: Copy, order: Polynomial | None) -> bool:
-        """Whether two accesses may touch one element, under what is assumed here.
+        """Whether two accesses may touch the same element, under the current assumptions.
 
         Args:
             order: what is assumed to be negative.
@@ -222,7 +226,7 @@ class _Check(Question):
         return not any(self.are_unequal(system, order) for system in self.systems(a, b))
 
     def systems(self, a: Copy, b: Copy) -> Iterator[list[_Digit]]:
-        """Ways to write the indices of two accesses, so that their elements are the same only where
+        """Ways to write two accesses' indices as digits, such that the elements are equal only if
         all digits are."""
         raw = [
             tuple(map(self.values.form, pair)) for pair in zip(a.indices, b.indices, strict=True)
@@ -240,8 +244,8 @@ class _Check(Question):
                 yield digits
 
     def split(self, x: Polynomial, y: Polynomial, mine: int, its: int) -> list[_Digit]:
-        """An index in two accesses as digits of their strides, where all but the leading digit are
-        known to be below their bases."""
+        """Two accesses' index along one dim, as mixed-radix digits of their strides; all digits but
+        the leading one are known to be within their bases."""
         strides = {
             frozenset({tuple(sorted(m[:-1])): abs(c)}.items())
             for p in (x, y)
@@ -269,8 +273,8 @@ class _Check(Question):
         return [*found, _Digit(x, y, mine, its)]
 
     def are_unequal(self, digits: Sequence[_Digit], order: Polynomial | None) -> bool:
-        """Whether some digit surely differs, where all others are equal; or whether what is assumed
-        to be negative is not where all of them are."""
+        """Whether the elements certainly differ: some digit differs whenever all others are equal,
+        or equal digits contradict the assumption `order` < 0."""
         if order is not None and self.is_contradicted(digits, order):
             return True
         for digit in digits:
@@ -293,8 +297,8 @@ class _Check(Question):
         return False
 
     def is_contradicted(self, digits: Sequence[_Digit], order: Polynomial) -> bool:
-        """Whether `order` is not negative where all digits are equal: its variables are made of the
-        quotients and remainders that the digits have."""
+        """Whether equal digits contradict `order` < 0, after writing its variables in terms of the
+        quotients and remainders in the digits."""
         own = set().union(*(variables_of(p) for d in digits for p in (d.first, d.second)))
         goal = order
         for _ in range(MOST_UNFOLDED):
@@ -310,8 +314,8 @@ class _Check(Question):
             return self.proves(goal, is_thorough=False)
 
     def parts_of(self, numbers: set[int], own: set[int]) -> tuple[int, Polynomial] | None:
-        """One of some variables, and what it is by its quotient and remainder: some whose parts are
-        among `own` ones, or divided again."""
+        """(variable, its value) for one of `numbers` that can be written by its quotient and
+        remainder, if these are among `own` or divided further; None if there is none."""
         divided = {next(iter(d.numerator)) for d in self.space.divisions() if len(d.numerator) == 1}
         for division in self.space.divisions():
             number = next((n for n in numbers if division.numerator == {(n,): 1}), None)
@@ -331,7 +335,8 @@ class _Check(Question):
     # Lanes
 
     def lanes_are_apart(self, memory: Memory, group: list[Access]) -> bool:
-        """Whether no two lanes touch an element that one stores, with no barrier between."""
+        """Whether no two lanes touch an element that one of them stores, without a barrier
+        between."""
         pairs = 0
         for at, first in enumerate(group):
             for second in group[at:]:
@@ -344,7 +349,7 @@ class _Check(Question):
         return True
 
     def side_by_side(self, a: Access, b: Access, is_buffer: bool) -> Iterator[_Pair]:
-        """In which iterations two accesses have no barrier between them."""
+        """The pairs of iterations of two accesses that no barrier separates."""
         same = common_frames(a, b)
         uniform = 0  # statements around both that all lanes run in step
         for frame in a.path[:same]:
@@ -380,7 +385,7 @@ class _Check(Question):
                 yield _Pair(x, y, number, (number, is_next))
 
     def lanes_differ(self, pair: _Pair) -> bool:
-        """Whether accesses of different lanes touch different elements."""
+        """Whether the two accesses of a pair touch different elements in different lanes."""
         axes = [n for n, count in enumerate(self.kernel.workgroup_size) if count > 1]
         lanes = [(pair.first.lane(n), pair.second.lane(n)) for n in axes]
         if any((x is None) != (y is None) for x, y in lanes):
@@ -394,8 +399,8 @@ class _Check(Question):
         )
 
     def are_disjoint(self, pair: _Pair, axis: int | None, is_less: bool) -> bool:
-        """Whether accesses touch different elements where the first one's lane along an axis is
-        less, or more, than the other's."""
+        """Whether two accesses touch different elements when the first one's lane index along an
+        axis is less than the second's, or greater if not `is_less`."""
         with self.conclusions.scope():
             order: Polynomial | None = None
             a = self.scene.copy(pair.first, pair.shared, "first")
@@ -419,7 +424,8 @@ class _Check(Question):
 
 
 def written(group: list[Access]) -> Iterator[list[Access]]:
-    """Accesses as they are, and each for each way in which its selects may be decided."""
+    """The accesses as they are, then, if they have selects, their variants for each outcome of
+    these."""
     yield group
     apart = [each for access in group for each in alternatives(access)]
     if len(apart) > len(group):
@@ -427,7 +433,7 @@ def written(group: list[Access]) -> Iterator[list[Access]]:
 
 
 def _divided(p: Polynomial, stride: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """The quotient and the remainder of `p` by a stride, term by term."""
+    """The quotient and the remainder of `p` by a stride, taken term by term."""
     times, rest = long_division({m: c for m, c in p.items() if m}, stride)
     number, by = p.get((), 0), known_value(stride)
     if by is not None:
@@ -436,7 +442,7 @@ def _divided(p: Polynomial, stride: Polynomial) -> tuple[Polynomial, Polynomial]
 
 
 def _has_barrier(body: Sequence[Stmt], is_buffer: bool) -> bool:
-    """Whether statements surely run a barrier."""
+    """Whether the statements execute a barrier on every path."""
     return any(_is_barrier(stmt, is_buffer) for stmt in body)
 
 
@@ -453,7 +459,7 @@ def _is_barrier(stmt: Stmt, is_buffer: bool) -> bool:
 
 
 def _behind(path: Sequence[Frame], is_buffer: bool, *, is_own: bool = False) -> bool:
-    """Whether a barrier surely follows an access in the bodies that its path goes through.
+    """Whether a barrier certainly follows an access, within the bodies on its path.
 
     Args:
         is_own: whether the first of these bodies counts too.
@@ -463,8 +469,8 @@ def _behind(path: Sequence[Frame], is_buffer: bool, *, is_own: bool = False) -> 
 
 
 def _in_front(path: Sequence[Frame], is_buffer: bool, *, is_own: bool = False) -> bool:
-    """Whether a barrier surely comes before an access in the bodies that its path goes through;
-    arguments as those of `_behind`.
+    """Whether a barrier certainly precedes an access, within the bodies on its path; arguments as
+    in `_behind`.
     """
     frames = path if is_own else path[1:]
     return any(_has_barrier(f.body[: f.at], is_buffer) for f in frames)

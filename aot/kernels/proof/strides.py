@@ -1,4 +1,4 @@
-"""Delinearisation: the indices of a row-major layout whose address a polynomial is.
+"""Delinearisation: recovers the indices of a row-major layout from an address polynomial.
 
 Owns how an address is divided by the strides that occur in it, after T. Grosser et al., "Optimistic
 Delinearization of Parametrically Sized Arrays" (ICS 2015). It is inside its memory where each index
@@ -30,7 +30,7 @@ UNFOLDED = 4  # quotients that an address is written with
 
 @dataclass(frozen=True)
 class Division:
-    """`numerator == divisor * quotient + remainder`."""
+    """A division with remainder: `numerator == divisor * quotient + remainder`."""
 
     numerator: Polynomial
     divisor: Polynomial
@@ -40,9 +40,7 @@ class Division:
 
 @dataclass(frozen=True)
 class Index:
-    """One index into a layout, and the number it must stay below; `stride` is how far apart its
-    elements and their successors lie.
-    """
+    """One recovered index, with the extent that it must stay below and its `stride` in elements."""
 
     value: Polynomial
     extent: Polynomial
@@ -50,8 +48,9 @@ class Index:
 
 
 def indices_of(address: Polynomial, size: Polynomial) -> Iterator[list[Index]]:
-    """The indices, outermost first, of the element at `address` in row-major layouts of `size`
-    elements whose strides are in the address: those of extents, and a number as well.
+    """Candidate indices, outermost first, of the element at `address` in row-major layouts of
+    `size` elements, with strides that occur in the address: products of extents, and also a
+    constant.
 
     The sum of all values times strides is the address. Each extent times its stride is the stride
     before it, the first one's the size; the last stride is 1.
@@ -71,8 +70,8 @@ def indices_of(address: Polynomial, size: Polynomial) -> Iterator[list[Index]]:
 
 
 def _by_extents(address: Polynomial, size: Polynomial) -> list[Index]:
-    """The indices of the element at `address`, as `indices_of` gives them, if its strides are
-    products of extents; empty if there is no such layout.
+    """The indices of the element at `address`, if its strides are products of extents; empty if
+    there is no such layout.
     """
     own = variables_of(size)
     parts: dict[Monomial, Polynomial] = {ONE: {}}
@@ -97,9 +96,9 @@ def _by_extents(address: Polynomial, size: Polynomial) -> list[Index]:
 def unfolded(
     address: Polynomial, size: Polynomial, divisions: Iterable[Division]
 ) -> Iterator[Polynomial]:
-    """`address` as it is, and with one numerator after the other replaced by its quotient and
-    remainder: an index of several dims at once becomes one of each. Only divisors count that are
-    made of the layout's extents, or divide the number in its size."""
+    """`address` itself, then with one numerator after another replaced by its quotient and
+    remainder, which splits an index over several dims. Only divisors made of the layout's extents,
+    or that divide the constant in its size, are used."""
     yield address
     own, number = variables_of(size), gcd(*size.values())
     left = [d for d in divisions if variables_of(d.numerator) and variables_of(d.divisor) <= own]

@@ -1,4 +1,5 @@
-"""The switches of a kernel: numbers that are 0 or 1 by its dims, and choose what its grid runs.
+"""The switches of a kernel: dims with value 0 or 1 that select between versions of its grid at run
+time.
 
 A GPU's kernel of an open extent may hold several schedules, of which a comparison of `min(x, 1)`
 with a number takes one. Such a number is a factor in the extents of the grid: they are simple only
@@ -16,8 +17,8 @@ MOST = 4  # of a kernel, each of which doubles the walks over it
 
 
 def switches_of(kernel: Kernel) -> list[Extremum]:
-    """All extrema `min(x, 1)` that conditions compare with a number, in the order of dependence:
-    first those that the x of others contains.
+    """All extrema `min(x, 1)` that conditions compare with a number, ordered so that those within
+    another's x come first.
     """
     conditions = [stmt.condition for stmt in walk(kernel.body) if isinstance(stmt, If)]
     compared = [c.a for c in conditions if isinstance(c, Binary) and isinstance(c.b, Const)]

@@ -1,4 +1,4 @@
-"""Turns a kernel's expressions into polynomials over the variables of a proof.
+"""Converts a kernel's expressions to polynomials over the variables of a proof.
 
 Owns the variables of loops, dims and values, and what a condition says of them. An integer is a
 polynomial; what is none, as a value out of memory, is a variable with the interval of its type.
@@ -42,7 +42,7 @@ _GROWING = frozenset({"add", "sub", "mul", "shl"})
 
 @dataclass(eq=False)
 class Values:
-    """The values of expressions at one place of a kernel; the walk moves it along.
+    """The values of expressions at the current position of the walk over a kernel.
 
     Attributes:
         known: bounds of dims' symbols; others are not negative.
@@ -90,8 +90,8 @@ class Values:
 
     @cached_property
     def _overlapped(self) -> frozenset[Buffer]:
-        """The buffers that the kernel itself doesn't store to, but that may share memory with one
-        it does.
+        """The buffers that the kernel does not store to, but that may share memory with one it
+        does.
         """
         written = [b for b in self.kernel.buffers if b.is_written]
         read = (b for b in self.kernel.buffers if not b.is_written and b.alignment == 1)
@@ -100,7 +100,7 @@ class Values:
     # What the walk says
 
     def bind(self, var: Var, extent: Polynomial) -> Polynomial:
-        """A loop's variable, from 0 below `extent`."""
+        """Binds a loop variable, in 0..extent-1, and returns its polynomial."""
         if var in self._lets or (var in self._vars and var in self._named):
             self._named.discard(var)
             self._extents.pop(var, None)
@@ -117,7 +117,7 @@ class Values:
         return self._vars[var]
 
     def let(self, var: Var, value: Expr) -> None:
-        """Names a value as it is here."""
+        """Binds `var` to the current value of an expression."""
         self._unname(var)
         self._named.add(var)
         if self.is_pure(value):
@@ -132,14 +132,14 @@ class Values:
         self.name(var)
 
     def name(self, var: Var) -> None:
-        """A value of which nothing is known."""
+        """Binds `var` to an unknown value of its type."""
         self._unname(var)
         self._named.add(var)
         ends = range_of(var.dtype)
         self._vars[var] = self.space.variable(var.name, *ends, data=(True, True))
 
     def _unname(self, var: Var) -> None:
-        """Forgets the value of a variable, where its statement stands in the kernel twice."""
+        """Drops the value of a variable, as the same statement occurs in the kernel again."""
         signs = (var, True), (var, False)
         if var in self._lets or var in self._vars or signs[0] in self._let_conditions:
             self._lets.pop(var, None)
@@ -149,7 +149,7 @@ class Values:
             self._forget()
 
     def written(self, memory: Memory) -> None:
-        """Says that elements of a memory may be others from here on."""
+        """Records that elements of `memory` may change at this point."""
         for changed in (memory, *(self._overlapped if isinstance(memory, Buffer) else ())):
             self._versions[changed] = self._versions.get(changed, 0) + 1
         self._held.pop(memory, None)
@@ -158,23 +158,25 @@ class Values:
         self._forms_here.clear()
 
     def holds(self, memory: Memory, places: object, value: Polynomial) -> None:
-        """Says what was just stored, after `written`, where `places` were before that."""
+        """Records the `value` just stored to a memory, after a call of `written`; `places` were its
+        elements' values before."""
         self._held[memory] = places, value
 
     def held(self, memory: Memory) -> Polynomial | None:
-        """The value last stored to `memory`, if nothing else was stored since."""
+        """The value last stored to `memory`; None if another store has followed."""
         found = self._held.get(memory)
         return None if found is None else found[1]
 
     def at_most(self, memory: Memory, most: Polynomial) -> None:
-        """Says what a memory holds at most, until it is written."""
+        """Records an upper bound of the values in `memory`, valid until it is written."""
         self._most[memory] = most
 
     def forward(
         self, scratch: Scratch, variables: tuple[Var, ...], value: Expr, named: set[Var]
     ) -> bool:
         """Forwards stores to loads: element `variables` of scratch is `value` until
-        `forward_no_more`. False where the value depends on `named` ones of its own iteration."""
+        `forward_no_more`. False where the value depends on variables `named` within its own
+        iteration."""
         inlined = self._pinned(self._inlined(value))
         if not named.isdisjoint(expr.free_vars(inlined)) or not self.is_pure(inlined):
             return False
@@ -182,7 +184,8 @@ class Values:
         return True
 
     def _pinned(self, e: Expr) -> Expr:
-        """`e` with the elements of buffers that others may overlap as they are here."""
+        """`e` with the elements of buffers that others may overlap fixed to their current
+        values."""
 
         def pin(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.source not in self._overlapped:
@@ -198,7 +201,7 @@ class Values:
         return expr.transform(e, pin)
 
     def tabulate(self, scratch: Scratch, elements: tuple[tuple[int, Expr], ...]) -> None:
-        """Says what the elements of a table of conditions are, until `forward_no_more`."""
+        """Records the elements of a table of conditions, valid until `forward_no_more`."""
         if all(self.is_pure(value) for _, value in elements):
             self._tables[scratch] = elements
 
@@ -242,8 +245,8 @@ class Values:
         return self._dims[dim]
 
     def _long(self, dim: DimExpr, total: Polynomial) -> Polynomial:
-        """A dispatch's sum of many terms, as one variable that has only its range: such are extents
-        of many parts that are known at run time only.
+        """A variable, known by its range only, for a dim that is a sum of many terms, such as the
+        extent of a concatenation of many parts known only at run time.
         """
         if dim.terms not in self._sums:
             terms = combined(total, constant(-dim.constant))
@@ -263,8 +266,8 @@ class Values:
         return self.space.extremum([self.dim(a) for a in atom.args], is_max=atom.is_max)
 
     def _given(self, dim: Dim) -> Polynomial:
-        """The value of a dim that the host computes for a dispatch. A sum, such as an extent `t //
-        2 - 1`, becomes a variable equal to it: products with it keep few terms.
+        """The value of a dim that the host computes for a dispatch. A sum, such as the extent `t //
+        2 - 1`, becomes a variable equal to it, so that products with it have few terms.
         """
         self._is_giving = self.is_rough
         p = self.dim(dim)
@@ -280,7 +283,7 @@ class Values:
     # Integers
 
     def form(self, e: Expr) -> Polynomial:
-        """The value of an integer expression."""
+        """The polynomial of an integer expression."""
         found = self._forms.get(e)
         if found is None:
             self._renew()
@@ -300,7 +303,7 @@ class Values:
         return found
 
     def _renew(self) -> None:
-        """Forgets what was made of facts that may not hold any more."""
+        """Drops cached values derived from facts that may no longer hold."""
         if self._epoch != self.space.epoch:
             self._epoch = self.space.epoch
             self._forms_here.clear()
@@ -360,8 +363,8 @@ class Values:
         return self._unknown(e)
 
     def _flattened(self, a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """Quotient and remainder of an address `a` by a product `b` of extents; None where the
-        terms of a without the factor b are not known to be an address below b here."""
+        """(quotient, remainder) of address `a` by a product of extents `b`; None where the terms of
+        a without factor b are not known to be an address below b."""
         if not any(len(monomial) > 1 for monomial in b):
             return None
         whole, rest = long_division(a, b)
@@ -382,8 +385,8 @@ class Values:
         return self._unknown(e)
 
     def _may_wrap(self, e: Expr, p: Polynomial) -> bool:
-        """Whether the result `p` of `e` may wrap, by the ranges of its operands. Loops and dims are
-        taken to be no larger than memories are."""
+        """Whether the result `p` of `e` may wrap, by its operands' ranges. Loop counts and dims are
+        assumed to be no larger than memories are."""
         if isinstance(e, (Load, Var)):
             return False  # it was when it was stored, or named
         if isinstance(e, Cast) and e.a.dtype is DType.INDEX and e.dtype.is_signed:
@@ -416,8 +419,9 @@ class Values:
         )
 
     def _wrapped(self, e: Expr, p: Polynomial) -> Polynomial:
-        """`p` modulo what the type of `e` holds; where that may be too little, a variable that is p
-        wherever p is in its range, and nearer to the range's other end where p is beyond one."""
+        """`p` wrapped to the dtype of `e`. If its range is too large for one wrap: a variable that
+        equals p while p is in the dtype's range, and otherwise lies closer to the range's other
+        end."""
         low, high = self._range(e.dtype)
         if low is None or high is None:
             return p
@@ -476,7 +480,7 @@ class Values:
         return self._forwards[e]
 
     def _inlined(self, e: Expr) -> Expr:
-        """`e` without variables that name values."""
+        """`e` with named values expanded."""
         memo: dict[Expr, Expr] = {}
 
         def inline(x: Expr) -> Expr | None:
@@ -485,7 +489,7 @@ class Values:
         return expr.transform(e, inline, memo)
 
     def _unknown(self, e: Expr) -> Polynomial:
-        """A variable for what is only known to be in the range of its type."""
+        """A variable of which only the range of its dtype is known."""
         return self._variable(self._key(e), *self._range(e.dtype), is_data=True)
 
     def _variable(
@@ -502,7 +506,7 @@ class Values:
         return self._opaque[key]
 
     def _key(self, e: Expr) -> object:
-        """Equal for expressions that have equal values here."""
+        """A key that is equal for expressions with equal values at this point."""
         found = self._keys.get(e)
         if found is None:
             uses = self.space.local_uses
@@ -540,7 +544,7 @@ class Values:
         return (*parts, *map(self._key, children))
 
     def is_pure(self, e: Expr) -> bool:
-        """Whether `e` reads nothing that the kernel writes, but what is forwarded."""
+        """Whether `e` reads nothing that the kernel writes, except forwarded elements."""
         found = self._is_pure.get(e)
         if found is None:
             if isinstance(e, Var):
@@ -562,7 +566,7 @@ class Values:
     # Conditions
 
     def condition(self, e: Expr, sign: bool) -> Consequences:
-        """The facts that follow where `e` is true, or false as `sign` says."""
+        """The facts that follow if `e` is true, or false as `sign` says."""
         found = self._conditions.get((e, sign))
         if found is None:
             uses = self.space.local_uses
@@ -596,8 +600,8 @@ class Values:
         return NOTHING
 
     def _of_table(self, table: Scratch, index: Polynomial, sign: bool) -> Consequences:
-        """The facts that follow where an element of a table is true, or false: the disjunction over
-        all its elements. Nothing is known of one that was not stored.
+        """The facts that follow if a table's element is true, or false: the disjunction over all
+        elements. An element that was not stored implies nothing.
         """
         values = dict(self._tables[table])
         ways: list[tuple[int, int, Facts]] = []  # first and last index, and what holds there
@@ -646,7 +650,7 @@ def is_long(dim: Dim) -> bool:
 
 def _may_overlap(a: Buffer, b: Buffer) -> bool:
     """Whether two buffers may share memory: one of them is written, and both may lie in the same
-    one.
+    allocation.
     """
     free = (BufferClass.ARENA, BufferClass.OUTPUTS)
     if a.class_param is not None or b.class_param is not None:

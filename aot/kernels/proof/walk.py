@@ -1,4 +1,5 @@
-"""The walk over a kernel: which facts hold at each access, and what must hold of it.
+"""Walks a kernel for bounds proofs: tracks the facts at each access, and proves that it is in
+bounds.
 
 Owns the order in which a kernel's statements are met, the facts of its loops, guards and stores,
 and the verdict. What memories hold is said by bounds from outside, which it takes to hold and holds
@@ -49,7 +50,7 @@ FOR_BOUNDS = 5  # times the steps of a kernel that bounds of stored values may t
 
 @dataclass(frozen=True)
 class Unproved:
-    """An end of an access that no proof was found for.
+    """A bound of an access, lower or upper, that was not proved.
 
     Attributes:
         memory: the buffer's or the scratch's name.
@@ -76,7 +77,7 @@ class Unproved:
 
 @dataclass
 class Verdict:
-    """The outcome of the proofs of a kernel's accesses.
+    """The outcome of the bounds proofs of a kernel's accesses.
 
     Attributes:
         proved: how many ends of accesses were proved, by how.
@@ -90,9 +91,8 @@ class Verdict:
 
 
 class Effort(Enum):
-    """How much a walk proves at accesses: nothing; what is quick, until the first failure; all it
-    can.
-    """
+    """What a walk proves at accesses: nothing; cheap bounds, until the first failure; all it
+    can."""
 
     NONE = "none"
     BRIEF = "brief"
@@ -100,12 +100,12 @@ class Effort(Enum):
 
 
 class Ended(Exception):
-    """Ends a brief walk, which has met something that it cannot prove."""
+    """Raised to end a brief walk at the first bound that it cannot prove."""
 
 
 @dataclass(frozen=True)
 class Premises:
-    """The assumptions that a kernel is proved with.
+    """The assumptions under which a kernel is proved.
 
     Attributes:
         known: bounds of symbols; others are not negative.
@@ -136,12 +136,12 @@ Bounds = dict[Region, list[Bound]]
 
 
 def stored_in(body: tuple[Stmt, ...]) -> Counter[Memory]:
-    """How many statements store to each memory."""
+    """The number of statements that store to each memory."""
     return Counter(memory for s in walk(body) for memory in targets_of(s))
 
 
 def targets_of(stmt: Stmt) -> tuple[Memory, ...]:
-    """The memories that a statement itself stores to."""
+    """The memories that a single statement stores to."""
     match stmt:
         case Store():
             return (stmt.target,)
@@ -155,7 +155,7 @@ def targets_of(stmt: Stmt) -> tuple[Memory, ...]:
 
 
 class Walk:
-    """One walk over a kernel.
+    """One walk over a kernel, which proves accesses or checks candidate bounds of stored values.
 
     Attributes:
         loads_what_is_written: the memories that values were loaded from which the kernel stores.
@@ -215,7 +215,7 @@ class Walk:
             self.values.switches[switch] = number
 
     def numbers_of(self, switch: Extremum) -> list[int]:
-        """The numbers, of 0 and 1, that a switch may be; none where it may be negative."""
+        """The values, among 0 and 1, that a switch may have; empty where it may be negative."""
         x = self.values.dim(chosen_by(switch))
         if self.space.proves(x) is None:
             return []
@@ -295,12 +295,12 @@ class Walk:
                 self.values.at_most(memory, combined(combined(most, var, -1), times))
 
     def rewritten(self, body: tuple[Stmt, ...]) -> None:
-        """Says that what the statements store may have been stored."""
+        """Records that the memories which the statements store to may have changed."""
         for memory in self.stored_by(body):
             self.values.written(memory)
 
     def stored_by(self, body: tuple[Stmt, ...]) -> dict[Memory, None]:
-        """The memories that a body stores to, as `stored_in` finds them, remembered by body."""
+        """The memories that a body stores to, cached by body."""
         found = self._stored.get(id(body))
         if found is None:
             found = {}
@@ -337,7 +337,8 @@ class Walk:
         self.space.leave(mark)
 
     def stored(self, stmt: Store) -> None:
-        """Holds a store to what was said of its memory, and says what the memory is from here."""
+        """Checks a stored value against the bounds assumed of its memory, and updates what is known
+        of it."""
         memory = stmt.target
         value = None
         is_index = isinstance(stmt.value, Cast) and stmt.value.a.dtype is DType.INDEX
@@ -366,19 +367,19 @@ class Walk:
             self.values.holds(memory, places, kept)
 
     def is_own(self, memory: Memory) -> bool:
-        """Whether no other lane stores to an element that this one has just stored."""
+        """Whether no other lane can store to an element that this lane has just stored."""
         is_private = isinstance(memory, Scratch) and memory.space in (Space.REGISTER, Space.PRIVATE)
         return is_private or not self.has_lanes
 
     def hold(self, e: Expr, sign: bool = True) -> bool:
-        """Adds what follows from a condition; False where it surely never holds."""
+        """Assumes a condition; False where it certainly never holds."""
         found = self.values.condition(e, sign)
         return self.space.assume_all(found.facts, found.disjunctions)
 
     # What memories hold
 
     def loaded(self, memory: Memory, value: Polynomial) -> None:
-        """Adds the bounds of what was stored to a value that was loaded."""
+        """Adds the assumed bounds of a memory to a value loaded from it."""
         self.loads_what_is_written[memory] = None
         self.sources |= dict.fromkeys(variables_of(value), memory)
         for region in self.regions(memory):
@@ -391,7 +392,7 @@ class Walk:
                 self.space.bound(value, combined(most, value, -1))
 
     def regions(self, memory: Memory) -> Iterator[Region]:
-        """The regions of a memory that are open here."""
+        """The regions of a memory whose assumed bounds apply here."""
         if (None, memory) in self.bounds:
             yield None, memory
         for loop in self.loops:
@@ -399,17 +400,18 @@ class Walk:
                 yield loop.var, memory
 
     def is_implied(self, bound: Bound, region: Region) -> bool:
-        """Whether a region has the bound that is stricter by one."""
+        """Whether the region also assumes the bound that is tighter by one."""
         is_most, dim = bound
         return is_most and (True, dims.add(dim, -1)) in self.bounds[region]
 
     def kept(self, bound: Bound, value: Polynomial) -> Polynomial:
-        """The polynomial that is not negative if `value` keeps the bound."""
+        """The polynomial that is non-negative if and only if `value` satisfies the bound."""
         is_most, dim = bound
         return scaled(combined(value, self.values.dim(dim), -1), -1 if is_most else 1)
 
     def keeps(self, region: Region, value: Polynomial) -> None:
-        """Holds a value that is stored, or there already, to the bounds of a region."""
+        """Checks a value, stored or already in memory, against the bounds of a region; records
+        those it breaks."""
         for bound in self.bounds[region]:
             is_known_broken = (region, bound) in self.broken
             if not is_known_broken and not self.space.proves(
@@ -418,9 +420,7 @@ class Walk:
                 self.broken.add((region, bound))
 
     def enter(self, loop: For) -> None:
-        """Checks that values stored before a loop keep the bounds that memory is assumed to have
-        inside it.
-        """
+        """Checks that values stored before a loop satisfy the bounds assumed inside it."""
         is_asked = self.effort is Effort.NONE and self.bounds
         for memory in self.stored_by(loop.body) if is_asked else ():
             if (loop.var, memory) in self.bounds:
@@ -431,8 +431,8 @@ class Walk:
                 self.keeps((loop.var, memory), value)
 
     def counters(self, loop: For, var: Polynomial) -> dict[Memory, Polynomial]:
-        """Memories that a loop stores to at most once an iteration, one number more than before as
-        far as is known: what each holds at most before it is stored."""
+        """Counters in a loop, with the maximum of each before its store: memories stored to at most
+        once per iteration and, as far as is known, incremented by one."""
         found: dict[Memory, Polynomial] = {}
         if loop.kind is not LoopKind.SERIAL or not self.bounds:
             return found
@@ -448,9 +448,9 @@ class Walk:
         return found
 
     def forward(self, loop: For) -> Iterator[Scratch]:
-        """Scratch of which a loop has just stored all elements, each by one statement, from what
-        does not change: so that whatever is loaded from it is known. Numbers that may become
-        indices, and conditions."""
+        """Scratch whose loads can be forwarded: a loop has just stored each element, by one
+        statement, from values that do not change. Only integers that may become indices, and
+        conditions."""
         variables: list[Var] = []
         inner = loop
         stored = self.stored_by(loop.body)
@@ -487,8 +487,8 @@ class Walk:
         self, body: tuple[Stmt, ...]
     ) -> dict[int, tuple[Scratch, tuple[tuple[int, Expr], ...]]]:
         """The tables of conditions in a body, by the position of their last store: the scratch, and
-        its elements by constant index. A table is scratch whose elements the body stores once each,
-        at constant indices; all of them, or nothing else stores them.
+        its elements by constant index. In a table, all elements are stored once each, at constant
+        indices.
         """
         places: dict[Scratch, dict[int, Expr]] = {}
         last: dict[Scratch, int] = {}
@@ -573,12 +573,12 @@ class Walk:
                     raise Ended
 
     def is_early(self, goal: Polynomial) -> bool:
-        """Whether bounds of stored values, which a goal may need, are not known yet: it is met
-        again when they are, and deserves no long search."""
+        """Whether a goal needs bounds of stored values that a later walk will know, so that a long
+        search now is wasted."""
         return not self.bounds and bool(self.memories_of(goal))
 
     def memories_of(self, p: Polynomial) -> dict[Memory, None]:
-        """The memories that a proof about `p` may depend on the values of."""
+        """The memories whose values a proof about `p` may depend on."""
         if not self.sources:
             return {}
         numbers = self.space.needed_by(p) & self.sources.keys()
@@ -586,7 +586,7 @@ class Walk:
 
 
 def outside_loops(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """The statements that run at most once where `body` does."""
+    """The statements that run at most once each time `body` runs."""
     for stmt in body:
         yield stmt
         if isinstance(stmt, If):

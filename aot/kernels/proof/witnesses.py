@@ -1,4 +1,4 @@
-"""Iterations in which a store may reach a given element: candidates, which others then check.
+"""Finds candidate iterations in which a store writes a given element; callers verify them.
 
 Owns the solution of linear equations in the numbers of loops: digits of a mixed radix, quotients
 and remainders taken apart, each argument of a minimum. Whatever it finds has to be checked by
@@ -33,12 +33,12 @@ MOST_TAKEN_APART = 12  # variables of one system
 
 
 def longest_first(strides: Iterable[Polynomial]) -> list[Polynomial]:
-    """The strides that are not 0, largest first, as those of an index's digits are."""
+    """The non-zero strides, largest first."""
     return sorted((s for s in strides if s), key=_size, reverse=True)
 
 
 def chain_of(strides: Iterable[Polynomial]) -> Iterator[Polynomial]:
-    """A chain of strides, the longest first, each of which divides the one before it."""
+    """A chain of strides, longest first, each of which divides its predecessor."""
     above: Polynomial | None = None
     for stride in longest_first(strides):
         if above is None or divided(above, stride) is not None:
@@ -50,8 +50,8 @@ Solution = dict[int, Polynomial]
 
 
 def plain(space: Comparisons, p: Polynomial) -> Polynomial:
-    """`p` with each remainder replaced by the dividend less the quotient's multiple: where an index
-    was taken apart and put together again, quotients cancel.
+    """`p` with remainders expanded to `a - n * (a // n)`, so that an index that was split and
+    recombined cancels.
     """
     for division in space.divisions():
         ((remainder,),) = division.remainder
@@ -63,7 +63,7 @@ def plain(space: Comparisons, p: Polynomial) -> Polynomial:
 
 @dataclass
 class Unknowns:
-    """The loop variables of a store that a witness is to name, and choices of how to find them.
+    """The unknown loop variables of a store in a search for a witness, and the choices to try.
 
     Attributes:
         extents: of each loop's variable that is looked for.
@@ -90,7 +90,7 @@ class Unknowns:
                 self._divisions[number] = division
 
     def depends(self, number: int) -> bool:
-        """Whether a variable is made of unknowns."""
+        """Whether a variable depends on unknowns."""
         if number not in self._depends:
             self._depends[number] = False
             made_of: set[int] = set()
@@ -108,14 +108,15 @@ class Unknowns:
         return self._depends[number]
 
     def solutions(self, equations: list[Polynomial]) -> Iterator[Solution]:
-        """Numbers of all loops for which the equations, polynomials that are 0, may hold."""
+        """Candidate values of all loop variables that may solve the equations (polynomials equal to
+        0)."""
         pseudo: dict[int, Polynomial | None] = {}
         yield from self._taken_apart(equations, pseudo, 0)
 
     def _taken_apart(
         self, equations: list[Polynomial], pseudo: dict[int, Polynomial | None], count: int
     ) -> Iterator[Solution]:
-        """Quotients and remainders become unknowns of their own, `pseudo` by their extents."""
+        """Makes quotients and remainders unknowns of their own; `pseudo` has their extents."""
         while count <= MOST_TAKEN_APART:
             count += 1
             made = {
@@ -185,7 +186,7 @@ class Unknowns:
 
     @staticmethod
     def _difficulty(p: Polynomial, unknown: Set[int]) -> tuple[bool, int]:
-        """The order of equations: one unknown first, definitions of quotients last."""
+        """The sort key of equations: one unknown first, definitions of quotients last."""
         count = len(variables_of(p) & unknown)
         signs = {c > 0 for m, c in p.items() if not unknown.isdisjoint(m)}
         return count > 1 and len(signs) > 1, count
@@ -196,7 +197,8 @@ class Unknowns:
         unknown: Mapping[int, Polynomial | None],
         pseudo: Mapping[int, Polynomial | None],
     ) -> tuple[int, Polynomial] | None:
-        """One of the unknowns of an equation, and what it is: of several, the leading digit."""
+        """Solves an equation for one unknown, of several for the leading digit: (unknown,
+        value)."""
         factors: dict[int, Polynomial] = {}
         rest: Polynomial = {}
         for monomial, coefficient in equation.items():
@@ -236,8 +238,8 @@ class Unknowns:
     def _by_next(
         self, p: Polynomial, factors: Mapping[int, Polynomial], number: int
     ) -> Polynomial | None:
-        """The leading digit by what is a multiple of the next one's stride in the terms of `p`;
-        None where that stride does not divide the leading one or is 1."""
+        """The value of the leading digit: the multiple of the next digit's stride in the terms of
+        `p`; None where that stride is 1 or does not divide the leading one."""
         lead = factors[number]
         others = [f for n, f in factors.items() if n != number and f != lead]
         following = max(others, key=_size, default=constant(1))
@@ -248,7 +250,7 @@ class Unknowns:
         return None if found is None else found[0]
 
     def _multiple(self, p: Polynomial, stride: Polynomial) -> Polynomial | None:
-        """How often a stride is in the terms of `p` that it divides; None where it divides none."""
+        """The quotient of the terms of `p` that a stride divides; None where it divides none."""
         if not self.is_whole:
             return None
         by = known_value(stride)
@@ -265,7 +267,7 @@ class Unknowns:
         unknown: Mapping[int, Polynomial | None],
         pseudo: Mapping[int, Polynomial | None],
     ) -> tuple[int, Polynomial] | None:
-        """Says an unknown that the others can make up for: a remainder, or a loop's number."""
+        """Fixes an unknown whose value the others can compensate: a remainder, or a loop index."""
         for number in sorted(signs, key=lambda n: (n not in pseudo, n)):
             extent = unknown[number]
             if extent is not None and (number in pseudo or signs[number] < 0):
@@ -278,12 +280,12 @@ class Unknowns:
 
 
 def _sign(factor: Polynomial) -> int:
-    """By its coefficients: of factors that are extents, all of one sign."""
+    """The sign of a factor, by its coefficients; extents are all of one sign."""
     return 1 if sum(factor.values()) > 0 else -1
 
 
 def _size(factor: Polynomial) -> tuple[int, int]:
-    """Strides by their order: products of more extents are longer."""
+    """The sort key of strides: products of more extents are larger."""
     return max(map(len, factor)), max(
         (abs(c) for m, c in factor.items() if m != ONE), default=0
     ) or abs(factor.get(ONE, 0))
