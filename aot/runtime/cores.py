@@ -39,7 +39,7 @@ def find(root: str | os.PathLike[str] = "") -> ChosenCores:
         RuntimeFailure: the runtime's library is not there.
     """
     found = loader.Cores()
-    loader.load_library().aot_cores_find(os.fsencode(root), byref(found))
+    loader.load_library().aot_cores_find(os.fsencode(root), None, byref(found))
     cpus = tuple(64 * n + bit for n, word in enumerate(found.cpus) for bit in _bits(word))
     return ChosenCores(
         int(found.threads), cpus, bool(found.leaves_slower), found.reason.decode(errors="replace")

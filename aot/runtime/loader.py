@@ -25,6 +25,7 @@ from aot.errors import RuntimeFailure
 from aot.runtime.tensors import (
     CTensor,
     CTensorInfo,
+    Sized,
     Slot,
     TensorInfo,
     address_of,
@@ -39,7 +40,7 @@ from aot.runtime.tensors import (
 
 LIBRARY_NAME = "libaot_runtime.so"
 LIBRARY_VARIABLE = "AOT_RUNTIME_LIBRARY"
-INTERFACE = 2  # AOT_INTERFACE of aot.h
+INTERFACE = 3  # AOT_INTERFACE of aot.h
 MOST_THREADS = 256  # AOT_MOST_THREADS of aot.h
 FEW = 6  # tensors that `repr` lists
 
@@ -64,11 +65,11 @@ class _Allocator(ctypes.Structure):
     )
 
 
-class _ModuleOptions(ctypes.Structure):
+class _ModuleOptions(Sized):
     _fields_ = (("allocator", _Allocator), ("copy", ctypes.c_bool))
 
 
-class _ProgramOptions(ctypes.Structure):
+class _ProgramOptions(Sized):
     _fields_ = (
         ("entry", ctypes.c_char_p),
         ("target", ctypes.c_char_p),
@@ -80,10 +81,13 @@ class _ProgramOptions(ctypes.Structure):
         ("profile", ctypes.c_void_p),
         ("profile_user", ctypes.c_void_p),
         ("vulkan", ctypes.c_void_p),
+        ("parallel_for", ctypes.c_void_p),
+        ("parallel_for_user", ctypes.c_void_p),
+        ("memory_limit", ctypes.c_uint64),
     )
 
 
-class _ProgramInfo(ctypes.Structure):
+class _ProgramInfo(Sized):
     _fields_ = (
         ("entry", ctypes.c_char_p),
         ("target", ctypes.c_char_p),
@@ -97,10 +101,12 @@ class _ProgramInfo(ctypes.Structure):
         ("arena_bound_bytes", ctypes.c_uint64),
         ("threads", ctypes.c_uint32),
         ("skipped", ctypes.c_char_p),
+        ("memory_bytes", ctypes.c_uint64),
+        ("most_memory_bytes", ctypes.c_uint64),
     )
 
 
-class Cores(ctypes.Structure):
+class Cores(Sized):
     """The C struct aot_cores_t of aot/cores.h."""
 
     _fields_ = (
@@ -128,12 +134,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_create": (
         *(ctypes.c_int, _Handle, POINTER(_ProgramOptions), _OutError, _OutHandle),
     ),
-    "aot_cores_find": (None, ctypes.c_char_p, POINTER(Cores)),
+    "aot_cores_find": (ctypes.c_int, ctypes.c_char_p, _OutError, POINTER(Cores)),
     "aot_cores_create_program": (
         *(ctypes.c_int, POINTER(Cores), _Handle, POINTER(_ProgramOptions), _OutError, _OutHandle),
     ),
-    "aot_program_destroy": (None, _Handle),
-    "aot_program_get_info": (None, _Handle, POINTER(_ProgramInfo)),
+    "aot_program_destroy": (ctypes.c_int, _Handle),
+    "aot_program_get_info": (ctypes.c_int, _Handle, _OutError, POINTER(_ProgramInfo)),
     "aot_program_input_count": (_Size, _Handle),
     "aot_program_output_count": (_Size, _Handle),
     "aot_program_input_info": (POINTER(CTensorInfo), _Handle, _Size),
@@ -143,6 +149,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_program_prepare": (ctypes.c_int, _Handle, _OutError),
     "aot_program_run": (ctypes.c_int, _Handle, _OutError),
     "aot_program_reset": (ctypes.c_int, _Handle, _OutError),
+    "aot_program_set_cancelled": (ctypes.c_int, _Handle, ctypes.c_bool, _OutError),
+    "aot_program_set_deadline": (ctypes.c_int, _Handle, ctypes.c_uint64, _OutError),
     "aot_program_get_update": (ctypes.c_bool, _Handle, _Size, POINTER(_Size)),
     "aot_program_state_count": (_Size, _Handle),
     "aot_program_state_info": (POINTER(CTensorInfo), _Handle, _Size),
@@ -310,13 +318,13 @@ class Program:
         )
         if threads == "auto":
             found = Cores()
-            self._library.aot_cores_find(None, byref(found))
+            self._call("aot_cores_find", None, out=found)
             arguments = byref(found), self._module, byref(options)
             self._call("aot_cores_create_program", *arguments, out=self._program)
         else:
             self._call("aot_program_create", self._module, byref(options), out=self._program)
         info = _ProgramInfo()
-        self._library.aot_program_get_info(self._program, byref(info))
+        self._call("aot_program_get_info", self._program, out=info)
         self.entry = text_of(info.entry)
         self.target = text_of(info.target)
         self.device = text_of(info.device)
@@ -526,7 +534,7 @@ class Program:
         with self._lock:
             info = _ProgramInfo()
             if self._program:
-                self._library.aot_program_get_info(self._program, byref(info))
+                self._call("aot_program_get_info", self._program, out=info)
             return info
 
     def reset(self) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -50,7 +50,16 @@ class CTensorInfo(ctypes.Structure):
     )
 
 
-class CTensor(ctypes.Structure):
+class Sized(ctypes.Structure):
+    """A C structure that its caller makes: it begins with its size."""
+
+    _fields_: ClassVar[Sequence[tuple[str, Any]]] = (("size", ctypes.c_size_t),)
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(size=ctypes.sizeof(type(self)), **fields)
+
+
+class CTensor(Sized):
     _fields_ = (
         ("dtype", ctypes.c_int),
         ("rank", ctypes.c_uint32),

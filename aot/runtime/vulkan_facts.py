@@ -10,6 +10,8 @@ import ctypes
 from ctypes import POINTER, byref
 from typing import Any
 
+from aot.runtime.tensors import Sized
+
 SOFTWARE = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 
 
@@ -29,7 +31,7 @@ class Launch(ctypes.Structure):
     )
 
 
-class Pipeline(ctypes.Structure):
+class Pipeline(Sized):
     """The C struct aot_vulkan_pipeline_t."""
 
     _fields_ = (
@@ -39,7 +41,7 @@ class Pipeline(ctypes.Structure):
     )
 
 
-class Info(ctypes.Structure):
+class Info(Sized):
     """The C struct aot_vulkan_info_t."""
 
     _fields_ = (

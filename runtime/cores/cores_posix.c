@@ -13,6 +13,9 @@
 #include <sys/sysctl.h>
 #endif
 
+#include "sizes.h"
+#include "status.h"
+
 #define MOST AOT_CORES_MOST_CPUS
 #define TEXT_BYTES 4096  // of a list of CPUs
 
@@ -245,8 +248,7 @@ static void limit(aot_cores_t *cores, uint64_t most, const char *what) {
                  what, most);
 }
 
-void aot_cores_find(const char *root, aot_cores_t *out_cores) {
-  memset(out_cores, 0, sizeof *out_cores);
+static void find(const char *root, aot_cores_t *out_cores) {
   out_cores->threads = 1;
   (void)snprintf(out_cores->reason, sizeof out_cores->reason, "the system tells of no cores");
   const char *folder = root != NULL ? root : "";
@@ -262,21 +264,38 @@ void aot_cores_find(const char *root, aot_cores_t *out_cores) {
   limit(out_cores, AOT_MOST_THREADS, "the runtime");
 }
 
+aot_status_t aot_cores_find(const char *root, aot_error_t *error, aot_cores_t *out_cores) {
+  AOT_TRY(aot_struct_clear(out_cores, "aot_cores_t", error));
+  aot_cores_t found;
+  memset(&found, 0, sizeof found);
+  find(root, &found);
+  aot_struct_give(&found, sizeof found, out_cores);
+  return AOT_OK;
+}
+
 aot_status_t aot_cores_create_program(const aot_cores_t *cores, const aot_module_t *module,
                                       const aot_program_options_t *options, aot_error_t *error,
                                       aot_program_t **out_program) {
-  aot_program_options_t chosen = {0};
-  if (options != NULL) chosen = *options;
-  chosen.threads = cores->threads;
+  if (out_program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_program is NULL");
+  *out_program = NULL;
+  aot_cores_t own;
+  AOT_TRY(aot_struct_take(cores, "aot_cores_t", &own, sizeof own, error));
+  aot_program_options_t chosen;
+  memset(&chosen, 0, sizeof chosen);
+  if (options != NULL) {
+    AOT_TRY(aot_struct_take(options, "aot_program_options_t", &chosen, sizeof chosen, error));
+  }
+  chosen.size = sizeof chosen;
+  chosen.threads = own.threads;
 #ifdef __linux__
   // Threads begin with what the one that starts them may use.
   cpu_set_t before;
   cpu_set_t kept;
   CPU_ZERO(&kept);
   for (uint32_t cpu = 0; cpu < MOST && cpu < CPU_SETSIZE; ++cpu) {
-    if (has(cores->cpus, cpu)) CPU_SET(cpu, &kept);
+    if (has(own.cpus, cpu)) CPU_SET(cpu, &kept);
   }
-  const bool is_kept = cores->leaves_slower && sched_getaffinity(0, sizeof before, &before) == 0 &&
+  const bool is_kept = own.leaves_slower && sched_getaffinity(0, sizeof before, &before) == 0 &&
                        sched_setaffinity(0, sizeof kept, &kept) == 0;
 #endif
   const aot_status_t status = aot_program_create(module, &chosen, error, out_program);

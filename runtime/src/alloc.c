@@ -7,6 +7,8 @@
 
 aot_status_t aot_allocator_choose(const aot_allocator_t *hooks, aot_error_t *error,
                                   aot_allocator_t *out_allocator) {
+  static const aot_allocator_t none;
+  if (hooks == NULL) hooks = &none;
   if ((hooks->allocate == NULL) != (hooks->release == NULL)) {
     return aot_fail(error, AOT_ERROR_ARGUMENT,
                     "an allocator needs both functions, allocate and release");
@@ -19,6 +21,42 @@ aot_status_t aot_allocator_choose(const aot_allocator_t *hooks, aot_error_t *err
   return AOT_OK;
 }
 
+void aot_meter_set(aot_meter_t *meter, const aot_allocator_t *allocator, uint64_t limit) {
+  *meter = (aot_meter_t){*allocator, 0, 0, limit};
+}
+
+static void *allocate_metered(void *user, size_t bytes, size_t alignment) {
+  aot_meter_t *meter = user;
+  if (bytes > meter->limit - meter->bytes) return NULL;
+  void *memory = meter->allocator.allocate(meter->allocator.user, bytes, alignment);
+  if (memory != NULL) meter->bytes += bytes;
+  if (meter->bytes > meter->most_bytes) meter->most_bytes = meter->bytes;
+  return memory;
+}
+
+static void release_metered(void *user, void *pointer, size_t bytes, size_t alignment) {
+  aot_meter_t *meter = user;
+  meter->bytes -= bytes;
+  meter->allocator.release(meter->allocator.user, pointer, bytes, alignment);
+}
+
+aot_allocator_t aot_meter_allocator(aot_meter_t *meter) {
+  return (aot_allocator_t){meter, allocate_metered, release_metered};
+}
+
+static aot_status_t fail_memory(const aot_allocator_t *allocator, uint64_t bytes, const char *what,
+                                aot_error_t *error) {
+  const aot_meter_t *meter = allocator->allocate == allocate_metered ? allocator->user : NULL;
+  if (meter != NULL && bytes + (bytes == 0) > meter->limit - meter->bytes) {
+    return aot_fail(error, AOT_ERROR_MEMORY,
+                    "the memory limit of %llu bytes: %llu are in use, %llu more for %s",
+                    (unsigned long long)meter->limit, (unsigned long long)meter->bytes,
+                    (unsigned long long)bytes, what);
+  }
+  return aot_fail(error, AOT_ERROR_MEMORY, "out of memory: %llu bytes for %s",
+                  (unsigned long long)bytes, what);
+}
+
 aot_status_t aot_allocate(const aot_allocator_t *allocator, uint64_t bytes, const char *what,
                           aot_error_t *error, void **out_memory) {
   *out_memory = NULL;
@@ -26,10 +64,7 @@ aot_status_t aot_allocate(const aot_allocator_t *allocator, uint64_t bytes, cons
   if (bytes <= PTRDIFF_MAX - AOT_ALIGNMENT) {
     memory = allocator->allocate(allocator->user, bytes == 0 ? 1 : (size_t)bytes, AOT_ALIGNMENT);
   }
-  if (memory == NULL) {
-    return aot_fail(error, AOT_ERROR_MEMORY, "out of memory: %llu bytes for %s",
-                    (unsigned long long)bytes, what);
-  }
+  if (memory == NULL) return fail_memory(allocator, bytes, what, error);
   *out_memory = memory;
   return AOT_OK;
 }

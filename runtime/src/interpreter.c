@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "module_fbs.h"
+#include "os.h"
 #include "program.h"
 #include "status.h"
 
@@ -24,6 +25,24 @@ static aot_status_t spend(aot_machine_t *m, uint64_t work) {
   }
   if (m->budget != UINT64_MAX) m->budget -= work;
   return AOT_OK;
+}
+
+// Whether the run may go on: asked before each launch, and where loops turn.
+static aot_status_t check_stop(const aot_machine_t *m) {
+  const aot_program_t *program = m->program;
+  if (__atomic_load_n(&program->is_cancelled, __ATOMIC_RELAXED)) {
+    return aot_fail(m->error, AOT_ERROR_CANCELLED, "cancelled at word %u", (unsigned)m->word);
+  }
+  if (program->deadline_ns != 0 && aot_os_now_ns() >= program->deadline_ns) {
+    return aot_fail(m->error, AOT_ERROR_DEADLINE, "the deadline has passed at word %u",
+                    (unsigned)m->word);
+  }
+  return AOT_OK;
+}
+
+static aot_status_t spend_on_launch(aot_machine_t *m, uint64_t work) {
+  AOT_TRY(check_stop(m));
+  return spend(m, work);
 }
 
 // Floor division and its remainder; false on division by zero and on overflow.
@@ -171,7 +190,7 @@ static aot_status_t copy(aot_machine_t *m, const uint32_t *operands) {
   aot_place_t from = {0, 0};
   AOT_TRY(resolve(m, operands[0], r[operands[1]], bytes, &to));
   AOT_TRY(resolve(m, operands[2], r[operands[3]], bytes, &from));
-  AOT_TRY(spend(m, (uint64_t)bytes / 64));
+  AOT_TRY(spend_on_launch(m, (uint64_t)bytes / 64));
   return program->driver->copy(program->device, to, from, (size_t)bytes, m->error);
 }
 
@@ -181,7 +200,7 @@ static aot_status_t fill(aot_machine_t *m, const uint32_t *operands) {
   const aot_program_t *program = m->program;
   aot_place_t to = {0, 0};
   AOT_TRY(resolve(m, operands[0], m->registers[operands[1]], bytes, &to));
-  AOT_TRY(spend(m, (uint64_t)bytes / 64));
+  AOT_TRY(spend_on_launch(m, (uint64_t)bytes / 64));
   return program->driver->fill(program->device, to, (size_t)bytes, operands[3], m->error);
 }
 
@@ -219,7 +238,7 @@ static aot_status_t dispatch(aot_machine_t *m, const uint32_t *operands) {
   m->is_beside = false;
   m->must_wait = m->must_wait || !is_beside;
   if (is_empty) return AOT_OK;
-  AOT_TRY(spend(m, (uint64_t)count));
+  AOT_TRY(spend_on_launch(m, (uint64_t)count));
   if (executable->word_bytes == 8) {
     for (uint32_t i = 0; i < executable->param_words; ++i) {
       program->params[i] = (uint64_t)r[operands[4 + i]];
@@ -339,6 +358,7 @@ static aot_status_t interpret(aot_machine_t *m, uint32_t block) {
     const uint32_t opcode = instruction[0] & 0xff;
     m->word = m->program->bindings.word = word;
     AOT_TRY(spend(m, 1));
+    if (opcode == AOT_FBS_OPCODE_JUMP || opcode == AOT_FBS_OPCODE_BRANCH) AOT_TRY(check_stop(m));
     switch (opcode) {
       case AOT_FBS_OPCODE_JUMP:
         word = code->blocks[operands[0]];

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "sizes.h"
 #include "status.h"
 #include "xxh64.h"
 
@@ -58,18 +59,25 @@ static aot_status_t load(aot_module_t *module, aot_error_t *error) {
   return aot_module_parse(module, structure, bytes, error);
 }
 
+// The caller's options, or the default ones.
+static aot_status_t take_options(const aot_module_options_t *options, aot_error_t *error,
+                                 aot_module_options_t *out_options) {
+  memset(out_options, 0, sizeof *out_options);
+  if (options == NULL) return AOT_OK;
+  return aot_struct_take(options, "aot_module_options_t", out_options, sizeof *out_options, error);
+}
+
 // An empty module.  *Returns owned*.
 static aot_status_t create(const aot_module_options_t *options, aot_error_t *error,
                            aot_module_t **out_module) {
-  static const aot_module_options_t defaults;
   aot_allocator_t allocator;
-  if (options == NULL) options = &defaults;
   AOT_TRY(aot_allocator_choose(&options->allocator, error, &allocator));
   void *memory = NULL;
   AOT_TRY(aot_allocate(&allocator, sizeof(aot_module_t), "the module", error, &memory));
   memset(memory, 0, sizeof(aot_module_t));
   *out_module = memory;
   (*out_module)->pool.allocator = allocator;
+  (*out_module)->references = 1;
   return AOT_OK;
 }
 
@@ -122,10 +130,11 @@ aot_status_t aot_module_open_fd(int fd, uint64_t offset, uint64_t length,
                                 aot_module_t **out_module) {
   if (out_module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_module is NULL");
   *out_module = NULL;
+  aot_module_options_t own;
+  AOT_TRY(take_options(options, error, &own));
   aot_module_t *module = NULL;
-  AOT_TRY(create(options, error, &module));
-  const bool copy = options != NULL && options->copy;
-  const aot_status_t status = fill_from_file(module, fd, offset, length, copy, error);
+  AOT_TRY(create(&own, error, &module));
+  const aot_status_t status = fill_from_file(module, fd, offset, length, own.copy, error);
   return finish(module, status, error, out_module);
 }
 
@@ -148,16 +157,17 @@ aot_status_t aot_module_open_memory(const void *data, size_t bytes,
   if (out_module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_module is NULL");
   *out_module = NULL;
   if (data == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "data is NULL");
-  const bool copy = options != NULL && options->copy;
-  if (!copy && (uintptr_t)data % AOT_ALIGNMENT != 0) {
+  aot_module_options_t own;
+  AOT_TRY(take_options(options, error, &own));
+  if (!own.copy && (uintptr_t)data % AOT_ALIGNMENT != 0) {
     return aot_fail(error, AOT_ERROR_ARGUMENT,
                     "the module's memory is not aligned to %u bytes; align it or set copy",
                     AOT_ALIGNMENT);
   }
   aot_module_t *module = NULL;
-  AOT_TRY(create(options, error, &module));
+  AOT_TRY(create(&own, error, &module));
   aot_status_t status = AOT_OK;
-  if (copy) {
+  if (own.copy) {
     status = allocate_bytes(module, bytes, error);
     if (status == AOT_OK && bytes > 0) memcpy(module->memory, data, bytes);
   } else {
@@ -167,8 +177,22 @@ aot_status_t aot_module_open_memory(const void *data, size_t bytes,
   return finish(module, status, error, out_module);
 }
 
+void aot_module_retain(const aot_module_t *module) {
+  aot_module_t *counted = (aot_module_t *)(uintptr_t)module;
+#if AOT_THREADS
+  (void)__atomic_fetch_add(&counted->references, 1, __ATOMIC_RELAXED);
+#else
+  ++counted->references;
+#endif
+}
+
 void aot_module_close(aot_module_t *module) {
   if (module == NULL) return;
+#if AOT_THREADS
+  if (__atomic_sub_fetch(&module->references, 1, __ATOMIC_ACQ_REL) > 0) return;
+#else
+  if (--module->references > 0) return;
+#endif
   const aot_allocator_t allocator = module->pool.allocator;
   aot_pool_free(&module->pool);
   aot_os_unmap_file(&module->map);
@@ -223,20 +247,21 @@ aot_status_t aot_module_verify_segments(const aot_module_t *module, aot_error_t 
 }
 
 size_t aot_module_variant_count(const aot_module_t *module) {
-  return module->variant_count;
+  return module != NULL ? module->variant_count : 0;
 }
 
 const char *aot_module_variant_target(const aot_module_t *module, size_t index) {
-  return index < module->variant_count ? module->variants[index].target : NULL;
+  return index < aot_module_variant_count(module) ? module->variants[index].target : NULL;
 }
 
 const char *aot_module_producer(const aot_module_t *module) {
-  return module->producer;
+  return module != NULL ? module->producer : NULL;
 }
 
 const void *aot_module_vocabulary(const aot_module_t *module, size_t *out_bytes) {
-  *out_bytes = (size_t)module->vocabulary.length;
-  return *out_bytes == 0 ? NULL : module->data + module->vocabulary.offset;
+  const size_t bytes = module != NULL ? (size_t)module->vocabulary.length : 0;
+  if (out_bytes != NULL) *out_bytes = bytes;
+  return bytes == 0 || out_bytes == NULL ? NULL : module->data + module->vocabulary.offset;
 }
 
 aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,

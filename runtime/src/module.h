@@ -7,6 +7,7 @@
 #include "aot/abi.h"
 #include "aot/aot.h"
 #include "os.h"
+#include "os_threads.h"
 
 typedef struct aot_segment_t {
   uint64_t offset;  // from the module's start; inside the file
@@ -125,7 +126,8 @@ static inline bool aot_executable_is_code(const aot_executable_t *executable) {
 }
 
 struct aot_module_t {
-  aot_pool_t pool;  // the descriptions; its allocator is the module's
+  uint32_t references;  // the caller's handle and its programs
+  aot_pool_t pool;      // the descriptions; its allocator is the module's
   const uint8_t *data;
   size_t bytes;
   aot_file_map_t map;  // when data is a mapping of a file
@@ -148,6 +150,9 @@ aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, ui
 // module_rules.h says; sets code->most_param_words.
 aot_status_t aot_code_verify(const aot_variant_t *variant, const aot_entry_t *entry,
                              aot_code_t *code, aot_error_t *error);
+
+// module.c: another handle, to be closed as the first.
+void aot_module_retain(const aot_module_t *module);
 
 // module.c: compares a segment with its checksum; `what` and `name` are for the message.
 aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "module_fbs.h"
+#include "sizes.h"
 #include "status.h"
 
 static void append_name(aot_text_t *text, const char *name) {
@@ -64,6 +65,12 @@ static void set_up_tensors(aot_program_t *program) {
   program->bindings.scratch_offset = entry->code.scratch_offset;
 }
 
+aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error) {
+  if (program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "program is NULL");
+  if (!program->is_busy) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_BUSY, "the program is running");
+}
+
 static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *options,
                            aot_error_t *error) {
   aot_choice_t choice;
@@ -87,36 +94,48 @@ static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *
 
 aot_status_t aot_program_create(const aot_module_t *module, const aot_program_options_t *options,
                                 aot_error_t *error, aot_program_t **out_program) {
-  static const aot_program_options_t defaults;
   if (out_program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_program is NULL");
   *out_program = NULL;
   if (module == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "module is NULL");
-  if (options == NULL) options = &defaults;
-  if (options->plan_count > AOT_MOST_PLANS) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "plan_count is %u, at most %u expected",
-                    (unsigned)options->plan_count, AOT_MOST_PLANS);
+  aot_program_options_t own;
+  memset(&own, 0, sizeof own);
+  if (options != NULL) {
+    AOT_TRY(aot_struct_take(options, "aot_program_options_t", &own, sizeof own, error));
   }
-  const aot_allocator_t allocator = module->pool.allocator;
+  if (own.plan_count > AOT_MOST_PLANS) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "plan_count is %u, at most %u expected",
+                    (unsigned)own.plan_count, AOT_MOST_PLANS);
+  }
+  aot_meter_t meter;
+  aot_meter_set(&meter, &module->pool.allocator,
+                own.memory_limit != 0 ? own.memory_limit : UINT64_MAX);
+  const aot_allocator_t first = aot_meter_allocator(&meter);
   void *memory = NULL;
-  AOT_TRY(aot_allocate(&allocator, sizeof(aot_program_t), "the program", error, &memory));
+  AOT_TRY(aot_allocate(&first, sizeof(aot_program_t), "the program", error, &memory));
   memset(memory, 0, sizeof(aot_program_t));
   aot_program_t *program = memory;
-  program->allocator = allocator;
+  program->meter = meter;
+  program->allocator = aot_meter_allocator(&program->meter);
   program->module = module;
-  program->work_budget = options->work_budget != 0 ? options->work_budget : UINT64_MAX;
-  program->caller_outputs = options->caller_outputs;
-  program->plan_count = options->plan_count != 0 ? options->plan_count : AOT_DEFAULT_PLANS;
-  const aot_status_t status = set_up(program, options, error);
+  aot_module_retain(module);
+  program->work_budget = own.work_budget != 0 ? own.work_budget : UINT64_MAX;
+  program->caller_outputs = own.caller_outputs;
+  program->plan_count = own.plan_count != 0 ? own.plan_count : AOT_DEFAULT_PLANS;
+  program->is_busy = true;  // the allocator may look for the handle
+  const aot_status_t status = set_up(program, &own, error);
+  program->is_busy = false;
   if (status != AOT_OK) {
-    aot_program_destroy(program);
+    (void)aot_program_destroy(program);
     return status;
   }
   *out_program = program;
   return AOT_OK;
 }
 
-void aot_program_destroy(aot_program_t *program) {
-  if (program == NULL) return;
+aot_status_t aot_program_destroy(aot_program_t *program) {
+  if (program == NULL) return AOT_OK;
+  AOT_TRY(aot_program_enter(program, NULL));
+  program->is_busy = true;
   const aot_allocator_t allocator = program->allocator;
   if (program->device != NULL) program->driver->close(program->device);
   for (uint32_t i = 0; i < program->plan_count; ++i)
@@ -125,26 +144,35 @@ void aot_program_destroy(aot_program_t *program) {
     aot_release(&allocator, program->outputs[i].owned, program->outputs[i].owned_bytes);
   }
   aot_release(&allocator, program->memory, program->memory_bytes);
-  aot_release(&allocator, program, sizeof *program);
+  aot_module_t *module = (aot_module_t *)(uintptr_t)program->module;
+  aot_release(&module->pool.allocator, program, sizeof *program);
+  aot_module_close(module);
+  return AOT_OK;
 }
 
-void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_info) {
-  memset(out_info, 0, sizeof *out_info);
-  out_info->entry = program->entry->name;
-  out_info->target = program->variant->target;
-  out_info->device = program->driver->name;
-  out_info->variant = (uint32_t)(program->variant - program->module->variants);
-  out_info->code_bytes = program->variant->code.length;
-  out_info->prepare_count = program->prepare_count;
+aot_status_t aot_program_get_info(const aot_program_t *program, aot_error_t *error,
+                                  aot_program_info_t *out_info) {
+  AOT_TRY(aot_struct_clear(out_info, "aot_program_info_t", error));
+  if (program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "program is NULL");
+  aot_program_info_t info = {.entry = program->entry->name,
+                             .target = program->variant->target,
+                             .device = program->driver->name,
+                             .variant = (uint32_t)(program->variant - program->module->variants),
+                             .code_bytes = program->variant->code.length,
+                             .prepare_count = program->prepare_count,
+                             .skipped = program->skipped.bytes,
+                             .memory_bytes = program->meter.bytes,
+                             .most_memory_bytes = program->meter.most_bytes};
   const aot_code_t *code = &program->entry->code;
-  out_info->arena_bound_bytes = code->buffer_count == 0        ? code->arena_bytes
-                                : code->arena_bound_bytes != 0 ? code->arena_bound_bytes
-                                                               : UINT64_MAX;
-  out_info->skipped = program->skipped.bytes;
-  program->driver->get_info(program->device, out_info);
+  info.arena_bound_bytes = code->buffer_count == 0        ? code->arena_bytes
+                           : code->arena_bound_bytes != 0 ? code->arena_bound_bytes
+                                                          : UINT64_MAX;
+  program->driver->get_info(program->device, &info);
+  aot_struct_give(&info, sizeof info, out_info);
+  return AOT_OK;
 }
 
-aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
+static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
   if (program->is_stale) program->current = NULL;
   if (program->current == NULL) {
     aot_text_t missing = {.length = 0};
@@ -168,6 +196,32 @@ aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
                          &output->owned));
     output->owned_bytes = bytes;
   }
+  return AOT_OK;
+}
+
+aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
+  program->is_busy = true;
+  const aot_status_t status = prepare(program, error);
+  program->is_busy = false;
+  return status;
+}
+
+aot_status_t aot_program_set_cancelled(aot_program_t *program, bool is_cancelled,
+                                       aot_error_t *error) {
+  if (program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "program is NULL");
+  __atomic_store_n(&program->is_cancelled, is_cancelled, __ATOMIC_RELAXED);
+  return AOT_OK;
+}
+
+aot_status_t aot_program_set_deadline(aot_program_t *program, uint64_t time_ns,
+                                      aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
+  if (time_ns != 0 && aot_os_now_ns() == 0) {
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                    "this build has no clock: no deadline would pass");
+  }
+  program->deadline_ns = time_ns;
   return AOT_OK;
 }
 
@@ -246,7 +300,7 @@ static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
 }
 
 aot_status_t aot_program_reset(aot_program_t *program, aot_error_t *error) {
-  (void)error;
+  AOT_TRY(aot_program_enter(program, error));
   const aot_code_t *code = &program->entry->code;
   memset(program->states, 0, code->state_count * sizeof *program->states);
   program->is_reset = true;
@@ -283,7 +337,7 @@ static void take_results(aot_program_t *program) {
   }
 }
 
-aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
+static aot_status_t run(aot_program_t *program, aot_error_t *error) {
   aot_text_t missing = {.length = 0};
   for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
     if (!program->inputs[i].has_data) append_name(&missing, program->entry->inputs[i].name);
@@ -291,7 +345,7 @@ aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
   if (missing.length > 0) {
     return aot_fail(error, AOT_ERROR_NOT_READY, "inputs not set: %s", missing.bytes);
   }
-  AOT_TRY(aot_program_prepare(program, error));
+  AOT_TRY(prepare(program, error));
   AOT_TRY(bind_outputs(program, error));
   const aot_driver_t *driver = program->driver;
   AOT_TRY(driver->begin(program->device, &program->bindings, error));
@@ -301,4 +355,12 @@ aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
   if (status != AOT_OK) return status;
   if (end_status == AOT_OK) take_results(program);
   return end_status;
+}
+
+aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
+  program->is_busy = true;
+  const aot_status_t status = run(program, error);
+  program->is_busy = false;
+  return status;
 }

@@ -44,7 +44,11 @@ struct aot_program_t {
   const aot_entry_t *entry;
   const aot_driver_t *driver;
   aot_device_t *device;
+  aot_meter_t meter;     // of the module's allocator; what `allocator` takes from
   aot_text_t skipped;    // why variants before this one were not taken
+  uint64_t deadline_ns;  // 0: none
+  bool is_cancelled;     // atomic: set by any thread
+  bool is_busy;          // in a prepare or run, or whatever else calls the caller back
   uint64_t work_budget;  // UINT64_MAX: none
   bool caller_outputs;
   // One block of memory holds the arrays below.
@@ -80,6 +84,9 @@ aot_status_t aot_interpret_prepare(aot_program_t *program, aot_plan_t *plan, uin
 
 // interpreter.c: runs the execute part of the plan; bindings are set and the driver has begun.
 aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot_error_t *error);
+
+// program.c: the status of a call where there is no program, or where it is in a call already.
+aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error);
 
 // program.c: whether two pieces of memory share a byte.
 bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);

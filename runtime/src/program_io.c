@@ -2,44 +2,53 @@
 #include <string.h>
 
 #include "program.h"
+#include "sizes.h"
 #include "status.h"
 
 size_t aot_program_input_count(const aot_program_t *program) {
-  return program->entry->input_count;
+  return program != NULL ? program->entry->input_count : 0;
 }
 
 size_t aot_program_output_count(const aot_program_t *program) {
-  return program->entry->output_count;
+  return program != NULL ? program->entry->output_count : 0;
 }
 
 const aot_tensor_info_t *aot_program_input_info(const aot_program_t *program, size_t index) {
-  return index < program->entry->input_count ? &program->entry->inputs[index] : NULL;
+  return index < aot_program_input_count(program) ? &program->entry->inputs[index] : NULL;
 }
 
 const aot_tensor_info_t *aot_program_output_info(const aot_program_t *program, size_t index) {
-  return index < program->entry->output_count ? &program->entry->outputs[index] : NULL;
+  return index < aot_program_output_count(program) ? &program->entry->outputs[index] : NULL;
 }
 
 bool aot_program_get_update(const aot_program_t *program, size_t output, size_t *out_input) {
+  if (out_input == NULL) return false;
+  *out_input = 0;
+  if (program == NULL) return false;
   const aot_code_t *code = &program->entry->code;
-  const uint32_t number = output < code->update_count ? code->updates[output] : 0;
-  *out_input = number > 0 ? number - 1 : 0;
-  return number > 0;
+  if (output >= code->update_count || code->updates[output] == 0) return false;
+  *out_input = code->updates[output] - 1;
+  return true;
 }
 
 size_t aot_program_state_count(const aot_program_t *program) {
-  return program->entry->state_count;
+  return program != NULL ? program->entry->state_count : 0;
 }
 
 const aot_tensor_info_t *aot_program_state_info(const aot_program_t *program, size_t index) {
-  return index < program->entry->state_count ? &program->entry->states[index] : NULL;
+  return index < aot_program_state_count(program) ? &program->entry->states[index] : NULL;
 }
 
-static aot_status_t find(const aot_tensor_info_t *tensors, uint32_t count, const char *kind,
-                         const char *name, aot_error_t *error, size_t *out_index) {
+static aot_status_t find(const aot_program_t *program, bool is_input, const char *name,
+                         aot_error_t *error, size_t *out_index) {
   aot_text_t known = {.length = 0};
+  if (out_index == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_index is NULL");
   *out_index = 0;
+  if (program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "program is NULL");
   if (name == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "name is NULL");
+  const aot_entry_t *entry = program->entry;
+  const aot_tensor_info_t *tensors = is_input ? entry->inputs : entry->outputs;
+  const uint32_t count = is_input ? entry->input_count : entry->output_count;
   for (uint32_t i = 0; i < count; ++i) {
     if (strcmp(tensors[i].name, name) == 0) {
       *out_index = i;
@@ -47,19 +56,18 @@ static aot_status_t find(const aot_tensor_info_t *tensors, uint32_t count, const
     }
     aot_text_append(&known, "%s\"%s\"", i > 0 ? ", " : "", tensors[i].name);
   }
-  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no %s \"%s\", the program has %s", kind, name,
-                  count > 0 ? known.bytes : "none");
+  return aot_fail(error, AOT_ERROR_NOT_FOUND, "no %s \"%s\", the program has %s",
+                  is_input ? "input" : "output", name, count > 0 ? known.bytes : "none");
 }
 
 aot_status_t aot_program_find_input(const aot_program_t *program, const char *name,
                                     aot_error_t *error, size_t *out_index) {
-  return find(program->entry->inputs, program->entry->input_count, "input", name, error, out_index);
+  return find(program, true, name, error, out_index);
 }
 
 aot_status_t aot_program_find_output(const aot_program_t *program, const char *name,
                                      aot_error_t *error, size_t *out_index) {
-  return find(program->entry->outputs, program->entry->output_count, "output", name, error,
-              out_index);
+  return find(program, false, name, error, out_index);
 }
 
 static const char *dim_text(const aot_dim_info_t *dim) {
@@ -158,12 +166,16 @@ static aot_status_t check_own(const aot_program_t *program, const char *kind, co
   return AOT_OK;
 }
 
-aot_status_t aot_program_set_input(aot_program_t *program, size_t index, const aot_tensor_t *tensor,
-                                   aot_error_t *error) {
+aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
+                                   const aot_tensor_t *callers, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
   const aot_tensor_info_t *info = aot_program_input_info(program, index);
   if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no input %zu", index);
-  if (tensor == NULL || (tensor->rank > 0 && tensor->dims == NULL)) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "input \"%s\": tensor or dims is NULL", info->name);
+  aot_tensor_t own;
+  const aot_tensor_t *tensor = &own;
+  AOT_TRY(aot_struct_take(callers, "aot_tensor_t", &own, sizeof own, error));
+  if (tensor->rank > 0 && tensor->dims == NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "input \"%s\": dims is NULL", info->name);
   }
   if (tensor->dtype != info->dtype) {
     const char *found = aot_dtype_name(tensor->dtype);
@@ -193,6 +205,7 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index, const a
 
 aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *data,
                                     size_t capacity, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
   const aot_tensor_info_t *info = aot_program_output_info(program, index);
   if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no output %zu", index);
   if ((uintptr_t)data % aot_dtype_bytes(info->dtype) != 0) {
@@ -211,22 +224,21 @@ aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *
 
 aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, aot_error_t *error,
                                     aot_tensor_t *out_tensor) {
+  AOT_TRY(aot_struct_clear(out_tensor, "aot_tensor_t", error));
+  AOT_TRY(aot_program_enter(program, error));
   const aot_tensor_info_t *info = aot_program_output_info(program, index);
-  if (out_tensor == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_tensor is NULL");
-  memset(out_tensor, 0, sizeof *out_tensor);
   if (info == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "there is no output %zu", index);
   if (program->current == NULL) {
     return aot_fail(error, AOT_ERROR_NOT_READY, "output \"%s\" has no shape before prepare or run",
                     info->name);
   }
   const aot_output_t *output = &program->outputs[index];
-  out_tensor->dtype = info->dtype;
-  out_tensor->rank = info->rank;
-  out_tensor->dims = program->output_dims + output->first_dim;
-  out_tensor->bytes = (size_t)aot_tensor_bytes(info, out_tensor->dims);
+  aot_tensor_t tensor = {
+      .dtype = info->dtype, .rank = info->rank, .dims = program->output_dims + output->first_dim};
+  tensor.bytes = (size_t)aot_tensor_bytes(info, tensor.dims);
   // It may be of other shapes, or set since.
   const size_t room = output->is_callers ? output->capacity : output->owned_bytes;
-  if (room < out_tensor->bytes) return AOT_OK;
-  out_tensor->data = output->is_callers ? output->data : output->owned;
+  if (room >= tensor.bytes) tensor.data = output->is_callers ? output->data : output->owned;
+  aot_struct_give(&tensor, sizeof tensor, out_tensor);
   return AOT_OK;
 }

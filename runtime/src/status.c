@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "os.h"
 #include "utf8.h"
 
 #ifndef AOT_VERSION
@@ -13,15 +14,20 @@ uint32_t aot_runtime_interface(void) {
   return AOT_INTERFACE;
 }
 
+uint64_t aot_runtime_now_ns(void) {
+  return aot_os_now_ns();
+}
+
 const char *aot_runtime_version(void) {
   return AOT_VERSION;
 }
 
 const char *aot_status_name(aot_status_t status) {
   static const char *const names[AOT_ERROR_COUNT] = {
-      "ok",        "argument",  "memory",     "io",          "not_a_module", "version", "truncated",
-      "checksum",  "malformed", "not_found",  "unsupported", "dtype",        "shape",   "capacity",
-      "not_ready", "check",     "arithmetic", "bounds",      "budget",       "device",  "text",
+      "ok",        "argument", "memory",    "io",        "not_a_module", "version",
+      "truncated", "checksum", "malformed", "not_found", "unsupported",  "dtype",
+      "shape",     "capacity", "not_ready", "check",     "arithmetic",   "bounds",
+      "budget",    "device",   "text",      "cancelled", "deadline",     "busy",
   };
   return (unsigned)status < AOT_ERROR_COUNT ? names[status] : "unknown";
 }

@@ -8,6 +8,7 @@ static uint64_t length_of(const aot_program_t *program, const aot_growth_t *grow
 }
 
 uint64_t aot_program_length(const aot_program_t *program) {
+  if (program == NULL) return 0;
   const aot_code_t *code = &program->entry->code;
   uint64_t longest = 0;
   for (uint32_t i = 0; i < code->growth_count; ++i) {
@@ -18,6 +19,7 @@ uint64_t aot_program_length(const aot_program_t *program) {
 }
 
 uint64_t aot_program_capacity(const aot_program_t *program) {
+  if (program == NULL) return 0;
   const aot_code_t *code = &program->entry->code;
   uint64_t shortest = code->growth_count > 0 ? UINT64_MAX : 0;
   for (uint32_t i = 0; i < code->growth_count; ++i) {
@@ -35,6 +37,7 @@ static uint64_t shortest_of(const aot_growth_t *growth, uint64_t found, uint64_t
 }
 
 aot_status_t aot_program_rewind(aot_program_t *program, uint64_t length, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
   const aot_code_t *code = &program->entry->code;
   if (code->growth_count == 0 || code->growth_count != program->entry->state_count) {
     return aot_fail(

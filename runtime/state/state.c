@@ -204,6 +204,7 @@ static aot_status_t write_file(aot_program_t *program, uint8_t *arena, const cha
 }
 
 aot_status_t aot_program_save_state(aot_program_t *program, const char *path, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
   if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
   char beside[MOST_PATH_BYTES];
   const int length = snprintf(beside, sizeof beside, "%s" BESIDE, path);
@@ -306,6 +307,7 @@ static aot_status_t read_file(aot_program_t *program, int fd, const char *path,
 }
 
 aot_status_t aot_program_load_state(aot_program_t *program, const char *path, aot_error_t *error) {
+  AOT_TRY(aot_program_enter(program, error));
   if (path == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "path is NULL");
   int fd = -1;
   AOT_TRY(aot_os_open(path, error, &fd));

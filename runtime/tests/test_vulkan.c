@@ -16,14 +16,20 @@ static void expect(int line, bool is_true, const char *what) {
 #define EXPECT(condition) expect(__LINE__, (condition), #condition)
 
 int main(void) {
-  static const aot_vulkan_options_t defaults;
-  const aot_program_options_t options = {.device = AOT_DEVICE_VULKAN, .vulkan = &defaults};
+  const aot_vulkan_options_t defaults = {.size = sizeof defaults};
+  const aot_program_options_t options = {
+      .size = sizeof options, .device = AOT_DEVICE_VULKAN, .vulkan = &defaults};
   aot_vulkan_info_t info;
   aot_vulkan_pipeline_t pipeline;
   aot_error_t error;
   aot_program_t *program = NULL;
   memset(&info, 0xff, sizeof info);
   memset(&pipeline, 0xff, sizeof pipeline);
+  EXPECT(!aot_vulkan_get_info(NULL, &info));  // no size
+  EXPECT(!aot_vulkan_get_pipeline(NULL, 0, &pipeline));
+  EXPECT(info.pipeline_count != 0 && pipeline.words != 0);
+  info.size = sizeof info;
+  pipeline.size = sizeof pipeline;
   EXPECT(!aot_vulkan_get_info(NULL, &info));
   EXPECT(info.device_name == NULL && info.pipeline_count == 0);
   EXPECT(!aot_vulkan_get_pipeline(NULL, 0, &pipeline));

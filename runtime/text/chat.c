@@ -175,7 +175,8 @@ static aot_status_t run_tokens(aot_chat_t *chat, int32_t *tokens, size_t count,
   for (size_t done = 0; done < count;) {
     const size_t left = count - done;
     const int64_t part = left < (size_t)chat->most_tokens ? (int64_t)left : chat->most_tokens;
-    const aot_tensor_t input = {.dtype = AOT_DTYPE_I32,
+    const aot_tensor_t input = {.size = sizeof input,
+                                .dtype = AOT_DTYPE_I32,
                                 .rank = 1,
                                 .dims = &part,
                                 .data = tokens + done,
@@ -242,7 +243,7 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
     AOT_TRY(run_tokens(chat, &chat->pending, 1, error));
     chat->pending = -1;
   }
-  aot_tensor_t logits;
+  aot_tensor_t logits = {.size = sizeof logits};
   AOT_TRY(aot_program_get_output(chat->program, 0, error, &logits));
   if (logits.dims[0] < 1 || logits.dims[1] < 1) {
     return aot_fail(

@@ -37,7 +37,8 @@ static int64_t end_phase(runner_t *runner, phase_t phase, int64_t start_ns) {
 
 static bool open_module(runner_t *runner, int64_t start_ns) {
   const options_t *options = &runner->options;
-  const aot_module_options_t module_options = {.copy = options->copies};
+  const aot_module_options_t module_options = {.size = sizeof module_options,
+                                               .copy = options->copies};
   aot_error_t error;
 #ifdef AOT_EMBED
   int64_t at = end_phase(runner, PHASE_OPEN, start_ns);
@@ -114,8 +115,8 @@ static void release(runner_t *runner) {
 
 // Of a program that was made and is not run.
 static bool report_warm(const runner_t *runner) {
-  aot_program_info_t info;
-  aot_program_get_info(runner->program, &info);
+  aot_program_info_t info = {.size = sizeof info};
+  (void)aot_program_get_info(runner->program, NULL, &info);
   print_name(info.target);
   (void)printf(" on %s, made in %.3f ms\n", info.device, runner->phases_ms[PHASE_MAP]);
   return flush_report();

@@ -157,7 +157,8 @@ bool set_inputs(runner_t *runner) {
 bool give_inputs(const runner_t *runner, aot_program_t *program) {
   for (size_t i = 0; i < aot_program_input_count(program); ++i) {
     const npy_array_t *array = &runner->inputs[i];
-    const aot_tensor_t tensor = {array->dtype, array->rank, array->dims, array->data, array->bytes};
+    const aot_tensor_t tensor = {sizeof tensor, array->dtype, array->rank,
+                                 array->dims,   array->data,  array->bytes};
     aot_error_t error;
     if (aot_program_set_input(program, i, &tensor, &error) != AOT_OK) {
       return fail("%s", error.message);

@@ -281,7 +281,8 @@ options_result_t options_parse(int count, char **arguments, options_t *out_optio
 }
 
 aot_program_options_t options_program(const options_t *options) {
-  return (aot_program_options_t){.entry = options->entry,
+  return (aot_program_options_t){.size = sizeof(aot_program_options_t),
+                                 .entry = options->entry,
                                  .target = options->target,
                                  .device = (aot_device_kind_t)options->device,
                                  .threads = options->threads};
@@ -293,8 +294,8 @@ aot_status_t options_create_program(const options_t *options, const aot_module_t
   if (options->threads != 0) {
     return aot_program_create(module, program_options, error, out_program);
   }
-  aot_cores_t cores;
-  aot_cores_find(NULL, &cores);
+  aot_cores_t cores = {.size = sizeof cores};
+  (void)aot_cores_find(NULL, NULL, &cores);
   return aot_cores_create_program(&cores, module, program_options, error, out_program);
 }
 

@@ -33,7 +33,7 @@ bool write_outputs(const runner_t *runner) {
     const char *name = aot_program_output_info(runner->program, i)->name;
     char path[4096];
     char message[4400];
-    aot_tensor_t tensor;
+    aot_tensor_t tensor = {.size = sizeof tensor};
     aot_error_t error;
     const int length = is_safe_file_name(name)
                            ? snprintf(path, sizeof path, "%s/%s.npy", folder, name)
@@ -113,7 +113,7 @@ static bool print_lines(const runner_t *runner, const aot_program_info_t *info) 
     (void)printf("\n");
   }
   for (size_t i = 0; i < aot_program_output_count(runner->program); ++i) {
-    aot_tensor_t tensor;
+    aot_tensor_t tensor = {.size = sizeof tensor};
     if (aot_program_get_output(runner->program, i, NULL, &tensor) != AOT_OK) continue;
     (void)printf("output ");
     print_name(aot_program_output_info(runner->program, i)->name);
@@ -138,8 +138,8 @@ static bool print_lines(const runner_t *runner, const aot_program_info_t *info) 
 }
 
 bool report(runner_t *runner) {
-  aot_program_info_t info;
-  aot_program_get_info(runner->program, &info);
+  aot_program_info_t info = {.size = sizeof info};
+  (void)aot_program_get_info(runner->program, NULL, &info);
   if (runner->sample_count > 0) {
     qsort(runner->samples, runner->sample_count, sizeof *runner->samples, compare_doubles);
   }

@@ -180,9 +180,9 @@ def test_text_size() -> None:
     find("gcc")
     result = run("sh", RUNTIME / "tools" / "text_size.sh")
     assert result.returncode == 0, result.stdout + result.stderr
-    match = re.match(r"loader \.text: (\d+) of 30720 bytes", result.stdout)
+    match = re.match(r"loader \.text: (\d+) of 33280 bytes", result.stdout)
     assert match is not None
-    assert 10_000 < int(match[1]) < 30_720
+    assert 10_000 < int(match[1]) < 33_280
     # It says so when the limit is passed.
     result = run("env", "LIMIT=10000", "sh", RUNTIME / "tools" / "text_size.sh")
     assert result.returncode == 1

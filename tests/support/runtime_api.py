@@ -207,7 +207,7 @@ class Program:
     def info(self) -> loader._ProgramInfo:
         """aot_program_info_t."""
         info = loader._ProgramInfo()
-        library().aot_program_get_info(self.handle, ctypes.byref(info))
+        call("aot_program_get_info", self.handle, out=info)
         return info
 
     def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cpu_features.h"
+#include "host_threads.h"
 #include "module_fbs.h"
 #include "os.h"
 #include "poison.h"
@@ -41,7 +42,8 @@ struct aot_device_t {
   size_t arena_bytes;
   aot_dispatch_t dispatch;
   const aot_bindings_t *bindings;  // of the run
-  aot_workers_t *workers;          // NULL: one thread
+  aot_workers_t *workers;          // NULL: one thread, or the host's
+  aot_host_threads_t host;
   aot_sharing_t sharing;
   bool is_sharing;  // in this run
   void (*profile)(void *user, const aot_launch_t *launch);
@@ -161,6 +163,7 @@ static aot_status_t start_threads(aot_device_t *device, aot_error_t *error) {
     if (count > words) words = count;
   }
   AOT_TRY(aot_sharing_create(&device->allocator, device->threads, words, error, &device->sharing));
+  if (device->host.parallel_for != NULL) return AOT_OK;
   return aot_workers_create(&device->allocator, device->threads, error, &device->workers);
 }
 
@@ -171,6 +174,8 @@ static aot_status_t set_up(aot_device_t *device, const aot_module_t *module,
                     (unsigned)options->threads, AOT_MOST_THREADS);
   }
   device->threads = options->threads > 0 ? options->threads : 1;
+  device->host =
+      (aot_host_threads_t){options->parallel_for, options->parallel_for_user, device->threads};
   device->profile = options->profile;
   device->profile_user = options->profile_user;
   device->dispatch.constants = module->data + module->rodata.offset;
@@ -254,8 +259,10 @@ static aot_status_t cpu_begin(aot_device_t *device, aot_bindings_t *bindings, ao
   device->dispatch.scratch = bindings->scratch_offset >= 0 && AOT_POISON_ZONE == 0
                                  ? device->dispatch.arena + bindings->scratch_offset
                                  : device->scratch;
-  device->is_sharing = device->workers != NULL && aot_workers_are_alive(device->workers);
-  if (device->is_sharing && aot_sharing_begin_run(&device->sharing)) {
+  const bool are_hosts = device->threads > 1 && device->host.parallel_for != NULL;
+  device->is_sharing =
+      are_hosts || (device->workers != NULL && aot_workers_are_alive(device->workers));
+  if (device->is_sharing && aot_sharing_begin_run(&device->sharing) && !are_hosts) {
     aot_workers_wake(device->workers);
   }
   return AOT_OK;
@@ -344,12 +351,14 @@ static void run_groups(void *context, uint32_t worker, uint64_t begin, uint64_t 
   }
 }
 
-// Runs the workgroups on as many threads as they are worth.  Returns how many might take part.
-static uint32_t run_grid(aot_device_t *device, aot_cpu_job_t *job) {
+// Runs the workgroups on as many threads as they are worth; *out_threads might take part.
+static aot_status_t run_grid(aot_device_t *device, aot_cpu_job_t *job, aot_error_t *error,
+                             uint32_t *out_threads) {
+  *out_threads = 1;
   const uint64_t groups = (uint64_t)job->grid.x * job->grid.y * job->grid.z;
   if (!device->is_sharing) {
     run_groups(job, 0, 0, groups);
-    return 1;
+    return AOT_OK;
   }
   const uint32_t word = device->bindings->word;
   const aot_share_t share = aot_sharing_ask(&device->sharing, word, groups);
@@ -357,6 +366,9 @@ static uint32_t run_grid(aot_device_t *device, aot_cpu_job_t *job) {
   aot_own_part_t own = {1, 0};
   if (share.chunk == 0) {
     run_groups(job, 0, 0, groups);
+  } else if (device->host.parallel_for != NULL) {
+    AOT_TRY(
+        aot_host_threads_share(&device->host, run_groups, job, groups, share.chunk, error, &own));
   } else {
     own = aot_workers_share(device->workers, run_groups, job, groups, share.chunk, share.wakes);
   }
@@ -367,7 +379,8 @@ static uint32_t run_grid(aot_device_t *device, aot_cpu_job_t *job) {
     aot_sharing_measure(&device->sharing, word, groups, done,
                         (share.chunk > 0 ? own.end_ns : end) - start, end - start);
   }
-  return share.chunk == 0 ? 1 : device->threads;
+  if (share.chunk > 0) *out_threads = device->threads;
+  return AOT_OK;
 }
 
 static uint64_t profile_start(const aot_device_t *device) {
@@ -383,7 +396,6 @@ static void profile_end(const aot_device_t *device, aot_launch_t launch) {
 
 static aot_status_t cpu_dispatch(aot_device_t *device, uint32_t executable, const void *params,
                                  aot_grid_t grid, aot_error_t *error) {
-  (void)error;
   const aot_executable_t *code = &device->variant->executables[executable];
   aot_cpu_job_t job = {device, find_kernel(device, executable), grid, code->scratch_bytes};
   device->dispatch.params = params;
@@ -391,7 +403,8 @@ static aot_status_t cpu_dispatch(aot_device_t *device, uint32_t executable, cons
   set_zones(device, job.scratch_bytes);
 #endif
   const uint64_t start = profile_start(device);
-  const uint32_t threads = run_grid(device, &job);
+  uint32_t threads = 1;
+  AOT_TRY(run_grid(device, &job, error, &threads));
   profile_end(device, (aot_launch_t){.kind = AOT_LAUNCH_DISPATCH,
                                      .executable = executable,
                                      .grid = {grid.x, grid.y, grid.z},

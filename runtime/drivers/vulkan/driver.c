@@ -7,6 +7,7 @@
 #include "os.h"
 #include "program.h"
 #include "recording.h"
+#include "sizes.h"
 #include "status.h"
 #include "system.h"
 
@@ -20,8 +21,12 @@
 
 static const aot_vulkan_options_t default_options;
 
-static const aot_vulkan_options_t *options_of(const aot_program_options_t *options) {
-  return options->vulkan != NULL ? options->vulkan : &default_options;
+static aot_status_t take_options(const aot_program_options_t *options, aot_error_t *error,
+                                 aot_vulkan_options_t *out_options) {
+  *out_options = default_options;
+  if (options->vulkan == NULL) return AOT_OK;
+  return aot_struct_take(options->vulkan, "aot_vulkan_options_t", out_options, sizeof *out_options,
+                         error);
 }
 
 static aot_status_t check_words(const aot_variant_t *variant, aot_error_t *error) {
@@ -141,7 +146,9 @@ static uint64_t timeout_of(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *
 
 static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
                            aot_error_t *error) {
-  const aot_vulkan_options_t *own = options_of(options);
+  aot_vulkan_options_t taken;
+  AOT_TRY(take_options(options, error, &taken));
+  const aot_vulkan_options_t *own = &taken;
   const uint64_t start = aot_os_now_ns();
   const bool any = options->device == AOT_DEVICE_ANY && options->target == NULL;
   const aot_entry_t *entry = NULL;
@@ -548,11 +555,11 @@ static uint64_t device_bytes(const aot_device_t *device) {
 }
 
 bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_info) {
-  memset(out_info, 0, sizeof *out_info);
+  if (aot_struct_clear(out_info, "aot_vulkan_info_t", NULL) != AOT_OK) return false;
   const aot_device_t *device = device_of(program);
   if (device == NULL) return false;
   const VkPhysicalDeviceProperties *properties = &device->gpu.properties;
-  *out_info = (aot_vulkan_info_t){.device_name = properties->deviceName,
+  const aot_vulkan_info_t info = {.device_name = properties->deviceName,
                                   .cache_path = device->cache.path,
                                   .api_version = properties->apiVersion,
                                   .driver_version = properties->driverVersion,
@@ -570,19 +577,21 @@ bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_in
                                   .pipelines_ns = device->pipelines.total_ns,
                                   .upload_ns = device->upload_ns,
                                   .device_bytes = device_bytes(device)};
+  aot_struct_give(&info, sizeof info, out_info);
   return true;
 }
 
 bool aot_vulkan_get_pipeline(const aot_program_t *program, size_t index,
                              aot_vulkan_pipeline_t *out_pipeline) {
-  memset(out_pipeline, 0, sizeof *out_pipeline);
+  if (aot_struct_clear(out_pipeline, "aot_vulkan_pipeline_t", NULL) != AOT_OK) return false;
   const aot_device_t *device = device_of(program);
   if (device == NULL || index >= device->pipelines.count) return false;
   const aot_vk_pipeline_t *pipeline = &device->pipelines.pipelines[index];
   const aot_executable_t *executable = &device->variant->executables[pipeline->executable];
-  *out_pipeline = (aot_vulkan_pipeline_t){
+  const aot_vulkan_pipeline_t found = {
       .executable = executable->name,
       .words = (uint32_t)(aot_vk_shader_of(&device->gpu, device->module, executable)->length / 4),
       .create_ns = pipeline->create_ns};
+  aot_struct_give(&found, sizeof found, out_pipeline);
   return true;
 }

@@ -8,6 +8,7 @@
 //   if (aot_program_create(module, NULL, &error, &program) != AOT_OK) ...
 //   aot_program_set_input(program, 0, &tensor, &error);
 //   aot_program_run(program, &error);
+//   aot_tensor_t result = {.size = sizeof result};
 //   aot_program_get_output(program, 0, &error, &result);
 //   aot_program_destroy(program);
 //   aot_module_close(module);
@@ -17,9 +18,17 @@
 // only on success.  *borrows*: the caller keeps the memory alive and unchanged.  *returns owned*:
 // the caller releases it.  There is no global state.
 //
-// Handles, texts and out_ parameters are valid pointers, of objects that have not been destroyed: a
-// NULL is undefined behaviour unless a comment says what it means, and so is a function of a
-// program, module or vocabulary after its end.  Neither is checked.
+// A structure that the caller makes begins with `size`: its sizeof, also where it is to be filled.
+// A later library adds fields at the end, and takes of a shorter structure what it has; all zero is
+// the default of each field.  Fields that a library doesn't know must be zero, or it refuses them.
+//
+// NULL in place of a handle, of a structure without defaults or of an out_ parameter is
+// AOT_ERROR_ARGUMENT; functions without a status return 0, false or NULL then.  Other pointers are
+// valid, of objects that have not been destroyed: a function of a program or module after its end
+// is undefined behaviour, which is not checked.
+//
+// Callbacks (allocator, profile, parallel_for) may call functions of other programs and modules.
+// Those of the program that is running return AOT_ERROR_BUSY but for what only asks.
 #ifndef AOT_AOT_H_
 #define AOT_AOT_H_
 
@@ -59,12 +68,16 @@ typedef enum aot_status_t {
   AOT_ERROR_ARITHMETIC = 16,   // overflow or division by zero in the program
   AOT_ERROR_BOUNDS = 17,       // a load, copy or fill outside its buffer, or an impossible grid
   AOT_ERROR_BUDGET = 18,       // the program used up options.work_budget
-  AOT_ERROR_DEVICE = 19,  // a GPU's driver failed, or the device is lost: make the program anew
-  AOT_ERROR_TEXT = 20,    // text is no UTF-8
-  AOT_ERROR_COUNT         // not a status
+  AOT_ERROR_DEVICE = 19,     // a GPU's driver failed, or the device is lost: make the program anew
+  AOT_ERROR_TEXT = 20,       // text is no UTF-8
+  AOT_ERROR_CANCELLED = 21,  // aot_program_set_cancelled
+  AOT_ERROR_DEADLINE = 22,   // aot_program_set_deadline
+  AOT_ERROR_BUSY = 23,       // the program is running: a call from inside one of its callbacks
+  AOT_ERROR_COUNT            // not a status
 } aot_status_t;
 
-// What failed, in one line: lower case, no final period, cut off where it doesn't fit.
+// What failed, in one line: lower case, no final period, cut off where it doesn't fit.  Never
+// grows: it has no size.
 typedef struct aot_error_t {
   aot_status_t status;
   char message[508];
@@ -102,7 +115,7 @@ typedef enum aot_code_mapping_t {
 } aot_code_mapping_t;
 
 // Where memory comes from.  Called on the thread that calls the runtime, never during a run at
-// planned shapes.
+// planned shapes.  Never grows.
 typedef struct aot_allocator_t {
   void *user;
   // Returns `bytes` > 0 bytes aligned to `alignment`, a power of two, or NULL.
@@ -111,8 +124,9 @@ typedef struct aot_allocator_t {
   void (*release)(void *user, void *pointer, size_t bytes, size_t alignment);
 } aot_allocator_t;
 
-// All zero is the default for each of the option structures, and so is NULL in their place.
+// NULL in the place of options is the default of each field.
 typedef struct aot_module_options_t {
+  size_t size;
   // Copied.  Both functions NULL: malloc's aligned cousin and free.
   aot_allocator_t allocator;
   // Reads the module into memory of the allocator instead of mapping or borrowing it.  For memory
@@ -135,13 +149,20 @@ typedef struct aot_launch_t {
   uint32_t executable;   // number in the variant, of a dispatch
   uint32_t grid[3];      // workgroups of a dispatch
   uint64_t bytes;        // of a copy or fill
-  uint64_t start_ns;     // the system's monotonic clock
+  uint64_t start_ns;     // by aot_runtime_now_ns
   uint64_t duration_ns;  // from then on
   uint32_t threads;      // that might take part
   const char *name;      // the executable's, "copy" or "fill"; *borrowed* from the module
 } aot_launch_t;
 
+// Runs task(context, 0) to task(context, count - 1), once each, on any threads, in any order, and
+// returns when all have ended.  One thread after the other is fine too: tasks don't wait for each
+// other.
+typedef void aot_parallel_for_t(void *user, uint32_t count,
+                                void (*task)(void *context, uint32_t index), void *context);
+
 typedef struct aot_program_options_t {
+  size_t size;
   // Name of the entry point.  NULL: the first.
   const char *entry;
   // Name of the target whose variant must be used.  NULL: the first variant that runs here.
@@ -160,15 +181,21 @@ typedef struct aot_program_options_t {
   // others are the program's own; they sleep between runs.  Results have the same bits whatever the
   // number.  In the child of a fork a program goes on with the caller's thread alone.
   uint32_t threads;
-  // Called on the caller's thread after each launch, during the run: it must not use this
-  // program.  NULL: launches are not timed.
+  // Called on the caller's thread after each launch, during the run.  NULL: launches are not timed.
   void (*profile)(void *user, const aot_launch_t *launch);
   void *profile_user;
   // Of the Vulkan driver, aot/vulkan.h.  *Borrowed* for the call.  NULL: its defaults.
   const struct aot_vulkan_options_t *vulkan;
+  // The host's threads in place of the program's own: called with a count of at most `threads`, on
+  // the thread that runs the program.  A dispatch that isn't worth sharing is not.  NULL: none.
+  aot_parallel_for_t *parallel_for;
+  void *parallel_for_user;
+  // Most bytes that the program takes from the allocator, at any time.  What would take more ends
+  // with AOT_ERROR_MEMORY, and the program can be used as before.  0: no limit.
+  uint64_t memory_limit;
 } aot_program_options_t;
 
-// An extent of an input or output as the module declares it.
+// An extent of an input or output as the module declares it.  Never grows.
 typedef struct aot_dim_info_t {
   int64_t extent;    // -1: symbolic
   int64_t min;       // inclusive bounds of a symbolic extent
@@ -190,14 +217,16 @@ typedef struct aot_tensor_info_t {
 
 // Actual data: row-major and dense.
 typedef struct aot_tensor_t {
+  size_t size;
   aot_dtype_t dtype;
   uint32_t rank;
   const int64_t *dims;
   void *data;    // aligned to the element; inputs are never written
-  size_t bytes;  // size of what data points to
+  size_t bytes;  // of what data points to
 } aot_tensor_t;
 
 typedef struct aot_program_info_t {
+  size_t size;
   const char *entry;
   const char *target;
   const char *device;  // "cpu" or "vulkan"
@@ -210,6 +239,8 @@ typedef struct aot_program_info_t {
   uint64_t arena_bound_bytes;  // the most that the arena takes at any shape; UINT64_MAX: not known
   uint32_t threads;            // that run workgroups
   const char *skipped;         // why no variant before this one was taken; "" where it is the first
+  uint64_t memory_bytes;       // of the allocator, held now
+  uint64_t most_memory_bytes;  // the most that were held at once
 } aot_program_info_t;
 
 // A module file, verified.  Immutable: may be used from any number of threads at once.
@@ -225,8 +256,10 @@ AOT_API const char *aot_runtime_version(void);
 
 // What a library was compiled with; another number where structs or functions of this header are
 // others.  Whoever loads the library at run time compares it with its own.
-#define AOT_INTERFACE 2u
+#define AOT_INTERFACE 3u
 AOT_API uint32_t aot_runtime_interface(void);
+// Nanoseconds of the system's monotonic clock.  0 always in builds without one.
+AOT_API uint64_t aot_runtime_now_ns(void);
 AOT_API const char *aot_status_name(aot_status_t status);
 AOT_API const char *aot_dtype_name(aot_dtype_t dtype);  // "f32"; NULL when there is no such dtype
 AOT_API size_t aot_dtype_bytes(aot_dtype_t dtype);      // 0 when there is no such dtype
@@ -253,8 +286,8 @@ AOT_API aot_status_t aot_module_open_memory(const void *data, size_t bytes,
                                             const aot_module_options_t *options, aot_error_t *error,
                                             aot_module_t **out_module);
 
-// Its programs and vocabularies must have been destroyed: they use its memory, and a run of one
-// that is left is undefined behaviour.  NULL is fine.
+// The module's memory, and whatever it borrows, goes with the last of its handle and its programs:
+// these may outlive it.  Vocabularies may not.  NULL is fine.
 AOT_API void aot_module_close(aot_module_t *module);
 
 // Checks the rodata pool's checksum; the error names the part.
@@ -278,14 +311,16 @@ AOT_API aot_status_t aot_module_check_variant(const aot_module_t *module, size_t
 
 // ---- programs ----
 
-// Chooses a variant, verifies its code, makes it executable.  *Borrows* the module.  *Returns
+// Chooses a variant, verifies its code, makes it executable.  Keeps the module alive.  *Returns
 // owned*.
 AOT_API aot_status_t aot_program_create(const aot_module_t *module,
                                         const aot_program_options_t *options, aot_error_t *error,
                                         aot_program_t **out_program);
-AOT_API void aot_program_destroy(aot_program_t *program);  // NULL is fine
+// NULL is fine.  AOT_ERROR_BUSY, and nothing done, from inside a callback of the program.
+AOT_API aot_status_t aot_program_destroy(aot_program_t *program);
 
-AOT_API void aot_program_get_info(const aot_program_t *program, aot_program_info_t *out_info);
+AOT_API aot_status_t aot_program_get_info(const aot_program_t *program, aot_error_t *error,
+                                          aot_program_info_t *out_info);
 
 AOT_API size_t aot_program_input_count(const aot_program_t *program);
 AOT_API size_t aot_program_output_count(const aot_program_t *program);
@@ -328,6 +363,17 @@ AOT_API aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *er
 // need no more memory than any before them.
 // What the program keeps between runs is changed by a run that ends well, and by no other.
 AOT_API aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error);
+
+// From any thread, at any time between create and destroy.  While it is true, a prepare or run ends
+// with AOT_ERROR_CANCELLED before its next launch, the one under way too; what a GPU was given
+// before ends first.  Such a run leaves what the program keeps as it was, as any that fails.
+AOT_API aot_status_t aot_program_set_cancelled(aot_program_t *program, bool is_cancelled,
+                                               aot_error_t *error);
+
+// The time by aot_runtime_now_ns from which on a prepare or run ends with AOT_ERROR_DEADLINE before
+// its next launch.  0: none.  AOT_ERROR_UNSUPPORTED in builds without a clock.
+AOT_API aot_status_t aot_program_set_deadline(aot_program_t *program, uint64_t time_ns,
+                                              aot_error_t *error);
 
 // Makes all that the program keeps between runs what it was at first: zero, and of length 0 where
 // it grows.

@@ -12,6 +12,7 @@ extern "C" {
 #define AOT_CORES_MOST_CPUS 1024u
 
 typedef struct aot_cores_t {
+  size_t size;
   uint32_t threads;  // one for each core that was chosen: 1 to AOT_MOST_THREADS
   // Whether the process may use slower cores as well, which were left out.
   bool leaves_slower;
@@ -23,9 +24,9 @@ typedef struct aot_cores_t {
 // Chooses among the CPUs that the process may use: one CPU of each core, the cores that have at
 // least half of the fastest one's capacity (`cpu_capacity` of Linux; three quarters of the highest
 // clock where only that is told; the performance cores of Apple and Intel), and no more than the
-// control group's quota allows.  Never fails: where the system tells nothing, it is one thread.
+// control group's quota allows.  Where the system tells nothing, it is one thread.
 // `root` stands before the paths of files that are read; NULL: "", this system.
-AOT_API void aot_cores_find(const char *root, aot_cores_t *out_cores);
+AOT_API aot_status_t aot_cores_find(const char *root, aot_error_t *error, aot_cores_t *out_cores);
 
 // aot_program_create with as many threads as there are chosen cores, whatever options->threads
 // says.  Where slower cores were left out, the program's own threads are kept to the chosen ones;

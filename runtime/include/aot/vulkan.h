@@ -32,6 +32,7 @@ typedef enum aot_vulkan_texels_t {
 
 // Strings are *borrowed* for the length of aot_program_create.
 typedef struct aot_vulkan_options_t {
+  size_t size;
   // Part of the name of the device to use, in any case of letters.  AOT_VULKAN_DEVICE.  Default:
   // a discrete GPU, else an integrated one, else any.
   const char *device;
@@ -65,6 +66,7 @@ typedef enum aot_vulkan_cache_state_t {
 } aot_vulkan_cache_state_t;
 
 typedef struct aot_vulkan_info_t {
+  size_t size;
   const char *device_name;
   const char *cache_path;  // "": none
   uint32_t api_version;    // as Vulkan packs it
@@ -86,12 +88,13 @@ typedef struct aot_vulkan_info_t {
 } aot_vulkan_info_t;
 
 typedef struct aot_vulkan_pipeline_t {
+  size_t size;
   const char *executable;  // the first that it is for
   uint32_t words;          // of SPIR-V
   uint64_t create_ns;      // 0 unless creation was serial or parallel
 } aot_vulkan_pipeline_t;
 
-// False, with *out_info zeroed, when the program is not on this driver.
+// False, with *out_info zeroed, when the program is not on this driver, or the size is no size.
 AOT_API bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_info);
 
 // The unique pipelines, in the order of the executables.  False when there is no such pipeline.

@@ -78,7 +78,7 @@ static int set_input(const example_t *example, aot_program_t *program, size_t in
   if (!read_data(argument, *out_data, bytes)) {
     return fail(argument, "is not there, or not of the input's size");
   }
-  const aot_tensor_t tensor = {info->dtype, info->rank, dims, *out_data, bytes};
+  const aot_tensor_t tensor = {sizeof tensor, info->dtype, info->rank, dims, *out_data, bytes};
   aot_error_t error;
   if (aot_program_set_input(program, index, &tensor, &error) == AOT_OK) return 0;
   return fail(info->name, error.message);
@@ -86,7 +86,7 @@ static int set_input(const example_t *example, aot_program_t *program, size_t in
 
 static int show_output(const example_t *example, const aot_program_t *program, size_t index) {
   const aot_tensor_info_t *info = aot_program_output_info(program, index);
-  aot_tensor_t tensor;
+  aot_tensor_t tensor = {.size = sizeof tensor};
   aot_error_t error;
   if (aot_program_get_output(program, index, &error, &tensor) != AOT_OK) {
     return fail(info->name, error.message);
@@ -151,13 +151,13 @@ int main(int count, char **arguments) {
   if (open_module(&example, &error, &module) != AOT_OK) {
     return fail("the module", error.message);
   }
-  const aot_program_options_t options = {.threads = example.threads};
+  const aot_program_options_t options = {.size = sizeof options, .threads = example.threads};
   if (aot_program_create(module, &options, &error, &program) != AOT_OK) {
     status = fail("the program", error.message);
   } else {
     status = run(&example, program);
   }
-  aot_program_destroy(program);
+  (void)aot_program_destroy(program);
   aot_module_close(module);
   return status;
 }

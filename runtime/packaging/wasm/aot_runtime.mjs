@@ -33,10 +33,10 @@ export class AotError extends Error {
 /** Where aot_text.mjs finds what a model is made of; not for apps. */
 export const INTERNALS = Symbol('internals');
 
-const INTERFACE = 1;  // AOT_WASM_INTERFACE of aot_wasm.h
+const INTERFACE = 2;  // AOT_WASM_INTERFACE of aot_wasm.h
 const ERROR_BYTES = 512;
-const OPTIONS_BYTES = 64;
-const TENSOR_BYTES = 20;
+const OPTIONS_BYTES = 16;  // the first fields of aot_program_options_t
+const TENSOR_BYTES = 24;
 const DIM_INFO_BYTES = 32;
 const CODE_BYTES = 12;
 const DIM_BYTES = 8;
@@ -437,7 +437,7 @@ class InputMemory {
 
   constructor(engine, rank) {
     this.#engine = engine;
-    this.#tensor = engine.allocate(TENSOR_BYTES + 4 + rank * DIM_BYTES);
+    this.#tensor = engine.allocate(TENSOR_BYTES + rank * DIM_BYTES);
   }
 
   /** Copies a tensor here; gives the place of the aot_tensor_t. */
@@ -453,13 +453,13 @@ class InputMemory {
     target.set(asBytes(data));
     if (DTYPES[dtype].name === 'bool')
       target.forEach((value, at) => (target[at] = value === 0 ? 0 : 1));
-    const dims = this.#tensor + TENSOR_BYTES + 4;
-    const view = engine.view(this.#tensor, TENSOR_BYTES + 4 + shape.length * DIM_BYTES);
-    [dtype, shape.length, dims, this.#data, size].forEach(
+    const dims = this.#tensor + TENSOR_BYTES;
+    const view = engine.view(this.#tensor, TENSOR_BYTES + shape.length * DIM_BYTES);
+    [TENSOR_BYTES, dtype, shape.length, dims, this.#data, size].forEach(
         (word, at) => view.setUint32(4 * at, word, true));
     shape.forEach(
         (extent, axis) =>
-            view.setBigInt64(TENSOR_BYTES + 4 + axis * DIM_BYTES, BigInt(extent), true));
+            view.setBigInt64(TENSOR_BYTES + axis * DIM_BYTES, BigInt(extent), true));
     return this.#tensor;
   }
 
@@ -485,8 +485,8 @@ export class Model {
     const [name, target] = [entry, shared.target].map((text) => engine.allocateText(text));
     const out = engine.allocate(4);
     engine.bytes(options, OPTIONS_BYTES).fill(0);
-    engine.view(options, 8).setUint32(0, name, true);
-    engine.view(options, 8).setUint32(4, target, true);
+    [OPTIONS_BYTES, name, target].forEach(
+        (word, at) => engine.view(options, OPTIONS_BYTES).setUint32(4 * at, word, true));
     try {
       engine.attempt(2, 'aot_program_create', shared.module, options, out);
       this.#program = engine.word(out);
@@ -502,6 +502,7 @@ export class Model {
     this.outputs = this.#infos('output');
     this.#memories = this.inputs.map((info) => new InputMemory(engine, info.dims.length));
     this.#result = engine.allocate(TENSOR_BYTES);
+    engine.view(this.#result, 4).setUint32(0, TENSOR_BYTES, true);
   }
 
   get[INTERNALS]() {
@@ -588,7 +589,7 @@ export class Model {
   #output(info, index) {
     const engine = this.#engine;
     engine.attempt(2, 'aot_program_get_output', this.#program, index, this.#result);
-    const [rank, dims, data, size] = [4, 8, 12, 16].map((at) => engine.word(this.#result + at));
+    const [rank, dims, data, size] = [8, 12, 16, 20].map((at) => engine.word(this.#result + at));
     const view = engine.view(dims, rank * DIM_BYTES);
     const shape =
         Array.from({length: rank}, (_, axis) => Number(view.getBigInt64(axis * DIM_BYTES, true)));

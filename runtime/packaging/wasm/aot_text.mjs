@@ -6,7 +6,7 @@ const INFO_BYTES = 48;  // as aot_text.c says
 const ENCODE_BYTES = 2;
 const DECODER_BYTES = 10;
 const SAMPLER_BYTES = 32;
-const TENSOR_BYTES = 20;
+const TENSOR_BYTES = 24;
 const PIECE_BYTES = 1024;
 
 /**
@@ -270,9 +270,10 @@ export class Chat {
     const engine = this.#engine;
     const tensor = engine.allocate(TENSOR_BYTES + 4);
     const out = tensor + TENSOR_BYTES;
+    engine.view(tensor, 4).setUint32(0, TENSOR_BYTES, true);
     try {
       engine.attempt(2, 'aot_program_get_output', this.#program, 0, tensor);
-      const [dims, data] = [8, 12].map((at) => engine.word(tensor + at));
+      const [dims, data] = [12, 16].map((at) => engine.word(tensor + at));
       const [rows, count] = [0, 8].map((at) => engine.word(dims + at));
       if (rows === 0 || count === 0) {
         const shape = `[${rows}, ${count}]`;

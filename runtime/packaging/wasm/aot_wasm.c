@@ -9,9 +9,10 @@
 
 // Where JavaScript finds what it reads and writes; aot_runtime.mjs has the same numbers.
 _Static_assert(sizeof(aot_error_t) == 512 && offsetof(aot_error_t, message) == 4, "aot_error_t");
-_Static_assert(offsetof(aot_program_options_t, entry) == 0 &&
-                   offsetof(aot_program_options_t, target) == 4 &&
-                   sizeof(aot_program_options_t) <= 64,
+_Static_assert(offsetof(aot_program_options_t, size) == 0 &&
+                   offsetof(aot_program_options_t, entry) == 4 &&
+                   offsetof(aot_program_options_t, target) == 8 &&
+                   sizeof(aot_program_options_t) >= 16,
                "aot_program_options_t");
 _Static_assert(offsetof(aot_tensor_info_t, name) == 0 && offsetof(aot_tensor_info_t, dtype) == 4 &&
                    offsetof(aot_tensor_info_t, rank) == 8 &&
@@ -23,9 +24,10 @@ _Static_assert(offsetof(aot_dim_info_t, extent) == 0 && offsetof(aot_dim_info_t,
                    offsetof(aot_dim_info_t, max) == 16 && offsetof(aot_dim_info_t, text) == 24 &&
                    sizeof(aot_dim_info_t) == 32,
                "aot_dim_info_t");
-_Static_assert(offsetof(aot_tensor_t, dtype) == 0 && offsetof(aot_tensor_t, rank) == 4 &&
-                   offsetof(aot_tensor_t, dims) == 8 && offsetof(aot_tensor_t, data) == 12 &&
-                   offsetof(aot_tensor_t, bytes) == 16 && sizeof(aot_tensor_t) == 20,
+_Static_assert(offsetof(aot_tensor_t, size) == 0 && offsetof(aot_tensor_t, dtype) == 4 &&
+                   offsetof(aot_tensor_t, rank) == 8 && offsetof(aot_tensor_t, dims) == 12 &&
+                   offsetof(aot_tensor_t, data) == 16 && offsetof(aot_tensor_t, bytes) == 20 &&
+                   sizeof(aot_tensor_t) == 24,
                "aot_tensor_t");
 _Static_assert(offsetof(aot_wasm_code_t, data) == 0 && offsetof(aot_wasm_code_t, bytes) == 4 &&
                    offsetof(aot_wasm_code_t, function_count) == 8 && sizeof(aot_wasm_code_t) == 12,

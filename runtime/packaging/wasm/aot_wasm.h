@@ -10,7 +10,7 @@
 #include "module.h"
 
 // Of what JavaScript relies on here; both sides change it together.
-#define AOT_WASM_INTERFACE 1u
+#define AOT_WASM_INTERFACE 2u
 
 // Finds the functions of a variant's code image in the table.
 typedef struct aot_wasm_table_t {

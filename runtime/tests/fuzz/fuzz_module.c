@@ -105,7 +105,7 @@ static aot_status_t set_input(aot_program_t *program, size_t index, int64_t exte
   if (data == NULL) return AOT_ERROR_MEMORY;
   if (bytes > 0) data[0] = (uint8_t)extent;
   *out_data = data;
-  const aot_tensor_t tensor = {info->dtype, info->rank, dims, data, bytes};
+  const aot_tensor_t tensor = {sizeof tensor, info->dtype, info->rank, dims, data, bytes};
   aot_error_t error;
   return aot_program_set_input(program, index, &tensor, &error);
 }
@@ -113,7 +113,7 @@ static aot_status_t set_input(aot_program_t *program, size_t index, int64_t exte
 static void read_outputs(aot_program_t *program) {
   aot_error_t error;
   for (size_t i = 0; i < aot_program_output_count(program) && i < MOST_TENSORS; ++i) {
-    aot_tensor_t tensor;
+    aot_tensor_t tensor = {.size = sizeof tensor};
     if (aot_program_get_output(program, i, &error, &tensor) != AOT_OK) continue;
     const uint8_t *data = tensor.data;
     if (data == NULL || tensor.bytes == 0) continue;
@@ -138,16 +138,17 @@ static void run_at(aot_program_t *program, int64_t extent) {
 
 static void run_entry(const aot_module_t *module, const aot_variant_t *variant,
                       const aot_entry_t *entry, bool caller_outputs) {
-  const aot_program_options_t options = {.work_budget = WORK_BUDGET,
+  const aot_program_options_t options = {.size = sizeof options,
+                                         .work_budget = WORK_BUDGET,
                                          .plan_count = 2,
                                          .entry = entry->name,
                                          .target = variant->target,
                                          .caller_outputs = caller_outputs};
   aot_program_t *program = NULL;
-  aot_program_info_t info;
+  aot_program_info_t info = {.size = sizeof info};
   aot_error_t error;
   if (aot_program_create(module, &options, &error, &program) != AOT_OK) return;
-  aot_program_get_info(program, &info);
+  (void)aot_program_get_info(program, NULL, &info);
   // The first extent comes back when both plan slots are taken.
   static const int64_t extents[] = {1, 7, 3, 1, 16};
   for (size_t i = 0; i < sizeof extents / sizeof extents[0]; ++i) {
@@ -196,7 +197,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (bytes >= sizeof(aot_file_header_t) && choice % 64 != 0) stamp(block, bytes);
   aot_fuzz_is_unified = (choice >> 6 & 1) != 0;
   size_t in_use = 0;
-  const aot_module_options_t options = {.allocator = {&in_use, allocate, release},
+  const aot_module_options_t options = {.size = sizeof options,
+                                        .allocator = {&in_use, allocate, release},
                                         .copy = (choice >> 7) % 16 == 0};
   aot_module_t *module = NULL;
   aot_error_t error = {AOT_OK, ""};

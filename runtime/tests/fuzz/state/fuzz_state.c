@@ -63,7 +63,7 @@ static void set_inputs(void) {
       dims[axis] = info->dims[axis].extent >= 0 ? info->dims[axis].extent : 2;
       bytes *= (size_t)dims[axis];
     }
-    const aot_tensor_t tensor = {info->dtype, info->rank, dims, zeros, bytes};
+    const aot_tensor_t tensor = {sizeof tensor, info->dtype, info->rank, dims, zeros, bytes};
     if (bytes > sizeof zeros || aot_program_set_input(program, i, &tensor, &error) != AOT_OK) {
       fail("the module's inputs are others");
     }

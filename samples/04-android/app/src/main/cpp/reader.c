@@ -86,10 +86,12 @@ static aot_status_t check_classes(const reader_t *reader, aot_error_t *error) {
 
 static aot_status_t create_programs(reader_t *reader, const reader_options_t *options,
                                     aot_error_t *error) {
-  const aot_vulkan_options_t vulkan = {.cache_dir = options->cache_dir,
+  const aot_vulkan_options_t vulkan = {.size = sizeof vulkan,
+                                       .cache_dir = options->cache_dir,
                                        .no_cache = options->cache_dir == NULL};
   for (size_t i = 0; i < MODEL_COUNT; ++i) {
-    const aot_program_options_t each = {.entry = entry_names[i],
+    const aot_program_options_t each = {.size = sizeof each,
+                                        .entry = entry_names[i],
                                         .device = options->device,
                                         .threads = options->threads,
                                         .vulkan = &vulkan};
@@ -142,8 +144,8 @@ void reader_close(reader_t *reader) {
 
 void reader_get_info(const reader_t *reader, reader_info_t *out_info) {
   static const char *const mappings[] = {"none", "mapped", "copied"};
-  aot_program_info_t info;
-  aot_program_get_info(reader->programs[DETECT], &info);
+  aot_program_info_t info = {.size = sizeof info};
+  (void)aot_program_get_info(reader->programs[DETECT], NULL, &info);
   *out_info = (reader_info_t){info.device, info.target, info.skipped, mappings[info.code_mapping]};
 }
 
@@ -173,14 +175,14 @@ static aot_status_t check_output(int model, const aot_tensor_t *output, aot_erro
 // Runs a model on the page.  The output is *borrowed* from its program until it runs again.
 static aot_status_t run(reader_t *reader, int model, const page_t *page, int32_t width,
                         int32_t height, aot_error_t *error, aot_tensor_t *out_output) {
-  *out_output = (aot_tensor_t){.data = NULL};
+  *out_output = (aot_tensor_t){.size = sizeof *out_output};
   aot_program_t *program = reader->programs[model];
   float *input = input_of(reader, width, height);
   if (input == NULL) return fail_memory(error);
   page_to_input(page, width, height, input);
   const int64_t dims[4] = {1, 3, height, width};
   const size_t bytes = 3 * (size_t)width * (size_t)height * sizeof *input;
-  const aot_tensor_t tensor = {AOT_DTYPE_F32, 4, dims, input, bytes};
+  const aot_tensor_t tensor = {sizeof tensor, AOT_DTYPE_F32, 4, dims, input, bytes};
   aot_status_t status = aot_program_set_input(program, 0, &tensor, error);
   if (status == AOT_OK) status = aot_program_run(program, error);
   if (status == AOT_OK) status = aot_program_get_output(program, 0, error, out_output);

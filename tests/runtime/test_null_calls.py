@@ -1,0 +1,84 @@
+"""NULL in each call of the public headers, by a program that is generated from them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.header_calls import ALLOWED, INCLUDE, declarations, source
+from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
+from tests.support.runtime_modules import scale_module
+
+HEADERS = ["aot.h", "cores.h", "state.h", "vulkan.h"]
+VALUES = {
+    "constchar*": '"x"',
+    "constvoid*": "memory",
+    "void*": "memory",
+    "aot_error_t*": "&error",
+    "constaot_module_t*": "module",
+    "aot_module_t*": "module",
+    "aot_module_t**": "&out_module",
+    "constaot_module_options_t*": "NULL",
+    "constaot_program_t*": "program",
+    "aot_program_t*": "program",
+    "aot_program_t**": "&out_program",
+    "constaot_program_options_t*": "NULL",
+    "aot_program_info_t*": "&info",
+    "constaot_tensor_t*": "&tensor",
+    "aot_tensor_t*": "&tensor",
+    "size_t*": "&number",
+    "aot_cores_t*": "&cores",
+    "constaot_cores_t*": "&cores",
+    "aot_vulkan_info_t*": "&vulkan",
+    "aot_vulkan_pipeline_t*": "&pipeline",
+}
+BEGIN = """
+  static _Alignas(64) char memory[64];
+  aot_error_t error;
+  size_t number = 0;
+  aot_tensor_t tensor = {.size = sizeof tensor};
+  aot_program_info_t info = {.size = sizeof info};
+  aot_cores_t cores = {.size = sizeof cores};
+  aot_vulkan_info_t vulkan = {.size = sizeof vulkan};
+  aot_vulkan_pipeline_t pipeline = {.size = sizeof pipeline};
+  aot_module_t *module = NULL, *out_module = NULL;
+  aot_program_t *program = NULL, *out_program = NULL;
+  if (aot_module_open_path(arguments[1], NULL, NULL, &module) != AOT_OK) return 2;
+  if (aot_program_create(module, NULL, NULL, &program) != AOT_OK) return 3;
+"""
+END = """
+  aot_module_close(module);
+  CHECK(aot_program_destroy(program), AOT_OK);
+  CHECK(aot_program_destroy(NULL), AOT_OK);
+"""
+
+
+def test_null_gives_a_status(tmp_path: Path) -> None:
+    text, made = source([INCLUDE / name for name in HEADERS], VALUES, BEGIN, END)
+    assert made > 50
+    program_source = tmp_path / "null_calls.c"
+    program_source.write_text(text)
+    sources = [*library_sources(), *sorted(RUNTIME.glob("drivers/vulkan/*.c")), program_source]
+    flags = [*SANITIZE, "-DAOT_VULKAN=1", "-Wno-nonnull", f"-I{RUNTIME / 'drivers/vulkan'}"]
+    program = build("null-calls", sources, flags, libraries=["-ldl", "-lm", "-pthread"])
+    if program is None:
+        pytest.skip("gcc is not installed")
+    module = tmp_path / "m.aotm"
+    module.write_bytes(scale_module().to_bytes())
+    result = subprocess.run([program, module], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_the_generator_reads_every_function() -> None:
+    for name in HEADERS:
+        text = (INCLUDE / name).read_text()
+        assert len(declarations(text)) == text.count("\nAOT_API ")
+
+
+def test_what_null_may_mean_is_a_parameter_there_is() -> None:
+    declared = [each for name in HEADERS for each in declarations((INCLUDE / name).read_text())]
+    found = {(each.name, p.name) for each in declared for p in each.parameters}
+    found |= {("*", parameter) for _, parameter in found}
+    assert set(ALLOWED) - {("*", "allocator")} <= found
