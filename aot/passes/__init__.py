@@ -1,4 +1,4 @@
-"""Passes: graph to graph, one a file; `order` has the two lists, the one place of their order.
+"""Passes from graph to graph, one per file; `order` lists them in the order in which they run.
 
 Own what becomes of a graph. Must not know how kernels are lowered, compiled or linked.
 

@@ -1,4 +1,4 @@
-"""Passes and how they run: in order, timed, checked, dumped and stoppable.
+"""The pass interface and the pass manager: runs passes in order, with timing, checks and dumps.
 
 Owns no order (that is pipeline.py's) and no rewrite.
 """
@@ -36,7 +36,7 @@ _PARTS = ("Requires:", "Ensures:", "Never:")
 
 @dataclass(frozen=True)
 class Pass:
-    """One graph-to-graph step.
+    """A pass: one graph-to-graph transformation.
 
     Attributes:
         name: as switches, dumps and statistics say it.
@@ -106,18 +106,18 @@ class PassContext:
     host: Target | None = None
 
     def count(self, name: str, key: str, amount: int = 1) -> None:
-        """Adds to counter `key` of pass `name`."""
+        """Adds `amount` to counter `key` of pass `name`."""
         counters = self.statistics.setdefault(name, {})
         counters[key] = counters.get(key, 0) + amount
 
     @property
     def shape_rule_calls(self) -> int:
-        """Shape rules called by passes so far."""
+        """The number of shape rules that passes have called so far."""
         return sum(run.shape_rule_calls for run in self.runs)
 
 
 def count_ops(module: Module) -> int:
-    """Ops of all functions, nested ones included."""
+    """The number of ops in all functions, nested ones included."""
     return sum(_count(function.block) for function in module.functions.values())
 
 
@@ -126,7 +126,7 @@ def _count(block: Block) -> int:
 
 
 def ops_after(context: PassContext, step: Pass) -> int:
-    """Ops of the module when `step` had run for the first time."""
+    """The module's op count after the first run of `step`."""
     return next(run.ops_after for run in context.runs if run.name == step.name)
 
 
@@ -175,7 +175,7 @@ def run_passes(module: Module, passes: Sequence[Pass], context: PassContext) -> 
 
 
 def _lint_aliases(function: Function) -> None:
-    """Checks the alias database of a function, if it keeps more than who writes."""
+    """Checks a function's alias database, unless it only tracks writers."""
     for listener in function.listeners:
         if isinstance(listener, AliasDb) and listener.is_solved:
             lint(listener)
@@ -207,7 +207,7 @@ def _print(module: Module, step: Pass, before: str, context: PassContext) -> Non
 
 
 def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = False) -> None:
-    """Writes NN-name.ir, where NN is 00 for the input and counts runs of passes after it."""
+    """Writes the IR to NN-name.ir: NN is 00 for the input, then counts pass runs."""
     folder = context.options.dump_ir
     if folder is None or (is_first and context.runs):
         return
@@ -222,7 +222,7 @@ def _dump(module: Module, name: str, context: PassContext, *, is_first: bool = F
 def _write_repro(
     start: Module, passes: Sequence[Pass], failed: int, failure: Exception, context: PassContext
 ) -> str:
-    """Path of a file with the IR before the failing pass; or why there is none.
+    """Writes the IR before a failing pass to a file, and returns its path, or why none was written.
 
     That IR is made anew by running the passes before it on `start`, a copy of the first input:
     passes are deterministic, and a copy per pass would cost more than the passes do.

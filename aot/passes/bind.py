@@ -1,4 +1,4 @@
-"""bind: what the user fixed about inputs becomes part of the program.
+"""bind: makes the user's fixed input shapes and values part of the program.
 
 Requires: shapes and values name inputs of an entry point; no function is outlined yet.
 Ensures: an extent that a node computes has the limit that was given for it; an input with a given
@@ -36,8 +36,8 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def bound_extents(module: Module, most: Mapping[str, int]) -> None:
-    """Limits extents that values give when the model runs, and the runs of loops that only a
-    condition ends.
+    """Limits dynamic extents that a model computes, and iterations of loops that only a condition
+    ends.
 
     Args:
         most: of the extents that a node of the model computes, by its name: of those that nothing
@@ -82,7 +82,7 @@ def _limit(function: Function, op: Op, most: int) -> None:
 
 
 def _check_used(most: Mapping[str, int], known: Mapping[str, bool]) -> None:
-    """Refuses limits without an effect."""
+    """Refuses limits that have no effect."""
     for name in most:
         if name not in known:
             listed = ", ".join(repr(n) for n in known if n) or "none"
@@ -95,8 +95,8 @@ def _check_used(most: Mapping[str, int], known: Mapping[str, bool]) -> None:
 
 
 def _bound_capacities(function: Function, most: Mapping[str, int]) -> dict[str, bool]:
-    """Gives extents that only the user knows their numbers; the names that they have, and whether
-    they are among `most`."""
+    """Fixes extents that only the user can know, such as capacities. Returns their names, each with
+    whether `most` has a number for it."""
     known: dict[str, bool] = {}
     values: dict[str, Dim] = {}
     for own, op in extents_of(function).items():
@@ -147,7 +147,7 @@ def bind(module: Module, shapes: Mapping[str, Sequence[Wanted]], values: Mapping
 
 
 def _asked(value: Value, given: Sequence[Wanted]) -> tuple[WantedDim, ...]:
-    """The user's requests for the dims of an input."""
+    """The user's shape requests for an input, dim by dim."""
     type = value.type
     if len(given) != type.rank:
         raise CompileError(
@@ -195,7 +195,7 @@ def _array(value: Value, given: Any) -> Array:
 def _solve(
     inputs: Mapping[str, Value], shapes: Mapping[str, Sequence[WantedDim]]
 ) -> dict[str, Dim]:
-    """The values of symbols with which inputs have the requested shapes."""
+    """Solves for the values of symbols that give inputs the requested shapes."""
     values: dict[str, Dim] = {}
     origin: dict[str, str] = {}
     for name, shape in shapes.items():
@@ -223,7 +223,8 @@ def _solve(
 
 
 def _solve_one(dim: Dim, wanted: Dim) -> tuple[str, Dim] | None:
-    """The symbol that `dim == wanted` fixes, where dim is `a * symbol + b`."""
+    """(symbol, value) that solves `dim == wanted`, where dim is `a * symbol + b`; None if it has no
+    such form."""
     if not isinstance(dim, DimExpr) or len(dim.terms) != 1 or dim == wanted:
         return None
     monomial, factor = dim.terms[0]
@@ -273,8 +274,8 @@ def _substitute_once(function: Function, values: Mapping[str, Dim]) -> None:
 
 
 def _narrow_dims(function: Function) -> None:
-    """Leaves out of types and attributes what the bounds of symbols decide. Assumptions stay: the
-    bounds are among them."""
+    """Simplifies dims in types and attributes by the known bounds of symbols. Assumptions stay, as
+    the bounds are among them."""
     known = bounds_of(function.assumptions)
     if known:
         _map_dims(function, lambda d: narrow(d, known), "its bounds")
@@ -308,7 +309,7 @@ def _map_type(rewriter: Rewriter, value: Value, map_dim: Callable[[Dim], Dim], g
 
 
 def settle_assumptions(function: Function) -> dict[str, Dim]:
-    """Drops assumptions that are true; gives the symbols that the others fix to numbers.
+    """Drops assumptions that are true, and returns the symbols that the others fix to numbers.
 
     Raises:
         CompileError: an assumption is false whatever its symbols are.
@@ -341,7 +342,7 @@ def _may_be_zero(zero: Dim) -> bool:
 
 
 def _make_constant(function: Function, value: Value, array: Array) -> None:
-    """Turns an input into a constant at the function's start."""
+    """Replaces an input by a constant at the start of the function."""
     rewriter = Rewriter(function, function.block, function.block.first)
     made = insert_constant(rewriter, ConstantData.of(array, value.type))
     if value.name.isidentifier():

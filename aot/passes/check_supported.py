@@ -1,4 +1,4 @@
-"""check-supported: refuses what no program can run yet, all of it at once.
+"""check-supported: reports, in one error, everything in the program that cannot be compiled.
 
 Requires: nothing.
 Ensures: every op of the module is one that later passes and the runtime know what to do with, of a
@@ -37,7 +37,8 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def _unlimited(function: Function) -> list[str]:
-    """Extents that values give and nothing bounds, so that no memory is set aside for them."""
+    """Errors for extents that the model computes without a bound, so that no memory can be reserved
+    for them."""
     open_loops = {
         op.origin for op in extents_of(function).values() if op.origin and is_capacity(op)
     }
@@ -54,7 +55,8 @@ def _unlimited(function: Function) -> list[str]:
 
 
 def _too_large(function: Function) -> list[str]:
-    """The first value for which no memory can be set aside, as large as data may make it."""
+    """An error for the first value whose largest possible size cannot be allocated; empty if there
+    is none."""
     largest, extents = Largest.of(function), extents_of(function)
     if not extents:
         return []
@@ -79,7 +81,7 @@ def _line(op: Op, problem: str) -> str:
 
 
 def _too_wide(op: Op) -> str:
-    """Why an op of thousands of operands can't be compiled."""
+    """The error for an op with too many operands (thousands); empty for others."""
     count = len(op.operands)
     if op.record.is_terminator or count <= MOST_OPERANDS:
         return ""
@@ -87,8 +89,8 @@ def _too_wide(op: Op) -> str:
 
 
 def _misplaced_write(function: Function, op: Op) -> str:
-    """Why a write can't be compiled: a program writes state variables, once a run, and no other
-    memory in place."""
+    """The error for an unsupported write: programs write only state variables in place, each once a
+    run."""
     if not op.record.writes:
         return ""
     if op.record is not ASSIGN or not _is_state(op.operands[0]):
@@ -101,7 +103,7 @@ def _misplaced_write(function: Function, op: Op) -> str:
 
 
 def _late_reads(function: Function) -> list[str]:
-    """Ops that read a state variable behind its write, and may see either what was or what is."""
+    """Errors for ops that read a state variable after its write, and might see either value."""
     shown: dict[Value, str] = {}
     written: set[str] = set()
     found: list[str] = []
@@ -119,7 +121,7 @@ def _late_reads(function: Function) -> list[str]:
 
 
 def _is_state(value: Value | None) -> bool:
-    """Whether a value is all of a state variable's memory, looked at in some way."""
+    """Whether a value is the memory of a whole state variable, possibly through views."""
     while value is not None and value.op is not None and value.op.record.view_of is not None:
         value = value.op.operands[value.op.record.view_of]
     return value is not None and value.op is not None and value.op.record.is_state

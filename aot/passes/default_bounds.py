@@ -1,4 +1,4 @@
-"""default-bounds: limits, by a rule, extents that a model computes and nothing else limits.
+"""default-bounds: sets limits, by a rule, for computed extents that nothing else limits.
 
 Requires: dead ops are gone, and what the user knows of extents is bound.
 Ensures: unless `max_default` is 0, every extent that a value gives is limited: where nothing else

@@ -1,4 +1,4 @@
-"""The order of the passes: the two lists, and the positions that the driver and the tests refer to.
+"""The order of the passes, as two lists, with the positions that the driver and the tests refer to.
 
 No other file knows the order. Where it matters, a comment says why.
 """

@@ -1,4 +1,4 @@
-"""Rules: how one kind of loop nest, or one op by itself, becomes a kernel, by name.
+"""Lowering rules, by name: each turns one kind of loop nest, or one op as a whole, into loops.
 
 Owns the form alone. `table.py` has the rules, and the order in which they are asked.
 """
@@ -19,7 +19,7 @@ from aot.kernels.nest.nest import Nest
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to build the loops of a nest, for the schedule classes that it serves.
+    """A named way to build the loops of a nest, with the schedule classes that it serves.
 
     Attributes:
         name: printed in an executable's text and reports, such as "windows/pools".
@@ -34,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class OpWork:
-    """An executable of an op that is no expression of its operands' elements.
+    """An executable around an op that is lowered as a whole, as no scalar expression computes it.
 
     Attributes:
         nest: what it is built from, for a target.
@@ -53,9 +53,7 @@ class OpWork:
 
     @property
     def results(self) -> list[Buffer | None]:
-        """The buffer of each of the op's results, of its stored form; None where
-        nothing reads it.
-        """
+        """The stored buffer of each of the op's results; None for a result that nothing reads."""
         pairs = zip(self.function.results, self.outputs, strict=True)
         by_value = {stored(value): buffer for value, buffer in pairs}
         return [by_value.get(v) for v in self.op.results]
@@ -63,7 +61,7 @@ class OpWork:
 
 @dataclass(frozen=True)
 class OpRule:
-    """A way to build the loops of an op that is an executable by itself.
+    """A named way to build the loops of an op that is lowered as a whole.
 
     Attributes:
         name: as that of a `Rule`.

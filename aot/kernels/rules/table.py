@@ -1,5 +1,4 @@
-"""All rules that can build a kernel, in the order in which they are tried: the first that applies
-does.
+"""The table of all lowering rules, in the order in which they are tried: the first match is used.
 
 A line says why a rule stands where it does. Owns no loops; `aot/kernels/lowering.py` asks.
 """

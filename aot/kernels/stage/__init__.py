@@ -1,4 +1,4 @@
-"""The pieces that rules stage data with: lines of an input in scratch, prefetches, tails.
+"""Building blocks with which rules stage data: input lines in scratch, prefetches, tails.
 
 Owns loops that several rules have in common. Must not choose a rule, nor tile sizes of one.
 

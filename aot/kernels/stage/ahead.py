@@ -1,4 +1,4 @@
-"""Prefetches: the cache lines that neighbours in a buffer are in, asked for before they are used.
+"""Prefetches of the cache lines of contiguous buffer elements.
 
 Owns how many those are and where they lie. A rule owns when there is time for them.
 """
@@ -12,18 +12,19 @@ from aot.target.model import CACHE_LINE
 
 
 def of_line(source: Buffer | Scratch) -> int:
-    """Elements of a cache line."""
+    """The number of elements of `source` in a cache line."""
     return max(1, CACHE_LINE // source.dtype.bytes)
 
 
 def cache_lines(source: Buffer | Scratch, elements: int, *, is_part: bool = False) -> int:
-    """Cache lines that so many neighbours are in; one more where they are a part of a row, which
-    may begin within a cache line."""
+    """The number of cache lines that hold `elements` contiguous elements; one more for a part of a
+    row, which may start within a cache line."""
     return -(-elements // of_line(source)) + int(is_part)
 
 
 def prefetch(source: Buffer | Scratch, at: Expr, elements: int = 1) -> list[Stmt]:
-    """Prefetches the cache lines of `elements` neighbours from `at` on; none of scratch."""
+    """Prefetches of the cache lines of `elements` contiguous elements from `at`; none for
+    scratch."""
     if not isinstance(source, Buffer):
         return []
     ahead = range(0, elements, of_line(source))
@@ -31,5 +32,6 @@ def prefetch(source: Buffer | Scratch, at: Expr, elements: int = 1) -> list[Stmt
 
 
 def least_bytes(*sources: Buffer | Scratch) -> int:
-    """Bytes that buffers have at least, each once; scratch counts none."""
+    """The smallest size of all buffers together, in bytes, each counted once; scratch is not
+    counted."""
     return sum(s.dtype.bytes * s.least_elements for s in {*sources} if isinstance(s, Buffer))

@@ -1,4 +1,5 @@
-"""Lines of a plane in scratch, apart by the phases of the windows' steps, between their padding.
+"""Stages lines of a plane in scratch, split by the phases of the windows' steps, with padding
+around them.
 
 No tap then asks where it is, and all loads are of neighbours. Owns how lines are brought there, and
 how many of them scratch holds.
@@ -42,7 +43,7 @@ class Band:
         reach: int,
         before: Callable[[Expr], list[Stmt]] = lambda _: [],
     ) -> list[Stmt]:
-        """The lines of the plane from `start` on.
+        """Statements that stage the plane's lines from `start`.
 
         Args:
             origin: the address of the first place of the first line, padding or not.
@@ -63,7 +64,7 @@ class Band:
         return self.nest.serial(self.scratch.shape[0], line, "v")
 
     def _line(self, v: Expr, origin: Expr) -> list[Stmt]:
-        """A line of the plane, of all phases."""
+        """Statements that stage one line of the plane, in all phases."""
         along, lead, lanes, pitch = self.along, self.lead, self.nest.lanes, self.scratch.shape[2]
         ranges = [along.inside(phase, pitch - (lead or 0)) for phase in range(along.step)]
 
@@ -98,7 +99,7 @@ class Band:
         return stmts
 
     def _blank(self, v: Expr) -> list[Stmt]:
-        """A line that is padding."""
+        """Statements that fill a line with padding."""
         _, phases, pitch = self.scratch.shape
         if self.lead is not None:
             return [s for phase in range(phases) for s in self._pads(v, phase, 0, pitch)]
@@ -128,20 +129,21 @@ class Band:
 
 
 def of_phase(load: Load, origin: Expr, along: Slide, phase: int, place: Expr) -> Load:
-    """Place number `place` of a phase of the line that begins at `origin`, which is there."""
+    """The load of a place of one phase, in the line that begins at `origin`; the place must be
+    valid."""
     at = expr.add(origin, expr.linear((place, along.step), phase))
     return Load(load.source, (at,), load.dtype)
 
 
 def padding_of(load: Load) -> Expr:
-    """What a load gives for padding; 0 where it asks for none."""
+    """The value that a load gives for padding; 0 if it has no guard."""
     return expr.const(0, load.dtype) if load.other is None else load.other
 
 
 def blank_vectors(
     nest: Nest, vectors: tuple[int, int], first: Expr, store: Callable[[Expr], Stmt], name: str
 ) -> list[Stmt]:
-    """`store(place)` for the places from `first` on of whole vectors: so many, of so many lanes."""
+    """`store(place)` for all lanes of (count, lanes) vectors, from place `first`."""
     count, lanes = vectors
 
     def vector(n: Expr) -> list[Stmt]:

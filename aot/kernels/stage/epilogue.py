@@ -1,4 +1,4 @@
-"""What is done with a sum once it is made, along a row of results."""
+"""The epilogue of a reduction along a row of results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aot.kernels.nest.nest import Axis, Output
 
 @dataclass(frozen=True)
 class Epilogue:
-    """An output around its sum.
+    """The computation between a reduction's sum and its stored result.
 
     Attributes:
         total: stands for the sum.
@@ -23,7 +23,7 @@ class Epilogue:
 
     @staticmethod
     def of(output: Output, reduce: Reduce) -> Epilogue:
-        """The epilogue of the only reduction of an output."""
+        """The epilogue of an output's only reduction."""
         total = Var("total", reduce.dtype)
 
         def named(e: expr.Expr) -> expr.Expr | None:

@@ -1,4 +1,4 @@
-"""Nested loops: serial ones, and the unrolled vectors of a register tile."""
+"""Builds nested loops: serial ones, and unrolled vectors of a register tile."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def unrolled_vectors(
     body: Callable[..., Sequence[Stmt]],
     name: str = "u",
 ) -> list[Stmt]:
-    """`body(*indices, lane)` for each vector of `width` lanes; `counts` are extents of the indices,
-    outermost first, of which `name` is the outermost loop's."""
+    """`body(*indices, lane)` for each vector of `width` lanes, unrolled. `counts` are the extents
+    of the indices, outermost first, and `name` names the outermost loop's variable."""
     if not counts:
         return [nest.spread(width, body)]
 
@@ -30,7 +30,7 @@ def unrolled_vectors(
 def serial_loops(
     nest: Nest, loops: Sequence[tuple[str, int]], body: Callable[..., Sequence[Stmt]]
 ) -> list[Stmt]:
-    """`body(*indices)` in loops of these names and extents, outermost first."""
+    """Serial loops with the given names and extents, outermost first, around `body(*indices)`."""
     if not loops:
         return list(body())
     (name, extent), *inner = loops

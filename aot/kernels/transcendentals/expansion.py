@@ -1,4 +1,4 @@
-"""Our own exp, log, tanh, erf, sin, pow and their kin: expressions of basic operations.
+"""Expands exp, log, tanh, erf, sin, pow and related functions into basic operations.
 
 Owns the formulas and their error bounds; every backend uses `expand`, none calls a library. Only
 add, sub, mul, div, fma, comparisons, selects, casts, bitcasts and integer operations of the float's
@@ -59,7 +59,7 @@ F64_ULP_BOUNDS: dict[str, float] = {
 
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
-    """`e` with every transcendental in it written out in basic operations.
+    """`e` with every transcendental function expanded into basic operations.
 
     Args:
         memo: what earlier calls made of shared nodes; give one dict to all calls whose results

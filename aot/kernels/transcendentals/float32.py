@@ -1,4 +1,4 @@
-"""The formulas behind `aot.kernels.transcendentals.expansion` in single precision.
+"""The single-precision formulas behind `aot.kernels.transcendentals.expansion`.
 
 Owns one function each; coefficients are minimax (Remez in 40 digits, then rounded to f32), with
 the interval and the error of the exact polynomial beside them.
@@ -42,7 +42,7 @@ _MAGIC = 12582912.0
 
 
 def _scale(p: V, magic_sum: V) -> V:
-    """`p * 2^n` for the n that `magic_sum` (n + _MAGIC) holds, |n| < 200, rounded once.
+    """`p * 2^n`, rounded once, where `magic_sum` is n + _MAGIC and |n| < 200.
 
     2^n is split in two factors, both normal, so that only the second product can leave the range
     of normal numbers. The magic number's own bits leave at the top of both shifts.
@@ -71,12 +71,13 @@ def _exp_clamped(x: V) -> V:
 
 
 def exp(a: Expr) -> Expr:
-    """At most 1.1 ulp. Beyond the clamp the result has overflowed or is below half a denormal."""
+    """exp(x), at most 1.1 ulp. Beyond the clamp the result overflows or is below half a
+    denormal."""
     return _exp_clamped(at_most(at_least(V(a), -104.0), 89.0)).e
 
 
 def exp_nonpositive(a: Expr) -> Expr:
-    """exp of what is not above 0, at most 1.1 ulp of normal results; below 2^-126 it may be 0.
+    """exp(x) for x <= 0, at most 1.1 ulp of normal results; below 2^-126 it may be 0.
 
     2^n is one factor, whose bits are those of 0 at the clamp, where n is -127.
     """
@@ -135,7 +136,7 @@ _GATE_BIAS = 127 - 36
 
 
 def _gated(x: V, denominator: V) -> V:
-    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and its like.
+    """`x * _GATE_SCALE / denominator`, for x / (1 + exp(-x)) and similar functions.
 
     Where the result is no number but 0 the denominator is infinite, so that it is a product with
     0: -0, or NaN of -infinity. Above that the quotient is normal, so that a small result is rounded
@@ -146,7 +147,7 @@ def _gated(x: V, denominator: V) -> V:
 
 
 def _scaled_reciprocal_exp(x: V) -> V:
-    """exp(-x) * _GATE_SCALE for any x; what is above 40 counts as 40.
+    """exp(-x) * _GATE_SCALE for any x, with x clamped to 40.
 
     What is below -113.4 counts as -114, whose power of two has the exponent of infinity.
     """
@@ -203,7 +204,7 @@ def _split_exponent(x: V) -> tuple[V, V]:
 
 
 def log(a: Expr) -> Expr:
-    """Natural logarithm, at most 1 ulp; -inf at zeros, NaN below.
+    """log(x), at most 1 ulp; -inf at zeros, NaN for negative x.
 
     Cody and Waite, chapter 5, with the polynomial in f = m - 1 instead of a quotient.
     """
@@ -298,7 +299,7 @@ _ERF_LARGE_CENTRE = 2.541015625
 
 
 def erf(a: Expr) -> Expr:
-    """At most 1.75 ulp, never beyond 1: two polynomials, no division."""
+    """erf(x), at most 1.75 ulp, never beyond 1: two polynomials, no division."""
     x = V(a)
     size = at_most(x.abs(), 4.0)
     u = size * size
@@ -318,13 +319,14 @@ _ERFC_Q = (1.0, 0.650871754, 0.230966821, 0.0344367661, 4.5788297e-06)
 
 
 def _square(x: V) -> tuple[V, V]:
-    """x^2 as an unevaluated sum, of which the first part is exact."""
+    """x^2 as an unevaluated sum of two numbers, the first of them exact."""
     head = _head(x)
     return head * head, (x - head) * (x + head)
 
 
 def _exp_of_pair(high: V, low: V) -> tuple[V, V]:
-    """(p, n + _MAGIC) with exp(high + low) == (1 + p) * 2^n, for a sum whose rounding would show.
+    """(p, n + _MAGIC) with exp(high + low) == (1 + p) * 2^n, where rounding high + low would lose
+    accuracy.
 
     The part that `high` has in common with n ln 2 cancels exactly where it has no bits below 2^-17.
     """
@@ -491,12 +493,12 @@ def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
 
 
 def sin(a: Expr) -> Expr:
-    """At most 1.75 ulp for every float32; NaN at infinities."""
+    """sin(x), at most 1.75 ulp for every float32; NaN at infinities."""
     return _sin_or_cos(a, is_cos=False)
 
 
 def cos(a: Expr) -> Expr:
-    """At most 1.75 ulp for every float32; NaN at infinities."""
+    """cos(x), at most 1.75 ulp for every float32; NaN at infinities."""
     return _sin_or_cos(a, is_cos=True)
 
 
@@ -517,7 +519,7 @@ _EXP2 = (
 
 
 def _log2_pair(x: V) -> tuple[V, V]:
-    """log2 of a positive finite number as an unevaluated sum, head of 12 bits and tail.
+    """log2 of a positive finite number as an unevaluated sum: a head of 12 bits, and a tail.
 
     Relative error below 2^-33. The scheme is that of FreeBSD's e_powf.c (Sun Microsystems, 1993)
     on one interval: every product that must be exact is one of heads, so nothing rests on Fma.
@@ -545,7 +547,7 @@ def _log2_pair(x: V) -> tuple[V, V]:
 
 
 def _pow_finite(size: V, y: V) -> V:
-    """size^y for positive finite size and any y but an infinity."""
+    """size^y for positive finite size and any y except infinities."""
     log_head, log_tail = _log2_pair(size)
     # Beyond 2^32 every power but that of 1 has overflowed or underflowed.
     y = at_most(at_least(y, -(2.0**32)), 2.0**32)

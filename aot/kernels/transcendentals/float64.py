@@ -1,4 +1,4 @@
-"""The formulas behind `aot.kernels.transcendentals.expansion` in double precision.
+"""The double-precision formulas behind `aot.kernels.transcendentals.expansion`.
 
 Owns one function each. Coefficients are Taylor's where the interval is small, else those of msun
 (FreeBSD, Sun Microsystems, 1993) and of Cephes (Moshier, 1989), as the comments say.
@@ -51,7 +51,7 @@ def _exp_clamped(x: V) -> V:
 
 
 def exp(a: Expr) -> Expr:
-    """e to the power of `a`, by at most 1.1 ulp off."""
+    """exp(x), at most 1.1 ulp."""
     return _exp_clamped(at_most(at_least(V(a), -746.0), 710.0)).e
 
 
@@ -76,12 +76,12 @@ def sigmoid(a: Expr) -> Expr:
 
 
 def silu(a: Expr) -> Expr:
-    """x / (1 + exp(-x)), at most 3.5 ulp of results that are normal over x."""
+    """x / (1 + exp(-x)), at most 3.5 ulp where the result divided by x is normal."""
     return (V(a) * V(sigmoid(a))).e
 
 
 def mish(a: Expr) -> Expr:
-    """x tanh(log(1 + exp(x))), at most 5 ulp of results that are normal over x.
+    """x tanh(log(1 + exp(x))), at most 5 ulp where the result divided by x is normal.
 
     It is x n / (n + 2) with n = exp(x) (exp(x) + 2).
     """
@@ -105,7 +105,7 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
 def log(a: Expr) -> Expr:
-    """Natural logarithm, at most 1 ulp; -inf at zeros, NaN below."""
+    """log(x), at most 1 ulp; -inf at zeros, NaN for negative x."""
     x = V(a)
     is_small = x < 2.0**-1022
     bits = is_small.choose(x * 2.0**54, x).bits(I64)
@@ -204,12 +204,12 @@ def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
 
 
 def sin(a: Expr) -> Expr:
-    """At most 1.5 ulp for |x| up to 2^20; NaN at infinities."""
+    """sin(x), at most 1.5 ulp for |x| up to 2^20; NaN at infinities."""
     return _sin_or_cos(a, is_cos=False)
 
 
 def cos(a: Expr) -> Expr:
-    """At most 1.5 ulp for |x| up to 2^20; NaN at infinities."""
+    """cos(x), at most 1.5 ulp for |x| up to 2^20; NaN at infinities."""
     return _sin_or_cos(a, is_cos=True)
 
 

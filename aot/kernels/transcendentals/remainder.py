@@ -1,4 +1,4 @@
-"""C's fmod, exact, as a long division of mantissas in floating-point arithmetic.
+"""C's fmod, exactly, by long division of mantissas in floating-point arithmetic.
 
 Owns the formula behind `aot.kernels.transcendentals.expansion` for both precisions. The quotient of
 x and y may have as many bits as their exponents differ by, 276 in single and 2097 in double
@@ -21,7 +21,7 @@ from aot.kernels.transcendentals.values import V
 
 @dataclass(frozen=True)
 class Format:
-    """A float's format, and how far a step of a division goes in it.
+    """A float format, with the parameters of a division step in it.
 
     Attributes:
         fraction: bits of the mantissa that are stored.
@@ -86,8 +86,8 @@ def fmod(a: Expr, b: Expr) -> Expr:
 
 
 def _parts(size: V, f: Format) -> tuple[V, V]:
-    """(m, e) of the positive number m * 2^(e - bias - fraction) whose bits are `size`, where m is
-    an integer with its highest bit set; e is below 1 where the number is subnormal."""
+    """(m, e) for the positive number with bits `size`, equal to m * 2^(e - bias - fraction), where
+    m is an integer with its highest bit set; e is below 1 for a subnormal number."""
     is_subnormal = size < 1 << f.fraction
     # the integer of the fraction's bits, exactly: 2^fraction + integer - 2^fraction
     whole = f.floating(size | f.power(f.fraction)) - 2.0**f.fraction
@@ -109,8 +109,8 @@ def _rest(mantissa: V, unit: V, difference: V, f: Format) -> V:
     magic = 1.5 * 2.0**f.fraction
 
     def reduced(rest: V) -> V:
-        """A rest of at most half a unit and a little, of either sign: the digit is the nearest to
-        the quotient, or beside it where that lies near the middle of two."""
+        """One division step: the remainder, of either sign and little more than half a unit, after
+        subtracting the quotient digit nearest to it (or the one beside it, near a tie)."""
         digit = rest.fma(inverse, magic) - magic
         return digit.fma(low, digit.fma(high, rest))
 
@@ -125,7 +125,8 @@ def _rest(mantissa: V, unit: V, difference: V, f: Format) -> V:
 
 
 def _together(rest: V, exponent: V, f: Format) -> V:
-    """The bits of `rest * 2^(exponent - bias - fraction)`, of an integer that is not negative."""
+    """The bits of the number `rest * 2^(exponent - bias - fraction)`, for a non-negative integer
+    `rest`."""
     bits = rest.bits(f.integer)
     normal = bits + (exponent - (f.bias + f.fraction) << f.fraction)
     is_normal = (normal > (1 << f.fraction) - 1) & (bits > 0)

@@ -1,4 +1,4 @@
-"""Values of formulas: expressions with Python's operators, and what every formula uses.
+"""Expressions with Python operators, for writing formulas, and helpers that all formulas use.
 
 Owns no function of its own; `float32` and its neighbours are written in these.
 """
@@ -12,7 +12,7 @@ from aot.ir.types import DType
 
 @dataclass(frozen=True)
 class V:
-    """An expression with Python's operators; numbers on the right take its dtype."""
+    """An expression with Python operators; numbers on the right take its dtype."""
 
     e: Expr
 
@@ -78,16 +78,14 @@ class V:
         return V(Bitcast(self.e, DType.F32))
 
     def choose(self, a: V | float, b: V | float) -> V:
-        """`self ? a : b`; at least one is an expression."""
+        """`self ? a : b`; at least one of a and b is an expression."""
         typed = a if isinstance(a, V) else b
         assert isinstance(typed, V)
         return V(select(self.e, typed.of(a), typed.of(b)))
 
 
 def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
-    """The value of a polynomial at x, by Horner's rule; `coefficients` begin with the constant
-    term.
-    """
+    """The value of a polynomial at x by Horner's rule, constant coefficient first."""
     result = x.fma(coefficients[-1], coefficients[-2])
     for c in reversed(coefficients[:-2]):
         result = result.fma(x, c)
@@ -95,7 +93,7 @@ def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
 
 
 def at_least(x: V, low: float) -> V:
-    """max(x, low), NaN staying NaN: one instruction where `min` with its NaN rule is several."""
+    """max(x, low) that keeps NaN: one instruction, where `min` with its NaN rule is several."""
     return (x < low).choose(low, x)
 
 
@@ -104,12 +102,12 @@ def at_most(x: V, high: float) -> V:
 
 
 def with_sign(magnitude: V, x: V) -> V:
-    """`magnitude`, which is not negative, with the sign of `x`."""
+    """`magnitude`, which must not be negative, with the sign of `x`."""
     return (magnitude.bits(DType.U32) | (x.bits(DType.U32) & 0x80000000)).float_bits()
 
 
 def any_of(*conditions: V) -> V:
-    """Whether one of the conditions holds."""
+    """Whether any of the conditions holds."""
     result = conditions[0]
     for condition in conditions[1:]:
         result = result | condition

@@ -1,4 +1,5 @@
-"""Quotients of 64-bit integers and casts between them and floats, where no instruction has them.
+"""Expands 64-bit integer division, and casts between 64-bit integers and floats, for targets
+without such instructions.
 
 Owns the formulas, as expressions of what is left: sums, products, shifts, comparisons and choices
 of 64-bit integers, and arithmetic of 32 bits. None branches, so that they fit any target.
@@ -17,7 +18,7 @@ _DIVISIONS = ("div", "floordiv", "floormod")
 
 
 def expand(e: Expr, memo: dict[Expr, Expr]) -> Expr:
-    """`e` without quotients of 64-bit integers and without casts between them and floats.
+    """`e` with 64-bit integer divisions, and casts between 64-bit integers and floats, expanded.
 
     Args:
         memo: what earlier calls made of shared nodes.
@@ -48,7 +49,7 @@ def _number(value: float, dtype: DType) -> V:
 
 
 def _size(x: V) -> tuple[V, V | None]:
-    """|x| as U64, which the least integer has too, and whether x is negative."""
+    """(|x| as U64, whether x is negative); the most negative integer is included."""
     if x.e.dtype is U64:
         return x, None
     is_negative = x < 0
@@ -56,7 +57,8 @@ def _size(x: V) -> tuple[V, V | None]:
 
 
 def _division(op: str, x: V, y: V) -> V:
-    """By long division, a bit a step; 0 by 0, and the least integer by -1 wraps."""
+    """Integer division, by long division bit by bit; x / 0 is 0, and the most negative integer
+    divided by -1 wraps."""
     dtype = x.e.dtype
     size, is_below = _size(x)
     divisor, is_divisor_below = _size(y)
@@ -85,7 +87,8 @@ def _division(op: str, x: V, y: V) -> V:
 
 
 def _to_float(x: V, to: DType) -> V:
-    """Rounded once, to nearest even, but for halves, of which larger numbers are infinite."""
+    """Converts a 64-bit integer to a float, rounded once to nearest even; f16 overflows to
+    infinity."""
     size, is_negative = _size(x)
     high, low = _as(size >> 32, U32), _as(size, U32)
     if to is F64:
@@ -98,8 +101,7 @@ def _to_float(x: V, to: DType) -> V:
 
 
 def _single(size: V, high: V, low: V) -> V:
-    """A U64 as f32: 31 or 32 bits from the first on, of which the last says whether any follows,
-    are rounded instead."""
+    """A U64 as f32: rounds its 31 or 32 leading bits, with the last one set if any lower bit is."""
     is_narrow = high.equals(0)
     # of rounded bits: one more, at times
     exponent = (_as(is_narrow.choose(1, high), F32).bits(U32) >> 23) - 126

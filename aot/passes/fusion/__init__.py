@@ -1,4 +1,4 @@
-"""Passes that form dispatch regions and executables: merging, fusing, joining, outlining.
+"""Passes that form dispatch regions and executables: merging siblings, fusing, joining, outlining.
 
 Own what becomes one dispatch. Must not change what ops compute.
 """

@@ -57,7 +57,7 @@ MAX_USES = 3 * MAX_OPS
 
 @dataclass(eq=False)
 class Group:
-    """A region in the making: its ops, and the value it ends in (None for several results).
+    """A region under construction: its ops, and the value it ends in (None for several results).
 
     It runs where its last op stands, before place `until`, at which what it reads may be written.
     `ended` says why it took no more users, `why_on_cpu` why the target can't run it, `weighed` what
@@ -92,7 +92,8 @@ def fuse(
     remarks: FusionRemarks | None = None,
     target: Target | None = None,
 ) -> None:
-    """Forms the regions of a function's control blocks; each op's own unless it `shares` regions.
+    """Groups the ops of a function's control blocks into regions; without `shares`, each op gets
+    its own.
 
     None crosses the border of a block: a branch may not run, and a loop's body runs often.
     """
@@ -181,8 +182,8 @@ def _is_view_of_index_only(op: Op, groups: dict[Op, Group]) -> bool:
 
 
 def _is_index_only(group: Group) -> bool:
-    """Whether the group's elements follow from their places, dims and single constants, at next to
-    no cost."""
+    """Whether the group's elements are cheap functions of indices, dims and scalar constants
+    only."""
     return (
         len(group.ops[-1].results) == 1
         and all(op.record.is_cheap or op.record.kind in _PLACES for op in group.ops)
@@ -202,7 +203,8 @@ def _inputs(ops: list[Op]) -> dict[Value, None]:
 def _take_epilogue(
     group: Group, groups: dict[Op, Group], order: WriteOrder, target: Target | None
 ) -> None:
-    """Extends the group by elementwise users up to the last point where one value leaves it."""
+    """Adds elementwise users to the group, up to the last point at which a single value leaves
+    it."""
     if group.result is None:
         group.ended = f"{group.root.name} has several results"
         return
@@ -252,7 +254,7 @@ def _take_epilogue(
 def _no_epilogue(
     user: Op, groups: dict[Op, Group], position: dict[Op, int], dims: tuple[Dim, ...], until: int
 ) -> str | None:
-    """Why a region whose elements have `dims` can't include `user` as epilogue; None if it can."""
+    """Why `user` cannot be the epilogue of a region with result dims `dims`; None if it can."""
     if user not in position:
         return f"{user.name} is in another block of control flow"
     if user in groups:
@@ -269,14 +271,14 @@ def _no_epilogue(
 
 
 def _elsewhere(why: str, other: str) -> str | None:
-    """Why two regions can't run as one dispatch, since only one of them can't run on the target;
-    None if both or neither can.
+    """Why two regions cannot be one dispatch: only one of them runs on the target. None if both or
+    neither do.
     """
     return None if bool(why) == bool(other) else f"only one of them is {why or other}"
 
 
 def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) -> None:
-    """Extends the group by its only user, if that just stores rows in another order."""
+    """Adds the group's only user, if it is a transpose that keeps rows contiguous."""
     if group.result is None or len(group.result.uses) != 1:
         return
     (user,) = group.result.users
@@ -291,8 +293,8 @@ def _take_transpose(group: Group, groups: dict[Op, Group], order: WriteOrder) ->
 def _widening(
     group: Group, groups: dict[Op, Group], position: dict[Op, int], target: Target | None
 ) -> list[Group]:
-    """Leaves what only widens a group's numbers to the one group that reads them, which thus reads
-    fewer bytes and takes it in as a producer; gives it as a group of its own."""
+    """Splits off a final widening (cast or dequantisation), if a single other group reads it: that
+    group then loads fewer bytes and takes the widening in. Returns the split-off group, if any."""
     if group.result is None or len(group.ops) == 1:
         return []
     last = group.result.op
@@ -319,7 +321,7 @@ def _widening(
 def _take_producers(
     group: Group, groups: dict[Op, Group], position: dict[Op, int], target: Target | None
 ) -> None:
-    """Moves producer groups into this one, as long as any fits."""
+    """Merges producer groups into this one, as long as one fits."""
     changed, end = True, max(map(position.__getitem__, group.ops))
     while changed:
         changed = False
@@ -351,7 +353,7 @@ _LIGHT = (Kind.ELEMENTWISE, *_PLACES)
 def _obstacle(
     producer: Group, value: Value, group: Group, end: int, target: Target | None
 ) -> str | None:
-    """Why the producer does not move into a group that ends at place `end`; None where it does."""
+    """Why a producer cannot be merged into a group that ends at position `end`; None if it can."""
     if producer.until <= end:
         return "its operand is written in between"
     apart = _elsewhere(producer.why_on_cpu, group.why_on_cpu)
@@ -369,8 +371,8 @@ def _obstacle(
 
 
 def _price(producer: Group, value: Value, group: Group, target: Target | None) -> str | None:
-    """Why computing the producer's elements where the group loads them would cost something; None
-    where it costs nothing."""
+    """Why recomputing a producer's elements at the group's loads would cost something; None if it
+    is free."""
     if value is not producer.result:
         return "it ends in another value, or in several"
     other = next((u for u, _ in value.uses if u not in group.ops), None)
@@ -408,7 +410,8 @@ def _price(producer: Group, value: Value, group: Group, target: Target | None) -
 
 
 def _resizes_planes(producer: Group, group: Group, target: Target | None) -> bool:
-    """Whether both together resample planes along their two axes, which is one pass."""
+    """Whether producer and group together resample a plane along both axes, which one kernel does
+    in a single pass."""
     if not is_resized_twice(producer.root, group.root, target) or len(producer.ops) != 1:
         return False
     return not any(op.record is RESAMPLE for op in group.ops if op is not group.root)
@@ -428,7 +431,7 @@ def _prices(user: Op, number: int, producer: Group, target: Target | None) -> Pr
 
 
 def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:
-    """A remark on why `_fits_use` refused."""
+    """A remark on why `_fits_use` refused an operand."""
     kind = user.record.kind
     if kind is Kind.CONTRACTION and not _is_left(user, number):
         return f"{user.name} reads it in lanes along its innermost dim, which must stay in place"
@@ -443,8 +446,8 @@ def _why_not_fit(user: Op, number: int, is_cheap: bool) -> str:
 
 
 def _widens_often(user: Op, number: int, producer: Group, target: Target | None) -> bool:
-    """Whether a contraction that widens the right side where it loads it would do so several times
-    for each element, and not by the way, as a CPU does that has an instruction for it."""
+    """Whether fusing a widening into a contraction's right side would repeat it for each element,
+    on a target without an instruction that widens for free."""
     call = call_of(user)
     contraction = call.contraction
     if contraction is None or number == contraction.left.operand:
@@ -497,15 +500,15 @@ def _fits_use(
 
 
 def _element(op: Op) -> Read | None:
-    """The read that an op's elements consist of, f16 widened perhaps; None if they depend on a
-    condition.
+    """The single read, possibly widened from f16, that each element of the op is; None if it is
+    conditional.
     """
     (found,) = accesses_of(op)
     return found.element if found.element is not None and not found.element.conditions else None
 
 
 def _is_renaming(op: Op) -> bool:
-    """Whether the op's elements are operand elements at indices affine in the result's."""
+    """Whether each result element is an operand element at an affine index."""
     if (op.record.kind is not Kind.MOVEMENT and op.record is not CAST) or len(op.operands) != 1:
         return False
     element = _element(op)
@@ -513,22 +516,23 @@ def _is_renaming(op: Op) -> bool:
 
 
 def _is_of_scaled_rows(op: Op) -> bool:
-    """Whether the op only renames or converts elements, or multiplies each row by a number."""
+    """Whether the op only renames or converts elements, or scales each row by a number."""
     if op.record is MUL:
         return any(t is not None and t.rank and t.dims[-1] == 1 for t in op.operand_types)
     return op.record is CAST or _is_renaming(op)
 
 
 def _is_left(user: Op, number: int) -> bool:
-    """Whether operand `number` is the side that a contraction reads a scalar at a time."""
+    """Whether operand `number` is a contraction's left side, of which kernels read one scalar at a
+    time."""
     contraction = contraction_of(user)
     return contraction is not None and number == contraction.left.operand
 
 
 def _summed(user: Op) -> int | None:
-    """The dim of the left side that the contraction `user` sums over, if it loads that side one
-    scalar at a time: each scalar then serves all columns, so that computing its address may take
-    some arithmetic. None for depthwise convolutions and other ops.
+    """The reduced dim of the contraction `user`'s left side, if it loads that side one scalar at a
+    time: a scalar serves all columns, so that its address may cost some arithmetic. None for
+    depthwise convolutions and other ops.
     """
     contraction = contraction_of(user)
     # of a depthwise convolution, lanes go along the channels
@@ -538,8 +542,8 @@ def _summed(user: Op) -> int | None:
 
 
 def _picks_along(ops: list[Op], dim: int | None) -> bool:
-    """Whether a chain of ops chooses elements of its operand, and their indices are linear in the
-    result's but for that of dim number `dim`."""
+    """Whether a chain of ops only picks operand elements, at indices linear in all result indices
+    except dim `dim`."""
     if dim is None:
         return False
     free = {dim % ops[-1].result.type.rank}
@@ -558,7 +562,7 @@ def _picks_along(ops: list[Op], dim: int | None) -> bool:
 
 
 def _only_repeats(op: Op) -> bool:
-    """Whether the op repeats elements of its operand and leaves them in order."""
+    """Whether the op repeats operand elements and keeps their order."""
     element = _element(op)
     if element is None:
         return False
@@ -568,7 +572,7 @@ def _only_repeats(op: Op) -> bool:
 
 
 def _keeps_innermost(op: Op) -> bool:
-    """Whether neighbours in the memory of the op's result are neighbours in its operand's."""
+    """Whether elements contiguous in the result are contiguous in the operand."""
     element, (operand,) = _element(op), op.operand_types
     made = op.result.type
     if element is None or operand is None or _splits(operand) != _splits(made):
@@ -587,8 +591,8 @@ def _splits(type: TensorType) -> tuple[tuple[int, Dim], ...]:
 
 
 def _reads_once(accesses: Accesses, operand: int, dims: tuple[Dim, ...]) -> bool:
-    """Whether no element of the operand is read for two elements of a result of `dims`, or under a
-    condition."""
+    """Whether each operand element is read for at most one element of a result of `dims`, and
+    unconditionally."""
     reads = list(accesses.of(operand))
     if len(reads) != 1 or reads[0].conditions:
         return False
@@ -600,7 +604,8 @@ def _reads_once(accesses: Accesses, operand: int, dims: tuple[Dim, ...]) -> bool
 
 
 def _overlaps(accesses: Accesses, operand: int) -> bool:
-    """Whether windows over the operand overlap: an index with two variables, or a condition."""
+    """Whether the operand is read through overlapping windows: an index with two variables, or a
+    condition."""
     return any(
         read.conditions or any(not s.is_constant and s.variable is None for s in read.subscripts)
         for read in accesses.of(operand)
@@ -608,7 +613,7 @@ def _overlaps(accesses: Accesses, operand: int) -> bool:
 
 
 def _build(function: Function, group: Group) -> Op:
-    """Makes the `region` op in place of the group's last op."""
+    """Replaces the group's last op by a `region` op that contains the group."""
     inside = set(group.ops)
     inputs = list(_inputs(group.ops))
     results = [

@@ -1,4 +1,4 @@
-"""join-regions: small dispatches that follow each other become stages of one.
+"""join-regions: joins small consecutive dispatches into one, as stages of a single kernel.
 
 A mean and the two tiny convolutions of a squeeze-and-excite block, the reductions of a decomposed
 normalisation or softmax: each is over before another thread could have helped, so one workgroup
@@ -64,7 +64,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def join_regions(function: Function, target: Target, remarks: FusionRemarks | None = None) -> int:
-    """Joins what can be joined; gives how many regions went away."""
+    """Joins regions where possible; returns how many fewer there are."""
     joiner = _Joiner(function, target, AliasDb.where_written(function), remarks=remarks)
     joined = 0
     for block in control_blocks(function):
@@ -77,13 +77,13 @@ def join_regions(function: Function, target: Target, remarks: FusionRemarks | No
 
 
 def explainer(function: Function, target: Target) -> Callable[[Op, Op], str]:
-    """Says why a region is not one with another that reads what it makes."""
+    """A function that says why a region was not joined with another one that reads its results."""
     return _Joiner(function, target, AliasDb.where_written(function)).why_apart
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """The facts about a region that decide joining.
+    """The properties of a region that decide whether it can be joined.
 
     Attributes:
         has_stages: its kernel is made of loops over expressions.
@@ -113,7 +113,7 @@ class _Facts:
         )
 
     def with_(self, other: _Facts) -> _Facts:
-        """The facts of both regions joined; `buffers` is an upper bound."""
+        """The facts about two regions if they were joined; `buffers` is an upper bound."""
         return _Facts(
             self.has_stages and other.has_stages,
             self.ops + other.ops,
@@ -138,7 +138,8 @@ class _Joiner:
         return self.known[region]
 
     def join_a_producer(self, consumer: Op) -> Op | None:
-        """The region that `consumer` and one of its producers became, if one could be joined."""
+        """The region made by joining `consumer` with one of its producers; None if none could be
+        joined."""
         if not self.facts(consumer).has_stages:
             return None
         for value in consumer.operands:
@@ -151,7 +152,8 @@ class _Joiner:
         return None
 
     def join_neighbour(self, second: Op) -> Op | None:
-        """The region that `second` and the one before it became, where both are short work."""
+        """The region made by joining `second` with the region before it, if both are little work;
+        else None."""
         first = second.prev
         for _ in range(MAX_BETWEEN):
             if first is None or first.record is REGION:
@@ -162,8 +164,8 @@ class _Joiner:
         return self.join(first, second, is_fed=False)
 
     def join(self, first: Op, second: Op, *, is_fed: bool) -> Op | None:
-        """The region that two regions became; None if an op between them or too much serial work
-        prevents it.
+        """Joins two regions and returns the result; None if an op between them, or too much serial
+        work, prevents it.
         """
         facts = self.facts(first).with_(self.facts(second))
         if self.obstacle(facts, first, second, is_fed=is_fed) is not None:
@@ -184,7 +186,8 @@ class _Joiner:
         return made
 
     def obstacle(self, facts: _Facts, first: Op, second: Op, *, is_fed: bool) -> str | None:
-        """Why two regions do not become one, whatever their body would be; None where they may."""
+        """Why two regions cannot be joined, judged without their joined body; None if nothing
+        speaks against it."""
         if not facts.has_stages:
             return "kernels that are written by hand have no stages"
         if bool(self.facts(first).why_on_cpu) != bool(self.facts(second).why_on_cpu):
@@ -203,7 +206,7 @@ class _Joiner:
         return None
 
     def block_obstacle(self, facts: _Facts, block: Block) -> str | None:
-        """Why two regions with this body together do not become one; None where they do."""
+        """Why two regions cannot be joined, given their joined body; None if they can."""
         if len(block.args) + len(block.terminator.operands) > MAX_BUFFERS:
             return f"together they would have more than {MAX_BUFFERS} buffers"
         if facts.work <= self.most:
@@ -220,7 +223,7 @@ class _Joiner:
         )
 
     def why_apart(self, first: Op, second: Op) -> str:
-        """Why the region `second`, which reads what `first` makes, is not one with it."""
+        """Why the region `second` was not joined with `first`, whose results it reads."""
         facts = self.facts(first).with_(self.facts(second))
         reason = self.obstacle(facts, first, second, is_fed=True)
         if reason is None:
@@ -246,12 +249,14 @@ class _Joiner:
 
     @property
     def most(self) -> int:
-        """Elements that one workgroup may process serially, without much loss of parallelism."""
+        """The largest number of elements for one workgroup to process serially, as more would lose
+        parallelism."""
         each = MAX_SERIAL_GPU if self.target.has_workgroups else MAX_SERIAL_CPU
         return each * lanes_of(self.target, 4)
 
     def may_be_short(self, facts: _Facts, first: Op, second: Op) -> bool:
-        """Whether workgroups for the leading dims that all results have could be short."""
+        """Whether a workgroup's work may be short if workgroups run over the leading dims common to
+        all results."""
         shared = _common([v.type for v in (*first.results, *second.results)])
         return self.is_short_over(facts, shared)
 
@@ -260,7 +265,7 @@ class _Joiner:
         return self.is_short_over(facts, shared)
 
     def is_short_over(self, facts: _Facts, shared: Sequence[Dim]) -> bool:
-        """Whether the workgroup for one index of the dims `shared` is short."""
+        """Whether a workgroup's work is short if workgroups run over the dims `shared`."""
         if facts.contractions:
             # their tiles want rows of their own; but an open batch before those is often one
             if any(type.rank < 3 for type in facts.contractions):
@@ -271,13 +276,13 @@ class _Joiner:
 
 
 def _loops(block: Block) -> list[tuple[Stage, ...]]:
-    """The loop nests of a region with this body."""
+    """The loop nests of a region with this body, each as its stages."""
     return loops_of(stages_of(block, [v for v in block.terminator.operands if v is not None]))
 
 
 def _may_be_one_nest(facts: _Facts, first: Op, second: Op) -> bool:
-    """Whether two regions could be one nest of loops, in which what one makes, or both read, is
-    loaded once."""
+    """Whether two regions could share one loop nest, in which values that one makes, or both read,
+    are loaded once."""
     types = [v.type for v in (*first.results, *second.results)]
     if any(type.dims != types[0].dims for type in types):
         return False
@@ -290,7 +295,7 @@ def _may_be_one_nest(facts: _Facts, first: Op, second: Op) -> bool:
 
 
 def _common(types: Sequence[TensorType]) -> list[Dim]:
-    """The leading dims that all types have."""
+    """The leading dims that all types share."""
     found: list[Dim] = []
     for extents in zip(*(type.dims for type in types), strict=False):
         if any(extent != extents[0] for extent in extents):
@@ -301,7 +306,7 @@ def _common(types: Sequence[TensorType]) -> list[Dim]:
 
 def _between(producer: Op, consumer: Op) -> list[Op] | None:
     """Views of the producer's results between it and the consumer, in order; None if any other op
-    there uses the producer.
+    in between uses the producer.
     """
     made = set(producer.results)
     views: list[Op] = []
@@ -321,7 +326,7 @@ def _between(producer: Op, consumer: Op) -> list[Op] | None:
 def _joined_block(
     function: Function, producer: Op, consumer: Op, kept: Sequence[Value] | None = None
 ) -> tuple[Block, list[Value]]:
-    """Both bodies as one that yields what both yield, and the values outside that it is given.
+    """(joined block, captured values): both bodies in one block that yields the results of both.
 
     Args:
         kept: the results of the producer that are results of both; None for all.
@@ -360,7 +365,7 @@ def _joined_block(
 
 
 def _root(value: Value) -> Value:
-    """The value that `value` is a view of, through all views; writes in place end the chain."""
+    """The value at the root of a chain of views; writes in place end the chain."""
     while value.op is not None and is_view(value.op) and not value.op.record.writes:
         source = value.op.operands[value.op.record.view_of or 0]
         assert source is not None
@@ -369,7 +374,7 @@ def _root(value: Value) -> Value:
 
 
 def _chain(value: Value) -> list[Op]:
-    """The views that lead to `value`, first one first."""
+    """The chain of views that leads to `value`, from its root."""
     found: list[Op] = []
     while value.op is not None and is_view(value.op) and value.op.operands[0] is not None:
         found.insert(0, value.op)
@@ -386,7 +391,8 @@ def _put(
     between: Sequence[Op],
     kept: Sequence[Value],
 ) -> Op:
-    """The joined region in the consumer's place; views of what the producer made come after it."""
+    """Inserts the joined region at the consumer's place, followed by views of the producer's
+    results."""
     types = [v.type for v in block.terminator.operands if v is not None]
     made = Op(REGION, outside, {}, types, [block], consumer.origin)
     rewriter = Rewriter(function).at(consumer)

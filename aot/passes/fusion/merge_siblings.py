@@ -1,4 +1,4 @@
-"""merge-siblings: contractions of one operand side by side become one, with parts of its result.
+"""merge-siblings: merges contractions of the same left operand into one, and slices its result.
 
 Parallel 1x1 convolutions, the projections to queries, keys and values, the heads of a detector: the
 operand is read once, and one dispatch does the work of several.
@@ -39,7 +39,7 @@ MAX_OPS = 16  # of an elementwise end
 
 @dataclass(eq=False)
 class _Sibling:
-    """A contraction and the elementwise ops that follow it alone.
+    """A contraction with the elementwise ops that only it feeds.
 
     Attributes:
         axis: the result's dim that counts outputs.
@@ -65,7 +65,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def merge_siblings(function: Function) -> int:
-    """Merges what can be merged; gives how many contractions went away."""
+    """Merges sibling contractions where possible; returns how many fewer there are."""
     gone, writes = 0, _Writes(function)
     position = {op: n for n, op in enumerate(control_ops(function))}
     operands = [v for block in control_blocks(function) for v in block.args]
@@ -93,7 +93,7 @@ class _Writes:
         self.orders: dict[Block, WriteOrder] = {}
 
     def may_join(self, sibling: _Sibling, first: _Sibling) -> bool:
-        """Whether a sibling could be computed at the place of the first one, as a part of its
+        """Whether a sibling could be computed at the place of the first one, as part of a merged
         result.
         """
         if self.db is None:
@@ -109,7 +109,7 @@ class _Writes:
 
 
 def _sibling(op: Op, number: int, position: dict[Op, int]) -> _Sibling | None:
-    """`op`, which reads what siblings share as operand `number`, as one of them, if it can be."""
+    """`op` as a sibling whose operand `number` is the shared one; None if it cannot be merged."""
     contraction = contraction_of(op)
     if contraction is None or op not in position or number != contraction.left.operand:
         return None
@@ -132,7 +132,8 @@ def _sibling(op: Op, number: int, position: dict[Op, int]) -> _Sibling | None:
 
 
 def _end(sibling: _Sibling, position: dict[Op, int]) -> Hashable | None:
-    """Finds the sibling's elementwise end; None where some elementwise user would be left."""
+    """Collects the sibling's elementwise end and returns a key of its form; None if an elementwise
+    user would remain."""
     root = sibling.root.result
     known: dict[Value, int] = {root: 0}
     shape: list[Hashable] = []
@@ -155,7 +156,8 @@ def _end(sibling: _Sibling, position: dict[Op, int]) -> Hashable | None:
 
 
 def _reference(value: Value | None, known: dict[Value, int], sibling: _Sibling) -> Hashable | None:
-    """An operand of an end without what may differ between siblings; None where it may not."""
+    """A key for an end's operand that ignores what may differ between siblings; None if the operand
+    cannot be merged."""
     if value is None:
         return "absent"
     if value in known:
@@ -171,7 +173,7 @@ def _reference(value: Value | None, known: dict[Value, int], sibling: _Sibling) 
 
 
 def _merge(function: Function, siblings: Sequence[_Sibling]) -> None:
-    """Puts one contraction in the first one's place, and slices of it in all places."""
+    """Replaces siblings by one contraction at the first one's place, and slices of its result."""
     first = siblings[0]
     rewriter = Rewriter(function).at(first.root)
     operands = list(first.root.operands)
@@ -194,7 +196,7 @@ def _merge(function: Function, siblings: Sequence[_Sibling]) -> None:
 def _end_operand(
     rewriter: Rewriter, siblings: Sequence[_Sibling], number: int, at: int, fresh: list[Value]
 ) -> Value | None:
-    """Operand `at` of op `number` of the merged end."""
+    """Operand `at` of op number `number` in the merged elementwise end."""
     first = siblings[0]
     value = first.end[number].operands[at]
     known = [first.root.result, *(op.result for op in first.end)]
@@ -231,7 +233,7 @@ def _constant(rewriter: Rewriter, array: Array) -> Value:
 def _slice(
     function: Function, rewriter: Rewriter, siblings: Sequence[_Sibling], fresh: list[Value]
 ) -> None:
-    """Users outside see their sibling's part of the merged values."""
+    """Gives users outside slices of the merged values."""
     begin: Dim = 0
     for sibling in siblings:
         inside = set(sibling.end)

@@ -1,4 +1,4 @@
-"""outline: turns each region into a dispatch of an executable; equal executables are one.
+"""outline: moves each region into an executable and dispatches it; equal executables are shared.
 
 Requires: regions with ties.
 Ensures: no region is left; executables have canonical names, symbolic dims are their parameters
@@ -30,7 +30,7 @@ from aot.target.model import Target
 
 @dataclass
 class DimNames:
-    """Gives each distinct symbolic dim of a region a parameter."""
+    """Assigns a parameter to each distinct symbolic dim of a region."""
 
     names: dict[DimExpr, str] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def outline(module: Module, target: Target | None = None) -> tuple[int, int]:
-    """Outlines every function's regions; returns how many executables it met and kept.
+    """Outlines the regions of every function; returns (executables made, executables kept).
 
     With a target, executables have their schedules from here on.
     """
@@ -86,7 +86,8 @@ def outline(module: Module, target: Target | None = None) -> tuple[int, int]:
 
 
 def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[Dim, ...]]:
-    """The region's block as a function of its own, and the values of its dim parameters."""
+    """(function, dim arguments): the region's block as a separate function, and the values of its
+    dim parameters."""
     (block,) = region.blocks
     dims = DimNames()
     body = Block([dims.type(a.type) for a in block.args])
@@ -108,7 +109,8 @@ def _executable(region: Op, bindings: tuple[int, ...]) -> tuple[Function, tuple[
 
 
 def identity(function: Function, ties: Attr) -> Hashable:
-    """Everything a kernel depends on: equal keys mean equal kernels."""
+    """A key of everything that a kernel depends on: executables with equal keys have equal
+    kernels."""
     return body_key(function), function.dim_names, ties
 
 
@@ -132,8 +134,8 @@ def _dispatch(function: Function, region: Op, name: str, dims: tuple[Dim, ...]) 
 
 
 def record_schedule(function: Function, target: Target) -> None:
-    """Gives an executable its schedule, unless it has one. By which algorithm a convolution is
-    computed is said there from now on, and no more by its op."""
+    """Plans an executable's schedule, unless it has one. Convolution algorithms move from the op's
+    attribute into the schedule."""
     if function.schedule:
         return
     function.schedule = planned(function, target)

@@ -1,4 +1,4 @@
-"""The report on dispatch regions: what each holds, and why it ends where it does.
+"""The report on dispatch regions: what each contains, and why it ends there.
 
 Uses the remarks of the passes that formed the regions, and their predicates. Decides nothing.
 """
@@ -20,12 +20,12 @@ from aot.passes.fusion.join_regions import explainer
 
 
 def regions_of(function: Function, context: PassContext) -> list[dict[str, Any]]:
-    """A dict a region of a function whose regions were formed with `context.remarks` set."""
+    """One dict per region of a function whose regions were formed with `context.remarks` set."""
     return _Report(function, context).regions()
 
 
 class _Report:
-    """The regions of a function, in the order of the text."""
+    """Reports a function's regions, in the order of its text."""
 
     def __init__(self, function: Function, context: PassContext) -> None:
         remarks = context.remarks
@@ -61,7 +61,7 @@ class _Report:
         }
 
     def read(self, region: Op, value: Value) -> dict[str, Any]:
-        """The producer of a value that a region reads, and why its region is another one."""
+        """A value that a region reads: its producer, and why that is in another region."""
         producer = root_of(value)[0].op
         assert producer is not None
         reasons = []
@@ -88,7 +88,7 @@ def _is_constant(value: Value) -> bool:
 
 
 def _bytes(values: Iterable[Value]) -> Dim:
-    """Bytes of all elements, without gaps between them."""
+    """The bytes of all elements of some values, without gaps in memory."""
     total: Dim = 0
     for value in values:
         total = dims.add(total, value.type.dtype.storage_bytes(value.type.element_count))

@@ -1,4 +1,4 @@
-"""Fusion remarks: why regions end where they do, recorded by the passes that form them on request.
+"""Fusion remarks, recorded on request: why each region ends where it does.
 
 Filled by `fuse` and `join-regions` from the same predicates that decide; decides nothing.
 """
@@ -39,7 +39,7 @@ class FusionRemarks:
         self.groups[made] = self.groups.pop(first, ()) + self.groups.pop(second, ())
 
     def reasons(self, first: Op, second: Op) -> list[str]:
-        """Why `fuse` kept groups of two regions apart."""
+        """Why `fuse` kept the groups of two regions apart."""
         found: dict[str, None] = {}
         for a in self.groups.get(first, ()):
             for b in self.groups.get(second, ()):

@@ -1,4 +1,4 @@
-"""tie-operands: decides which operand's memory a region's result may take.
+"""tie-operands: decides which operand's memory a region's result may overwrite.
 
 Requires: regions are formed.
 Ensures: each region has `ties`, one entry a result: an operand number or -1.
@@ -39,7 +39,7 @@ def _ties(region: Op) -> tuple[int, ...]:
 
 
 def _may_take(arg: Value, result: Value) -> bool:
-    """Whether every read of `arg` is at the element being written."""
+    """Whether every read of `arg` is of the element that is about to be written."""
     if arg.type.bytes != result.type.bytes or arg.type.dtype.bytes != result.type.dtype.bytes:
         return False
     seen = {arg}
@@ -61,7 +61,7 @@ def _may_take(arg: Value, result: Value) -> bool:
 
 
 def _reads_in_place(op: Op, value: Value) -> bool:
-    """Whether the op reads of an operand only the element that has the result's place."""
+    """Whether the op reads an operand only at the index of the result's element."""
     if op.record.compute is None or op.record.kind.has_handwritten_kernel:
         return False
     numbers = [n for n, v in enumerate(op.operands) if v is value]

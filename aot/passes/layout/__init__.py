@@ -1,4 +1,5 @@
-"""Passes that choose and carry on layouts: assignment, lazily resolved shapes, packed weights.
+"""Passes that choose and propagate layouts: layout assignment, lazily resolved shapes, packed
+weights.
 
 Must not form regions.
 """

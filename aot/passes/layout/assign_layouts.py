@@ -1,4 +1,4 @@
-"""assign-layouts: chooses the layouts of values of three dims and more, over the whole graph.
+"""assign-layouts: chooses the layouts of values with three or more dims, over the whole graph.
 
 Each value keeps its layout or takes a proposed one (channels last, or the order in which its users
 read it), so that the sum of all costs is least: for each op, the planned cost of reading its
@@ -48,7 +48,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def assign_layouts(function: Function, target: Target) -> int:
-    """Assigns layouts to the values of a function; gives how many got another one."""
+    """Assigns layouts to a function's values; returns how many changed."""
     chosen: Types = {}
     costs = _Costs(target)
     for propose in PROPOSALS:
@@ -60,7 +60,7 @@ def assign_layouts(function: Function, target: Target) -> int:
 
 
 def _may_choose(op: Op) -> bool:
-    """Whether the op's results may have any order of dims in memory."""
+    """Whether the op's results may have any memory order of dims."""
     record = op.record
     return (
         record.compute is not None
@@ -93,7 +93,7 @@ def channels_last(function: Function, now: Types) -> Types:
 
 
 def _sums_channels(value: Value) -> bool:
-    """Whether a convolution sums along dim 1 of a value, whatever order that is computed from."""
+    """Whether a convolution sums over dim 1 (channels) of a value."""
     users = ((user, contraction_of(user)) for user in value.users)
     return any(
         found is not None and found.windows and user.operands[found.left.operand] is value
@@ -102,8 +102,8 @@ def _sums_channels(value: Value) -> bool:
 
 
 def _is_normalisation(op: Op) -> bool:
-    """Whether reductions serve all elements along a dim, which has the same extent in the result:
-    where that has its neighbours is the operand's affair."""
+    """Whether the op has reductions over dims that its result keeps, such as a normalisation: the
+    operand's layout then decides the result's."""
     operand = op.operands[0] if op.operands else None
     if op.record.kind is not Kind.REDUCTION or operand is None or len(op.results) != 1:
         return False
@@ -114,8 +114,8 @@ def _is_normalisation(op: Op) -> bool:
 
 
 def _last(op: Op, value: Value) -> TensorType | None:
-    """The type of a result with dim 1 innermost; None where another dim has the channels: a
-    product's columns are its channels."""
+    """The type of a result with dim 1 innermost; None for products, whose channels are their
+    columns."""
     type, contraction = value.type, contraction_of(op)
     if type.rank <= 2 or (contraction is not None and not contraction.windows):
         return None
@@ -123,7 +123,8 @@ def _last(op: Op, value: Value) -> TensorType | None:
 
 
 def as_seen(function: Function, now: Types) -> Types:
-    """The order that a user reads: the operand of a transpose gets its result's memory order."""
+    """Candidate types by reader: a transpose's operand takes the memory order of the transpose's
+    result."""
     found: Types = {}
     merged = ChainMap(found, now)
     db = AliasDb.where_written(function)
@@ -145,7 +146,8 @@ PROPOSALS: tuple[Proposal, ...] = (channels_last, as_seen)
 
 
 def _is_memory(value: Value, db: AliasDb | None) -> bool:
-    """Whether the layout is fixed: of memory that is written in place, or that is written from."""
+    """Whether a value's layout is fixed, as its memory is written in place or is the source of such
+    a write."""
     return db is not None and (
         db.has_writers(value) or any(user.record.writes for user in value.users)
     )
@@ -158,8 +160,8 @@ def _propose(found: Types, value: Value, type: TensorType, now: Types) -> None:
 
 
 def _seen_type(op: Op, types: Types) -> TensorType | None:
-    """The type of a view of what the op reads; of one with gaps its order alone, as memory with
-    gaps is for the passes that place views."""
+    """The type of a view of the op's operand. For a view with gaps, only its order, as passes that
+    place memory deal with gaps."""
     map, source = map_of(op), op.operands[0] if op.operands else None
     if map is None or source is None:
         return None
@@ -170,8 +172,8 @@ def _seen_type(op: Op, types: Types) -> TensorType | None:
 
 
 def _followed_type(op: Op, types: Types) -> TensorType | None:
-    """The type of an elementwise result, or a normalisation's, with the layout of the first operand
-    of its dims."""
+    """The type of an elementwise or normalised result, with the layout of the first operand with
+    its dims."""
     if op.record.kind is not Kind.ELEMENTWISE and not _is_normalisation(op):
         return None
     for value in _full_operands(op):
@@ -181,7 +183,7 @@ def _followed_type(op: Op, types: Types) -> TensorType | None:
 
 
 def _wanted_type(user: Op, value: Value, types: Mapping[Value, TensorType]) -> TensorType | None:
-    """The type under which `user` would have nothing to move, if it would."""
+    """The type of `value` with which `user` would move no data; None if there is none."""
     if len(user.results) != 1 or not _may_choose(user):
         return None
     result = types.get(user.result, user.result.type)
@@ -196,7 +198,7 @@ def _wanted_type(user: Op, value: Value, types: Mapping[Value, TensorType]) -> T
 
 
 def _full_operands(op: Op) -> list[Value]:
-    """Operands of the result's dims that are no constants."""
+    """Operands with the result's dims, without constants."""
     return [
         v
         for v in op.operands
@@ -207,7 +209,7 @@ def _full_operands(op: Op) -> list[Value]:
 
 
 class _Costs:
-    """A cache of layout costs, shared by ops of equal kind and types."""
+    """A cache of layout costs for ops with equal kinds and types."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -221,7 +223,7 @@ class _Costs:
 
 
 def _improved(function: Function, costs: _Costs, now: Types, other: Types) -> Types:
-    """Which values should have their other type."""
+    """The values that should take their alternative type, by a minimum cut over all costs."""
     numbers = {value: number for number, value in enumerate(other)}
     labelling = Labelling(len(numbers))
 
@@ -243,7 +245,7 @@ def _add_costs(
     types: Callable[[Value], list[TensorType]],
     costs: _Costs,
 ) -> None:
-    """Adds the op's cost under each combination of its values' types to the labelling."""
+    """Adds the op's cost, for each combination of its values' types, to the labelling problem."""
     for value in op.operands:
         if value is None or value not in numbers:
             continue
@@ -281,7 +283,7 @@ def _add_costs(
 
 
 def _is_beside(value: Value, op: Op) -> bool:
-    """Whether a value is made in the block of an op that reads it."""
+    """Whether a value is defined in the block of an op that reads it."""
     return block_of(value) is op.parent
 
 
@@ -290,7 +292,7 @@ def _whole(cost: float) -> int:
 
 
 def _carry_out(function: Function, chosen: Types) -> None:
-    """Makes the producers anew whose results don't follow from their operands."""
+    """Recreates producers whose result types do not follow from their operands."""
     for op in list(control_ops(function)):
         if not any(v in chosen for v in op.results) or _follows(op, chosen):
             continue
@@ -305,7 +307,7 @@ def _carry_out(function: Function, chosen: Types) -> None:
 
 
 def _follows(op: Op, chosen: Types) -> bool:
-    """Whether resolve-shapes gives the op's result its type, once its operands have theirs."""
+    """Whether resolve-shapes derives the op's chosen result type from its operands' types."""
     wanted = chosen[op.result] if len(op.results) == 1 else None
     if wanted is None:
         return False
@@ -319,7 +321,8 @@ def _follows(op: Op, chosen: Types) -> bool:
 
 
 def _type_after(value: Value, user: Op, chosen: Types) -> TensorType:
-    """The type that a value, or what it is a pending change of, has been given for `user`."""
+    """The type that `user` sees for a value: the chosen one, or that of a pending change's
+    source."""
     if not _is_beside(value, user):
         return value.type
     if value in chosen:

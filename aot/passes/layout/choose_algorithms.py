@@ -1,4 +1,4 @@
-"""choose-algorithms: says of each convolution how it is computed, where there are several ways.
+"""choose-algorithms: marks each convolution with the algorithm that computes it.
 
 Requires: layouts are assigned and no shape change is pending; weights aren't packed yet.
 Ensures: a 3x3 convolution that Winograd's way costs less, by the plan, has `algorithm = winograd`;
@@ -55,7 +55,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def choose(function: Function, target: Target) -> int:
-    """Marks the convolutions of `function`; gives how many."""
+    """Marks a function's convolutions with algorithms; returns how many it marked."""
     chosen = 0
     for op in function.walk():
         if op.attrs.get("algorithm") != "direct":
@@ -72,7 +72,7 @@ def choose(function: Function, target: Target) -> int:
 
 @dataclass(frozen=True)
 class _Filters:
-    """Constant filters that convolutions by Winograd's algorithm, and nothing else, have.
+    """Constant filters that only Winograd convolutions use.
 
     Attributes:
         gain: what all of these cost less with transformed filters, in vector operations.
@@ -86,8 +86,8 @@ class _Filters:
 
 
 def store_filters(function: Function, target: Target, growth: int) -> tuple[int, int]:
-    """Has filters stored transformed where that pays, for up to `growth` bytes more; gives how many
-    convolutions have them, and how many bytes more they are."""
+    """Stores Winograd filters already transformed where that pays, for up to `growth` more bytes.
+    Returns (convolutions changed, bytes added)."""
     if growth == 0:
         return 0, 0
     count, total = 0, 0
@@ -120,7 +120,7 @@ def _filters(function: Function, target: Target) -> Iterator[_Filters]:
 
 
 def _with_stored(call: Call) -> Call:
-    """A convolution with transformed filters."""
+    """A convolution call with transformed filters."""
     weight = call.operand(1)
     filters = TensorType(weight.dtype, (*weight.dims[:2], POINTS, POINTS))
     operands = [call.operands[0], filters, *call.operands[2:]]

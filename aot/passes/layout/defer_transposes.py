@@ -1,4 +1,4 @@
-"""defer-transposes: transposes become pending changes where that makes some of them vanish.
+"""defer-transposes: makes transposes pending changes where some of them then cancel out.
 
 A trial sweep carries every transpose forward. Those that meet in an op or follow one another form
 a web; a web that ends with fewer of them, and no more to move, is made pending, for resolve-shapes
@@ -33,7 +33,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def defer(function: Function) -> int:
-    """Makes the transposes of one function pending where that pays; gives how many."""
+    """Makes the transposes of a function pending where that pays; returns how many."""
     transposes = {op: None for op in function.walk() if _is_transpose(op)}
     if not transposes:
         return 0
@@ -49,7 +49,7 @@ def defer(function: Function) -> int:
 
 
 def _is_transpose(op: Op) -> bool:
-    """Whether the op is a permutation of a value's dims, and nothing is known of its memory."""
+    """Whether the op permutes dims and its result has no layout yet."""
     if op.record.index_map is None or op.result.type.layout is not None:
         return False
     map = map_of(op)
@@ -58,7 +58,7 @@ def _is_transpose(op: Op) -> bool:
 
 @dataclass
 class _Bill:
-    """The cost of movements: how many write memory, and about how many bytes."""
+    """The cost of data movement: how many ops write memory, and about how many bytes."""
 
     count: int = 0
     bytes: int = 0
@@ -69,7 +69,7 @@ class _Bill:
 
 
 class _Webs:
-    """Transposes of a trial sweep, with what carries and meets them, in groups.
+    """Connected groups of transposes, with the ops that carry and absorb them, in a trial sweep.
 
     Attributes:
         before, after: by web: its transposes as they are, and what will be left of them.
@@ -88,7 +88,7 @@ class _Webs:
             self._count(op)
 
     def chosen(self) -> list[Op]:
-        """The transposes to make pending, in order."""
+        """The transposes to make pending, in program order."""
         found = [op for op in self.sweep.decisions if op in self.sweep.deferred]
         return [op for op in found if self._gains(self._web(op)) and not self._stays(op)]
 
@@ -97,14 +97,15 @@ class _Webs:
         return after.count < before.count and after.bytes <= before.bytes
 
     def _stays(self, op: Op) -> bool:
-        """Whether a transpose would be made again for all who use it."""
+        """Whether a pending transpose would be materialised again for all its users."""
         (source,) = op.operands
         return source not in self.sweep.changed and all(
             self.sweep.is_materialised(user, op.result) for user in op.result.users
         )
 
     def _is_taken(self, op: Op, value: Value) -> bool:
-        """Whether `op` takes in the change of an operand, rather than having it made."""
+        """Whether `op` absorbs the pending change of an operand instead of having it
+        materialised."""
         return value in self.sweep.changed and not self.sweep.is_materialised(op, value)
 
     def _count(self, op: Op) -> None:

@@ -1,4 +1,5 @@
-"""Eager propagation, for comparison (`--disable lazy-shapes`): users are updated at once.
+"""Eager propagation of shape changes (`--disable lazy-shapes`), for comparison: users are updated
+at once.
 
 After each pending change every user's shape rule runs, in program order, and so on from the users
 whose results change. What becomes of the ops is decided as a sweep does it, and carried out by
@@ -16,7 +17,8 @@ from aot.passes.layout.shape_sweep import Decision, Sweep
 
 
 class EagerShapes(Listener):
-    """Follows one function; `finish` gives what a sweep over it would have decided."""
+    """Propagates each change in a function at once; `finish` returns what a sweep would have
+    decided."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -42,7 +44,7 @@ class EagerShapes(Listener):
             self._sweep.changed.pop(value, None)
 
     def pending_made(self, value: Value) -> None:
-        """Runs the cascade from the users of `value`."""
+        """Updates the users of a changed value, and theirs, in program order."""
         if not self._order:
             self._order = {op: float(n) for n, op in enumerate(self.function.walk())}
         assert value.op is not None
@@ -63,7 +65,7 @@ class EagerShapes(Listener):
             heapq.heappush(queue, (self._order.get(op, 0.0), len(self._inputs) + len(queue), op))
 
     def _ask_rule(self, op: Op) -> bool:
-        """Asks the op's shape rule once; gives whether its users must be updated too."""
+        """Applies the op's shape rule once; returns whether its users must be updated too."""
         self._sweep.has_asked = False
         is_news = self._decide(op)
         is_ruled = op.record.results_from == "rule" and not op.record.is_terminator
@@ -76,7 +78,7 @@ class EagerShapes(Listener):
         return self._sweep.take(op, self._sweep.decide(op))
 
     def finish(self) -> Sweep:
-        """The sweep over the function as it is now, from what is known; forgets all."""
+        """A sweep over the current function that reuses what is known; resets the follower."""
         made = _Remembering(self.function, self._sweep.decisions, self._inputs)
         made.run()
         self._start()
@@ -84,7 +86,7 @@ class EagerShapes(Listener):
 
 
 class _Remembering(Sweep):
-    """A sweep that reuses an op's earlier decision as long as its mapped operands are unchanged."""
+    """A sweep that reuses an op's earlier decision while its mapped operands are unchanged."""
 
     def __init__(
         self,
@@ -109,5 +111,5 @@ def follow_eagerly(module: Module) -> None:
 
 
 def following(function: Function) -> EagerShapes | None:
-    """The follower of a function whose changes propagate at once."""
+    """The eager follower of a function; None if its changes propagate lazily."""
     return next((x for x in function.listeners if isinstance(x, EagerShapes)), None)

@@ -41,7 +41,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def pack(function: Function, target: Target) -> None:
-    """Inserts `pack` ops behind constant weights of `function`."""
+    """Inserts `pack` ops after the constant weights of `function`."""
     packed: dict[tuple[Value, Layout], Value] = {}
     for op in list(function.walk()):
         if op.record.kind in _WANTS_WEIGHTS:
@@ -50,8 +50,8 @@ def pack(function: Function, target: Target) -> None:
 
 
 def _share_tables(function: Function) -> None:
-    """Packs the tables of gathers like packed transposes of the same constants, so that both are
-    the same bytes in the file.
+    """Packs gather tables like packed transposes of the same constants, so that the file stores
+    both once.
     """
     packs = [op for op in function.walk() if op.record is pack_op.PACK]
     for op in list(function.walk()) if packs else ():
@@ -76,7 +76,7 @@ def _transposed(layout: Layout) -> Layout:
 
 
 def _has_transpose(pack: Op, table: Value | None) -> bool:
-    """Whether what is packed is the transpose of a table, both constants, bit by bit."""
+    """Whether the packed constant is, bit by bit, the transpose of a table."""
     one, other = constant_of(table), constant_of(pack.operands[0])
     if one is None or other is None or one.type.rank != 2 or one.type.layout is not None:
         return False
@@ -120,8 +120,8 @@ def _pack_operands(
 
 
 def _is_packed_at_run_time(op: Op, weight: Value, target: Target) -> bool:
-    """Whether a computed right side has few bytes beside the products of it that dot products of
-    packed words compute."""
+    """Whether a computed right side is packed at run time: dot products of packed words compute it,
+    and it is small beside the product."""
     if op.record is not MATMUL_INTEGER or target.has_workgroups or constant_of(weight) is not None:
         return False
     contraction = call_of(op).contraction
@@ -129,7 +129,7 @@ def _is_packed_at_run_time(op: Op, weight: Value, target: Target) -> bool:
 
 
 def _is_stored(value: Value) -> bool:
-    """Whether a value is a constant, or computed from one element by element, as by casts and
+    """Whether a value is a constant, or computed from one by elementwise ops such as casts and
     scales."""
     if value.op is None:
         return False
@@ -140,7 +140,8 @@ def _is_stored(value: Value) -> bool:
 
 
 def _source(value: Value) -> Value | None:
-    """The only operand that is no constant of fewer elements, of an elementwise op."""
+    """An elementwise op's only full-size operand, if all others are smaller constants; else
+    None."""
     op = value.op
     assert op is not None
     if op.record.kind is not Kind.ELEMENTWISE or len(op.results) != 1:
@@ -153,8 +154,8 @@ def _source(value: Value) -> Value | None:
 
 
 def _packed(rewriter: Rewriter, value: Value, layout: Layout, user: Op) -> Value:
-    """A stored value in the layout that `user` wants: its constant is packed, and what is computed
-    from that is so again."""
+    """A stored value in the layout that `user` wants: packs its constant and recomputes the
+    elementwise ops after it."""
     op = value.op
     assert op is not None
     if op.record is CONSTANT:

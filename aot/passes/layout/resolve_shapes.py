@@ -39,8 +39,8 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def resolve(function: Function) -> dict[str, int]:
-    """Resolves the pending changes of a function; gives how many ops folded and pushed one, and
-    how many ops were made to materialise them."""
+    """Resolves a function's pending changes; returns counts of ops folded, of ops that changes were
+    pushed through, and of ops made to materialise changes."""
     follower = following(function)
     sweep = Sweep(function).run() if follower is None else follower.finish()
     counts = carry_out(sweep)
@@ -51,7 +51,7 @@ def resolve(function: Function) -> dict[str, int]:
 
 
 def carry_out(sweep: Sweep) -> dict[str, int]:
-    """Applies the decisions of `sweep` to its function, and gives statistics."""
+    """Applies the decisions of `sweep` to its function, and returns statistics."""
     return _Resolver(sweep).run()
 
 
@@ -94,7 +94,7 @@ class _Resolver:
         return self.counts
 
     def in_place(self, op: Op) -> None:
-        """Makes a pending change here, for all who use it."""
+        """Materialises a pending change at its own place, for all users."""
         if not op.result.uses:
             return
         self.leave(op)
@@ -108,7 +108,7 @@ class _Resolver:
         Rewriter(self.function).replace(op.result, made)
 
     def leave(self, op: Op) -> None:
-        """Gives an op its operands as they were."""
+        """Gives an op its operands with their old shapes."""
         for number, value in enumerate(op.operands):
             if value is not None and value in self.sources:
                 Rewriter(self.function).set_operand(op, number, self.materialised(value, op))
@@ -160,7 +160,7 @@ class _Resolver:
         return self.through(source, IDENTITY, source.type.with_dtype(value.type.dtype), op)
 
     def materialised(self, value: Value, user: Op) -> Value:
-        """`value` with the shape it had, for its reader `user`."""
+        """`value` materialised with its old shape, for its user."""
         return self.through(
             self.sources[value], self.sweep.changed[value].map, value.type, user, value
         )
@@ -168,7 +168,7 @@ class _Resolver:
     def through(
         self, source: Value, map: IndexMap, type: TensorType, user: Op, old: Value | None = None
     ) -> Value:
-        """`source` mapped by `map`, as `type`; made where `user` first needs it."""
+        """`source` mapped by `map` to `type`, materialised where `user` first needs it."""
         block = block_of(old or source)
         key = (source, map, type, block)
         if key not in self.made:
@@ -182,7 +182,7 @@ class _Resolver:
 
 
 def _ancestor(op: Op, block: Block | None) -> Op:
-    """The op of `block` that holds `op`."""
+    """The op in `block` that is, or contains, `op`."""
     while op.parent is not block:
         assert op.parent is not None and isinstance(op.parent.owner, Op)
         op = op.parent.owner
@@ -195,7 +195,8 @@ def _ancestor(op: Op, block: Block | None) -> Op:
 def materialise(
     source: Value, map: IndexMap, type: TensorType, at: Rewriter, origin: str = ""
 ) -> Value:
-    """`source` through `map` as `type`: steps, then a cast, then a layout, as far as needed.
+    """Materialises `source` mapped by `map` as `type`: movement steps, then a cast, then a layout
+    change, as needed.
 
     No shape rule is asked: a map says what it gives.
     """

@@ -1,4 +1,4 @@
-"""How each op treats the pending changes of its operands: one walk in program order.
+"""Decides how each op treats the pending changes of its operands, in one walk in program order.
 
 Owns the decisions (fold, push, materialise) and their costs, by the ops' `propagate` rules; changes
 nothing. resolve-shapes applies them.
@@ -57,7 +57,7 @@ STAYS = Decision()
 
 
 class Sweep:
-    """The decisions of one walk over a function, each op asked at most once.
+    """The decisions of one walk over a function; each op is decided once.
 
     Args:
         deferred: ops that are an index map and count as pending changes themselves.
@@ -88,7 +88,7 @@ class Sweep:
         return self
 
     def concerns(self, op: Op) -> bool:
-        """Whether `op` is a change or sees one."""
+        """Whether `op` is a pending change or has a changed operand."""
         return (
             op.record is PENDING
             or any(v in self.changed for v in op.operands if v is not None)
@@ -96,7 +96,7 @@ class Sweep:
         )
 
     def take(self, op: Op, decision: Decision) -> bool:
-        """Notes a decision; gives whether it changes how results will be had."""
+        """Records a decision; returns whether it changes the results' mapping."""
         self.decisions[op] = decision
         is_news = False
         for number, value in enumerate(op.results):
@@ -109,7 +109,8 @@ class Sweep:
         return is_news
 
     def operand(self, op: Op, value: Value | None) -> MappedOperand | None:
-        """How `op` may have an operand; what it captures from around its block never changes."""
+        """The mapped operand that `op` sees for a value; values captured from an enclosing block
+        never change."""
         if value is None:
             return None
         if value in self.changed and block_of(value) is op.parent:
@@ -136,7 +137,7 @@ class Sweep:
         )
 
     def _is_written(self, value: Value) -> bool:
-        """Whether the memory of a value may be written somewhere: when it is read counts then."""
+        """Whether a value's memory may be written, so that the time of a read matters."""
         return self._db is not None and self._db.has_writers(value)
 
     # changes themselves
@@ -177,7 +178,7 @@ class Sweep:
         assumptions: tuple[Assumption, ...] = (),
         is_constant: bool = False,
     ) -> Decision:
-        """The decision, if the maps lead from the new results to the old ones."""
+        """The decision, if the index maps lead from the new results to the old ones."""
         mapped: list[MappedOperand | None] = []
         for value, type, map in zip(op.results, types, answer.results, strict=True):
             if map.result_dims(type.dims) != value.type.dims:
@@ -189,8 +190,8 @@ class Sweep:
     # where only the layout differs
 
     def _relaid(self, op: Op, operands: Sequence[MappedOperand | None]) -> Decision:
-        """The decision for an op whose operands have the same index maps and dtypes as before: no
-        shape rule could answer otherwise.
+        """The decision for an op whose operands keep their index maps and dtypes: the shape rule's
+        answer stays the same.
         """
         record = op.record
         maps = (IDENTITY,) * len(op.results)
@@ -256,7 +257,7 @@ class Sweep:
         attrs: dict[str, Attr],
         answer: Propagated,
     ) -> Call | None:
-        """The call of the op made anew; None where it would be none."""
+        """The call of the recreated op; None if it would be invalid."""
         if all(map.is_identity for map in answer.results) and _have_dims(op, sources):
             dtype = sources[0].dtype if answer.moves and sources[0] is not None else None
             types = [v.type if dtype is None else v.type.with_dtype(dtype) for v in op.results]
@@ -278,7 +279,7 @@ class Sweep:
     # what gained nothing
 
     def _retreat(self) -> None:
-        """Moves materialising back to where it is cheapest.
+        """Moves materialisations back to where they are cheapest.
 
         From the last op on: one that was pushed through, and whose results are all materialised
         again, stays as it was where bringing its operands into place costs no more. So a change
@@ -314,13 +315,13 @@ class Sweep:
                 self.take(op, STAYS)
 
     def is_materialised(self, user: Op, value: Value) -> bool:
-        """Whether `user` reads a changed value as it was."""
+        """Whether `user` reads a changed value in its old form."""
         decision = self.decisions.get(user)
         return decision is None or decision.propagated is None or block_of(value) is not user.parent
 
     def _cost_of_staying(self, op: Op, decision: Decision) -> int:
-        """The additional cost, results aside, if the op stays instead of running on its operands'
-        sources.
+        """The additional cost, results aside, if the op keeps its operands' old form instead of
+        using their sources.
         """
         total = 0
         assert decision.propagated is not None
@@ -341,7 +342,7 @@ def _is_elementwise(value: Value | None) -> bool:
 
 
 def _is_boundary(op: Op) -> bool:
-    """Whether operands must be what they say: results, blocks, writes, calls."""
+    """Whether the op needs its operands in their declared form: returns, blocks, writes, calls."""
     record = op.record
     return (
         record.is_terminator
@@ -364,12 +365,12 @@ def _is_changed(
 
 
 def _is_layout(old: TensorType, mapped: MappedOperand) -> bool:
-    """Whether a value changes in its layout at most."""
+    """Whether only a value's layout changes."""
     return mapped.map.is_identity and mapped.type.dtype is old.dtype
 
 
 def _is_narrower(old: TensorType, mapped: MappedOperand) -> bool:
-    """Whether nothing but the dtype changes, to one of no more bytes."""
+    """Whether only the dtype changes, to one with no more bytes."""
     return mapped.map.is_identity and mapped.type.dtype.bytes <= old.dtype.bytes
 
 
@@ -385,7 +386,7 @@ def _is_removed(decision: Decision) -> bool:
 
 
 def _pays(answer: Propagated, operands: Sequence[MappedOperand | None]) -> bool:
-    """Whether taking the maps in costs no more than bringing every operand into place.
+    """Whether absorbing the maps costs no more than materialising every operand.
 
     Where it costs the same it may still meet something; `_retreat` undoes what met nothing.
     """
@@ -401,8 +402,8 @@ def _pays(answer: Propagated, operands: Sequence[MappedOperand | None]) -> bool:
 def _casts(
     call: Call, operands: Sequence[MappedOperand | None], answer: Propagated
 ) -> frozenset[int]:
-    """Operands whose source is cast first: all of another dtype, but where elements only move and
-    all that share the dtype have the same other one."""
+    """Operands whose source must be cast first: those of another dtype, unless the op only moves
+    elements and all operands of that dtype change alike."""
     found = [
         number
         for number, (mapped, type) in enumerate(zip(operands, call.operands, strict=True))
@@ -416,7 +417,7 @@ def _casts(
 
 
 def _is_value(call: Call, number: int) -> bool:
-    """Whether an operand has the dtype of the first one by rule."""
+    """Whether an operand must have the dtype of the first one."""
     specs = call.record.operands
     spec = specs[min(number, len(specs) - 1)]
     return spec is specs[0] or spec.same_as == specs[0].name
@@ -425,7 +426,7 @@ def _is_value(call: Call, number: int) -> bool:
 def _read(
     op: Op, number: int, mapped: MappedOperand, answer: Propagated, is_cast: bool
 ) -> TensorType:
-    """The type of an operand of the op made anew."""
+    """The type of an operand of the recreated op."""
     value, map = op.operands[number], answer.operands[number]
     assert value is not None
     type = mapped.type.with_dtype(value.type.dtype) if is_cast else mapped.type
@@ -433,7 +434,7 @@ def _read(
 
 
 def _have_dims(op: Op, sources: Sequence[TensorType | None]) -> bool:
-    """Whether all operands have the dims that they had."""
+    """Whether all operands keep their dims."""
     return all(
         type is None or value is None or type.dims == value.type.dims
         for type, value in zip(sources, op.operands, strict=True)
@@ -443,8 +444,8 @@ def _have_dims(op: Op, sources: Sequence[TensorType | None]) -> bool:
 def _before(
     type: TensorType, map: IndexMap, operands: Sequence[MappedOperand | None], is_elementwise: bool
 ) -> TensorType | None:
-    """The type of the value that `map` maps to one of `type`: for permutations, and where an
-    operand of an elementwise op has the same map. None otherwise.
+    """The type that `map` maps to `type`, for permutations, or where an operand of an elementwise
+    op has the same map; else None.
     """
     perm = permutation(map, type.rank)
     if perm is None:
@@ -460,8 +461,8 @@ def _before(
 
 
 def _free_view(op: Op, operand: TensorType) -> TensorType | None:
-    """The result type under which a movement moves nothing. Views with gaps are for passes that
-    place memory to choose."""
+    """The result type with which a movement op is a free view; None if there is none. Views with
+    gaps are left to passes that place memory."""
     map = map_of(op)
     assert map is not None
     found = view_type(map, operand)
@@ -469,9 +470,7 @@ def _free_view(op: Op, operand: TensorType) -> TensorType | None:
 
 
 def _parts_columns(value: Value, type: TensorType) -> bool:
-    """Whether a product would have to gather contiguous columns if `value` had the layout of
-    `type`.
-    """
+    """Whether a product would gather non-contiguous columns if `value` had the layout of `type`."""
     for user, number in value.uses:
         contraction = contraction_of(user)
         if contraction is None or contraction.windows or contraction.right.operand != number:
@@ -483,7 +482,8 @@ def _parts_columns(value: Value, type: TensorType) -> bool:
 
 
 def _taken_over(op: Op, sources: Sequence[TensorType | None], result: TensorType) -> TensorType:
-    """`result` in the order of the full operands, where they have one; constants don't count.
+    """`result` in the memory order of the full operands, where they have one; constants don't
+    count.
 
     An op whose result did not lie as its operands did was given its layout on purpose, and keeps
     it.
@@ -510,7 +510,8 @@ def dense_order(type: TensorType) -> Layout | None:
 
 
 def _carried_layout(old: TensorType, map: IndexMap) -> Layout | None:
-    """The layout before `map` with the memory order of `old`, if `map` is a permutation."""
+    """The layout of a value before `map` that keeps the memory order of `old`, if `map` is a
+    permutation; else None."""
     layout, perm = old.layout, permutation(map, old.rank)
     if layout is None or perm is None:
         return None

@@ -1,4 +1,4 @@
-"""Convolutions as the parts of Winograd's algorithm, each a dispatch, on targets with workgroups.
+"""Splits Winograd convolutions into their parts, each a dispatch, on targets with workgroups.
 
 Owns which convolutions those are, and the ops that take their place. Inputs are transformed, the
 products of them and of filters that are stored transformed are summed at each point, and the sums
@@ -27,7 +27,7 @@ MARGIN = 1.2
 
 @dataclass(frozen=True)
 class _Filters:
-    """Constant filters that convolutions, and nothing else, have.
+    """Constant filters that only convolutions use.
 
     Attributes:
         ns: what all of these take by their direct sums.
@@ -41,8 +41,8 @@ class _Filters:
 
 
 def split(function: Function, target: Target, growth: int, *, stores_half: bool) -> tuple[int, int]:
-    """Splits convolutions where that pays, for up to `growth` bytes more of filters; gives how
-    many, and how many bytes more they are."""
+    """Splits convolutions where that pays, for up to `growth` more bytes of filters. Returns
+    (convolutions split, bytes added)."""
     found = list(_filters(function, target, stores_half=stores_half)) if growth else []
     chosen: dict[Value, Parts] = {}
     left = growth

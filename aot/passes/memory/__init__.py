@@ -1,4 +1,4 @@
-"""Passes that decide what shares memory: writes as values, views, concatenations, kept states.
+"""Passes that decide which values share memory: writes as values, views, concatenations, states.
 
 Must not place bytes: the linker does.
 """

@@ -1,4 +1,4 @@
-"""alias-concat: concats and slices that move nothing.
+"""alias-concat: makes concats and slices aliases of memory, which move no data.
 
 A slice whose users read any layout is a view into what it slices. A concat whose parts are made by
 ops that write any layout is only the memory that they write to: it becomes `concat_alias`, and each
@@ -91,7 +91,8 @@ _TAKES_ENDS = (Kind.CONTRACTION, Kind.REDUCTION, Kind.ELEMENTWISE)
 
 
 def _pushable(concat: Op) -> Op | None:
-    """The one op that uses a concat, if each part can take it where it is made."""
+    """The only user of a concat, if it can be applied to each part where that is computed; else
+    None."""
     if len(concat.result.uses) != 1 or any(
         part is None or part.op is None or part.op.record.kind not in _TAKES_ENDS
         for part in concat.operands

@@ -1,4 +1,4 @@
-"""bind-state: an input and an output that the user ties become memory kept between runs.
+"""bind-state: turns an input and an output that the user ties into a state, kept between runs.
 
 Requires: shapes and values are bound; each tie names an input and an output of one entry point.
 Ensures: a tied input is a `state` op and no input any more, a tied output is no result any more but
@@ -34,7 +34,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def bind_states(module: Module, states: Mapping[str, tuple[str, int] | Tie]) -> None:
-    """Ties inputs of entry points to outputs of theirs.
+    """Ties inputs of entry points to their outputs, as states.
 
     Args:
         states: input name -> (output name, capacity of the dim that grows, or 0), and what else a
@@ -58,7 +58,7 @@ def bind_states(module: Module, states: Mapping[str, tuple[str, int] | Tie]) -> 
 
 @dataclass(frozen=True)
 class _Tie:
-    """One input and one output that are to be one memory.
+    """An input and an output that share one state's memory.
 
     Attributes:
         number: of the output.
@@ -121,7 +121,7 @@ def _tie(function: Function, past: Value, output: str, capacity: int = 0, window
 
 
 def _growing_axis(function: Function, past: Value, present: Value, output: str) -> int | None:
-    """The dim in which the output is longer than the input."""
+    """The dim along which the output is longer than the input; None if they have equal dims."""
     before, after = past.type, present.type
     if before.dtype is not after.dtype or before.rank != after.rank:
         raise _error(past.name, f"the input is {before}, output {output!r} is {after}")
@@ -158,7 +158,7 @@ def _is_symbol(dim: Dim) -> bool:
 
 
 def _check_static(past: Value, axis: int | None) -> None:
-    """Memory that is kept has a size: dims are numbers but for the one that grows."""
+    """Checks that a state's size is known: all its dims are numbers, except the growing one."""
     dims = past.type.dims
     open_dims = [d for a, d in enumerate(dims) if a != axis and isinstance(d, DimExpr)]
     if open_dims:
@@ -187,7 +187,8 @@ def _check_concat(past: Value, present: Value, output: str, axis: int) -> None:
 
 
 def _check_together(ties: Sequence[_Tie]) -> None:
-    """Checks that each output is tied once, and that states of one length symbol grow equally."""
+    """Checks that each output is tied once, and that states with the same length symbol grow
+    equally."""
     by_output: dict[int, _Tie] = {}
     by_length: dict[Dim, _Tie] = {}
     for tie in ties:
@@ -212,7 +213,7 @@ def _check_together(ties: Sequence[_Tie]) -> None:
 
 
 class _Binder:
-    """Carries out the ties of one function."""
+    """Replaces the ties of one function by states."""
 
     def __init__(self, function: Function, ties: Sequence[_Tie]) -> None:
         self.function = function
@@ -241,7 +242,7 @@ class _Binder:
                 self._bound(tie)
 
     def _take_past(self, tie: _Tie) -> None:
-        """Replaces the input of a tie by a state of the same dims."""
+        """Replaces the input of a tie by a state with the same dims."""
         rewriter = Rewriter(self.function).at(self.start)
         fresh = self.states[tie.name] = self._state(rewriter, tie, tie.past.type.dims)
         if tie.past.name.isidentifier():
@@ -263,8 +264,8 @@ class _Binder:
         return rewriter.create(lookup("state"), [], attrs).result
 
     def _presents(self, rewriter: Rewriter) -> list[Value]:
-        """The values to assign to states: independent of earlier assigns, and concats
-        of two parts.
+        """The values to assign to states. They do not depend on earlier assigns, and growing ones
+        are concats of two parts.
         """
         found = []
         for tie in self.ties:
@@ -278,7 +279,7 @@ class _Binder:
         return found
 
     def _in_two(self, op: Op) -> Value:
-        """A concat of several parts as one of the past and all the others."""
+        """Rewrites a concat of several parts as one of the first part and all others."""
         rewriter, attrs = Rewriter(self.function).at(op), {"axis": op.attrs["axis"]}
         fresh = rewriter.create(CONCAT, op.operands[1:], attrs, op.origin).result
         whole = rewriter.create(CONCAT, [op.operands[0], fresh], attrs, op.origin).result
@@ -286,7 +287,7 @@ class _Binder:
         return whole
 
     def _keep_results(self) -> None:
-        """Results that show a state become copies of what it is before the run."""
+        """Replaces results that alias a state by copies of its content before the run."""
         end, tied = self.function.block.terminator, {tie.number for tie in self.ties}
         rewriter = Rewriter(self.function).at(end)
         for number, value in enumerate(self.function.results):
@@ -294,7 +295,7 @@ class _Binder:
                 rewriter.rewire(end, number, rewriter.create(lookup("copy"), [value]).result)
 
     def _is_view_of_state(self, value: Value) -> bool:
-        """Whether a value is a state's memory, looked at in some way."""
+        """Whether a value is a state's memory, possibly through views."""
         while value.op is not None and value.op.record.view_of is not None:
             shown = value.op.operands[value.op.record.view_of]
             assert shown is not None
@@ -312,7 +313,8 @@ class _Binder:
         rewriter.create(lookup("return"), kept)
 
     def _bound(self, tie: _Tie) -> None:
-        """The capacity bounds what there is after a run, and so what was there and what is new."""
+        """Adds assumptions that the capacity bounds the state's length after a run, and thus the
+        old and the new rows."""
         reason = (
             f"state {_quoted(tie.name)} holds at most {tie.capacity} along dim {tie.axis}; reset "
             "the program"

@@ -1,5 +1,5 @@
-"""Giving values their places in something larger: types under which an op's result is stored in
-the memory of a whole, and whether all who read it can take that.
+"""Places values inside larger ones: finds types with which an op's result is stored in a concat's
+memory, and checks that all readers can take them.
 
 Part of alias-concat, which decides what is placed. Never places a value twice.
 """
@@ -27,7 +27,7 @@ Types = dict[Value, TensorType]
 
 @dataclass
 class ConcatAliaser:
-    """Places the parts of concats in the memory of the whole.
+    """Places the parts of concats inside the concat's memory.
 
     Attributes:
         db: None where nothing is written.
@@ -46,7 +46,8 @@ class ConcatAliaser:
         self.given = set(extents_of(self.function))
 
     def is_known(self, type: TensorType, begin: Dim = 0) -> bool:
-        """Whether all is known of a place in something larger where a value of its dims is made."""
+        """Whether a place inside a larger value is known at the point where the part is
+        computed."""
         if not self.given:
             return True
         own = {name for dim in type.dims for name in symbols(dim)}
@@ -59,13 +60,13 @@ class ConcatAliaser:
         return self.db is not None and any(self.db.has_writers(v) for v in values)
 
     def users_types(self, value: Value, type: TensorType, but: Op) -> Types | None:
-        """All types that change if `value` gets `type`; None where a user other than `but` can't
-        take it."""
+        """All types that change if `value` gets `type`; None if a user other than `but` cannot take
+        it."""
         types: Types = {}
         return types if _retype(value, type, types, but) else None
 
     def concat_alias(self, op: Op, position: int) -> bool:
-        """Makes `op` an `concat_alias`, if at most one of its parts must be copied for it."""
+        """Turns a concat into a `concat_alias`, if at most one of its parts must be copied."""
         if self.is_written(op.result):
             return False
         types: Types = {}
@@ -98,8 +99,8 @@ class ConcatAliaser:
         return True
 
     def share_parts(self, op: Op, position: int) -> bool:
-        """Makes a concat a part of a later, already placed concat that has all of its parts side by
-        side.
+        """Makes a concat a part of a later, already placed concat that contains all its parts
+        consecutively.
 
             concat(a, b), concat_alias(a, b, c) -> concat_alias(a, b) = d, concat_alias(d, c)
         """
@@ -146,7 +147,8 @@ class ConcatAliaser:
         self.placed.add(copy.result)
 
     def placed_types(self, op: Op, part: Value, place: TensorType) -> tuple[Value, Types] | None:
-        """The value whose memory `part` is, and all types that change if `part` is at `place`."""
+        """(value whose memory `part` is, all types that change) if `part` is stored at `place`;
+        None if it cannot be."""
         root, type = part, place
         while root.op is not None and is_view(root.op):
             source, back = _seen_back(root.op)
@@ -207,7 +209,7 @@ class ConcatAliaser:
             Rewriter(self.function).set_type(value, type)
 
     def view(self, op: Op) -> bool:
-        """Gives a slice the type of a view, if that spares a copy and its users can read it."""
+        """Makes a slice a view, if that saves a copy and its users can read a view."""
         source = op.operands[0]
         assert source is not None
         maker = source.op
@@ -225,8 +227,8 @@ class ConcatAliaser:
 
 
 def _run_in(whole: Op, op: Op) -> int | None:
-    """The index in `whole`'s operands at which all operands of `op` follow each other; None if they
-    don't.
+    """The position in `whole`'s operands at which `op`'s operands occur consecutively; None if they
+    do not.
     """
     count = len(op.operands)
     if whole.attrs["axis"] != op.attrs["axis"] or count >= len(whole.operands):
@@ -236,8 +238,8 @@ def _run_in(whole: Op, op: Op) -> int | None:
 
 
 def _has_contraction(op: Op | None, depth: int = 16) -> bool:
-    """Whether the dispatch that makes the op's result is a contraction: the op, or one before it
-    whose end it is."""
+    """Whether the op's dispatch computes a contraction: the op itself, or one whose epilogue it
+    is."""
     if op is None or depth == 0:
         return False
     if op.record.kind is not Kind.ELEMENTWISE:
@@ -246,24 +248,25 @@ def _has_contraction(op: Op | None, depth: int = 16) -> bool:
 
 
 def _could_be_view(op: Op) -> bool:
-    """Whether the op's result could be its operand's memory under some type."""
+    """Whether the op's result could share its operand's memory under some type."""
     map, source = map_of(op), op.operands[0] if op.operands else None
     return map is not None and source is not None and view_type(map, source.type) is not None
 
 
 def _stores_anywhere(op: Op) -> bool:
-    """Whether the op's kernel can write its result under any layout."""
+    """Whether the op's kernel can store its result in any layout."""
     return op.record.compute is not None and op.record is not CONSTANT
 
 
 def _joins_its_only_user(value: Value) -> bool:
-    """Whether fusion would compute just the elements that the value's one user takes."""
+    """Whether fusion would compute only those elements that the value's single user takes."""
     light = (Kind.ELEMENTWISE, Kind.MOVEMENT)
     return len(value.uses) == 1 and value.op is not None and value.op.record.kind in light
 
 
 def _retype(value: Value, type: TensorType, types: Types, but: Op | None = None) -> bool:
-    """Collects the types that change if `value` gets `type`; whether all users can take it."""
+    """Collects in `types` the types that change if `value` gets `type`; returns whether all users
+    can take it."""
     types[value] = type
     for user in value.users:
         if user is but:
@@ -283,8 +286,8 @@ def _retype(value: Value, type: TensorType, types: Types, but: Op | None = None)
 
 
 def places_of(op: Op, whole: TensorType) -> list[TensorType | None]:
-    """The types of a concat's parts as views of its memory, of type `whole`; None for parts that
-    can't be.
+    """The types of a concat's parts as views into memory of type `whole`; None for parts that
+    cannot be views.
     """
     axis = op.int("axis")
     return [

@@ -1,4 +1,5 @@
-"""inline: calls become what they call, and rows of tuples at known positions their operands.
+"""inline: replaces calls by their callees' bodies, and tuple rows at known positions by the tuple's
+operands.
 
 Requires: nothing pending.
 Ensures: the module has no calls and none of the functions that were called; no `get` and no tuple
@@ -35,7 +36,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def _inline_calls(module: Module, function: Function, called: dict[str, None]) -> None:
-    """Inlines calls until none are left, those in called functions included."""
+    """Inlines all calls, those in called functions included."""
     waiting: list[tuple[Op, tuple[str, ...]]] = []
 
     def find(ops: list[Op], path: tuple[str, ...]) -> None:
@@ -93,7 +94,7 @@ def _open_tuples(function: Function) -> None:
 
 
 def copy_rows(function: Function, op: Op) -> None:
-    """A `tuple` or a `get` of memory that nobody writes as long as it is used: a copy of it."""
+    """Replaces a `tuple` or `get` by a copy, if nobody writes its memory while it is used."""
     if op.record is TUPLE:
         _stack(function, op)
     elif _position(op) is None:
@@ -103,7 +104,7 @@ def copy_rows(function: Function, op: Op) -> None:
 
 
 def _position(op: Op) -> int | None:
-    """The row that a `get` takes, if it is known."""
+    """The row that a `get` reads, if known; else None."""
     rows, index = op.operands
     assert rows is not None and index is not None
     count = rows.type.dims[0]
@@ -114,7 +115,7 @@ def _position(op: Op) -> int | None:
 
 
 def _open_row(function: Function, op: Op) -> None:
-    """Replaces a row of a tuple by the tuple's operand, with the same memory."""
+    """Replaces a `get` of a tuple's row by the tuple's operand, which shares its memory."""
     rows, at = op.operands[0], _position(op)
     if rows is None or rows.op is None or rows.op.record is not TUPLE or at is None:
         return
@@ -126,7 +127,7 @@ def _open_row(function: Function, op: Op) -> None:
 
 
 def _slice_row(function: Function, op: Op) -> None:
-    """A row of memory at a known position is a slice of it."""
+    """Replaces a `get` at a known position by a slice of the memory."""
     rows, at = op.operands[0], _position(op)
     assert rows is not None and at is not None
     into, others = Rewriter(function).at(op), rows.type.dims[1:]
@@ -141,7 +142,8 @@ def _slice_row(function: Function, op: Op) -> None:
 
 
 def _gather_row(function: Function, op: Op) -> None:
-    """A row that is chosen in a run; below the first one that is chosen."""
+    """Replaces a `get` at a position computed at run time by a gather; negative positions read row
+    0."""
     into, (rows, index) = Rewriter(function).at(op), op.operands
     first = insert_constant(into, ConstantData(np.zeros((), np.int64)), op.origin)
     at = into.create(MAXIMUM, [index, first], {}, op.origin).result
@@ -149,7 +151,7 @@ def _gather_row(function: Function, op: Op) -> None:
 
 
 def _stack(function: Function, op: Op) -> None:
-    """A tuple of memory that is never written is a copy of its operands, one after another."""
+    """Replaces a tuple whose memory is never written by a concat of its operands."""
     into = Rewriter(function).at(op)
     shape = (1, *op.result.type.dims[1:])
     rows: list[Value | None] = [

@@ -1,4 +1,4 @@
-"""insert-copies: copies values where a write in place would change what a view reads.
+"""insert-copies: copies a value where a write in place would change what a view of it reads.
 
 A slice or a transpose is defined as a copy, and types often make it a view at no cost: if the
 memory of such a view is written before its last use, it is copied. A reshape is defined as its
@@ -35,7 +35,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def insert_copies(function: Function, db: AliasDb) -> int:
-    """Settles the views of a function; gives how many copies were made.
+    """Inserts copies for a function's views that writes would change; returns how many.
 
     Raises:
         UnsupportedError: memory that a block hands on is written where others see it.
@@ -69,7 +69,7 @@ def _is_view_by_meaning(op: Op) -> bool:
 
 
 def _copy(function: Function, op: Op) -> None:
-    """Lets users of a view have a copy of it."""
+    """Inserts a copy of a view for all its users."""
     rewriter = Rewriter(function, op.parent, op.next)
     attrs = {"layout": op.result.type.layout or Layout()}
     uses = list(op.result.uses)
@@ -80,7 +80,7 @@ def _copy(function: Function, op: Op) -> None:
 
 
 def _rebuild_view(function: Function, op: Op) -> int:
-    """Lets each reader of what should be a view have a copy made right before it."""
+    """Recomputes a view as a copy right before each reader."""
     made = 0
     for user in op.result.users:
         if _is_view_by_meaning(user):
@@ -106,8 +106,8 @@ def _written_copies(op: Op) -> list[str]:
 
 
 def _handed_on(db: AliasDb, op: Op, order: WriteOrder) -> list[str]:
-    """Texts on values that pass through an op's blocks and are written where both sides would have
-    to share memory.
+    """Errors for values passed through an op's blocks that are written where both sides would share
+    memory.
     """
     body = op.record.body
     assert body is not None

@@ -1,5 +1,5 @@
-"""Which memory each value of a function aliases, through views, branches and loops, and which
-memory can be replaced by values.
+"""Determines which memory each value of a function aliases, through views, branches and loops, and
+which memory can be replaced by values.
 
 Two inputs count as two memories: the runtime refuses a written input that overlaps another one.
 Knows nothing of storage, and changes nothing.
@@ -24,7 +24,7 @@ UNKNOWN: Root = ""  # memory that is not followed: a growing state variable's
 
 @dataclass
 class Memory:
-    """Memory that is written, and all that shows it and nothing else.
+    """Memory that is written, with the values that alias it and nothing else.
 
     Attributes:
         home: the block in which it is made, or known from the start; it is written and shown
@@ -65,7 +65,7 @@ class Memories:
         self._find_writes()
 
     def separate(self) -> list[Memory]:
-        """Written memory each of whose writers and readers is known, in the order of the writes."""
+        """Written memory whose writers and readers are all known, in the order of the writes."""
         for value, roots in self.shown.items():
             if self._is_changed(value):
                 self._lost |= roots
@@ -86,7 +86,7 @@ class Memories:
         ]
 
     def unwritten_rows(self) -> list[Op]:
-        """Tuples, and rows taken of them, whose memory nobody writes as long as they are used."""
+        """Tuples, and rows taken from them, whose memory nobody writes while they are used."""
         return [op for op in dict.fromkeys(self.rows) if not self._is_changed(op.result)]
 
     def _is_changed(self, value: Value) -> bool:
@@ -96,12 +96,12 @@ class Memories:
         return self._changes(value, roots)
 
     def may_be_written(self, value: Value) -> bool:
-        """Whether what a value shows is written anywhere."""
+        """Whether the memory that a value aliases is written anywhere."""
         roots = self.shown.get(value)
         return roots is None or not (roots.isdisjoint(self._lost) and roots.isdisjoint(self.writes))
 
     def home(self, root: Root) -> Block:
-        """The block that memory is made in."""
+        """The block in which a piece of memory is created."""
         block = self.function.block if isinstance(root, str) else block_of(root)
         assert block is not None
         return block
@@ -149,7 +149,7 @@ class Memories:
         self.shown[op.result] = frozenset([root])
 
     def _blocks(self, op: Op) -> None:
-        """A loop's block shows what it is given by the run before, until that says nothing new."""
+        """Propagates aliases into an op's blocks; for a loop, until a fixed point."""
         body = op.record.body
         assert body is not None
         is_new = True
@@ -164,7 +164,8 @@ class Memories:
             self._show(value, body.leaving(op, value.index), is_loop=False)
 
     def _show(self, value: Value, sources: list[Value] | None, *, is_loop: bool) -> bool:
-        """Whether a value shows more than was known; what has no source is memory of its own."""
+        """Sets what a value aliases; returns whether a loop learned more. A value without sources
+        is memory of its own."""
         own: frozenset[Root] = frozenset([value])
         roots = own.union(*map(self._of, sources)) - own if sources else own
         is_new = is_loop and self.shown.get(value) != roots
@@ -183,7 +184,7 @@ class Memories:
                     self._lost |= roots
 
     def _changes(self, value: Value, roots: frozenset[Root]) -> bool:
-        """Whether memory that a value may show may be written before its last use."""
+        """Whether memory that a value may alias may be written before the value's last use."""
         block = block_of(value)
         assert block is not None
         first = -1 if value.op is None else self.places[value.op]
@@ -213,7 +214,7 @@ class Memories:
 
 
 def is_followed(op: Op) -> bool:
-    """Whether an op's result is its operand's memory in a way that can be gone back."""
+    """Whether an op's result aliases its operand's memory in an invertible way."""
     if op.record in (ASSIGN, WRITE_SLICE):
         return True
     map = map_of(op)
@@ -221,7 +222,7 @@ def is_followed(op: Op) -> bool:
 
 
 def _is_settled(memory: Memory) -> bool:
-    """Whether it is a state variable that is assigned once, and not read behind that."""
+    """Whether the memory is a state variable that is assigned once and not read afterwards."""
     (write, *others) = memory.writes
     shown = write.operands[0]
     if others or write.record is not ASSIGN or not isinstance(memory.root, str):
@@ -239,6 +240,6 @@ def _is_settled(memory: Memory) -> bool:
 
 
 def _is_user(op: Op, value: Value) -> bool:
-    """Whether an op, or one in it, uses a value."""
+    """Whether an op, or an op nested in it, uses a value."""
     assert op.parent is not None
     return any(ancestor_in(user, op.parent) is op for user in value.users)

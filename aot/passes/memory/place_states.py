@@ -1,4 +1,5 @@
-"""Growing state variables are written in place: a run's rows are computed behind the existing ones.
+"""Writes growing state variables in place: a run computes its rows directly after the existing
+ones.
 
     assign(state, concat(past, new)) -> assign(state, concat_alias(past, new)), new made in place
 
@@ -35,7 +36,8 @@ class Growth:
 
 
 def place_states(function: Function, aliaser: ConcatAliaser) -> int:
-    """Lets growing states be written in place; gives how many are.
+    """Places the new rows of growing states in the states' memory where possible; returns for how
+    many.
 
     Raises:
         UnsupportedError: a growing state is assigned something else than itself and more.
@@ -54,7 +56,7 @@ def _is_growing(value: Value | None) -> bool:
 
 
 def _growth(assign: Op) -> Growth:
-    """The append that an assignment to a growing state is.
+    """The append that an assignment to a growing state performs.
 
     Raises:
         UnsupportedError: it can't be done.
@@ -76,9 +78,7 @@ def _growth(assign: Op) -> Growth:
 
 
 def _is_past(concat: Op, shown: Value) -> bool:
-    """Whether the first part of a concat is the state's previous content, at the place where the
-    state keeps it.
-    """
+    """Whether the first part of a concat is the state's previous content, in its place."""
     past = concat.operands[0]
     if past is None or past.op is None or shown.op is None or not past.op.record.is_state:
         return False
@@ -87,7 +87,7 @@ def _is_past(concat: Op, shown: Value) -> bool:
 
 
 def _is_alone(assign: Op, shown: Value) -> bool:
-    """Whether nothing else writes the state, or looks at what is behind its past."""
+    """Whether nothing else writes the state, or reads past its previous content."""
     function = assign.parent.owner if assign.parent is not None else None
     assert shown.op is not None
     if not isinstance(function, Function):
@@ -105,7 +105,7 @@ def _is_alone(assign: Op, shown: Value) -> bool:
 
 
 def _place(growth: Growth, aliaser: ConcatAliaser) -> None:
-    """Lets the new rows be computed at their place behind the existing ones."""
+    """Places the new rows directly after the existing ones in the state's memory."""
     concat, type = growth.concat, canonical(growth.shown.type)
     rewriter = Rewriter(aliaser.function).at(concat)
     types = aliaser.users_types(concat.result, type, but=growth.assign)

@@ -1,4 +1,4 @@
-"""write-values: memory that is written in place becomes values, one for each write.
+"""write-values: turns memory written in place into SSA values, one per write.
 
     y = neg(x); assign(y, z); w = relu(y)   ->   y = neg(x); w = relu(z)
 
@@ -41,7 +41,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def write_values(function: Function) -> int:
-    """Turns writes into values; gives how many."""
+    """Turns a function's writes into values; returns how many."""
     if any(op.record.has_unknown_effects for op in function.walk()):
         return 0
     memories = Memories(function)
@@ -53,7 +53,7 @@ def write_values(function: Function) -> int:
 
 
 def add_update(function: Function, name: str, value: Value) -> None:
-    """Lets the memory of input `name` be `value` after a run, which is a result from now on."""
+    """Adds a result to the function: the new content of input `name` after a run."""
     result = f"{name}{NEXT}"
     while result in function.result_names:
         result += NEXT
@@ -78,7 +78,7 @@ class _Values:
         self.touching = self.find_touching()
 
     def find_touching(self) -> dict[Block, list[Op]]:
-        """Ops of each block that use the memory, or hold such, in order."""
+        """The ops of each block that use the memory or contain such ops, in order."""
         found: dict[Block, dict[Op, None]] = {}
         for value in self.memory.shows:
             for user in value.users:
@@ -110,7 +110,8 @@ class _Values:
         return len(memory.writes)
 
     def convert(self, block: Block, now: Value | None) -> Value | None:
-        """The memory's content, as a value, at the end of a block; `now` is that at its start."""
+        """The memory's content at the end of a block, as a value; `now` is its content at the
+        start, None if unchanged."""
         for op in self.touching.get(block, ()):
             if op in self.memory.writes:
                 now = self.write(op, now)
@@ -125,7 +126,7 @@ class _Values:
         return [w for w in self.memory.writes if ancestor_in(w, op.parent) is op]
 
     def write(self, op: Op, now: Value | None) -> Value:
-        """The value that the memory has after a write."""
+        """The memory's content after a write, as a value."""
         shown, source = op.operands[0], op.operands[1]
         assert shown is not None and source is not None
         copies = op.record is not WRITE_SLICE and self.memories.may_be_written(source)
@@ -141,7 +142,7 @@ class _Values:
         return self.reshaped(made, self.first(op), op)
 
     def go_through(self, op: Op, now: Value | None) -> Value:
-        """The memory's content after an op whose blocks write it."""
+        """The memory's content after an op with blocks that write it, as a value."""
         for number, value in enumerate(op.operands):
             if value is not None and value in self.memory.shows and now is not None:
                 Rewriter(self.function).set_operand(op, number, self.seen(value, now, op))
@@ -155,8 +156,8 @@ class _Values:
         return Rewriter(self.function).add_choice(op, [v for v in ends if v is not None])
 
     def go_around(self, loop: Op, before: Value) -> Value:
-        """The memory's content after a loop that writes it; a carried value that already is the
-        memory is used where possible.
+        """The memory's content after a loop that writes it. A loop-carried value that already is
+        the memory is reused.
         """
         body, (block,) = loop.record.body, loop.blocks
         assert body is not None
@@ -176,7 +177,7 @@ class _Values:
         return result
 
     def initial(self, at: Op) -> Value:
-        """The memory's initial content."""
+        """The memory's initial content, as a value."""
         root = self.memory.root
         if isinstance(root, Value):
             return root
@@ -189,7 +190,7 @@ class _Values:
         return root if isinstance(root, Value) else next(iter(self.memory.shows))
 
     def read(self, op: Op, now: Value | None, but: int = -1) -> None:
-        """Gives an op, and ops in it, what the memory holds now."""
+        """Makes an op, and ops nested in it, read the memory's current content."""
         if now is None:
             return
         for user in (op, *(inner for block in op.blocks for inner in walk(block))):
@@ -200,11 +201,11 @@ class _Values:
                     Rewriter(self.function).set_operand(user, number, seen)
 
     def seen(self, value: Value, now: Value | None, at: Op) -> Value:
-        """The content of `value`, an alias of the memory, now."""
+        """The current content of `value`, an alias of the memory."""
         return value if now is None else self.reshaped(now, value, at)
 
     def keep(self, variable: str, now: Value) -> None:
-        """Assigns what a state variable holds in the end."""
+        """Assigns the final content to a state variable."""
         end = self.memory.home.terminator
         shown = self.initial(end)
         Rewriter(self.function).at(end).create(ASSIGN, [shown, self.reshaped(now, shown, end)])
@@ -217,7 +218,7 @@ class _Values:
     def create(
         self, record: OpRecord, operands: list[Value | None], at: Op, **attrs: Attr
     ) -> Value:
-        """A fresh op before `at`, which counts as standing where that does."""
+        """Creates an op before `at`, and gives it the same position."""
         made = Rewriter(self.function).at(at).create(record, operands, attrs, at.origin)
         self.memories.places[made] = self.memories.places[at]
         return made.result

@@ -1,4 +1,5 @@
-"""Passes that change element types: what a target lacks, and what is stored in fewer bits.
+"""Passes that change element types: for dtypes that a target lacks, and to store or compute in
+fewer bits.
 
 Must not change shapes or layouts.
 """

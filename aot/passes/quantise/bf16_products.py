@@ -1,4 +1,5 @@
-"""bf16-products: products of bf16 where the target multiplies them, summed in f32.
+"""bf16-products: computes products in bf16 where the target has such instructions, accumulating in
+f32.
 
 Requires: dtypes are legal for the target; layouts are not assigned and weights not packed yet.
 Ensures: on a target with the instruction, a `conv` or `matmul` of f32 is one of bf16 if the
@@ -70,7 +71,7 @@ def _as_bf16(
     *,
     is_asked: bool,
 ) -> bool:
-    """Writes one contraction on bf16; False where it stays."""
+    """Rewrites one contraction to bf16; returns False if it stays."""
     if op.name not in _RECORDS or op.result.type.dtype is not F32:
         return False
     if not (is_asked or op.attrs["of_bf16"]) or not _gains(dims, target):
@@ -112,7 +113,8 @@ def _prefers_winograd(op: Op, target: Target) -> bool:
 
 
 def _weights(op: Op, value: Value | None, rewriter: Rewriter, *, may_round: bool) -> Value | None:
-    """Constant weights in bf16; None where they aren't known, or where that would round them."""
+    """Constant weights in bf16; None if they are unknown, or not exact in bf16 and `may_round` is
+    false."""
     inner = definer(value, CAST)
     source = None if inner is None else inner.operands[0]
     if source is not None and source.type.dtype is BF16 and constant_of(source) is not None:

@@ -1,4 +1,5 @@
-"""Products of floats with quantised weights, which stay in their bits: which can be, and how.
+"""Float products with block-quantised weights, which keep their stored bits: finds and rewrites
+them.
 
 A `matmul` whose right side is a dequantised constant, moved perhaps, becomes `matmul_blocked`. The
 block is found in the scales and zero points themselves: as many neighbours along K as share them
@@ -37,7 +38,8 @@ _MOVES = (RESHAPE, TRANSPOSE)
 
 
 def as_blocked(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `matmul` of floats and a dequantised constant, on what is stored of this."""
+    """Rewrites a float `matmul` with a dequantised constant to `matmul_blocked` on the stored
+    codes; None if it does not apply."""
     left, right = op.operands
     if left is None or right is None or not left.type.dtype.is_float or known(left) is not None:
         return None
@@ -49,7 +51,7 @@ def as_blocked(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def in_floats(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `matmul_blocked` of f32 as a `matmul`, its weights as floats."""
+    """Rewrites an f32 `matmul_blocked` to a `matmul` with float weights."""
     left = op.operands[0]
     arrays = [None, *(known(operand) for operand in op.operands[1:])]
     if (
@@ -65,15 +67,15 @@ def in_floats(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def product(op: Op, rewriter: Rewriter, left: Value, codes: Codes, **attrs: Attr) -> Value:
-    """The `matmul_blocked` of f32 and weights, in front of `op`."""
+    """Creates the f32 `matmul_blocked` of `left` and the weights `codes`."""
     constants = [None if a is None else constant(op, rewriter, a) for a in codes.operands()]
     attrs = {**codes.attrs(), **attrs}
     return rewriter.create(MATMUL_BLOCKED, [left, *constants], attrs, op.origin).result
 
 
 def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `matmul_blocked` of f32 with its left side in 8 bits: each block of a row has the scale at
-    which its largest number is 127, and is rounded to the nearest."""
+    """Quantises the left side of an f32 `matmul_blocked` to 8 bits. Each block of a row is scaled
+    so that its largest magnitude becomes 127, and rounded to nearest."""
     left = op.operands[0]
     if left is None or left.type.dtype is not F32:
         return None
@@ -105,9 +107,9 @@ def with_bytes(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def codes_of(right: Value) -> Codes | None:
-    """The integer codes, scales and zero points of a matrix [k, columns] that is a transposed or
-    reshaped `dequantize` of constants. None of another matrix, or where keeping the codes saves
-    nothing.
+    """The integer codes, scales and zero points of a matrix [k, columns] that is a (possibly
+    transposed or reshaped) `dequantize` of constants; None for others, or where keeping the codes
+    saves nothing.
     """
     found = dequantized(right) if right.type.rank == 2 else None
     if found is None:
@@ -120,8 +122,8 @@ def codes_of(right: Value) -> Codes | None:
 
 
 def dequantized(value: Value) -> tuple[Array, Array, Array | None] | None:
-    """The numbers of a moved `dequantize` of constants in 8 bits, their scales and zero points, all
-    of the value's shape; None where it is none."""
+    """(8-bit numbers, scales, zero points), each in the value's shape, of a possibly moved
+    `dequantize` of constants; None for others."""
     whole, moves = value, []
     while value.op is not None and (
         value.op.record in _MOVES or (value.op.record is CAST and value.type.dtype.is_float)
@@ -142,7 +144,7 @@ def dequantized(value: Value) -> tuple[Array, Array, Array | None] | None:
 
 
 def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:
-    """The array, a parameter of `value` or its elements, after the movements `moves`."""
+    """The array `value`, or a parameter of its shape, after the movements `moves`."""
     if array is None:
         return None
     moved = np.broadcast_to(array, value.type.shape)
@@ -154,7 +156,8 @@ def _moved(array: Array | None, value: Value, moves: list[Op]) -> Array | None:
 
 
 def _block(array: Array) -> int:
-    """The size of the largest blocks along dim 0 whose elements are equal in every column."""
+    """The largest block size along dim 0 for which all elements of a block are equal in every
+    column."""
     extent = array.shape[0]
     if array.strides[0] == 0 or extent == 1:
         return int(extent)
@@ -163,8 +166,8 @@ def _block(array: Array) -> int:
 
 
 def _shifted(x: Array, scales: Array, zeros: Array | None, block: int) -> Codes | None:
-    """Numbers [k, columns] of 8 bits as codes, in as few bits as hold them and their zero
-    points."""
+    """8-bit numbers [k, columns] as codes with as few bits as hold them and their zero points; None
+    if that saves nothing."""
     start = 0 if zeros is None else int(zeros.flat[0])
     is_one = zeros is None or bool((zeros == start).all())
     found = [x] if is_one or zeros is None else [x, zeros]
@@ -179,5 +182,5 @@ def _shifted(x: Array, scales: Array, zeros: Array | None, block: int) -> Codes 
 
 
 def _less(array: Array, base: int) -> Array:
-    """`array - base` in u8; the difference fits."""
+    """`array - base` in u8, where the difference must fit."""
     return np.subtract(array, base, dtype=np.int16).astype(np.uint8)

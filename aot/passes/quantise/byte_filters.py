@@ -1,4 +1,4 @@
-"""Convolutions of floats with quantised filters, which stay in 8 bits: which can be, and how.
+"""Float convolutions with quantised filters, which stay in 8 bits: finds and rewrites them.
 
 A filter's scale is a factor of all that it gives, so that it stands behind the convolution, and
 what is left of the filters are small numbers, which kernels widen where they load them.
@@ -20,8 +20,8 @@ from aot.passes.quantise.factors import F32, cast, constant, known
 
 
 def as_bytes(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `conv` of floats and a dequantised constant with a scale for each filter, on what is stored
-    of this: (x conv numbers) * scales + bias."""
+    """Rewrites a float `conv` with dequantised filters, one scale each, to use the stored numbers:
+    (x conv numbers) * scales + bias."""
     x, w, bias = [*op.operands, None][:3]
     if x is None or w is None or x.type.dtype is not F32 or known(x) is not None:
         return None
@@ -45,8 +45,8 @@ def as_bytes(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _per_filter(x: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array] | None:
-    """Filters [O, ...] in 8 bits and the scales [O] of them; None where there are several for one,
-    or where the numbers need more bits."""
+    """(8-bit filters [O, ...], scales [O]); None if a filter has several scales, or its numbers
+    need more bits."""
     first = scales.reshape(len(scales), -1)[:, :1]
     if not bool((scales.reshape(len(scales), -1) == first).all()):
         return None
@@ -55,7 +55,7 @@ def _per_filter(x: Array, scales: Array, zeros: Array | None) -> tuple[Array, Ar
 
 
 def in_bytes(x: Array, scales: Array, zeros: Array | None) -> Array | None:
-    """What is stored, less its zero points, as i8; None where it needs more bits."""
+    """Stored numbers minus zero points, as i8; None where they do not fit."""
     numbers = x.astype(np.int16) - (0 if zeros is None else zeros)
     kept = numbers.astype(DType.I8.numpy)
     return kept if np.array_equal(kept, numbers) else None

@@ -1,4 +1,4 @@
-"""Recurrent layers with quantised weights, which stay in 8 bits: which can be, and how.
+"""Recurrent layers with quantised weights, which stay in 8 bits: finds and rewrites them.
 
 The scale of r, one number, is an attribute of the layer, and what is left of r are small numbers,
 which kernels widen where they load them. The product with w is a `matmul` of its own, of all steps
@@ -19,8 +19,8 @@ from aot.passes.quantise.factors import F32, cast, constant
 
 
 def as_bytes(op: Op, rewriter: Rewriter) -> Op | None:
-    """A layer of f32 whose r is a dequantised constant with one scale, on what is stored of this;
-    None of others."""
+    """Rewrites an f32 layer whose recurrent weights are a dequantised constant with one scale, to
+    use the stored numbers; None for others."""
     x, w, r = op.operands[X], op.operands[W], op.operands[R]
     if x is None or r is None or x.type.dtype is not F32:
         return None

@@ -1,4 +1,4 @@
-"""Matrix products whose right side is quantised and computed at run time: attention's, and those
+"""Integer matrix products with a quantised right side computed at run time, as in attention, or
 with constant weights on the left.
 
 The right side has no columns that are summed at compile time, so that both zero points are taken
@@ -33,7 +33,7 @@ _OF_SCORES = (ADD, MUL, WHERE, CAST, RESHAPE, IS_NAN)
 
 
 def reason_against(op: Op, x: Stored, w: Stored) -> str | None:
-    """Why a product of two dequantised operands stays in floats; None where it need not."""
+    """Why a product of two dequantised operands stays in floats; None if it can become integer."""
     if not fits(op, x, w):
         return "both operands vary"
     contraction = contraction_of(op)
@@ -46,7 +46,8 @@ def reason_against(op: Op, x: Stored, w: Stored) -> str | None:
 
 
 def fits(op: Op, x: Stored, w: Stored) -> bool:
-    """Whether a product is of bytes that are summed in words, and has rows enough for that."""
+    """Whether a product has 8-bit operands that dot products of words can sum, and enough rows to
+    pay."""
     contraction = contraction_of(op)
     if op.record is not MATMUL or contraction is None or w.numbers is not None:
         return False
@@ -62,7 +63,7 @@ def fits(op: Op, x: Stored, w: Stored) -> bool:
 
 
 def _is_of_attention(op: Op) -> bool:
-    """Whether a softmax of the product is multiplied as it is: all of that is one kernel, which
+    """Whether a product's softmax feeds another product: attention is a single float kernel that
     stores no scores."""
     value, is_weighed = op.result, False
     for _ in range(_STEPS):
@@ -75,7 +76,7 @@ def _is_of_attention(op: Op) -> bool:
 
 
 def integer_sum(op: Op, rewriter: Rewriter, x: Stored, w: Stored) -> Value:
-    """The i32 sums of a product for which `fits` holds, its zero points taken off."""
+    """The i32 result of a product for which `fits` holds, zero points subtracted."""
     left, x_zero = x.values, _zero(op, rewriter, x)
     right, w_zero = w.values, _zero(op, rewriter, w)
     if right.type.dtype is U8:
@@ -107,14 +108,14 @@ def _terms(op: Op) -> int:
 
 
 def summed(op: Op, rewriter: Rewriter, value: Value, axis: int) -> Value:
-    """The sums of bytes along an axis, which stays with an extent of 1, in i32."""
+    """The i32 sums of 8-bit elements along an axis, which is kept with extent 1."""
     attrs: dict[str, Attr] = {"axes": (axis,), "keepdims": True}
     wide = cast(op, rewriter, value, I32)
     return rewriter.create(REDUCE_SUM, [wide], attrs, op.origin).result
 
 
 def _zero(op: Op, rewriter: Rewriter, factor: Stored) -> Value | None:
-    """A factor's zero point in i32, in a shape that broadcasts to the product; None where it is 0.
+    """A factor's zero point in i32, shaped to broadcast to the product; None where it is 0.
 
     It is one number, or one for each row of the left side or column of the right one.
     """

@@ -1,4 +1,4 @@
-"""Vocabulary of the rules for quantised models: factors and their parameters.
+"""Shared definitions of the quantisation rules: quantised factors and their parameters.
 
 Owns no rule. A factor is an operand of a contraction that stands for integers of 8 or 16 bits: the
 result of `dequantize`, or integers less their zero point in i32.
@@ -24,7 +24,7 @@ _FOLDED_KINDS = (Kind.MOVEMENT, Kind.VIEW, Kind.ELEMENTWISE)
 
 
 def known(value: Value | None, depth: int = MAX_STEPS) -> Array | None:
-    """The elements of a constant, or of what moves and computes on constants alone."""
+    """The elements of a constant, or of ops that fold to one; None if unknown."""
     data = constant_of(value)
     if data is not None:
         return data.logical
@@ -44,7 +44,7 @@ def known(value: Value | None, depth: int = MAX_STEPS) -> Array | None:
 
 
 def known_number(value: Value | None) -> float | None:
-    """The one number that every element of a known value is."""
+    """The number that all elements of a known value equal; None if there is none."""
     found = known(value)
     if found is None or found.size == 0:
         return None
@@ -53,12 +53,12 @@ def known_number(value: Value | None) -> float | None:
 
 
 def is_one_number(value: Value | None) -> bool:
-    """Whether a parameter is absent, or one number for all of a tensor."""
+    """Whether a parameter is absent, or a single number for the whole tensor."""
     return value is None or value.type.element_count == 1
 
 
 def same(a: Value | None, b: Value | None) -> bool:
-    """Whether two parameters are known to be equal; an absent zero point is 0."""
+    """Whether two parameters are known to be equal, where an absent zero point is 0."""
     if a is b:
         return True
     first, second = (np.zeros((), np.int32) if v is None else known(v) for v in (a, b))
@@ -70,7 +70,7 @@ def same(a: Value | None, b: Value | None) -> bool:
 
 
 def constant(op: Op, rewriter: Rewriter, array: Array) -> Value:
-    """A constant in front of `op`."""
+    """Inserts a constant before `op`."""
     return insert_constant(rewriter, ConstantData(np.asarray(array, order="C")), op.origin)
 
 
@@ -81,8 +81,8 @@ def cast(op: Op, rewriter: Rewriter, value: Value, to: DType) -> Value:
 
 
 def add_number(op: Op, rewriter: Rewriter, total: Value | None, addend: Array) -> Value:
-    """`total` (0 if absent) plus a constant, in i32; one with the constant that it is or ends
-    with."""
+    """`total` (0 if absent) plus a constant, in i32, folded into `total` where that is or ends with
+    a constant."""
     data = constant_of(total)
     if total is None or data is not None:
         known_part = 0 if data is None else data.logical.astype(np.int64)
@@ -97,7 +97,7 @@ def add_number(op: Op, rewriter: Rewriter, total: Value | None, addend: Array) -
 
 @dataclass(frozen=True)
 class Stored:
-    """A quantised tensor: integers that stand for `(values - zero_point) * scale`.
+    """A quantised tensor: its numbers are `(values - zero_point) * scale`.
 
     Attributes:
         values: of 8 or 16 bits; where they are known also of 32 bits, which 8 hold if their zero
@@ -114,7 +114,7 @@ class Stored:
 
     @property
     def zero(self) -> int | None:
-        """The zero point, where it is one number that is known."""
+        """The zero point as a known single number; None otherwise."""
         if self.zero_point is None:
             return 0
         found = known_number(self.zero_point)
@@ -122,7 +122,7 @@ class Stored:
 
     @property
     def largest(self) -> int:
-        """A bound of the size of what the values are less their zero point."""
+        """An upper bound on the magnitude of values minus zero point."""
         if self.numbers is not None:
             return int(np.abs(self.numbers).max(initial=0))
         info = np.iinfo(self.values.type.dtype.numpy)
@@ -156,7 +156,8 @@ def stored_of(value: Value | None) -> Stored | None:
 
 
 def _before_cast(value: Value | None) -> Value | None:
-    """The narrow integers that a value in i32 was widened from, else the value."""
+    """The narrow integers (16 bits at most) that an i32 value was widened from, else the value
+    itself."""
     op = definer(value, CAST)
     inner = None if op is None else op.operands[0]
     if inner is not None and inner.type.dtype.is_integer and inner.type.dtype.bits <= 16:
@@ -176,7 +177,7 @@ def _stored(values: Value, zero: Value | None, scale: Value | None) -> Stored | 
 
 
 def _are_bytes(array: Array | None) -> bool:
-    """Whether all of what is known was of 8 bits before it was folded with its cast to i32."""
+    """Whether a known array fits 8 bits, signed or unsigned."""
     if array is None:
         return False
     low, high = int(array.min(initial=0)), int(array.max(initial=0))

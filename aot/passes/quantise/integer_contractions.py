@@ -1,4 +1,5 @@
-"""Contractions of quantised operands as contractions of integers: which can be, and how.
+"""Contractions of quantised operands as integer contractions: decides which can be, and rewrites
+them.
 
 `sum((x - z_x) * (w - z_w)) = sum(x * w') - z_x * sum(w')` with w' = w - z_w. Where z_x is known,
 its term is a constant that joins the bias, and a padded tap reads z_x, so that the equation holds
@@ -50,7 +51,7 @@ SCALE_TOLERANCE = 2.0**-21
 
 @dataclass(frozen=True)
 class Plan:
-    """A contraction that can be one of integers.
+    """How a quantised contraction is computed in integers.
 
     Attributes:
         x, w: its factors.
@@ -72,7 +73,7 @@ class Plan:
 
     @property
     def pads(self) -> tuple[Dim, ...]:
-        """The padding of the convolution that x does not hold."""
+        """The convolution's padding that is not yet part of x."""
         pads = call_of(self.op).ints("pads")
         return (0,) * len(pads) if self.has_padding else pads
 
@@ -82,7 +83,7 @@ class Plan:
 
 
 def plan_of(op: Op) -> Plan | str:
-    """How a `conv` or `matmul` is one of integers; a reason where it stays as it is."""
+    """The integer plan of a `conv` or `matmul`, or the reason why it stays in floats."""
     x, w = stored_of(op.operands[0]), stored_of(op.operands[1])
     if x is None or w is None:
         return "no operand is quantised" if x is None and w is None else "an operand is a float"
@@ -106,8 +107,8 @@ def plan_of(op: Op) -> Plan | str:
 
 
 def _plan_of_integers(op: Op, x: Stored, w: Stored) -> Plan | str:
-    """The plan of a contraction of integers, or why there is none. Sums in i32 wrap as the op's do,
-    so that no bound is needed.
+    """The plan of a contraction whose operands are integers, or the reason why there is none. Sums
+    in i32 wrap as the op's own do, so that no bound is needed.
     """
     if op.result.type.dtype is not I32:
         return "an operand is a float"
@@ -119,7 +120,7 @@ def _plan_of_integers(op: Op, x: Stored, w: Stored) -> Plan | str:
 
 
 def _narrowest(factor: Stored) -> DType | None:
-    """The dtype that holds a factor less its zero point."""
+    """The narrowest dtype that holds a factor minus its zero point; None if none does."""
     if factor.numbers is None:
         is_plain = factor.zero_point is None or factor.zero == 0
         if is_plain:
@@ -134,7 +135,7 @@ def _narrowest(factor: Stored) -> DType | None:
 
 
 def _fits_columns(op: Op, x: Stored, w: Stored) -> bool:
-    """Whether scales and zero points vary along rows and columns at most."""
+    """Whether scales and zero points vary only along rows and columns."""
     if op.record is CONV:
         if not (is_one_number(x.scale) and is_one_number(x.zero_point)):
             return False
@@ -147,7 +148,7 @@ def _fits_columns(op: Op, x: Stored, w: Stored) -> bool:
 
 
 def _extent_of(value: Value, dim: int) -> object:
-    """The extent of a dim counted from the back; 1 where the rank is lower."""
+    """A value's extent along a dim counted from the back; 1 if its rank is lower."""
     dims = value.type.dims
     return dims[dim] if len(dims) >= -dim else 1
 
@@ -160,7 +161,7 @@ def _is_along(value: Value, tensor: Value | None, axes: Sequence[int]) -> bool:
 
 
 def _summed_axes(op: Op, array: Array) -> tuple[int, ...]:
-    """The axes of the weights that are summed over."""
+    """The axes of the weights over which the contraction sums."""
     return tuple(range(1, array.ndim)) if op.record is CONV else (array.ndim - 2,)
 
 
@@ -174,7 +175,8 @@ def _largest(bias: Array | Value | None) -> int:
 
 
 def _split_bias(op: Op, x: Stored, w: Stored) -> tuple[Array | None, Value | None]:
-    """The bias of a convolution in integers, where it is stored with the scale of the sums."""
+    """(integer bias, float bias) of a convolution; the integer one if the bias is stored in the
+    scale of the sums."""
     bias = op.operands[2] if len(op.operands) > 2 else None
     if bias is None:
         return None, None
@@ -185,7 +187,8 @@ def _split_bias(op: Op, x: Stored, w: Stored) -> tuple[Array | None, Value | Non
 def bias_in(
     bias: Value | None, x_scale: Array | None, w_scale: Array | None, rank: int
 ) -> Array | None:
-    """The integers of a dequantised bias whose scale is the product of two others."""
+    """The integers of a dequantised bias whose scale is the product of the two operands' scales;
+    None otherwise."""
     stored = stored_of(bias)
     if stored is None or stored.numbers is None or stored.scale is None:
         return None
@@ -207,7 +210,7 @@ def bias_in(
 
 
 def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
-    """The i32 sums of the plan's contraction, bias and zero points included."""
+    """The i32 result of the plan's contraction, bias and zero points included."""
     if plan.is_padded and plan.x.zero is None:
         plan = _padded_before(plan, rewriter)
     op, x, w = plan.op, plan.x, plan.w
@@ -243,7 +246,7 @@ def integer_sum(plan: Plan, rewriter: Rewriter) -> Value:
 
 
 def _split_weights(plan: Plan, numbers: Array) -> tuple[Array, int] | None:
-    """(weights shifted into i8, the shift). None where the shift costs more than integers save."""
+    """(weights shifted into i8, shift); None where the shift costs more than integers save."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if low >= -128 and high <= 127:
         return numbers.astype(np.int8), 0
@@ -255,8 +258,8 @@ def _split_weights(plan: Plan, numbers: Array) -> tuple[Array, int] | None:
 
 
 def _padded_before(plan: Plan, rewriter: Rewriter) -> Plan:
-    """The plan of a convolution whose image is padded before it is quantised, where 0 becomes the
-    zero point; the plan itself where the image is not quantised here."""
+    """The plan with padding moved before the image's quantisation, where 0 becomes the zero point;
+    the unchanged plan if the image is not quantised here."""
     op, x = plan.op, plan.x
     made = definer(x.values, QUANTIZE)
     if made is None or not all(is_one_number(v) for v in made.operands[1:]):
@@ -274,13 +277,13 @@ def _padded_before(plan: Plan, rewriter: Rewriter) -> Plan:
 
 
 def _before_reshape(value: Value | None) -> Value | None:
-    """What a number was before it became one of another rank."""
+    """A value before a reshape, if one made it."""
     reshape = definer(value, RESHAPE)
     return value if reshape is None else reshape.operands[0]
 
 
 def _centred(op: Op, rewriter: Rewriter, factor: Stored) -> Value:
-    """A factor less its zero point, in as few bits as hold it."""
+    """A factor minus its zero point, in the fewest bits."""
     dtype = _narrowest(factor)
     assert dtype is not None
     if factor.numbers is not None:
@@ -320,14 +323,14 @@ def _added(op: Op, rewriter: Rewriter, bias: Array | Value | None, addend: Array
 
 
 def _by_column(plan: Plan, array: Array) -> Array:
-    """One number a column, in the shape that broadcasts with the result."""
+    """Per-column numbers in a shape that broadcasts to the result."""
     if not plan.is_conv:
         return array[..., None, :]
     return array.reshape(-1, *[1] * (plan.op.result.type.rank - 2))
 
 
 def _zero_term(plan: Plan, rewriter: Rewriter, sums: Array) -> Value:
-    """A zero point that varies, times the sums of the columns."""
+    """A runtime zero point times the columns' sums."""
     op, zero = plan.op, plan.x.zero_point
     assert zero is not None
     wide = cast(op, rewriter, zero, I32)
@@ -344,8 +347,8 @@ def _with_rest(
     left: tuple[Value, int],
     weights: tuple[Array, int],
 ) -> Value:
-    """`total` plus `rest` times the sums of the left side's rows; what their zero point adds to
-    that is in the sums of the columns already."""
+    """`total` plus `rest` times the sums of the left side's rows. The zero point's share of it is
+    already in the columns' sums."""
     op, (values, pad_value), (array, rest) = plan.op, left, weights
     wide = cast(op, rewriter, values, I32)
     axis = 1 if plan.is_conv else values.type.rank - 1
@@ -361,7 +364,7 @@ def _with_rest(
 def _window_sums(
     plan: Plan, rewriter: Rewriter, sums: Value, shape: tuple[int, ...], pad_value: int
 ) -> Value:
-    """The sums of the windows of a convolution over the channels' `sums`.
+    """The windowed sums of a convolution over per-channel `sums`.
 
     Args:
         shape: of the weights.
@@ -410,7 +413,7 @@ def scaled(plan: Plan, rewriter: Rewriter, total: Value) -> Value:
 
 
 def _scale_product(plan: Plan, rewriter: Rewriter, x_scale: Value, w_scale: Value) -> Value:
-    """The product of scales of which one is computed as the model runs."""
+    """The product of two scales of which one is known only at run time."""
     op = plan.op
     left, right = cast(op, rewriter, x_scale, F32), cast(op, rewriter, w_scale, F32)
     if plan.is_conv:
@@ -424,7 +427,8 @@ def _scale_product(plan: Plan, rewriter: Rewriter, x_scale: Value, w_scale: Valu
 
 
 def as_integers(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `conv` or `matmul` of quantised operands, on the integers themselves."""
+    """Rewrites a `conv` or `matmul` of quantised operands to integer arithmetic; None if it
+    stays."""
     plan = plan_of(op)
     if isinstance(plan, str):
         return None

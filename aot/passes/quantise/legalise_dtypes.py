@@ -1,4 +1,4 @@
-"""legalise-dtypes: the program computes in element types that the target computes in.
+"""legalise-dtypes: rewrites the program to element types that the target can compute in.
 
 Every target loads, stores and casts all dtypes, but f64 only where it computes in it; what it does
 arithmetic in is its `dtypes`.
@@ -101,7 +101,8 @@ def _is_dispatched(op: Op) -> bool:
 
 
 def _refuse_wide_interface(function: Function, target: Target) -> None:
-    """A target that does not compute in f64 has no way to load, store or cast it either.
+    """Refuses f64 inputs and outputs on a target without f64 arithmetic, as it cannot load, store
+    or cast them.
 
     Raises:
         UnsupportedError: lists the inputs and results that are f64.
@@ -128,7 +129,7 @@ def _refuse_wide_interface(function: Function, target: Target) -> None:
 
 
 def _refuse_wide_functions(function: Function) -> None:
-    """Refuses transcendental functions of f64 that have no formula yet.
+    """Refuses f64 transcendental functions that have no formula yet.
 
     Raises:
         UnsupportedError: lists every node that needs one.
@@ -158,7 +159,7 @@ def _is_transcendental(op: Op) -> bool:
 
 
 def or_host(target: Target) -> str:
-    """The addition to an error's advice where a CPU target could run the op; else ""."""
+    """An addition to an error's advice, if a CPU target could run the op; else ""."""
     suggested = ", or add a --target for the CPU, to run what is not for a GPU"
     return suggested if target.has_cpu_fallback else ""
 
@@ -170,7 +171,7 @@ def computes(op: Op) -> bool:
 
 @dataclass
 class Stays:
-    """The parts of a function that keep their wide dtypes.
+    """The ops and values of a function that keep their wide dtypes.
 
     Attributes:
         ops: they keep their dtypes.
@@ -192,7 +193,8 @@ _IN_PAIRS = frozenset({Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW, Kind.STRUCTUR
 
 
 def _wide_extents(function: Function, found: WideOps) -> set[Value]:
-    """Counts that 32 bits may not hold: the runtime refuses one that is no extent."""
+    """Values used as extents that may not fit 32 bits. They stay wide, so that the runtime can
+    refuse an invalid extent."""
     counts = (op.operands[0] for op in control_ops(function) if op.record is EXTENT)
     return {value for value in counts if value is not None and not found.fits(value)}
 
@@ -200,8 +202,8 @@ def _wide_extents(function: Function, found: WideOps) -> set[Value]:
 def _refuse_wide_ops(
     function: Function, wide: WideOps, hosted: Collection[DType], target: Target
 ) -> None:
-    """Ops on 64-bit integers that would not compute the same in 32 bits, and that neither the
-    target nor a host computes.
+    """Refuses 64-bit integer ops that 32 bits would change and that neither the target nor a host
+    computes.
 
     Raises:
         UnsupportedError: lists them.
@@ -223,8 +225,8 @@ def _refuse_wide_ops(
 
 
 def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
-    """Keeps what depends on integer constants beyond 32 bits wide, up to where it becomes another
-    dtype, if a host computes in the wide one."""
+    """What depends on integer constants beyond 32 bits, up to a change of dtype, if a host can
+    compute in the wide dtype."""
     found = Stays()
     waiting = [
         op.result
@@ -266,7 +268,7 @@ def _fits(data: ConstantData, narrow: DType) -> bool:
 
 
 class _Narrowing:
-    """Makes a second function inside the first, in narrower dtypes, and removes the first.
+    """Rebuilds a function in narrower dtypes next to the original, then removes the original.
 
     Attributes:
         values: what is read in place of an old value.
@@ -302,7 +304,7 @@ class _Narrowing:
                 Rewriter(function).erase(op)
 
     def now(self, value: Value) -> Value:
-        """The current replacement of an old value."""
+        """The replacement of an old value."""
         return self.values.get(value, self.kept.get(value, value))
 
     def visit(self, op: Op) -> None:
@@ -323,7 +325,7 @@ class _Narrowing:
             self.rebuild(op)
 
     def mixes_widths(self, op: Op) -> bool:
-        """Whether a cast of integers that stay wide is from or to a float that does not."""
+        """Whether a cast converts between integers that stay wide and floats that do not."""
         types = (*op.operand_types, op.result.type)
         return any(t is not None and t.dtype.is_float and t.dtype in self.dtypes for t in types)
 
@@ -337,7 +339,7 @@ class _Narrowing:
         (self.values if to.is_float else self.kept)[op.result] = made
 
     def views_kept(self, op: Op) -> bool:
-        """Whether the op only shows memory that keeps its dtype."""
+        """Whether the op is a view of memory that keeps its dtype."""
         shown = op.record.view_of
         return shown is not None and op.operands[shown] in self.kept
 
@@ -350,7 +352,8 @@ class _Narrowing:
         )
 
     def block(self, block: Block, narrowed: Sequence[int]) -> None:
-        """Narrows what is in a block. Arguments `narrowed` are given narrow, others are cast."""
+        """Narrows the ops of a block. Arguments in `narrowed` are narrow already, others are
+        cast."""
         order = list(block)
         start = Rewriter(self.function, block, block.first)
         for number, value in enumerate(block.args):
@@ -363,7 +366,7 @@ class _Narrowing:
             self.visit(op)
 
     def leave(self, op: Op) -> None:
-        """Gives an op its operands in the dtypes that they had."""
+        """Gives an op its operands in their old dtypes."""
         rewriter = Rewriter(self.function).at(op)
         for number, value in enumerate(op.operands):
             if value is not None:
@@ -373,7 +376,7 @@ class _Narrowing:
                 self.kept.setdefault(value, value)
 
     def control(self, op: Op) -> None:
-        """Narrows the values that pass through an op's blocks, and the blocks."""
+        """Narrows an op's blocks and the values passed through them."""
         body, rewriter = op.record.body, Rewriter(self.function).at(op)
         assert body is not None
         for number, value in enumerate(op.operands):
@@ -389,7 +392,7 @@ class _Narrowing:
             self.retype(value)
 
     def is_handed_narrow(self, op: Op, number: int) -> bool:
-        """Whether value `number` of those that pass through an op's blocks becomes narrow."""
+        """Whether value `number` of those passed through an op's blocks becomes narrow."""
         body = op.record.body
         assert body is not None
         if not 0 <= number < len(op.results):
@@ -400,14 +403,14 @@ class _Narrowing:
         return dtype in self.dtypes and not any(v in self.kept for v in (result, *arguments))
 
     def retype(self, value: Value) -> None:
-        """Makes a value at the border of a block narrow; who reads it is made anew."""
+        """Makes a block argument or result narrow, and rebuilds its users."""
         old = value.type
         self.retyped[value] = old.dtype
         self.values[value] = value
         Rewriter(self.function).set_type(value, old.with_dtype(self.dtypes[old.dtype]))
 
     def rebuild(self, op: Op) -> None:
-        """Makes `op` anew on narrow operands and with narrow results."""
+        """Recreates `op` with narrow operands and results."""
         rewriter = Rewriter(self.function).at(op)
         attrs = {name: self.attr(value, op) for name, value in op.attrs.items()}
         operands = [self.operand(op, number, rewriter) for number in range(len(op.operands))]
@@ -435,14 +438,14 @@ class _Narrowing:
         return cast_to(rewriter, fresh, self.retyped.get(value, value.type.dtype), op.origin)
 
     def narrow(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
-        """The replacement of an old value, in the dtype that it is computed in."""
+        """The replacement of an old value in its narrow dtype."""
         found = self.now(value)
         return as_dtype(
             rewriter, found, self.dtypes.get(found.type.dtype, found.type.dtype), origin
         )
 
     def limited(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
-        """An old value in the dtype that it is computed in, saturated to that."""
+        """An old value cast to its narrow dtype with saturation."""
         found, narrow = self.wide(value, rewriter, origin), self.dtypes[value.type.dtype]
         info = np.iinfo(narrow.numpy)
         for record, number in ((MAXIMUM, info.min), (MINIMUM, info.max)):
@@ -453,7 +456,7 @@ class _Narrowing:
         return cast_to(rewriter, found, narrow, origin)
 
     def wide(self, value: Value, rewriter: Rewriter, origin: str) -> Value:
-        """An old value in the dtype that it had."""
+        """An old value in its old, wide dtype."""
         # what a block is given still is what it was, unless it was retyped
         found = value if value.op is None else self.now(value)
         return as_dtype(rewriter, found, self.retyped.get(value, value.type.dtype), origin)
@@ -487,8 +490,8 @@ class _Narrowing:
         return ConstantData(clamped.astype(narrow.numpy), type)
 
     def end(self, op: Op) -> None:
-        """Hands on what an op with blocks hands on narrow; casts results of the function back to
-        the types that they have outside."""
+        """Passes on narrow values at the end of a block; casts the function's results back to their
+        declared types."""
         rewriter = Rewriter(self.function).at(op)
         outer = op.parent.owner if op.parent is not None else None
         body = outer.record.body if isinstance(outer, Op) else None
@@ -503,7 +506,7 @@ class _Narrowing:
 
 
 def _memory(function: Function) -> list[Value]:
-    """Values that are state variables, or memory that something writes."""
+    """State variables, and values whose memory is written."""
     values = [v for block in control_blocks(function) for v in block.args]
     values += [v for op in control_ops(function) for v in op.results]
     db = AliasDb.where_written(function)
@@ -515,7 +518,8 @@ def _memory(function: Function) -> list[Value]:
 
 
 def _widens_loads(op: Op, dtypes: DTypes) -> bool:
-    """Whether a contraction sums in a dtype that the target computes in: its loads widen anyway."""
+    """Whether a contraction accumulates in a dtype that the target supports: its loads then widen
+    anyway."""
     dims = contraction_of(op)
     return dims is not None and not any(
         dtype in dtypes for dtype in (dims.accumulator, op.result.type.dtype)
@@ -523,7 +527,7 @@ def _widens_loads(op: Op, dtypes: DTypes) -> bool:
 
 
 def _widen(function: Function, dtypes: DTypes) -> None:
-    """Surrounds each op that computes in one of `dtypes` by casts."""
+    """Surrounds each op that computes in one of `dtypes` with casts."""
     rounded: dict[Value, Value] = {}  # floats that were cast back, and what they were
     found = Discontinuities(function)
     near = {v for op in control_ops(function) for v in op.results if found.are_near(v)}

@@ -56,7 +56,7 @@ def _has_one_scale(op: Op) -> bool:
 
 
 def _is_plain(op: Op) -> bool:
-    """Whether a `dequantize` has one scale, and a result of the dims of what is stored."""
+    """Whether a `dequantize` has a single scale and keeps its operand's dims."""
     x = op.operands[0]
     return _has_one_scale(op) and x is not None and x.type.dims == op.result.type.dims
 
@@ -68,14 +68,14 @@ def _emit(
 
 
 def _flat(op: Op, rewriter: Rewriter, value: Value | None) -> Value | None:
-    """A parameter of one number as a scalar, which broadcasts with tensors of every rank."""
+    """A parameter with one element as a scalar, which broadcasts to every rank."""
     if value is None or value.type.rank == 0:
         return value
     return _emit(op, rewriter, RESHAPE, value, shape=())
 
 
 def _like(op: Op, rewriter: Rewriter, found: Op, x: Value) -> Value:
-    """`quantize` or `dequantize` of x as `found` does it."""
+    """`quantize` or `dequantize` of x with the parameters of `found`."""
     scale, zero = (_flat(op, rewriter, v) for v in _parameters(found))
     return rewriter.create(found.record, [x, scale, zero], found.attrs, op.origin).result
 
@@ -165,7 +165,7 @@ def _sink_known(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _without_repeats(scale: Array) -> Array:
-    """A scale whose axes along which it does not vary have one element; NaN is any number."""
+    """A scale with extent 1 along each axis on which it does not vary; NaN matches any number."""
     for axis in range(scale.ndim):
         most = np.fmax.reduce(scale, axis=axis, keepdims=True)
         least = np.fmin.reduce(scale, axis=axis, keepdims=True)
@@ -175,9 +175,7 @@ def _without_repeats(scale: Array) -> Array:
 
 
 def _sink_max(op: Op, rewriter: Rewriter) -> Value | None:
-    """max(dequantize(x)) -> dequantize(max(x)), where the scale is positive and so
-    keeps the order.
-    """
+    """max(dequantize(x)) -> dequantize(max(x)), for positive scales, which keep the order"""
     found = definer(op.operands[0], DEQUANTIZE)
     number = None if found is None else known_number(found.operands[1])
     return _sink(op, rewriter) if number is not None and number > 0 else None
@@ -219,7 +217,7 @@ def _sink_concat(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _rise(op: Op, rewriter: Rewriter) -> Value | None:
-    """quantize(move(y)) -> move(quantize(y)), where nothing else reads what is moved"""
+    """quantize(move(y)) -> move(quantize(y)), if the moved value has no other user"""
     maker = op.operands[0].op if op.operands[0] is not None else None
     if maker is None or maker.record not in _RISES or not _has_one_scale(op):
         return None
@@ -243,7 +241,7 @@ def _rise(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _is_wider(op: Op) -> bool:
-    """Whether the result has no fewer elements than what it is taken from."""
+    """Whether the result has at least as many elements as the operand."""
     source = op.operands[0]
     if source is None or not (source.type.is_static and op.result.type.is_static):
         return False
@@ -296,8 +294,8 @@ def _cancel(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _drop_clamp(op: Op, rewriter: Rewriter) -> Value | None:
-    """quantize(max(y, c)) -> quantize(y), where c becomes the least number that is stored; so with
-    min and the largest, and with relu."""
+    """quantize(max(y, c)) -> quantize(y), where c quantises to the least number; likewise for min
+    with the largest number, and for relu"""
     maker = op.operands[0].op if op.operands[0] is not None else None
     if maker is None or maker.record not in (RELU, MAXIMUM, MINIMUM):
         return None
@@ -317,7 +315,7 @@ def _drop_clamp(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _divide_before(op: Op, rewriter: Rewriter) -> Value | None:
-    """quantize(y, s, z) -> quantize(y * (1 / s), 1, z), the factor one with those before it"""
+    """quantize(y, s, z) -> quantize(y * (1 / s), 1, z), with the factor merged into earlier ones"""
     y, scale = op.operands[0], _parameters(op)[0]
     divisor = known(scale)
     if y is None or divisor is None or op.result.type.dtype.bits != 8 or y.type.dtype is not F32:
@@ -338,7 +336,7 @@ def _divide_before(op: Op, rewriter: Rewriter) -> Value | None:
 def _scaled_factor(
     op: Op, rewriter: Rewriter, factor: Value | None, inverse: Array
 ) -> Value | None:
-    """A constant times a number, rounded once; None where it leaves f32's range."""
+    """A constant times a number, rounded once; None if it overflows or underflows f32."""
     found = known(factor)
     if found is None:
         return None
@@ -350,7 +348,7 @@ def _scaled_factor(
 
 
 def _times(op: Op, rewriter: Rewriter, y: Value | None, inverse: Array, depth: int) -> Value | None:
-    """`y * inverse` in as many ops as y has; None where it takes more."""
+    """`y * inverse` without more ops than y has; None if it takes more."""
     maker = None if y is None else y.op
     if y is None or maker is None or depth == _MAX_DEPTH:
         return None
@@ -383,7 +381,7 @@ def _times(op: Op, rewriter: Rewriter, y: Value | None, inverse: Array, depth: i
 
 
 def _may_times(maker: Op, depth: int) -> bool:
-    """Whether each operand of `maker` looks as if `_times` takes it."""
+    """Whether each operand of `maker` is likely to be accepted by `_times`."""
     return all(
         v is not None
         and (
@@ -395,7 +393,7 @@ def _may_times(maker: Op, depth: int) -> bool:
 
 
 def _add_bias(op: Op, rewriter: Rewriter) -> Value | None:
-    """cast(sum) * m + dequantize(b, m) -> cast(sum + b) * m, b known and of 32 bits"""
+    """cast(sum) * m + dequantize(b, m) -> cast(sum + b) * m, for a known bias b of 32 bits"""
     for product, other in (op.operands, op.operands[::-1]):
         times = sole(product, MUL)
         factor = None if times is None else known(times.operands[1])
@@ -417,7 +415,7 @@ def _add_bias(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _is_bounded(total: Value, bias: Array) -> bool:
-    """Whether sums of products of bytes and a bias stay below 2**31."""
+    """Whether sums of 8-bit products plus a bias stay below 2**31."""
     maker = total.op
     extra = 0
     for _ in range(_MAX_DEPTH):
@@ -445,7 +443,7 @@ _HOMOGENEOUS = (ADD, SUB, RELU, MAXIMUM, MINIMUM)
 
 
 def _typed(rule: Rule) -> Rule:
-    """The rule where what it makes is of the old type."""
+    """`rule`, applied only where its result has the old type."""
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
         return like(op, rule.rewrite(op, rewriter))

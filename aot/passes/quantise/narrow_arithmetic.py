@@ -1,4 +1,4 @@
-"""narrow-arithmetic: under `--arithmetic fp16`, products of f32 are computed in f16.
+"""narrow-arithmetic: computes f32 products in f16, under `--arithmetic fp16`.
 
 A target that has vectors of f16 multiplies twice as many numbers at a time as in f32.
 
@@ -60,7 +60,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 class _Narrowing:
-    """One function's ops, made anew in f16.
+    """Rewrites the ops of one function to f16.
 
     Attributes:
         halves: what stands for a value in f16, where there is something; None where it is wanted.
@@ -74,7 +74,7 @@ class _Narrowing:
         self.around = self._between()
 
     def run(self) -> dict[str, int]:
-        """Narrows what may be; gives multiply-adds in f16 and in all."""
+        """Narrows ops where allowed; returns the counts of multiply-adds in f16 and in total."""
         total = narrowed = 0
         chosen = dict.fromkeys(self.products)
         for op in list(control_ops(self.function)):
@@ -108,8 +108,8 @@ class _Narrowing:
         return call_cost(call, self.target) < call_cost(direct, self.target)
 
     def _between(self) -> dict[Op, None]:
-        """The ops around products that are to be in f16: some of what they read is, and some
-        product reads what they make."""
+        """The ops between products that should be f16: some operand is f16, and some product reads
+        the result."""
         made = {op.result for op in self.products}
         able: list[Op] = []
         for op in control_ops(self.function):
@@ -130,7 +130,7 @@ class _Narrowing:
         return any(v in made for v in floats) and all(map(_fits, floats))
 
     def _narrow(self, op: Op, *, half_sums: bool) -> None:
-        """Makes `op` anew in f16; who reads its result sees it in f32."""
+        """Recreates `op` in f16; users see its result in f32."""
         rewriter = Rewriter(self.function).at(op)
         operands = [None if v is None else self._half(v, rewriter) for v in op.operands]
         attrs = _in_half(op) if half_sums else op.attrs
@@ -143,7 +143,7 @@ class _Narrowing:
         rewriter.replace_op(op, [wide])
 
     def _half(self, value: Value, rewriter: Rewriter) -> Value:
-        """`value` in f16, if it is a float."""
+        """`value` cast to f16, if it is a float."""
         if value.type.dtype is not F32:
             return value
         if value in self.halves:
@@ -170,7 +170,7 @@ def _cast(rewriter: Rewriter, value: Value, to: DType) -> Value:
 
 
 def _may_narrow(op: Op) -> bool:
-    """Whether an op of f32 is as good in f16, where its operands are."""
+    """Whether an f32 op is as accurate in f16, given f16 operands."""
     if op.result.type.dtype is not F32 or op.record.writes or op.blocks:
         return False
     if op.record is ew.MUL and op.operands[0] is op.operands[1]:
@@ -185,7 +185,7 @@ def _is_constant(value: Value) -> bool:
 
 
 def _fits(value: Value) -> bool:
-    """Whether f16 holds a value, as far as that is known."""
+    """Whether f16 holds a value's range, as far as known."""
     if not _is_constant(value) or value.type.dtype is not F32:
         return True
     assert value.op is not None
@@ -195,7 +195,7 @@ def _fits(value: Value) -> bool:
 
 
 def _is_squared(value: Value) -> bool:
-    """Whether something squares what `value` has, which may then be beyond f16 at both ends."""
+    """Whether some user squares the value, which may then exceed f16's range at either end."""
     for op, _ in value.uses:
         if op.record is ew.POW or (op.record is ew.MUL and op.operands[0] is op.operands[1]):
             return True

@@ -1,4 +1,4 @@
-"""narrow-storage: under `--storage fp16`, values that cross dispatches are stored as f16.
+"""narrow-storage: stores values that cross dispatches as f16, under `--storage fp16`.
 
 `--arithmetic fp16` asks for the same.
 
@@ -99,7 +99,8 @@ def _weights(function: Function, target: Target | None) -> set[Value]:
 
 
 def choose(function: Function, weights: Container[Value] = frozenset()) -> Choice:
-    """Which values outside regions are to be f16, small `weights` among them. Changes nothing."""
+    """Chooses the values outside regions that become f16, small `weights` included. Changes
+    nothing."""
     groups = _Groups(function)
     for value in squares(function):
         groups.keep(value)
@@ -118,7 +119,7 @@ def choose(function: Function, weights: Container[Value] = frozenset()) -> Choic
 
 
 class _Groups:
-    """f32 values outside regions by the memory that they share: what holds for one holds for all.
+    """Groups of f32 values outside regions that share memory: all of a group become f16, or none.
 
     Attributes:
         members: every f32 value, in order.
@@ -142,7 +143,7 @@ class _Groups:
                 self.keep(value)
 
     def keep(self, value: Value) -> None:
-        """Records that the memory of `value` stays f32."""
+        """Marks the memory of `value` as staying f32."""
         self._kept.add(self._find(value))
 
     def may_change(self, value: Value) -> bool:
@@ -159,14 +160,14 @@ class _Groups:
             self._leader[b] = a
 
     def _join_results(self, region: Op) -> None:
-        """Results that are one value inside are one thing here."""
+        """Joins results of a region that are the same value inside it."""
         first: dict[Value | None, Value] = {}
         for made, value in zip(region.blocks[0].terminator.operands, region.results, strict=True):
             if value.type.dtype is F32:
                 self._join(first.setdefault(made, value), value)
 
     def _may_read(self, use: tuple[Op, int]) -> bool:
-        """Whether a user takes f16 where it had f32."""
+        """Whether a use accepts f16 in place of f32."""
         op, number = use
         value = op.operands[number]
         assert value is not None
@@ -183,7 +184,7 @@ def _makes_floats(region: Op) -> bool:
 
 
 def _memory_of(op: Op) -> list[Value]:
-    """The operands whose memory the op's result is, where it is f32 as they are."""
+    """The operands whose f32 memory the op's result shares; empty if there are none."""
     operands: list[Value | None] = []
     if op.record is CONCAT_ALIAS:
         operands = op.operands
@@ -194,7 +195,8 @@ def _memory_of(op: Op) -> list[Value]:
 
 
 def _is_made_by_region(value: Value) -> bool:
-    """Whether what makes `value` can make it in f16, or it is memory that others make."""
+    """Whether the producer of `value` can make it in f16, or `value` shares memory that others
+    make."""
     op = value.op
     if op is None:
         return False
@@ -208,7 +210,7 @@ def _is_made_by_region(value: Value) -> bool:
 
 
 def reads_back(op: Op) -> bool:
-    """Whether the op's kernel looks at results that it has stored: they can't be rounded."""
+    """Whether the op's kernel reads results it has stored, which therefore must not be rounded."""
     return op.record.kind in (Kind.SCATTER, Kind.SORT)
 
 
@@ -222,7 +224,7 @@ def _data(value: Value) -> ConstantData:
 def _kept_constants(
     constants: list[Value], counts: dict[str, int], weights: Container[Value]
 ) -> list[Value]:
-    """Which constants stay f32, but for `weights` that f16 can hold; counts them by reason."""
+    """The constants that stay f32, except `weights` that fit f16; counts them by reason."""
     arrays = {v: _data(v).array for v in constants}
     reasons = {v: f16_range_issue(array) for v, array in arrays.items()}
     spare = sum(a.nbytes for a in arrays.values()) // SPARED
@@ -239,7 +241,7 @@ def _kept_constants(
 
 
 def narrow(function: Function, choice: Choice) -> None:
-    """Makes the values of `choice` f16, in one sweep.
+    """Converts the values of `choice` to f16, in one sweep.
 
     Who reads such a value sees it through a pending change of its dtype at first. A view or an
     assembly runs on f16 and the change moves behind it; a region takes the f16 value and folds the
@@ -269,7 +271,7 @@ def narrow(function: Function, choice: Choice) -> None:
 
 
 def _seen(value: Value | None) -> Value | None:
-    """The f16 source of a pending conversion to f32, else `value`."""
+    """The f16 source of a pending conversion to f32; else `value` itself."""
     op = None if value is None else value.op
     if op is None or op.record is not PENDING:
         return value
@@ -283,7 +285,7 @@ def _half(type: TensorType) -> TensorType:
 
 
 def _narrowed(op: Op, rewriter: Rewriter) -> Value:
-    """A constant, a view or an assembly, in f16."""
+    """A constant, view or concatenation recreated in f16."""
     if op.record is CONSTANT:
         data = _data(op.result)
         with np.errstate(all="ignore"):  # what is below f16 becomes 0
@@ -295,8 +297,8 @@ def _narrowed(op: Op, rewriter: Rewriter) -> Value:
 
 
 def _narrowed_region(op: Op, chosen: dict[Value, None], rewriter: Rewriter) -> list[Value]:
-    """The results of a region made anew on what its operands really are; its own where it reads
-    and makes no f16."""
+    """The results of a region rebuilt for its operands' new dtypes; the old results if neither
+    operands nor results are f16."""
     operands = [_seen(v) for v in op.operands]
     is_half = [v in chosen for v in op.results]
     if operands == op.operands and not any(is_half):
@@ -310,7 +312,7 @@ def _narrowed_region(op: Op, chosen: dict[Value, None], rewriter: Rewriter) -> l
 
 
 class _Body:
-    """A region's block made anew: f32 arguments may be f16, and so may what it yields.
+    """Rebuilds a region's block whose f32 arguments and yielded values may become f16.
 
     Ops that only move elements run on f16; casts stand in front of the first op that computes.
     What is yielded as f16 is read as such by later stages of the block, too.
@@ -326,7 +328,7 @@ class _Body:
             (self.halves if is_half else self.values)[before] = arg
 
     def build(self, is_half: list[bool]) -> list[Value]:
-        """Fills the block; gives what it yields, f16 where `is_half` says so."""
+        """Fills the block and returns the values it yields, in f16 where `is_half` says so."""
         end = self.old.terminator
         rounded = {v for v, half in zip(end.operands, is_half, strict=True) if half}
         for op in self.old:
@@ -350,7 +352,7 @@ class _Body:
         return results
 
     def _only_moves(self, op: Op) -> bool:
-        """Whether the op gives elements of f16 operands, whatever their dtype."""
+        """Whether the op only moves elements of f16 operands."""
         operands = [v for v in op.operands if v is not None and v.type.dtype is F32]
         return (
             op.record.kind in (Kind.MOVEMENT, Kind.VIEW)
@@ -368,7 +370,7 @@ class _Body:
         self.halves.update(zip(op.results, made.results, strict=True))
 
     def _wide(self, value: Value) -> Value:
-        """`value` in its own dtype."""
+        """`value` in its original dtype."""
         if value not in self.values:
             self.values[value] = self._cast(self.halves[value], F32, clamps=False)
         return self.values[value]
@@ -380,7 +382,7 @@ class _Body:
 
 
 def is_kept(attr: object) -> bool:
-    """Whether an attribute means the same to an op on f16."""
+    """Whether an attribute keeps its meaning for the op in f16."""
     if isinstance(attr, DType):
         return False
     return not isinstance(attr, float) or float(np.float16(attr)) == attr

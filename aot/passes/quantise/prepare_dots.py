@@ -1,4 +1,4 @@
-"""prepare-dots: gives contractions of integers the operands that a target's dot products take.
+"""prepare-dots: adapts the operands of integer contractions to the target's dot products.
 
 Requires: dtypes are legal for the target; layouts are not assigned and weights not packed yet.
 Ensures: where an instruction multiplies bytes of the other sign by the weights' than the left side
@@ -60,7 +60,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def prepare(function: Function, op: Op, target: Target) -> None:
-    """Gives one contraction the operands that the target's dot products take."""
+    """Adapts the operands of one contraction to the target's dot products."""
     dims = contraction_of(op)
     data = constant_of(op.operands[1])
     if dims is None or dims.is_depthwise or dims.right.dtype is not DType.I8:
@@ -93,7 +93,8 @@ def prepare(function: Function, op: Op, target: Target) -> None:
 
 
 def _prepare_matrices(module: Module, target: Target) -> None:
-    """Gives what a GPU's subgroups multiply as matrices of signed bytes signed ones."""
+    """Converts unsigned left sides to signed where a GPU's matrix instructions multiply signed
+    bytes."""
     for function in module.functions.values():
         for op in list(control_ops(function)):
             data = constant_of(op.operands[1]) if len(op.operands) > 1 else None
@@ -107,7 +108,8 @@ def _prepare_matrices(module: Module, target: Target) -> None:
 
 
 def _is_of_matrices(op: Op, target: Target) -> bool:
-    """Whether subgroups multiply a contraction as matrices, its left side being signed bytes."""
+    """Whether subgroup matrix instructions compute a contraction, given a left side of signed
+    bytes."""
     dims, gpu = contraction_of(op), target.gpu
     if dims is None or gpu is None or dims.groups != 1 or dims.right.dtype is not DType.I8:
         return False
@@ -120,7 +122,8 @@ def _is_of_matrices(op: Op, target: Target) -> bool:
 
 
 def _prepare_computed(rewriter: Rewriter, op: Op, target: Target) -> None:
-    """Gives a product with a computed right side a left side of the dtype that the target takes."""
+    """Converts the left side of a product whose right side is computed to the dtype that the
+    target's instructions take."""
     x, right = op.operands[:2]
     assert x is not None and right is not None
     wanted = _wanted(x.type.dtype, int(MAX_WEIGHT.default), target)
@@ -136,7 +139,8 @@ def _prepare_computed(rewriter: Rewriter, op: Op, target: Target) -> None:
 
 
 def _wanted(dtype: DType, max_weight: int, target: Target) -> DType:
-    """The dtype in which a target's instructions take the left side, else its own."""
+    """The dtype in which the target's instructions take the left side; its own if they take
+    that."""
     found = [dtype, *(other for other, _ in [_OTHER_SIGN[dtype]])] if dtype in _OTHER_SIGN else []
     for one in found:
         if target.sums_bytes(one, DType.I8):
@@ -148,8 +152,8 @@ def _wanted(dtype: DType, max_weight: int, target: Target) -> DType:
 
 
 def _relied_on(dtype: DType, max_weight: int, target: Target) -> int:
-    """The bound of the largest weight that a target's kernel relies on, in few steps, so that
-    executables differ less.
+    """The bound on weights that a target's kernel relies on, in few steps, so that executables
+    differ less.
     """
     is_asked = target.sums_narrow_bytes(dtype, DType.I8) and has_narrow_products(dtype, max_weight)
     return MOST_NARROW[dtype] if is_asked else int(MAX_WEIGHT.default)
@@ -158,8 +162,8 @@ def _relied_on(dtype: DType, max_weight: int, target: Target) -> int:
 def _in_groups(
     op: Op, rewriter: Rewriter, x: Value, weights: Array, attrs: dict[str, Attr]
 ) -> tuple[Value, Array]:
-    """Both sides with more channels, up to whole groups, of weights that are 0; the image with its
-    padding, which `attrs` then have no more, so that nothing guards what the windows read."""
+    """Pads both sides with zero-weight channels to whole groups, and the image with its spatial
+    padding, which moves out of `attrs`, so that windows need no guards."""
     dims = contraction_of(op)
     assert dims is not None
     rank = x.type.rank
@@ -176,7 +180,7 @@ def _in_groups(
 
 
 def _moved(op: Op, rewriter: Rewriter, x: Value, wanted: DType, distance: int) -> Value:
-    """`x - distance`, which fits the wanted dtype."""
+    """`x - distance` in the wanted dtype, which holds it."""
     wide = cast(op, rewriter, x, DType.I32)
     away = constant(op, rewriter, np.asarray(distance, np.int32))
     return cast(op, rewriter, rewriter.create(SUB, [wide, away], {}, op.origin).result, wanted)
@@ -185,7 +189,7 @@ def _moved(op: Op, rewriter: Rewriter, x: Value, wanted: DType, distance: int) -
 def _replace(
     op: Op, rewriter: Rewriter, x: Value, weights: Array, distance: int, attrs: dict[str, Attr]
 ) -> None:
-    """The contraction of `x`, which is `distance` less than it was, and `weights`."""
+    """Replaces a contraction by one of `x`, shifted down by `distance`, and corrects the sums."""
     dims = contraction_of(op)
     assert dims is not None
     column = dims.right.own[0]

@@ -1,4 +1,5 @@
-"""quantise-contractions: what a quantised model says in floats is computed on its integers.
+"""quantise-contractions: computes a quantised model's contractions, which it expresses in floats,
+on its integers.
 
 Requires: constants folded, but for `dequantize`, which folding leaves to this pass; no region yet.
 Ensures: a `conv` or `matmul` of quantised operands is `conv_integer` or `matmul_integer` where
@@ -63,7 +64,8 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def multiply_adds_of(context: PassContext) -> dict[str, int]:
-    """The counts of `multiply_adds` over all functions of a compile; empty if none is quantised."""
+    """The counts of `multiply_adds` over all functions of a compile; empty if no function is
+    quantised."""
     counters = context.statistics.get(NAME, {})
     return {
         key.removeprefix(_COUNTER): amount
@@ -73,7 +75,7 @@ def multiply_adds_of(context: PassContext) -> dict[str, int]:
 
 
 def _is_quantised(function: Function) -> bool:
-    """Whether something in a function is, or was, quantised."""
+    """Whether a function contains quantised values, or did."""
     return any(
         op.record in (QUANTIZE, DEQUANTIZE, MATMUL_BLOCKED)
         or (op.record in RECORDS and stored_of(op.operands[0]) is not None)
@@ -82,7 +84,7 @@ def _is_quantised(function: Function) -> bool:
 
 
 def rewrite(function: Function) -> int:
-    """Applies the rules until none applies; gives how often one did."""
+    """Applies the rules until none applies; returns how many rewrites there were."""
     total = 0
     for _ in range(MAX_SWEEPS):
         rewritten = _RULE_SET.apply(function)
@@ -93,8 +95,8 @@ def rewrite(function: Function) -> int:
 
 
 def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
-    """Products of floats with weights that are stored quantised, on what is stored, or in floats;
-    gives how many were rewritten."""
+    """Rewrites float products with quantised weights to use the stored numbers (or floats, if not
+    `is_enabled`); returns how many."""
     found = 0
     if is_enabled:
         found = _keep_layers(function)
@@ -114,7 +116,8 @@ def keep_blocks(function: Function, *, is_enabled: bool = True) -> int:
 
 
 def _keep_layers(function: Function) -> int:
-    """Recurrent layers with quantised weights, on what is stored; gives how many."""
+    """Rewrites recurrent layers with quantised weights to use the stored numbers; returns how
+    many."""
     found = 0
     for op in [op for op in function.walk() if op.record.kind is Kind.RECURRENCE]:
         rewriter = Rewriter(function).at(op)
@@ -126,7 +129,7 @@ def _keep_layers(function: Function) -> int:
 
 
 def _choose_activations(function: Function, activations: str) -> None:
-    """Notes which products may round their left side, where the options say so."""
+    """Marks the products whose left side may be rounded to 8 bits, as the options say."""
     if activations == "model":
         return
     for op in list(function.walk()):
@@ -140,7 +143,7 @@ def _choose_activations(function: Function, activations: str) -> None:
 
 def multiply_adds(function: Function, *, is_enabled: bool = True) -> dict[str, int]:
     """Multiply-adds of a function's contractions: those in integers under IN_INTEGERS, others by
-    the reason why not. Open extents are estimated as for layouts.
+    the reason why not. Dynamic extents are estimated as for layouts.
     """
     found: dict[str, int] = {}
     for op in control_ops(function):
@@ -167,7 +170,7 @@ def _reason(op: Op, is_enabled: bool) -> str:
 
 
 def _expand_constants(function: Function) -> None:
-    """Writes each `dequantize` of what is known as ops that fold."""
+    """Expands each `dequantize` of a known value into ops that fold."""
     for op in list(function.walk()):
         if op.record is not DEQUANTIZE or known(op.operands[0]) is None:
             continue

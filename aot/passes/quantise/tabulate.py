@@ -1,4 +1,4 @@
-"""tabulate: what is computed from one number of 8 bits to another is looked up in a table.
+"""tabulate: replaces elementwise functions from an 8-bit number to another by table lookups.
 
 The activations of a quantised model are such chains: dequantise, sigmoid, quantise, and so on, up
 to the next number of 8 bits. Their results are evaluated for all 256 numbers here, by the ops' own
@@ -53,7 +53,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def tabulate(function: Function, target: Target) -> int:
-    """Replaces chains of a function by tables; gives how many."""
+    """Replaces chains of ops in a function by tables; returns how many."""
     chains = _Chains()
     made = 0
     for op in list(control_ops(function)):
@@ -82,7 +82,7 @@ def tabulate(function: Function, target: Target) -> int:
 
 @dataclass(frozen=True)
 class _Known:
-    """A number that every element is."""
+    """Marks a value as a known number in all elements."""
 
 
 class _Chains:
@@ -92,7 +92,7 @@ class _Chains:
         self._sources: dict[Value, Value | _Known | None] = {}
 
     def source(self, value: Value) -> Value | None:
-        """The value of 8 bits that `value` is a function of, itself perhaps."""
+        """The 8-bit value that `value` is a function of, possibly itself; None if there is none."""
         found = self._find(value)
         return found if isinstance(found, Value) else None
 
@@ -103,7 +103,7 @@ class _Chains:
         return self._sources[value]
 
     def add(self, op: Op) -> None:
-        """Records the source of an op's result; sources of its operands are known."""
+        """Records the source of an op's result, from those of its operands."""
         if op.record is CONSTANT or len(op.results) != 1:
             return
         result = op.result
@@ -143,7 +143,7 @@ def _itself(value: Value) -> Value | None:
 
 
 def _cost_of_lookup(target: Target) -> int:
-    """Instructions for a vector of as many numbers as it has f32."""
+    """The cost of a table lookup, in vector instructions per f32 vector of elements."""
     return COST_OF_VECTOR if target.looks_up_bytes else COST_OF_LOOKUP * target.lanes(DType.F32)
 
 

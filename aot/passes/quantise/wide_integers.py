@@ -1,4 +1,4 @@
-"""Ops on 64-bit integers written in ops that targets of 32 bits have.
+"""Expands ops on 64-bit integers for targets with 32-bit kernels.
 
 Sums along a dim on GPUs become sums of bytes, and numbers that extents decide become arithmetic on
 the extents. Parts of `legalise-dtypes`, which says where they apply.

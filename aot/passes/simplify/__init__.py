@@ -1,4 +1,4 @@
-"""Passes that compute less: folding, algebra, common subexpressions, dead code.
+"""Passes that remove work: folding, algebra, common subexpressions, dead code.
 
 Must not choose layouts, regions or memory.
 """

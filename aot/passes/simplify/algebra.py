@@ -1,4 +1,4 @@
-"""algebra: equations of real numbers that need not hold to the last bit of floats.
+"""algebra: rewrites by equations of real numbers, which may change the last bits of floats.
 
 Requires: canonical form, constants folded. What it emits on constants wants folding after it.
 Ensures: scales and shifts by constants stand in the weights and biases before them; a decomposed
@@ -52,7 +52,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def rewrite(function: Function) -> int:
-    """Applies the rules to one function; gives how often one did."""
+    """Applies the rules to a function; returns how many rewrites there were."""
     return _RULE_SET.apply(function)
 
 
@@ -60,7 +60,7 @@ def rewrite(function: Function) -> int:
 
 
 def _sole_contraction(value: Value | None) -> tuple[Op, ContractionDims] | None:
-    """The contraction that makes `value` for one user alone."""
+    """The contraction that makes `value`, if it has a single user; else None."""
     maker = None if value is None else value.op
     if maker is None or maker.record.contraction is None or sole(value, maker.record) is None:
         return None
@@ -68,7 +68,7 @@ def _sole_contraction(value: Value | None) -> tuple[Op, ContractionDims] | None:
 
 
 def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
-    """A `mul` or a `div`, which the weights and the bias become."""
+    """Merges a multiplication or division by column into the contraction's weights and bias."""
     found, scale = _sole_contraction(op.operands[0]), op.operands[1]
     if found is None:
         return None
@@ -95,8 +95,8 @@ def _scale_columns(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _may_be_scaled(op: Op, maker: Op, dims: ContractionDims, scale: Value) -> bool:
-    """Whether a scale may move into the weights: no weight underflows, no sum overflows only before
-    or only after, and no bias is there to round.
+    """Whether a scale may move into the weights: no weight underflows, no sum overflows in only one
+    of the two forms, and no bias serves to round.
     """
     dtype, weight = op.result.type.dtype, maker.operands[dims.right.operand]
     found, factor = sizes_of(weight), sizes_of(scale)
@@ -124,15 +124,15 @@ def _has_bias(maker: Op, dims: ContractionDims) -> bool:
 
 
 def _is_widened(value: Value) -> bool:
-    """Whether the value is stored in fewer bits than it has, which would have to hold a scale."""
+    """Whether the value was cast from a narrower dtype, which could not hold a scale."""
     cast = definer(value, elementwise.CAST)
     source = None if cast is None else cast.operands[0]
     return source is not None and source.type.dtype.bits < value.type.dtype.bits
 
 
 def _shift_columns(*, has_bias: bool) -> Rewrite:
-    """The rule that makes an added vector the bias of a contraction without one, or, with
-    `has_bias`, adds it to the bias that is there.
+    """A rule that turns an added vector into the bias of a contraction without one, or, with
+    `has_bias`, adds it to the existing bias.
     """
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
@@ -159,7 +159,7 @@ def _shift_columns(*, has_bias: bool) -> Rewrite:
 
 
 def _may_be_one(bias: Value, shift: Value) -> bool:
-    """Whether neither of two addends may be there to round what it is added to."""
+    """Whether two addends may be merged: neither is a trick constant that serves to round."""
     found = [sizes_of(v) for v in (bias, shift)] if will_fold(bias) else [None]
     return all(sizes is not None and not may_round(sizes, bias.type.dtype) for sizes in found)
 
@@ -168,8 +168,8 @@ def _may_be_one(bias: Value, shift: Value) -> bool:
 
 
 def _add_nothing(op: Op, _: Rewriter) -> Value | None:
-    """x + 0 -> x, where x comes from an op whose rounding is free, such as a sum: its contract
-    leaves the sign of a zero open.
+    """x + 0 -> x, where x comes from an op whose contract leaves the sign of zero open, such as a
+    sum.
     """
     x, other = op.operands
     if x is None or x.type != op.result.type or not x.type.dtype.is_float or not is_all(other, 0):
@@ -181,8 +181,8 @@ def _add_nothing(op: Op, _: Rewriter) -> Value | None:
 
 
 def _multiply_by_inverse(op: Op, rewriter: Rewriter) -> Value | None:
-    """x / c -> x * (1 / c), for constants of at least 1 with normal inverses, so that nothing
-    overflows either way.
+    """x / c -> x * (1 / c), for constants of at least 1 with normal inverses, so that neither form
+    overflows.
     """
     x, divisor = op.operands
     data, sizes = constant_of(divisor), sizes_of(divisor)
@@ -241,8 +241,8 @@ def _layer_norm(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _unmerged_norm(op: Op, rewriter: Rewriter) -> Value | None:
-    """Sums over dims of an image, which may have its channels innermost, not over what they are
-    merged to in planes: groups of channels are apart."""
+    """Normalises over an image's own dims instead of a reshape that merges them: with channels
+    innermost, groups of channels are not contiguous."""
     if not _has_no_affine(op):
         return None
     merged = definer(op.operands[0], movement.RESHAPE)
@@ -263,7 +263,7 @@ def _unmerged_norm(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _variance_of(value: Value | None, centred: Value | None) -> tuple[float, int] | None:
-    """epsilon and first dim, where `value` is mean(centred * centred) + epsilon."""
+    """(epsilon, first dim), where `value` is mean(centred * centred) + epsilon; else None."""
     total = definer(value, elementwise.ADD)
     if total is None:
         return None
@@ -278,7 +278,7 @@ def _variance_of(value: Value | None, centred: Value | None) -> tuple[float, int
 
 
 def _affine(number: int, is_free: Callable[[Op], bool]) -> Rewrite:
-    """layer_norm's operand `number` from a constant of the normalised dims."""
+    """A rule that turns a constant with the normalised dims into layer_norm's operand `number`."""
 
     def rewrite(op: Op, rewriter: Rewriter) -> Value | None:
         norm, constant = sole(op.operands[0], reduction.LAYER_NORM), op.operands[1]

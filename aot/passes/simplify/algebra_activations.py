@@ -1,4 +1,4 @@
-"""Rules of algebra that know activations by the ways in which exporters write them out.
+"""Rules of algebra that recognise activations in the forms in which exporters write them.
 
 A product is looked at as a whole, in whatever order its factors and numbers stand. `silu` is no op:
 x * sigmoid(x) is as short.
@@ -52,7 +52,7 @@ def _gelu(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _doubled(op: Op, rewriter: Rewriter, value: Value | None) -> Value:
-    """2 * value; a constant factor of it is doubled."""
+    """2 * value, merged into a constant factor of it."""
     line = line_of(value)
     assert line is not None and value is not None
     if line.start != 0:

@@ -1,4 +1,4 @@
-"""Rules of algebra that know attention by the ways in which exporters write it out.
+"""Rules of algebra that recognise attention in the forms in which exporters write it.
 
 Scales stand before or after the product, on queries, keys or both; masks are added or chosen; keys
 come transposed; heads are repeated for grouped queries.
@@ -34,7 +34,8 @@ MAX_DEPTH = 128
 
 @dataclass(frozen=True)
 class _Scores:
-    """`where(keep, scale * (q @ keys) + biases, fill)`; `is_flipped`: where keep does not hold.
+    """Attention scores: `where(keep, scale * (q @ keys) + biases, fill)`; if `is_flipped`, keep is
+    negated.
 
     Attributes:
         lead: dims before queries and keys as the masks have them, where heads and batch may be two
@@ -51,12 +52,13 @@ class _Scores:
     lead: tuple[Dim, ...] | None = None
 
     def fits_mask(self, op: Op) -> bool:
-        """Whether a mask that `op` applies has the same leading dims as the masks before."""
+        """Whether a mask that `op` applies has the same leading dims as earlier masks."""
         return self.keep is None and self.lead in (None, op.result.type.dims[:-2])
 
 
 def _scores_of(value: Value | None, depth: int = MAX_STEPS) -> _Scores | None:
-    """`value` as scores of queries and keys, if nothing else uses what it is made of."""
+    """`value` matched as attention scores, if its intermediate values have no other users; else
+    None."""
     if value is None or depth == 0:
         return None
     for record, step in _STEPS:
@@ -108,7 +110,7 @@ def _chosen(op: Op, depth: int) -> _Scores | None:
 
 
 def _widened(op: Op, depth: int) -> _Scores | None:
-    """The kernel sums in f32 whatever it reads."""
+    """The scores under a widening cast, as the kernel accumulates in f32 for any operand dtype."""
     inner = op.operands[0]
     if inner is None or not is_kept(inner.type.dtype, op.result.type.dtype):
         return None
@@ -116,8 +118,8 @@ def _widened(op: Op, depth: int) -> _Scores | None:
 
 
 def _folded(op: Op, depth: int) -> _Scores | None:
-    """The scores under a reshape that folds heads and batch to one dim: products may have them so,
-    and masks as two.
+    """The scores under a reshape between separate and merged head and batch dims: products may have
+    them merged while masks have them apart.
     """
     inner = op.operands[0]
     if inner is None or inner.type.dims[-2:] != op.result.type.dims[-2:]:
@@ -137,7 +139,7 @@ _STEPS = (
 
 
 def _without_scale(value: Value) -> tuple[Value, float]:
-    """(value without constant factors, their product), for factors used here alone."""
+    """(value without constant factors, their product), where the factors have no other use."""
     scale = 1.0
     while (op := sole(value, elementwise.MUL) or sole(value, elementwise.DIV)) is not None:
         found = number_factor(op)
@@ -148,7 +150,7 @@ def _without_scale(value: Value) -> tuple[Value, float]:
 
 
 def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
-    """`value` with its last two dims swapped; transposes that do the same vanish."""
+    """`value` with its last two dims swapped; an inverse transpose before it cancels."""
     rank = value.type.rank
     inner = definer(value, movement.TRANSPOSE)
     if inner is not None:
@@ -172,8 +174,8 @@ def _swapped(op: Op, rewriter: Rewriter, value: Value) -> Value:
 
 
 def _softmax_of(weights: Value, v: Value) -> Op | None:
-    """The softmax over keys that `weights` are, perhaps rounded to the dtype of `v`, and with 0
-    for a query without keys, as the op has it anyway."""
+    """The softmax that `weights` are, through a cast to the dtype of `v`, and a replacement of NaN
+    by 0 for queries without keys, which the op does anyway; None if there is none."""
     folded = sole(weights, movement.RESHAPE)
     inner = folded.operands[0] if folded is not None else None
     if inner is not None and inner.type.dims[-2:] == weights.type.dims[-2:]:
@@ -199,7 +201,7 @@ def _softmax_of(weights: Value, v: Value) -> Op | None:
 
 
 def _is_fit(scores: _Scores, v: Value) -> bool:
-    """Whether the attention kernel supports these heads, and is faster."""
+    """Whether the attention kernel supports these heads and is faster."""
     q, keys = scores.q.type, scores.keys.type
     if not q.rank == keys.rank == v.type.rank >= 3 or q.dtype not in FLOATS:
         return False
@@ -246,7 +248,8 @@ def _attention(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _one_of_each_group(op: Op, rewriter: Rewriter, value: Value | None) -> Value | None:
-    """x [..., groups, keys, d] where `value` is x with each group repeated for several heads."""
+    """x [..., groups, keys, d], where `value` repeats each group of x for several heads; None
+    otherwise."""
     merged = definer(value, movement.RESHAPE)
     repeated = definer(merged.operands[0], movement.BROADCAST_TO) if merged is not None else None
     source = repeated.operands[0] if repeated is not None else None

@@ -1,4 +1,4 @@
-"""Rules of algebra about flattened images: the order of a product's sum is its weights' affair.
+"""Rules of algebra for flattened images: the order of a product's sum is absorbed by its weights.
 
 Owns the equation that sums the channels of a pixel one after the other, as a convolution whose
 channels are innermost in memory makes them: then nothing moves between both.
@@ -24,7 +24,7 @@ MOST_WEIGHTS = 1 << 24
 
 
 def _is_image(value: Value) -> bool:
-    """Whether a convolution makes the value, by itself or before windows and elementwise ops."""
+    """Whether a value is a convolution's result, possibly after windows and elementwise ops."""
     for _ in range(MAX_STEPS):
         op = value.op
         if op is None or len(op.results) != 1:
@@ -41,7 +41,8 @@ def _is_image(value: Value) -> bool:
 
 
 def _merged(source: tuple[Dim, ...], count: Dim) -> list[int] | None:
-    """The trailing dims that a reshape makes one of, of `count` elements; None where it doesn't."""
+    """The trailing dims, of `count` elements together, that a reshape merges; None where it merges
+    none."""
     extents: list[int] = []
     for extent in reversed(source):
         if prod(extents) == count:

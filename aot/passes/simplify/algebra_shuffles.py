@@ -1,4 +1,4 @@
-"""Rules of algebra about channel shuffles: what only permutes channels need not move them.
+"""Rules of algebra for channel shuffles: permutations of channels are moved into constants.
 
 Owns the equations that take a permutation of channels past a depthwise convolution, and into the
 weights of one that sums over all channels. A grouped convolution loads through what is left.
@@ -17,7 +17,8 @@ from aot.passes.simplify.rewriting import Rule, make
 
 @dataclass(frozen=True)
 class _Shuffle:
-    """`reshape(transpose(reshape(x, [N, factors..., spatial...]), 0, order..., ...), dims of x)`.
+    """A channel shuffle: `reshape(transpose(reshape(x, [N, factors..., spatial...]), 0, order...,
+    ...), dims of x)`.
 
     Attributes:
         x: what is shuffled.
@@ -30,11 +31,11 @@ class _Shuffle:
     order: tuple[int, ...]
 
     def apply(self, op: Op, rewriter: Rewriter, value: Value, *, dim: int = 1) -> Value:
-        """`value` with dim number `dim` shuffled."""
+        """`value` with dim `dim` shuffled."""
         return _permuted(op, rewriter, value, dim, self.factors, self.order)
 
     def undo(self, op: Op, rewriter: Rewriter, value: Value, *, dim: int) -> Value:
-        """The value that `apply` makes `value` of."""
+        """`value` with dim `dim` unshuffled: the inverse of `apply`."""
         factors = tuple(self.factors[n] for n in self.order)
         inverse = tuple(self.order.index(n) for n in range(len(self.order)))
         return _permuted(op, rewriter, value, dim, factors, inverse)
@@ -57,7 +58,7 @@ def _permuted(
 
 
 def _shuffle_of(value: Value | None) -> _Shuffle | None:
-    """The shuffle that makes `value` for one user alone."""
+    """The shuffle that makes `value`, if it has a single user; else None."""
     joined = sole(value, movement.RESHAPE)
     moved = sole(joined.operands[0], movement.TRANSPOSE) if joined is not None else None
     apart = sole(moved.operands[0], movement.RESHAPE) if moved is not None else None
@@ -83,8 +84,8 @@ def _shuffle_of(value: Value | None) -> _Shuffle | None:
 
 
 def _will_take_scale(op: Op) -> bool:
-    """Whether a scale or a shift comes next, which other rules take into the weights: they look at
-    the convolution itself, and what they make is looked at again."""
+    """Whether a scale or shift follows that other rules will merge into the weights first; the
+    result is matched again."""
     users = op.result.users
     return (
         len(users) == 1

@@ -1,4 +1,4 @@
-"""Vocabulary of algebra's rules: sole users, constants, factors and terms of values.
+"""Matchers that algebra's rules share: sole users, constants, factors and terms of values.
 
 Owns no rule.
 """
@@ -26,8 +26,8 @@ MAX_STEPS = 8  # how far rules look back, in models that may be chains of a mill
 
 
 def sole(value: Value | None, record: OpRecord) -> Op | None:
-    """The op of `record` that defines `value` for one user alone; what another rule left behind,
-    which nothing uses, is no user."""
+    """The op of `record` that defines `value`, if it has a single live user; else None. Dead ops
+    left by other rules don't count."""
     op = definer(value, record)
     if op is None or value is None or len(value.uses) > MAX_LEFT:
         return None
@@ -36,7 +36,8 @@ def sole(value: Value | None, record: OpRecord) -> Op | None:
 
 
 def is_along(value: Value | None, rank: int, axis: int) -> bool:
-    """Whether `value` is a float constant that varies along dim `axis` of a tensor at most."""
+    """Whether `value` is a float constant that varies only along dim `axis` of a tensor of that
+    rank."""
     if value is None or not will_fold(value) or value.type.rank > rank:
         return False
     first = rank - value.type.rank
@@ -44,7 +45,7 @@ def is_along(value: Value | None, rank: int, axis: int) -> bool:
 
 
 def will_fold(value: Value | None, depth: int = MAX_STEPS) -> bool:
-    """Whether `value` is a float constant, or one that rules are making out of constants."""
+    """Whether `value` is a float constant, or computed from constants by ops that will fold."""
     if value is None or not value.type.dtype.is_float:
         return False
     if constant_of(value) is not None:
@@ -62,7 +63,7 @@ def emit(
 
 
 def reshaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> Value:
-    """`value` in another shape of as many elements."""
+    """`value` reshaped to `shape`."""
     inner = definer(value, movement.RESHAPE)
     if inner is not None and inner.operands[0] is not None:
         value = inner.operands[0]
@@ -72,7 +73,7 @@ def reshaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -
 
 
 def shaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> Value:
-    """`value` as `shape`, where it has as many elements, or one element that is repeated."""
+    """`value` as `shape`: reshaped, or its single element broadcast."""
     if value.type.element_count == 1 and any(d != 1 for d in shape):
         one = emit(op, rewriter, movement.RESHAPE, value, shape=(1,) * len(shape))
         return emit(op, rewriter, movement.BROADCAST_TO, one, shape=shape)
@@ -80,8 +81,8 @@ def shaped(op: Op, rewriter: Rewriter, value: Value, shape: tuple[Dim, ...]) -> 
 
 
 def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
-    """The number that all elements of a float tensor are: of a constant, or of constants that rules
-    have combined elementwise. None of others.
+    """The number that all elements of a float tensor equal, if it is a constant or an elementwise
+    combination of constants; else None.
     """
     if value is None or depth == 0 or not value.type.dtype.is_float:
         return None
@@ -107,7 +108,7 @@ def number_of(value: Value | None, depth: int = MAX_STEPS) -> float | None:
 
 
 def number_factor(op: Op) -> tuple[Value, float] | None:
-    """x and the number that `op`, a `mul` or `div`, multiplies it by."""
+    """(x, number), where `op` multiplies or divides x by a number; None otherwise."""
     a, b = op.operands
     if op.record is elementwise.DIV:
         divisor = number_of(b)
@@ -142,22 +143,22 @@ class Sizes:
         return Sizes(self.least * other.least, self.largest * other.largest, zero, subnormal)
 
     def over(self, other: Sizes) -> Sizes | None:
-        """None where the other may be zero or subnormal."""
+        """Bounds of the quotients; None where the divisor may be zero or subnormal."""
         if other.has_zero or other.has_subnormal or other.least == 0:
             return None
         least, largest = self.least / other.largest, self.largest / other.least
         return Sizes(least, largest, self.has_zero, self.has_subnormal)
 
     def keeps_bits_in(self, dtype: DType) -> bool:
-        """Whether the elements, rounded, are normal numbers of a dtype, or lose MOST_LOST bits."""
+        """Whether the elements remain normal numbers in `dtype`, or lose at most MOST_LOST bits."""
         info = np.finfo(dtype.numpy)
         is_large = self.least >= float(info.tiny) * 2.0**-MOST_LOST
         return is_large and self.largest <= float(info.max) / 2
 
 
 def sizes_of(value: Value | None, depth: int = MAX_STEPS) -> Sizes | None:
-    """Bounds of a float constant, or of one that rules make; None where it is not finite, or
-    nothing is known."""
+    """Bounds of a float constant, or of one that rules are making; None where it is not finite or
+    not known."""
     if value is None or depth == 0 or not value.type.dtype.is_float:
         return None
     data = constant_of(value)
@@ -196,25 +197,25 @@ def _sizes_of(array: Array) -> Sizes | None:
 
 
 def may_round(sizes: Sizes, dtype: DType) -> bool:
-    """Whether an addend is so large that it may be a trick to round to a multiple: adding it drops
-    half of the bits of smaller numbers.
+    """Whether an addend may be so large that it serves to round to a multiple: adding it drops half
+    the bits of smaller numbers.
     """
     return sizes.largest >= 2.0 ** ((np.finfo(dtype.numpy).nmant + 1) // 2)
 
 
 def is_number(found: float, wanted: float, dtype: DType) -> bool:
-    """Whether a model's number, rounded to `dtype` a few times, is `wanted`."""
+    """Whether a model's number equals `wanted`, up to a few roundings to `dtype`."""
     return abs(found - wanted) <= 2 * float(np.finfo(dtype.numpy).eps) * abs(wanted)
 
 
 def scalar(op: Op, rewriter: Rewriter, number: float, dtype: DType) -> Value:
-    """A constant of rank 0."""
+    """Inserts a constant of rank 0."""
     return emit(op, rewriter, CONSTANT, value=ConstantData(np.asarray(number, dtype.numpy)))
 
 
 @dataclass(frozen=True)
 class Line:
-    """`slope * value + start`."""
+    """A linear function of a value: `slope * value + start`."""
 
     value: Value
     slope: float
@@ -222,7 +223,8 @@ class Line:
 
 
 def line_of(value: Value | None, depth: int = MAX_STEPS) -> Line | None:
-    """`value` as a line of what is neither scaled nor shifted by numbers, for this use alone."""
+    """`value` as a linear function of a value that is itself neither scaled nor shifted;
+    intermediate values have no other use."""
     if value is None:
         return None
     plain = Line(value, 1.0, 0.0)
@@ -250,14 +252,14 @@ def line_of(value: Value | None, depth: int = MAX_STEPS) -> Line | None:
 
 @dataclass(frozen=True)
 class Product:
-    """A product: `number` times all `factors`."""
+    """A product of values and a number: `number * prod(factors)`."""
 
     number: float
     factors: tuple[Value, ...]
 
 
 def product_of(op: Op) -> Product:
-    """A `mul` as a product, with nested products of single use multiplied out."""
+    """A `mul` as a product, with nested products of single use flattened."""
     number = 1.0
     factors: list[Value] = []
     stack = list(op.operands)

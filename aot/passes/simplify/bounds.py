@@ -33,7 +33,7 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class Bound:
-    """The bound of a rule's change.
+    """A rule's promise: the kind of change, and its size in roundings.
 
     Attributes:
         roundings: how many roundings to the nearest the result may be off, of the largest

@@ -1,4 +1,4 @@
-"""canonicalize: one spelling for what can be written in several ways; nothing that does nothing.
+"""canonicalize: rewrites equivalent forms to a single one, and removes ops without effect.
 
 Requires: nothing.
 Ensures: no rule of `RULES` applies anywhere.
@@ -40,7 +40,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def canonicalize(function: Function) -> int:
-    """Applies the rules to one function; gives how often one did."""
+    """Applies the rules to a function; returns how many rewrites there were."""
     return _RULE_SET.apply(function)
 
 
@@ -74,7 +74,7 @@ def _only_part(op: Op, _: Rewriter) -> Value | None:
 
 
 def _neutral(number: float, float_number: float) -> Rewrite:
-    """x op number -> x, where floats need `float_number`."""
+    """A rule for x op number -> x; for floats the number must be `float_number`."""
 
     def rewrite(op: Op, _: Rewriter) -> Value | None:
         wanted = float_number if op.result.type.dtype.is_float else number
@@ -137,9 +137,9 @@ def _skip_exact_cast(op: Op, _: Rewriter) -> Value | None:
 
 
 def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
-    """Splits a concat with many parts, of which some have open extents, into concats of concats:
-    its kernel then finds an element's part by a short search in two levels. Parts of known extents
-    are copied one by one, or computed in their place, and need no search.
+    """Splits a concat with many parts, some with dynamic extents, into concats of concats: its
+    kernel then finds an element's part by a short search in two levels. Parts with known extents
+    need no search.
     """
     parts, axis = op.operands, op.int("axis")
     extents = [v.type.dims[axis] for v in parts if v is not None]
@@ -153,7 +153,7 @@ def _split_open_parts(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _join_slices(op: Op, rewriter: Rewriter) -> Value | None:
-    """Two neighbours in a concat that are neighbours in what they were cut from."""
+    """Merges two neighbouring parts of a concat that are neighbouring slices of the same value."""
     axis = op.int("axis")
     for number in range(len(op.operands) - 1):
         first, second = (definer(v, movement.SLICE) for v in op.operands[number : number + 2])

@@ -1,4 +1,4 @@
-"""Padding of convolutions: rules of canonicalize."""
+"""Canonicalize's rules for padding of convolutions."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def without_far_taps(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _meets(size: int, windows: int, step: int, place: int) -> bool:
-    """Whether a tap that is at `place` of the image for the first window is in the image for any,
-    where windows are `step` apart."""
+    """Whether a tap, at `place` for the first of `windows` windows that are `step` apart, is inside
+    the image for any window."""
     first = max(0, -(place // step))
     return first < windows and place + first * step < size
 
 
 def _ints(value: Attr) -> tuple[int, ...] | None:
-    """A tuple of numbers; None where some are symbols."""
+    """The tuple, if all its elements are numbers; None where some are symbols."""
     if not isinstance(value, tuple) or not all(isinstance(n, int) for n in value):
         return None
     return tuple(n for n in value if isinstance(n, int))

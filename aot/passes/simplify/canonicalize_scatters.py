@@ -1,4 +1,4 @@
-"""Rules of canonicalize for scatters at constant positions: each element gathers the last update
+"""Canonicalize's rules for scatters at constant positions: each element gathers the last update
 that reaches it, so that elements are computed in parallel.
 
 Owns those equations. A scatter's kernel applies updates in order, by one lane for all that they can
@@ -43,7 +43,7 @@ _SHORT_LINE = 4096
 
 @dataclass(frozen=True)
 class _Writes:
-    """The writes of a scatter, by rows of positions.
+    """The positions that a scatter writes, by update row.
 
     Attributes:
         rows: [updates, depth], counted from the front; in range where `is_inside`, of shape
@@ -59,7 +59,7 @@ class _Writes:
 
     @staticmethod
     def of(rows: Positions, extents: tuple[int, ...], rest: tuple[Dim, ...]) -> _Writes:
-        """The writes at rows of positions; a negative position counts from the end."""
+        """The writes at the positions `rows`, where negative positions count from the end."""
         wrapped = np.where(rows < 0, rows + np.array(extents, np.int64), rows)
         is_inside = np.all((wrapped >= 0) & (wrapped < extents), axis=1)
         return _Writes(wrapped, is_inside, extents, rest)
@@ -76,9 +76,7 @@ class _Writes:
         return (first, sizes) if np.array_equal(inside + first, self.rows) else None
 
     def last_updates(self) -> tuple[Positions, bool]:
-        """(index of the last update of each position, -1 where there is none; whether no position
-        has two updates).
-        """
+        """(index of each position's last update, or -1; whether no position has two updates)."""
         numbers = np.flatnonzero(self.is_inside)
         flat = np.zeros(len(numbers), np.int64)
         for column, extent in zip(self.rows[numbers].T, self.extents, strict=True):
@@ -108,9 +106,8 @@ def _scatter_nd(op: Op, rewriter: Rewriter) -> Value | None:
 
 
 def _box_of_columns(rows: Value | None, depth: int) -> tuple[Positions, Positions] | None:
-    """(start, extents) of a box whose places `rows` lists in order, as a column for each dim,
-    broadcast along the others; None for other positions.
-    """
+    """(start, extents) of the box whose positions `rows` lists in order; None for other
+    positions."""
     joined = definer(rows, selection.CONCAT)
     if rows is None or joined is None or len(joined.operands) != depth:
         return None
@@ -200,7 +197,8 @@ def _rewritten(
 def _put(
     op: Op, rewriter: Rewriter, writes: _Writes, first: Positions, sizes: Positions
 ) -> Value | None:
-    """Updates that are a box of data: in place of it, or of what they make with it."""
+    """Replaces a scatter whose updates form a box of data by a slice write of the updates, combined
+    with the old data where the scatter combines."""
     data, updates = op.operands[0], op.operands[2]
     assert data is not None
     assert updates is not None

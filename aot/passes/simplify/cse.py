@@ -1,4 +1,4 @@
-"""cse: ops that compute the same from the same become one.
+"""cse: merges ops that compute the same from the same operands.
 
 Requires: nothing.
 Ensures: no two ops without side effects have equal records, operands (in any order where the op is
@@ -33,7 +33,7 @@ class _Merger:
         self.numbers: dict[Value, int] = {}
 
     def block(self, block: Block, outer: list[dict[Hashable, Op]]) -> int:
-        """Merges within `block` and with what `outer` scopes hold, which its ops can see."""
+        """Merges ops within `block`, and with those of `outer` scopes, which are visible in it."""
         merged = 0
         mine: dict[Hashable, Op] = {}
         scopes = [mine, *outer]
@@ -58,12 +58,13 @@ class _Merger:
         return (op.name, tuple(operands), attrs_key(op), tuple(v.type for v in op.results))
 
     def number(self, value: Value) -> int:
-        """A value's number by first use, so that the order of operands is the same in any run."""
+        """A value's number in order of first use, which makes the operands' order the same in every
+        run."""
         return self.numbers.setdefault(value, len(self.numbers))
 
 
 def is_mergeable(op: Op) -> bool:
-    """Whether `op` is a function of its operands and attributes alone."""
+    """Whether `op` is a pure function of its operands and attributes."""
     record = op.record
     return not (record.is_terminator or record.has_side_effects or record.writes or op.blocks)
 

@@ -1,4 +1,4 @@
-"""dce: removes ops whose results nobody needs.
+"""dce: removes ops whose results are unused.
 
 Requires: nothing.
 Ensures: every op has a side effect, ends its block, writes an operand, or has a used result; of the
@@ -23,7 +23,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def remove_dead(function: Function) -> int:
-    """Removes the dead ops of a function; gives how many went."""
+    """Removes the dead ops of a function; returns how many."""
     sweep = _Sweep(function)
     removed = sweep.block(function.block)
     sweep.forget()
@@ -31,7 +31,7 @@ def remove_dead(function: Function) -> int:
 
 
 def is_removable(op: Op) -> bool:
-    """Whether `op` may be erased once its results are unused: it has no other effects."""
+    """Whether `op` may be erased once its results are unused, as it has no other effects."""
     record = op.record
     return not (record.is_terminator or record.has_side_effects or record.writes) and all(
         is_removable(inner) or inner.record.is_terminator for block in op.blocks for inner in block
@@ -52,7 +52,7 @@ class _Sweep:
         self.named: set[str] = set()
 
     def block(self, block: Block) -> int:
-        """Removes dead ops of `block` and of blocks in it.
+        """Removes dead ops of `block` and of nested blocks.
 
         Users come after what they use, so that one walk backwards sees every user first.
         """
@@ -84,7 +84,7 @@ class _Sweep:
                 noted(dim)
 
     def forget(self) -> None:
-        """Drops what is assumed of symbols that nothing gives any more."""
+        """Drops assumptions about symbols that nothing defines any more."""
         function = self.rewriter.function
         gone = self.given - set(extents_of(function))
         if gone:

@@ -1,4 +1,4 @@
-"""fold-constants: what is known at compile time is computed at compile time.
+"""fold-constants: computes at compile time what is known then.
 
 Requires: nothing.
 Ensures: no op is left whose results are known from constants, types and attributes, but those that
@@ -82,13 +82,13 @@ class Budget:
 
     @property
     def process_bytes(self) -> int:
-        """The memory that folding may take in all: results twice, and the temporaries of the
-        largest.
+        """A bound on the memory that folding may take: results twice, and the temporaries of the
+        largest op.
         """
         return 2 * self.most_bytes + 4 * LIMIT_BYTES
 
     def takes(self, op: Op, result_bytes: int) -> bool:
-        """Whether an op's results are within, which are then counted."""
+        """Whether an op's results fit the budget; counts them if so."""
         given = [v.type for v in op.operands if v is not None and v.type.is_static]
         read_bytes = sum(t.dtype.storage_bytes(math.prod(t.shape)) for t in given)
         if result_bytes + read_bytes <= ALWAYS_BYTES:
@@ -113,7 +113,8 @@ def run(module: Module, context: PassContext) -> None:
 
 @dataclass(frozen=True)
 class Known:
-    """A value's elements (an object array where some are symbolic dims), and from what they came.
+    """A value's known elements (an object array where some are symbolic dims), and the constants
+    they come from.
 
     Attributes:
         sources: constants that it was computed from.
@@ -129,7 +130,7 @@ class Known:
 def fold(
     function: Function, growth_bytes: int, limit_mib: int = 0, *, lists_dims: bool = True
 ) -> int:
-    """Folds one function; gives how many ops went.
+    """Folds the ops of a function; returns how many ops were removed.
 
     Args:
         growth_bytes: of a result that may be stored though its sources are smaller.
@@ -206,7 +207,7 @@ def _nothing(value: Value) -> Known:
 
 
 def _evaluate(op: Op, known: dict[Value, Known], budget: Budget) -> None:
-    """Adds the results of `op` to `known` if they follow from what is known."""
+    """Adds the results of `op` to `known`, if they can be computed from known operands."""
     record = op.record
     if (
         record.results_from != "rule"
@@ -251,7 +252,8 @@ def _bytes_of(sources: Iterable[Value], known: Mapping[Value, Known]) -> int:
 
 
 def _results(op: Op, inputs: Sequence[Array | None], budget: Budget) -> list[Array] | None:
-    """The op's results by its reference; None if they can't be computed or are too large."""
+    """An op's results by its reference implementation; None if they can't be computed or are too
+    large."""
     if not all(v.type.is_static for v in op.results):
         return None
     most = LIMIT_BYTES
@@ -278,7 +280,7 @@ def _results(op: Op, inputs: Sequence[Array | None], budget: Budget) -> list[Arr
 
 
 def _as_numbers(array: Array, dtype: DType) -> Array:
-    """An object array of Python numbers as numbers; others stay."""
+    """Converts an object array of Python numbers to a numeric array; returns others unchanged."""
     if array.dtype != object or any(isinstance(item, DimExpr) for item in array.flat):
         return array
     if dtype.is_float:
@@ -288,7 +290,7 @@ def _as_numbers(array: Array, dtype: DType) -> Array:
 
 
 def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> bool:
-    """Whether a known value should be a constant (or a `dim_values`) of the program."""
+    """Whether a known value should be stored as a constant (or a `dim_values`) in the program."""
     found = known[value]
     if found.array.dtype == object:
         return (
@@ -309,21 +311,20 @@ def _is_storable(value: Value, known: dict[Value, Known], growth_bytes: int) -> 
 
 
 def _is_of_nothing(value: Value, array: Array) -> bool:
-    """Whether an op that reads a tensor of no elements gives one number many times, as a product
-    that sums over nothing does."""
+    """Whether the op reduces a tensor without elements, so that all results are the same number."""
     definer = _definer(value)
     is_one = array.size > 0 and bool((array == array.flat[0]).all())
     return is_one and any(map(_is_empty, definer.operands))
 
 
 def _widens_half(op: Op) -> bool:
-    """Whether the op widens elements, which loads do where the value is read."""
+    """Whether the op only widens elements: loads do that for free where the value is read."""
     source = op.operands[0] if op.record is CAST else None
     return source is not None and source.type.dtype.is_loaded_as(op.result.type.dtype)
 
 
 def _repeats(array: Array) -> bool:
-    """Whether along some axis all elements are the same bits."""
+    """Whether all elements along some axis are bitwise equal."""
     words = array.view(f"u{array.dtype.itemsize}")
 
     def is_one(axis: int) -> bool:
@@ -336,7 +337,7 @@ def _repeats(array: Array) -> bool:
 
 
 def _store(rewriter: Rewriter, value: Value, array: Array) -> None:
-    """Puts a constant in front of the op that computes `value`, for all its users."""
+    """Inserts a constant before the op that computes `value`, and replaces its uses."""
     definer = _definer(value)
     attrs: dict[str, Attr]
     at = rewriter.at(definer)

@@ -1,5 +1,4 @@
-"""rematerialize-iota: computes values that depend only on indices and dims in each user, and
-dequantises bytes there.
+"""rematerialize-iota: recomputes index-only values, and dequantisations of bytes, in each user.
 
 Requires: constants folded.
 Ensures: a counter, a fill, or a cheap function of such (a causal mask) has one user in its own
@@ -33,7 +32,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def sink(function: Function) -> int:
-    """Gives each user of a counter its own; gives how many copies were made."""
+    """Gives each user its own copy of an index-only value; returns how many copies were made."""
     chains: dict[Value, int] = {}
     for op in control_ops(function):
         length = _chain(op, chains)
@@ -52,7 +51,7 @@ def sink(function: Function) -> int:
 
 
 def _chain(op: Op, chains: dict[Value, int]) -> int | None:
-    """Ops in the chain that ends here; None where the result is no counter."""
+    """The length of the op chain that computes an index-only value; None for other values."""
     if op.record is CONSTANT:
         return 0 if op.result.type.element_count == 1 else None
     record = op.record
@@ -70,7 +69,8 @@ def _chain(op: Op, chains: dict[Value, int]) -> int | None:
 
 
 def _is_of_bytes(op: Op) -> bool:
-    """Whether the op makes floats of bytes, by single numbers, and all users read each once."""
+    """Whether the op dequantises bytes with single-number parameters, and all users read each
+    element once."""
     if op.record is not DEQUANTIZE:
         return False
     x, *parameters = op.operands
@@ -83,7 +83,7 @@ def _is_of_bytes(op: Op) -> bool:
 
 
 def _reads_elements(user: Op) -> bool:
-    """Whether an op has no windows or tiles, in which it would read an element again."""
+    """Whether an op reads each element once, as it has no windows or tiles."""
     is_plain = user.record.kind is Kind.REDUCTION and "kernel" not in user.attrs
     return user.record.compute is not None and (is_plain or user.record.kind is Kind.ELEMENTWISE)
 
@@ -108,7 +108,7 @@ def _copy_for_users(function: Function, op: Op) -> int:
 
 
 def _takes_in(user: Op, value: Value) -> bool:
-    """Whether a region of the user can compute the counter's elements as it reads them."""
+    """Whether a region around the user can compute the value's elements as it reads them."""
     if user.record.kind is Kind.ATTENTION:
         return value not in user.operands[:3]
     is_refused = user.record.kind.blocks_fusion or user.record.kind is Kind.CONTRACTION

@@ -1,4 +1,4 @@
-"""Rewriting by rules: the walk, and what rules are written with.
+"""The rewriting engine: rules, the walk that applies them, and helpers to write them.
 
 Owns no rule. A rule looks at an op and at what defines its operands, and gives what replaces the
 op's only result; what it emits on constants is left to constant folding.
@@ -41,7 +41,7 @@ class Rule:
 
 
 class RuleSet:
-    """Rules by the op they look at.
+    """Rewrite rules, indexed by the op they match.
 
     Args:
         name: the pass they belong to, for messages.
@@ -58,7 +58,7 @@ class RuleSet:
             self._by_name.setdefault(rule.record.name, []).append(rule)
 
     def apply(self, function: Function) -> int:
-        """Applies the rules to a function; gives how often one did.
+        """Applies the rules to a function; returns how many rewrites there were.
 
         Operands come before an op and are done, and what a rule makes is looked at next, so that
         one walk suffices.
@@ -83,7 +83,7 @@ class RuleSet:
     def _apply(
         self, op: Op, function: Function, db: AliasDb | None, found: Discontinuities
     ) -> Value | None:
-        """The value that replaced the result of `op`, if a rule did."""
+        """The replacement of `op`'s result, if a rule matched; else None."""
         for rule in self._by_name.get(op.name, ()):
             if not rule.bound.holds(op.results[0], found):
                 continue
@@ -99,8 +99,8 @@ class RuleSet:
 
 
 def _may_stand_for(db: AliasDb, op: Op, fresh: Value, before: Op | None) -> bool:
-    """Whether a rule's equation holds here although memory is written in place; if not, erases the
-    ops that the rule made between `before` and `op`.
+    """Whether a rule's equation holds despite writes in place; if not, erases the ops that the rule
+    made between `before` and `op`.
     """
     made: list[Op] = []
     while (last := made[-1].prev if made else op.prev) is not None and last is not before:
@@ -173,7 +173,7 @@ def _are_alike(a: Value | None, b: Value | None) -> bool:
 def make(
     op: Op, rewriter: Rewriter, record: OpRecord, *operands: Value | None, **attrs: Attr
 ) -> Value | None:
-    """A fresh op in place of `op`; None if its result would not have the same type."""
+    """Creates an op in place of `op`; None if its result would have another type."""
     call = record.call([None if v is None else v.type for v in operands], attrs, op.origin)
     if call.result_types != (op.result.type,):
         return None

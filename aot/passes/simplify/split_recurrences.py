@@ -1,4 +1,4 @@
-"""split-recurrences: a recurrent layer's products with its input are one matrix product.
+"""split-recurrences: computes a recurrent layer's products with its input as one matrix product.
 
 Requires: constants folded.
 Ensures: a layer of several steps, or of a number that is open, with constant weights reads the
@@ -26,7 +26,7 @@ def run(module: Module, context: PassContext) -> None:
 
 
 def split(function: Function) -> int:
-    """Takes the products with the input out of a function's layers; gives of how many."""
+    """Moves the input products out of a function's recurrent layers; returns of how many."""
     layers = [op for op in function.walk() if op.record.kind is Kind.RECURRENCE]
     return sum(_split(function, op) for op in layers)
 

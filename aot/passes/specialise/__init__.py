@@ -1,4 +1,4 @@
-"""Passes that decide how many executables there are: extents as parameters, measured choices.
+"""Passes that decide how many executables there are: extents as parameters, tuned choices.
 
 Must not change what is fused.
 """

@@ -1,4 +1,4 @@
-"""apply-tuning: executables that were measured run as was fastest.
+"""apply-tuning: gives executables the schedules that measured fastest.
 
 Requires: executables are final; nothing merges them any more.
 Ensures: an executable that the table knows has the table's tiles and algorithm in

@@ -1,4 +1,4 @@
-"""despecialise: executables that differ only in extents become one, with the extents as parameters.
+"""despecialise: merges executables that differ only in extents, and makes these extents parameters.
 
 Each extent, stride or position in an executable's types and attributes is a slot. Executables whose
 bodies are equal but for slots are a family; what differs within a part of it that becomes one are
@@ -107,7 +107,8 @@ def run(module: Module, context: PassContext) -> None:
 def despecialise(
     module: Module, target: Target, bound: float, each: float = EXECUTABLE_BYTES
 ) -> CodeEstimate:
-    """Merges families of a module's executables, for up to `bound` of what all cost together.
+    """Merges families of a module's executables, at a total cost of at most `bound` of their
+    estimated time.
 
     What costs least comes first: two parts of a family at a time. On a CPU parts whose kernels are
     smaller than the one for both are then told apart again.
@@ -162,7 +163,7 @@ def _members(module: Module, target: Target) -> list[_Member]:
 
 
 def _leaves(members: Iterable[_Member]) -> list[list[_Part]]:
-    """For each family, a list with one part for each member."""
+    """The initial parts of each family: one per member."""
     families: dict[Hashable, list[_Member]] = {}
     for member in members:
         families.setdefault(member.family, []).append(member)
@@ -172,8 +173,8 @@ def _leaves(members: Iterable[_Member]) -> list[list[_Part]]:
 def _across(
     parts: Sequence[_Part], each: float, rules: _Rules | None, *, is_cpu: bool
 ) -> list[_Part]:
-    """Merges the parts of several entry points, none of which becomes slower or has more code than
-    compiled alone by more than a little."""
+    """Merges parts across entry points, if no entry point becomes slower or larger than compiled
+    alone, beyond a tolerance."""
     families: dict[Hashable, list[_Part]] = {}
     costs: Counter[int] = Counter()
     code: Counter[int] = Counter()
@@ -192,8 +193,8 @@ def _across(
 
 @dataclass(frozen=True)
 class _Stage:
-    """A stage of an executable: its kernel and code, and the loops that each of its dispatches
-    runs, with how many do."""
+    """A stage of an executable: its kernel and code size, and each dispatch's loops with their
+    counts."""
 
     kernel: KernelModel
     loops: tuple[tuple[Loops, int], ...]
@@ -203,7 +204,7 @@ class _Stage:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """An executable of a family, as one entry point dispatches it.
+    """An executable as a candidate for merging, with the dispatches of one entry point.
 
     Attributes:
         number: its place among all.
@@ -278,7 +279,7 @@ class _Member:
 def _bytes(
     member: _Member, steps: Sequence[Steps], tiles: Tiles, dynamic: Sequence[DynamicLoops]
 ) -> float:
-    """Estimated bytes of code of one kernel for `member` and others: the rows and columns of its
+    """Estimated code bytes of one kernel for `member` and others, where the rows and columns of its
     stages are multiples of `steps`.
     """
     costs = zip(member.stages, steps, tiles, dynamic, strict=True)
@@ -291,7 +292,7 @@ def _bytes(
 def _stages(
     function: Function, calls: Sequence[Op], plans: Sequence[Plan], target: Target
 ) -> tuple[tuple[_Stage, ...], tuple[DynamicLoops, ...]]:
-    """By stage: its plan and loops, and what of them is dynamic.
+    """(stages, dynamic loops) of an executable's dispatches.
 
     Loops have the extents of the caller's dims: a parameter alone does not say that a layer is a
     deep, small one.
@@ -314,9 +315,9 @@ def _stages(
 
 
 def _has_known_extents(function: Function, plans: Sequence[Plan]) -> bool:
-    """Whether a rule that needs known extents may build an executable: one of reductions, windows,
-    groups or elements that move. Rules of elements that stay where they are and of plain products
-    have tail loops for any extent.
+    """Whether a rule that needs known extents may build the executable: one for reductions,
+    windows, groups or moved elements. Rules for elementwise loops and plain products have tail
+    loops for any extent.
     """
     for stage, made in zip(stages_of(function.block, function.results), plans, strict=True):
         contraction = contraction_of(heaviest(stage.ops))
@@ -332,7 +333,7 @@ def _has_known_extents(function: Function, plans: Sequence[Plan]) -> bool:
 
 
 def _given(function: Function, call: Op) -> dict[str, Dim]:
-    """The dim parameters of an executable, as one of its dispatches gives them."""
+    """The dim arguments that one dispatch passes to an executable, by parameter."""
     given = call.attrs.get("dims", ())
     assert isinstance(given, tuple)
     pairs = zip(function.dim_names, given, strict=True)
@@ -341,7 +342,7 @@ def _given(function: Function, call: Op) -> dict[str, Dim]:
 
 @dataclass(eq=False)
 class _Part:
-    """Members of a family that are one executable.
+    """Members of a family that share one executable.
 
     Attributes:
         number: its place among the parts of all families, which decides between equals.
@@ -374,7 +375,7 @@ class _Part:
 
     @cached_property
     def entries(self) -> tuple[int, ...]:
-        """The entry points that dispatch it."""
+        """The entry points that dispatch the executable."""
         return tuple(dict.fromkeys(m.entry for m in self.members))
 
     def costs(self, tiles: Tiles, dynamic: tuple[DynamicLoops, ...]) -> dict[int, float]:
@@ -392,11 +393,11 @@ class _Part:
 
     @property
     def bytes(self) -> float:
-        """Estimated bytes of code of the part's one kernel."""
+        """Estimated code bytes of the part's kernel."""
         return _bytes(self.members[0], self.steps, self.tiles, self.dynamic)
 
     def smallest(self) -> Iterator[_Part]:
-        """The parts of it that take the fewest bytes together: itself, or some it was made of."""
+        """The division of the part with the fewest bytes: itself, or parts it was made of."""
         waiting = [self]
         while waiting:
             part = waiting.pop()
@@ -407,13 +408,14 @@ class _Part:
 
     @property
     def loops(self) -> list[Loops]:
-        """One dispatch's loops, by stage: what is not dynamic is the same in all."""
+        """One dispatch's loops, by stage; loops that are not dynamic are the same in all
+        members."""
         return [stage.loops[0][0] for stage in self.members[0].stages]
 
 
 @dataclass(order=True)
 class _Merger:
-    """The merger of two parts that could share one kernel, and its price.
+    """A candidate merge of two parts, and its price.
 
     Attributes:
         lost: what that costs more; infinite where no kernel could serve both.
@@ -461,7 +463,7 @@ class _Merger:
         return made
 
     def lost_by(self, entry: int) -> float:
-        """The additional cost of one entry point."""
+        """The additional cost of the merge for one entry point."""
         users = [part for part in self.parts if entry in part.entries]
         if all(part.entries == (entry,) for part in self.parts):
             return self.lost
@@ -471,7 +473,7 @@ class _Merger:
 
 
 class _Rules:
-    """The rules that build executables, apart and as one.
+    """Finds the lowering rules that build executables, separately and merged.
 
     The estimate knows an executable by its plan: it does not see that a kernel whose extents are
     parameters is none of the rule's that builds each of its members.
@@ -482,8 +484,8 @@ class _Rules:
         self._known: dict[Function, tuple[str, ...]] = {}
 
     def lost(self, part: _Part) -> float:
-        """How much more the one kernel of a part may cost than its estimate, as a share, if other
-        rules build it than its members. Compares the prices of the kernels themselves.
+        """The additional relative cost of a part's shared kernel if other rules build it than its
+        members', by comparing estimated cycles.
         """
         members = [m for m in part.members if m.has_known_extents]
         made, values = _shared(part, self._target)
@@ -505,7 +507,7 @@ class _Rules:
 
 
 class _Parts:
-    """The parts of all families, and a queue that merges first the pair that loses least."""
+    """The parts of all families, with a queue of candidate merges, cheapest first."""
 
     def __init__(
         self, families: Iterable[Sequence[_Part]], each: float, rules: _Rules | None
@@ -536,7 +538,8 @@ class _Parts:
         return part
 
     def merge(self, left: dict[int, float], room: dict[int, float] | None = None) -> None:
-        """Merges for up to `left` in all, by entry point; what seems to gain is free.
+        """Merges parts, at a total cost of at most `left` per entry point; merges that seem to gain
+        are free.
 
         Args:
             room: how many bytes more the code of each entry point may take; None for any.
@@ -569,7 +572,8 @@ class _Parts:
 
     @staticmethod
     def _growth(made: _Part, entry: int) -> float:
-        """How many bytes more an entry point's code takes with it than with its halves."""
+        """The additional code bytes of an entry point for a merged part, compared with its
+        halves."""
         return made.bytes - sum(half.bytes for half in made.halves if entry in half.entries)
 
     def _join(self, made: _Part) -> None:
@@ -598,8 +602,8 @@ class _Parts:
         return [part for part in made.neighbours if part is not None]
 
     def final(self, *, is_cpu: bool) -> Iterator[_Part]:
-        """The parts that are left, in the order of their members. A kernel less saves a GPU's
-        driver more than its code takes."""
+        """The remaining parts, in the order of their members. On a GPU merges are kept even if they
+        take more bytes, as fewer kernels save the driver more."""
         for parts in self.alive.values():
             for part in parts:
                 if part.is_alive:
@@ -609,7 +613,7 @@ class _Parts:
 
 
 def _shared(part: _Part, target: Target) -> tuple[Function, dict[str, list[Dim]]]:
-    """The executable of a part, and each parameter's value by member."""
+    """(merged executable of a part, each parameter's value by member)."""
     members = part.members
     first = members[0]
     fresh, values = parameters([m.slots for m in members])
@@ -626,7 +630,7 @@ def _shared(part: _Part, target: Target) -> tuple[Function, dict[str, list[Dim]]
 
 
 def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
-    """One executable in the place of all; dispatches say what its parameters are."""
+    """Replaces a part's executables by the merged one; dispatches pass its parameters."""
     made, values = _shared(part, target)
     made.name = name
     for number, member in enumerate(part.members):
@@ -638,7 +642,7 @@ def _merge(module: Module, part: _Part, name: str, target: Target) -> None:
 
 
 def _renumber(module: Module) -> dict[str, str]:
-    """Renames executables e0, e1, ... in the order of their first dispatch and removes unused ones;
+    """Renames executables to e0, e1, ... in order of first dispatch, and removes unused ones;
     returns new names by old ones.
     """
     names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Slots: the extents, strides and positions of an executable that may become parameters of it.
+"""Finds the slots of an executable: extents, strides and attributes that may become parameters.
 
 Owns which numbers these are, the key of all else, and how columns of their values in several
 executables become dims of one. Decides nothing: despecialise.py says which executables merge.
@@ -43,7 +43,7 @@ MAX_FACTOR = 64  # of what a parameter is known to be a multiple
 
 
 class Place(NamedTuple):
-    """A number and its slot, -1 where it has none."""
+    """A number with its slot index; -1 if it has none."""
 
     value: Dim
     slot: int = -1
@@ -66,7 +66,7 @@ class Slot(NamedTuple):
 
 @dataclass
 class _Walk:
-    """Goes through the numbers of an executable, always in one order.
+    """Visits the numbers of an executable in a fixed order, to find its slots or to rebuild it.
 
     Attributes:
         fresh: a dim for each slot, to rebuild with; None to see which slots there are.
@@ -85,14 +85,14 @@ class _Walk:
         *,
         is_count: bool = False,
     ) -> Place:
-        """The place of a number, with a slot if it is at least `least`."""
+        """The place of a number, with a new slot if it is at least `least`."""
         if isinstance(dim, int) and dim < least:
             return Place(dim)
         self.found.append(Slot(dim, inner, is_count))
         return Place(dim, len(self.found) - 1)
 
     def dim(self, place: Place) -> Dim:
-        """The dim at a place: the number itself, its fresh dim, or -1 in a key."""
+        """The dim at a place: its constant, its replacement from `fresh`, or -1 in a key."""
         if place.slot < 0:
             return place.value
         return -1 if self.fresh is None else self.fresh[place.slot]
@@ -285,7 +285,7 @@ def _word_sums(function: Function) -> tuple[tuple[Dim, ...], ...]:
 
 
 def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:
-    """A key of all of an executable but its slots' values, and its slots.
+    """(key of everything except the slots' values, slots) of an executable.
 
     With `loose` innermost dims may lie with or without a gap to the next: what tiles of rows and
     columns have loops for anyway.
@@ -307,7 +307,7 @@ def slots_of(function: Function, *, loose: int) -> tuple[Hashable, list[Slot]]:
 
 
 def rebuilt(function: Function, fresh: Sequence[Dim]) -> Function:
-    """A copy of an executable with a dim of `fresh` for each of its slots."""
+    """A copy of an executable in which each slot has its dim from `fresh`."""
     walk = _Walk(fresh)
     kernels = _kernels(function)
     body = Block([walk.type(a.type, kernels.get(a, a.type.rank))[1] for a in function.inputs])
@@ -341,7 +341,7 @@ def shared_bindings(
 
 
 def _kernels(function: Function) -> Mapping[Value, int]:
-    """The values that slide over others, and from which dim on their dims count taps."""
+    """The filters of windowed contractions, each with the first of its dims that count taps."""
     found = {}
     for op in function.block:
         contraction = contraction_of(op)
@@ -353,7 +353,7 @@ def _kernels(function: Function) -> Mapping[Value, int]:
 
 
 class Groups(NamedTuple):
-    """The groups of a contraction: tiles must not straddle them, or lanes run along them.
+    """The groups of a contraction, which tiles must not straddle, or along which lanes run.
 
     Attributes:
         number: how many there are.
@@ -392,7 +392,7 @@ def have_common_groups(members: Iterable[tuple[Groups, ...]]) -> bool:
 
 
 def parameters(slots: Sequence[Sequence[Slot]]) -> tuple[list[Dim], dict[str, list[Dim]]]:
-    """The dim of each slot of the one executable, and what each parameter is in each member.
+    """(dim of each slot in the merged executable, each parameter's values by member).
 
     What is equal in all stays a number, what differs alike is one parameter, and a product of
     others is that product. A count that divides another number alike in all is a part of that, or
@@ -441,7 +441,8 @@ def _without_products(
 
 
 def _several_of(column: Sequence[Dim], others: Mapping[str, Sequence[Dim]]) -> Dim | None:
-    """The column as a number times two or three of others, in every member."""
+    """The column as a constant times two or three other parameters, in every member; None if there
+    is no such product."""
     first = column[0]
     if not isinstance(first, int):
         return None
@@ -461,7 +462,7 @@ def _several_of(column: Sequence[Dim], others: Mapping[str, Sequence[Dim]]) -> D
 
 
 def _is_joined(slot: Slot) -> bool:
-    """Whether a stride's dim is stored without a gap around the next one in."""
+    """Whether a stride equals the inner dim's stride times its extent, so that there is no gap."""
     assert slot.inner is not None
     return slot.value == multiply(slot.inner[0].value, slot.inner[1].value)
 
@@ -503,8 +504,8 @@ def _several_of_a_count(
     known: Mapping[tuple[Dim, ...], Dim],
     counts: Sequence[tuple[Dim, ...]],
 ) -> Dim | None:
-    """The column as a number times a count that is known already, in every member: the filters of
-    channels by themselves, each of which has several."""
+    """The column as a constant times a known count, in every member, as with several filters per
+    depthwise channel; None otherwise."""
     for count in counts:
         dim, ratio = known.get(count), _ratio(column, count)
         if isinstance(dim, DimExpr) and ratio:
@@ -513,8 +514,8 @@ def _several_of_a_count(
 
 
 def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> int:
-    """The number that a parameter for `column` must be known to be a multiple of, so that its
-    quotient by `count` is a whole dim; 1 where there is no such quotient.
+    """The number that a parameter for `column` must be a multiple of, so that its quotient by
+    `count` is an integer dim; 1 where there is no such quotient.
     """
     first = count[0]
     if isinstance(first, int) and all(n == first for n in count):
@@ -523,7 +524,7 @@ def _granule(column: tuple[Dim, ...], count: tuple[Dim, ...], common: int) -> in
 
 
 def _ratio(column: tuple[Dim, ...], part: tuple[Dim, ...]) -> int | None:
-    """How many times `part` is in `column`, where that is one number in every member."""
+    """The constant ratio of `column` to `part` over all members; None if it varies."""
     first, other = column[0], part[0]
     if not isinstance(first, int) or not isinstance(other, int) or other == 0 or first % other:
         return None
@@ -533,7 +534,7 @@ def _ratio(column: tuple[Dim, ...], part: tuple[Dim, ...]) -> int | None:
 
 
 def _part_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
-    """The column as a part of another one, in every member."""
+    """The column as a known column divided by a constant, in every member; None otherwise."""
     for whole, dim in known.items():
         ratio = _ratio(whole, column) if isinstance(dim, DimExpr) else None
         if ratio and modulo(dim, ratio) == 0:
@@ -542,7 +543,7 @@ def _part_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> D
 
 
 def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
-    """The column as a product of two others, in every member."""
+    """The column as a product of two known columns, in every member; None otherwise."""
     varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
     for a, dim_a in varying:
         for b, dim_b in varying:

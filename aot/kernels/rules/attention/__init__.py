@@ -1,4 +1,4 @@
-"""The rules of attention: a loop over tiles of keys, on CPUs and GPUs.
+"""Lowering rules of attention on CPUs and GPUs, each a loop over tiles of keys.
 
 Must not be asked of a region without one.
 """

@@ -1,4 +1,4 @@
-"""The kernel of attention: an online softmax, so that no score outlives its tile of keys.
+"""The attention kernel: an online softmax over tiles of keys, which keeps no score beyond its tile.
 
 Owns its loops on a CPU. What the operands' elements are and where the result's go, the
 inliner says: transposes, masks and epilogues around the op cost no memory of their own.
@@ -33,7 +33,7 @@ Body = Callable[[Expr], Sequence[Stmt]]
 
 
 def schedule_attention(work: OpWork) -> Loops:
-    """The loops of an executable around an attention.
+    """The loops of an executable around an attention op.
 
     Raises:
         UnsupportedError: the depth of the queries or values is not known at compile time.
@@ -46,7 +46,7 @@ def _tiles(total: Dim, size: int) -> Dim:
 
 
 class _OnCpu(Elements):
-    """Attention on a CPU, a block of queries for each workgroup.
+    """Attention on a CPU: each workgroup takes a block of queries.
 
     Scores: lanes along queries, whose transposes are made once, and keys as scalars; so is their
     softmax, in which no lane asks another. The mix: lanes along the values' width, with weights as
@@ -54,7 +54,7 @@ class _OnCpu(Elements):
     """
 
     def tile_keys(self) -> int:
-        """Keys of a tile: its scores stay in the nearest cache beside the keys and values."""
+        """Keys per tile: its scores stay in the L1 cache beside the keys and values."""
         return keys_of_tile(self.all_keys, self.plan.columns)
 
     def build(self) -> tuple[Stmt, ...]:
@@ -83,8 +83,8 @@ class _OnCpu(Elements):
         return nest.grid([*self.axes, block], one, 1 << 30)
 
     def _stage_fewer_keys(self) -> None:
-        """Gives a tile fewer keys, on targets without vectors, if the staged keys and their values
-        would take the scratch that is left beside a query.
+        """Halves the keys of a tile, on targets without vectors, until the staged keys and values
+        fit half of scratch.
         """
         each = self.depth * self._stages_keys() + self.width * self._stages_values()
         columns, left = self.plan.columns, self.nest.target.scratch_bytes // 2
@@ -93,7 +93,8 @@ class _OnCpu(Elements):
             self.multiple = self.keys
 
     def _stages_keys(self) -> bool:
-        """Keys in f16 are widened as vectors, once for all queries, and not as scalars."""
+        """Whether to stage keys in scratch: contiguous keys that need a conversion, such as f16,
+        are widened once as vectors for all queries."""
         return self.has_whole_keys() and not self.has_plain_keys()
 
     def _stages_values(self) -> bool:
@@ -101,7 +102,8 @@ class _OnCpu(Elements):
         return self.width % self.nest.lanes != 0 or not is_plain
 
     def _rest(self) -> int:
-        """How many queries at most are taken one by one: where a block has no more, or 0."""
+        """The largest number of queries that are computed one by one in a partial block; 0 if none
+        are."""
         if not (self.has_whole_keys() or self.has_keys_abreast()) or self.plan.rows == 1:
             return 0
         if not isinstance(self.queries, int):
@@ -130,13 +132,13 @@ class _OnCpu(Elements):
 
     @property
     def is_one_tile(self) -> bool:
-        """Whether there is one tile, which has all keys, so that nothing is scaled down later."""
+        """Whether one tile has all keys, so that sums are never rescaled."""
         return isinstance(self.all_keys, int) and 0 < self.all_keys <= self.keys
 
     @property
     def is_direct(self) -> bool:
-        """Whether mixed values are stored from registers to the result, without scratch
-        in between.
+        """Whether the weighted sum of values is stored from registers to the result, without
+        scratch in between.
         """
         return self.is_one_tile and self.width % self.lanes == 0
 
@@ -150,7 +152,8 @@ class _OnCpu(Elements):
     # loops
 
     def _over_rows(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
-        """`body(u, lane)` for each query, in lanes; row `u * lanes + lane`."""
+        """`body(u, lane)` for each query of a block, queries in lanes; the row is `u * lanes +
+        lane`."""
         return self.nest.unrolled(
             self.vectors, lambda u: [self.nest.spread(self.lanes, lambda lane: body(u, lane))]
         )
@@ -159,7 +162,7 @@ class _OnCpu(Elements):
         return expr.add(expr.mul(u, expr.index(self.lanes)), lane)
 
     def _over_width(self, body: Body) -> list[Stmt]:
-        """`body(e)` for each place of a padded value, in lanes."""
+        """`body(e)` for each element of a padded value, in lanes."""
         size = expr.index(self.lanes)
         return self.nest.serial(
             self.padded // self.lanes,
@@ -185,8 +188,8 @@ class _OnCpu(Elements):
         )
 
     def _turn_queries(self, values: Values, first: Expr) -> list[Stmt]:
-        """Statements that transpose queries to columns; in registers those whose elements lie side
-        by side.
+        """Statements that transpose queries into columns; contiguous ones are transposed in
+        registers.
         """
         nest, rows, lanes = self.nest, self.plan.rows, self.lanes
 
@@ -203,7 +206,7 @@ class _OnCpu(Elements):
             return nest.serial(rows, turn, "r")
 
         def some(start: Expr, count: int) -> list[Stmt]:
-            """`count` queries from number `start` of the block on."""
+            """Transposes `count` queries of the block, from number `start`."""
 
             def one(c: Expr, d: Expr, lane: Expr) -> list[Stmt]:
                 at, r = expr.add(expr.mul(c, expr.index(side)), d), expr.add(start, lane)
@@ -293,7 +296,8 @@ class _OnCpu(Elements):
         return self.nest.serial(self.keys, one, "t")
 
     def _products(self, values: Values, first: Expr, start: Expr, at: Expr) -> list[Stmt]:
-        """The queries' scores of a register tile's keys, from the tile's key `at` on."""
+        """Statements that compute the scores of all queries with a register tile's keys, from the
+        tile's key `at`."""
         nest, columns = self.nest, self.plan.columns
         acc = self.scratch("acc", columns, self.vectors, self.lanes, space=Space.REGISTER)
 
@@ -387,7 +391,8 @@ class _OnCpu(Elements):
     # the mix of values
 
     def _accumulate_pv(self, values: Values, first: Expr, start: Expr) -> list[Stmt]:
-        """Adds the tile's values to what each query has mixed, in register tiles."""
+        """Statements that add the tile's weighted values to each query's accumulator, in register
+        tiles."""
         count = self.padded // self.lanes
         wide = min(VECTORS_OF_VALUES, count)
 
@@ -403,7 +408,8 @@ class _OnCpu(Elements):
     def _mix_columns(
         self, values: Values, first: Expr, start: Expr, vector: Expr, count: int
     ) -> list[Stmt]:
-        """`count` vectors of the values' width, from number `vector` on, for all queries."""
+        """Statements that accumulate `count` vectors of the values' width, from vector number
+        `vector`, for all queries."""
         nest, size = self.nest, expr.index(self.lanes)
         registers = max(nest.target.vector_registers, 2 * count + 1)
         fits = (n for n in (8, 4, 2, 1) if (n + 1) * count + 1 <= registers)

@@ -31,7 +31,7 @@ Join = Callable[[Expr, Expr], Expr]
 
 
 class DecodeAttention:
-    """The loops over `elements`, whose tiles of keys they share."""
+    """Attention loops for a few queries, with the tiles of keys that `elements` has."""
 
     def __init__(self, elements: Elements) -> None:
         self.elements, self.nest = elements, elements.nest
@@ -48,7 +48,8 @@ class DecodeAttention:
         )
 
     def build(self, values: Values, first: Expr, count: int, *, is_exact: bool) -> list[Stmt]:
-        """`count` queries from `first` on, or as many of them as there are."""
+        """Statements for `count` queries from `first`; with `is_exact` all of them exist, else each
+        is checked."""
 
         def one(r: Expr) -> list[Stmt]:
             row = expr.add(first, r)
@@ -93,7 +94,7 @@ class DecodeAttention:
         return self.elements.reached(row, start, stmts)
 
     def _lanes(self, extent: int) -> int:
-        """Lanes of a vector that is not longer than `extent`."""
+        """The widest power-of-two vector with at most `extent` lanes."""
         lanes = self.nest.lanes
         while lanes > max(extent, 1):
             lanes //= 2
@@ -106,7 +107,7 @@ class DecodeAttention:
         *before: Expr,
         by: Join = expr.add,
     ) -> list[Stmt]:
-        """Adds all lanes of `source` up in the first one, or joins them `by` something else."""
+        """Combines the lanes of `source` into its first lane, by addition or the function `by`."""
         stmts: list[Stmt] = []
         while lanes > 1:
             lanes //= 2
@@ -120,7 +121,8 @@ class DecodeAttention:
         return stmts
 
     def _products(self, values: Values, start: Expr, at: Expr, count: int) -> list[Stmt]:
-        """The query's products with `count` keys, from the tile's key `at` on."""
+        """Statements that compute the query's dot products with `count` keys, from the tile's key
+        `at`."""
         el, nest = self.elements, self.nest
         lanes = self._lanes(self.depth)
         acc = el.scratch("products", count, lanes, space=Space.REGISTER)
@@ -163,14 +165,14 @@ class DecodeAttention:
         return stmts + each(finish)
 
     def _products_abreast(self, values: Values, start: Expr) -> list[Stmt]:
-        """The query's products with all keys of a tile, where neighbouring keys' elements lie side
-        by side.
+        """Statements that compute the query's dot products with all keys of a tile, when the same
+        element of neighbouring keys is contiguous: lanes run along keys.
         """
         el, nest = self.elements, self.nest
         lanes = self._lanes(self.keys)
 
         def some(first: Expr, count: int, lanes: int) -> list[Stmt]:
-            """`count` vectors of keys, from the tile's key `first` on."""
+            """Dot products with `count` vectors of keys, from the tile's key `first`."""
             acc = el.scratch("abreast", count, lanes, space=Space.REGISTER)
 
             def over(body: Callable[[Load, Expr], Sequence[Stmt]]) -> list[Stmt]:
@@ -213,7 +215,8 @@ class DecodeAttention:
 
     @property
     def _key_lanes(self) -> int:
-        """Lanes of a vector of keys: all of a tile's are in vectors, or few are left."""
+        """The vector width for keys: one that divides the tile if that is half a vector at
+        least."""
         lanes = gcd(self.keys, self.nest.lanes)
         return lanes if 2 * lanes >= self.nest.lanes else self._lanes(self.keys)
 
@@ -277,7 +280,7 @@ class DecodeAttention:
         ]
 
     def _accumulate_pv(self, values: Values, start: Expr, shrink: Expr) -> list[Stmt]:
-        """Adds the tile's values to the mix."""
+        """Statements that add the tile's weighted values to the accumulator."""
         lanes = self._lanes(self.width)
         vectors, rest = divmod(self.width, lanes)
         parts, left = divmod(vectors, VECTORS_AT_ONCE)
@@ -299,7 +302,8 @@ class DecodeAttention:
     def _mix_part(
         self, values: Values, start: Expr, shrink: Expr, first: Expr, count: int, lanes: int
     ) -> list[Stmt]:
-        """`count` vectors of `lanes` places each, from place `first` on."""
+        """Statements that accumulate `count` vectors of `lanes` value elements each, from element
+        `first`."""
         el, nest = self.elements, self.nest
         acc = el.scratch("few_mixed", count, lanes, space=Space.REGISTER)
 

@@ -30,7 +30,7 @@ Values = Mapping[Var, Expr]
 
 
 class Elements(ABC):
-    """An attention's executable, as expressions.
+    """The operands, scores and result of an attention executable as scalar expressions.
 
     Attributes:
         depth, width: of a query or key, and of a value.
@@ -108,7 +108,7 @@ class Elements(ABC):
         return self._inliner.element(value, at)
 
     def _bind_result(self, function: Function, result: Buffer) -> None:
-        """Follows the op's result through epilogues and transposes to the executable's."""
+        """Follows the op's result through epilogues and transposes to the executable's result."""
         (value,) = function.results
         at: list[Expr] = [*self.lead, self.row, self.e]
         known: dict[Value, list[Expr]] = {self.op.result: at}
@@ -134,7 +134,7 @@ class Elements(ABC):
         return self._scaled(self.query(values, row, d))
 
     def padded_query(self, values: Values, row: Expr, d: Expr) -> Expr:
-        """A scaled query's element, 0 beyond its depth."""
+        """An element of a scaled query; 0 beyond the query's depth."""
         inside = expr.binary("lt", self.d, expr.index(self.depth))
         padded = self._operand(Q, [*self.lead, self.row, self.d], inside)
         return self._scaled(expr.substitute(padded, {**values, self.row: row, self.d: d}))
@@ -160,7 +160,7 @@ class Elements(ABC):
         return self._split(parts, {**values, self.key: at, self.d: d})
 
     def split_value(self, values: Values, key: Expr, e: Expr) -> tuple[Expr, Expr | None]:
-        """A value's element as (factor, other factor), as `split_key` gives those of a key."""
+        """(factor, other factor) of a value's element, as `split_key` gives them of a key."""
         parts = _factored(self._v, self.e)
         return self._split(parts, {**values, self.key: self._there(key), self.e: e})
 
@@ -169,38 +169,32 @@ class Elements(ABC):
         return expr.substitute(element, here), factor and expr.substitute(factor, here)
 
     def padded_value(self, values: Values, key: Expr, e: Expr) -> Expr:
-        """A value's element, 0 beyond its width."""
+        """An element of a value; 0 beyond the value's width."""
         inside = expr.binary("lt", self.e, expr.index(self.width))
         padded = self._operand(V, self._v_at, inside)
         return expr.substitute(padded, {**values, self.key: self._there(key), self.e: e})
 
     def has_whole_queries(self) -> bool:
-        """Whether a query's elements lie side by side in memory, and nothing else is
-        read for one.
-        """
+        """Whether a query's elements are contiguous in memory and need no other operand."""
         return _is_contiguous(self._q, self.d)
 
     def has_whole_keys(self) -> bool:
-        """Whether a key's elements lie side by side in memory, so that they can be loaded as
-        vectors.
-        """
+        """Whether a key's elements are contiguous in memory, so that they load as vectors."""
         return _is_contiguous(self._k, self.d)
 
     def has_keys_abreast(self) -> bool:
-        """Whether the same elements of neighbouring keys lie side by side in memory, and all tiles
-        have as many keys, or one tile has all.
+        """Whether the same element of neighbouring keys is contiguous in memory, with equally large
+        tiles of keys or a single tile.
         """
         is_one = isinstance(self.all_keys, int) and self.all_keys <= self.keys
         return (is_one or self._has_whole_tiles) and _is_contiguous(self._k, self.key)
 
     def has_whole_values(self) -> bool:
-        """Whether a value's elements lie side by side in memory, so that they can be loaded as
-        vectors.
-        """
+        """Whether a value's elements are contiguous in memory, so that they load as vectors."""
         return _is_contiguous(self._v, self.e)
 
     def has_plain_keys(self) -> bool:
-        """Whether an element of a key is a load, and nothing is computed of it."""
+        """Whether keys are plain loads, with nothing computed of them."""
         return isinstance(self._k, Load)
 
     def has_plain_values(self) -> bool:
@@ -208,13 +202,13 @@ class Elements(ABC):
         return isinstance(self._v, Load)
 
     def _there(self, key: Expr) -> Expr:
-        """`key`, or the last one for what is beyond it in the last tile."""
+        """`key`, clamped to the last key where tiles may pass the end."""
         if self._has_whole_tiles:
             return key
         return expr.binary("min", key, expr.index(dims.add(self.all_keys, -1)))
 
     def real_row(self, row: Expr, count: int) -> Expr:
-        """`row`, or the last one for what is beyond it in the last block of `count`."""
+        """`row`, clamped to the last query where blocks of `count` may pass the end."""
         if dims.modulo(self.queries, count) == 0:
             return row
         return expr.binary("min", row, expr.index(dims.add(self.queries, -1)))
@@ -243,7 +237,7 @@ class Elements(ABC):
     def score(
         self, values: Values, row: Expr, key: Expr, product: Expr, place: Expr | None = None
     ) -> Expr:
-        """The score of a query and a key, -inf where it does not count.
+        """The score of a query and a key; -inf where masked.
 
         `place` is the row before it was held to those that are there: lanes of queries compare it
         with a key at once, and what queries past the last one see, nobody asks.
@@ -269,25 +263,26 @@ class Elements(ABC):
         return product if counts is None else expr.select(counts, product, self.const(-np.inf))
 
     def last_key(self, row: Expr) -> Expr | None:
-        """The last key that a query sees; None where that is all."""
+        """The last key that a causal mask leaves to a query; None where it sees all."""
         offset = self.call.attrs["offset"]
         return None if offset is None else expr.add(row, expr.index(offset))  # type: ignore[arg-type]
 
     def reached(self, row: Expr, key: Expr, body: Sequence[Stmt]) -> list[Stmt]:
-        """`body` where a query sees that key or one after it."""
+        """`body`, under the condition that a causal mask leaves `key` or a later key to the
+        query."""
         last = self.last_key(row)
         return list(body) if last is None else [If(expr.binary("le", key, last), tuple(body))]
 
     def share(self, total: Expr) -> Expr:
-        """The factor that normalises a mix of values whose weights sum to `total`; 0 if there is no
-        weight.
+        """The factor that normalises the weighted sum of values, given the `total` of its weights;
+        0 if that is 0.
         """
         zero, one = self.const(0), self.const(1)
         inverse = expr.binary("div", one, total)
         return expr.select(expr.binary("eq", total, zero), zero, inverse)
 
     def store(self, values: Values, row: Expr, e: Expr, mixed: Expr, share: Expr) -> Stmt:
-        """Writes an element of the result."""
+        """The store of one normalised element, through the executable's epilogue."""
         result = expr.cast(expr.mul(mixed, share), self._mixed.dtype)
         here = {**values, self.row: row, self.e: e}
 
@@ -309,7 +304,7 @@ class Elements(ABC):
         return self.const(float(np.finfo(self.wide.numpy).min))
 
     def larger(self, a: Expr, b: Expr) -> Expr:
-        """The larger one; `a` where `b` is NaN, which its weight will show."""
+        """The larger of two numbers; `a` where `b` is NaN, since NaN then appears in its weight."""
         return expr.select(expr.binary("lt", a, b), b, a)
 
     def scratch(self, name: str, *shape: int, space: Space = Space.WORKGROUP) -> Scratch:
@@ -322,14 +317,14 @@ def load(source: Scratch, *indices: Expr) -> Load:
 
 
 def _is_contiguous(e: Expr, var: Var) -> bool:
-    """Whether the one load of `e` that moves along `var` has its neighbours side by side."""
+    """Whether `e` has a single load that varies along `var`, with stride 1."""
     steps = [expr.coefficient(x.indices[0], var) for x in expr.loads(e)]
     return [step for step in steps if step != 0] == [1]
 
 
 def _factored(e: Expr, var: Var) -> tuple[Expr, Expr | None]:
-    """(factor, other factor) of `e` such that the second is without `var`, as a row's scale; None
-    stands for 1.
+    """(factor, other factor) of `e`, the second independent of `var`, such as a row's scale; None
+    means 1.
     """
     if isinstance(e, Binary) and e.op == "mul":
         for factor, rest in ((e.a, e.b), (e.b, e.a)):

@@ -1,4 +1,4 @@
-"""The kernel of attention on a GPU: a block of queries a workgroup, some lanes for each of them.
+"""The attention kernel on a GPU: a workgroup takes a block of queries, with several lanes for each.
 
 Owns its loops: a row of lanes computes scores of a tile of keys and mixes their values. Where a
 block has fewer queries than rows, as in a decoder's next step, a query gets several rows, which
@@ -25,7 +25,8 @@ PLACES_AT_ONCE = 4
 
 
 class OnGpu(Elements):
-    """The loops for blocks of `plan.rows` queries and tiles of `plan.columns` keys.
+    """Attention loops on a GPU, over blocks of `plan.rows` queries and tiles of `plan.columns`
+    keys.
 
     Attributes:
         peers: lanes of a row.
@@ -57,7 +58,7 @@ class OnGpu(Elements):
         return nest.grid([*self.axes, block], one, 1 << 30)
 
     def _there(self, key: Expr) -> Expr:
-        """`key`, or the last key if it is past the end; compared as scores compare it, so that code
+        """`key`, clamped to the last key; written with the comparison that scores use, so that code
         is shared.
         """
         if self._has_whole_tiles:
@@ -90,7 +91,7 @@ class OnGpu(Elements):
     # lanes
 
     def _each(self, body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
-        """`body(r, p)` for the lanes: number p of row r."""
+        """`body(r, p)` for all lanes: lane p of row r."""
 
         def one(lane: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -120,11 +121,12 @@ class OnGpu(Elements):
         return q, self.nest.let(expr.binary("floormod", r, splits), into, "split")
 
     def _place(self, i: Expr, p: Expr) -> Expr:
-        """Index of lane `p`'s i-th key or value element: lanes of a row take them in turn."""
+        """The index of lane `p`'s i-th key or value element: the lanes of a row take elements in
+        turn."""
         return expr.add(expr.mul(i, expr.index(self.peers)), p)
 
     def _peaks_of(self, r: Expr) -> Expr:
-        """The index at which the lanes of row `r` begin."""
+        """The index of row `r`'s first lane in the scratch of maxima."""
         return expr.mul(r, expr.index(self.peers))
 
     # a block
@@ -135,7 +137,7 @@ class OnGpu(Elements):
         return stmts + self._end(values, first)
 
     def _start(self, values: Values, first: Expr, r: Expr, p: Expr) -> list[Stmt]:
-        """Statements that load a row's query, and reset its maximum, sum and mix."""
+        """Statements that load a row's query and reset its maximum, sum and accumulator."""
         nest, zero = self.nest, self.const(0)
         stmts: list[Stmt] = [Store(self.largest, (), self.lowest), Store(self.total, (), zero)]
         before = self._place(expr.index(self.own_keys), p)
@@ -153,11 +155,11 @@ class OnGpu(Elements):
         return stmts + nest.serial(steps, one, "i")
 
     def _tiles(self) -> Dim:
-        """The number of steps in which a row's lanes go through all keys."""
+        """The number of key tiles, over which a row's lanes step."""
         return dims.ceil_divide(self.all_keys, dims.multiply(self.splits, self.keys))
 
     def _tile(self, values: Values, first: Expr, number: Expr) -> list[Stmt]:
-        """Statements that add the next tile of keys to the sums of each row."""
+        """Statements that process the next tile of keys for each row."""
         outer: list[Stmt] = []
         size = expr.index(dims.multiply(self.splits, self.keys))
         tile = self.nest.let(expr.mul(number, size), outer, "tile")
@@ -165,7 +167,8 @@ class OnGpu(Elements):
         def step(
             body: Callable[[Values, Expr, Expr, Expr, Expr, Expr], Sequence[Stmt]],
         ) -> list[Stmt]:
-            """`body(values, row, r, p, q, start)` for the lanes, `start` being their first key."""
+            """`body(values, row, r, p, q, start)` for all lanes, where `start` is a lane's first
+            key."""
 
             def one(r: Expr, p: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
@@ -185,7 +188,7 @@ class OnGpu(Elements):
     def _score(
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
     ) -> list[Stmt]:
-        """The scores of a lane's keys, and the largest of them."""
+        """Statements that compute the scores of a lane's keys, and their maximum."""
         nest, scores, zero = self.nest, self.scores, self.const(0)
 
         def step(d: Expr) -> list[Stmt]:
@@ -255,7 +258,7 @@ class OnGpu(Elements):
     def _accumulate_pv(
         self, values: Values, row: Expr, r: Expr, p: Expr, q: Expr, start: Expr
     ) -> list[Stmt]:
-        """Statements that add a tile's weighted values to a lane's elements of the mix."""
+        """Statements that add a tile's weighted values to a lane's elements of the accumulator."""
         nest, mix = self.nest, self.mix
         stmts: list[Stmt] = []
         before = self._place(expr.index(self.own_keys), p)
@@ -297,7 +300,8 @@ class OnGpu(Elements):
     # results
 
     def _end(self, values: Values, first: Expr) -> list[Stmt]:
-        """Lanes along the values' width take from all rows of a query what they have found."""
+        """Combines the partial results of each query's rows, and stores them, with lanes along the
+        values' width."""
         nest, lanes = self.nest, self.nest.lanes
         count, width = self.plan.rows * self.width, expr.index(self.width)
 
@@ -322,7 +326,7 @@ class OnGpu(Elements):
         return [*self._each(give), Barrier(), *takes]
 
     def _has_query(self, first: Expr, q: Expr, *, is_exact: bool) -> Expr | None:
-        """Whether the block has its query `q`; None where it surely does."""
+        """The condition that query `q` of the block exists; None if it certainly does."""
         rows = self.plan.rows
         conditions: list[Expr] = []
         if not is_exact:
@@ -333,7 +337,8 @@ class OnGpu(Elements):
         return expr.all_of(conditions)
 
     def _add_up(self, q: Expr, e: Expr) -> list[Stmt]:
-        """The sums over a query's rows and their lanes: of a place of the mix, and of weights."""
+        """Statements that sum over a query's rows: one element of the accumulator, and the weights
+        of all lanes."""
         nest, stmts = self.nest, list[Stmt]()
         base = nest.let(expr.mul(q, expr.index(self.splits)), stmts, "base")
 

@@ -1,4 +1,4 @@
-"""Rules of results whose elements need no loop: computed, moved, or picked by tables.
+"""Lowering rules for element-wise results: computed, moved or gathered without a reduction.
 
 Must not reduce.
 """

@@ -1,4 +1,4 @@
-"""Elements by themselves: lanes along the innermost axis of the result.
+"""Element-wise loops with lanes along the innermost axis of the result.
 
 Owns what a GPU's lane does for several neighbours, and what every other rule leaves.
 """
@@ -17,8 +17,8 @@ from aot.kernels.rules.elementwise.neighbours_gpu import Neighbours
 
 
 def schedule_neighbours(work: Work) -> Build | None:
-    """Loops in which each lane of a GPU has four neighbours, loaded and stored together; None where
-    they lie apart.
+    """Loops in which each lane of a GPU loads and stores four contiguous elements; None where they
+    are not contiguous.
     """
     output = work.elements.output
     together = Neighbours.of(work.nest, output, output.axes)
@@ -32,7 +32,7 @@ def schedule_neighbours(work: Work) -> Build | None:
 
 
 def schedule_elements(work: Work) -> Build:
-    """An element a lane, whatever it is made of."""
+    """Loops with one element per lane, for any element-wise output."""
     return partial(_elements, work)
 
 

@@ -1,4 +1,4 @@
-"""Four neighbours of a result in each lane of a GPU, which are loaded and stored at once.
+"""Groups of four contiguous result elements per GPU lane, loaded and stored together.
 
 Owns when elementwise and reducing kernels do so, and their loops: where the innermost elements of
 result and operands lie side by side. A lane's share of addresses, guards and loops serves four.
@@ -21,7 +21,7 @@ MOST_NODES = 100
 
 
 class Neighbours:
-    """The loops of one kernel: its last axis in groups of COUNT."""
+    """Loops whose last axis is divided into groups of COUNT contiguous elements per lane."""
 
     def __init__(self, nest: Nest, output: Output, axes: Sequence[Axis]) -> None:
         self.nest, self.output = nest, output
@@ -31,7 +31,8 @@ class Neighbours:
 
     @staticmethod
     def of(nest: Nest, output: Output, axes: Sequence[Axis]) -> Neighbours | None:
-        """None where neighbours are not there, or not side by side in all that is read."""
+        """The grouped loops of an output; None where results or loads are not contiguous or not
+        aligned, or there are few elements."""
         if not nest.is_gpu or not axes or output.others or output.buffer.dtype.bytes != 4:
             return None
         inner, total = axes[-1], dims.product([axis.extent for axis in axes])
@@ -56,11 +57,12 @@ class Neighbours:
     def stores(
         self, values: Values, done: Callable[[Expr], dict[Expr, Expr]] = lambda _: {}
     ) -> list[Stmt]:
-        """The stores of a group of neighbours; `done` gives the values of a member's reductions."""
+        """The stores of a group's elements; `done` gives the values of each element's
+        reductions."""
         return self._each(lambda u: self.output.stores(self.nest, self._at(values, u), done(u).get))
 
     def reduced(self, values: Values, reduce: Reduce, lane: Expr) -> list[Stmt]:
-        """A reduction for each member, and the stores of what becomes of it."""
+        """Statements that reduce for each element of a group, then store the group."""
         nest = self.nest
         acc = nest.builder.scratch("acc", reduce.dtype, (COUNT, nest.lanes))
 
@@ -82,7 +84,7 @@ class Neighbours:
 
 
 def _are_side_by_side(loads: Iterable[Load], var: Var) -> bool:
-    """Whether what is loaded for neighbours along `var` is one element or neighbours."""
+    """Whether loads are contiguous or constant along `var`, without guards that depend on it."""
     for load in loads:
         if any(expr.coefficient(index, var) not in (0, 1) for index in load.indices):
             return False

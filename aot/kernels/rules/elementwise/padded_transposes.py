@@ -1,4 +1,4 @@
-"""Transposes under conditions on their indices, in blocks within segments, on a CPU.
+"""Transposes of padded operands on a CPU, in blocks within segments whose guards are constant.
 
 An image that is padded on its way from planes to channels side by side is such.
 
@@ -24,9 +24,9 @@ from aot.kernels.rules.elementwise.transposes import Blocks, blocks_of
 
 
 def schedule_padded_transpose(work: Work) -> Build | None:
-    """Loops over the segments of a padded result, within which no guard changes, by transposed
-    blocks or by rows of vectors; None unless guards cut some axis into segments, and not the
-    innermost.
+    """Loops over the segments of a padded result, in which guards are constant, as transposed
+    blocks or rows of vectors; None unless guards divide an axis other than the innermost into
+    segments.
     """
     if not work.elements.has_vectors:
         return None
@@ -51,13 +51,13 @@ def schedule_padded_transpose(work: Work) -> Build | None:
 
 
 def _segments(ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Begin and end of each segment."""
+    """(begin, end) of each segment, from the segments' ends."""
     return list(zip([0, *ends], ends, strict=False))
 
 
 @dataclass(frozen=True)
 class _Padded:
-    """A transpose of a padded operand, cut into segments within which no guard changes.
+    """A transpose of a padded operand, divided into segments within which guards are constant.
 
     Attributes:
         blocks: of the whole result, as in the largest segment.
@@ -97,12 +97,12 @@ class _Padded:
         return nest.grid(outer, body, self.blocks.inner.count * size)
 
     def _segment(self, row: int) -> tuple[int, int]:
-        """(first, end) of the segment of rows that a row is in."""
+        """(first, end) of the segment of rows that contains a row."""
         found = _segments(self.ends[self.blocks.rows])
         return next((first, end) for first, end in found if first <= row < end)
 
     def _piece(self, part: Output, values: Values, first: Expr, high: int) -> list[Stmt]:
-        """`high` rows of a segment from `first` on."""
+        """Statements for `high` rows of a segment, from row `first`."""
         nest, (rows, inner) = self.nest, (self.blocks.rows, self.blocks.inner)
         if any(_is_far(load, rows) for value in part.values for load in expr.loads(value)):
             return replace(self.blocks, output=part).blocks(values, first, high)
@@ -121,12 +121,13 @@ class _Padded:
 
 
 def _is_far(load: expr.Load, rows: Axis) -> bool:
-    """Whether a load has its neighbours along the rows."""
+    """Whether a load is contiguous along the rows, so that it needs a transpose."""
     return expr.coefficient(load.indices[0], rows.var) == 1
 
 
 def _runs(first: int, end: int, size: int) -> list[tuple[int, int, int]]:
-    """The runs that a segment is cut into, as (first row, rows of a piece, number of pieces)."""
+    """(first row, rows per piece, number of pieces) of the runs of equal pieces that make up a
+    segment."""
     count, left = divmod(end - first, size)
     whole = [(first, size, count)] if count else []
     return whole + ([(first + count * size, left, 1)] if left else [])

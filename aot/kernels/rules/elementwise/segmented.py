@@ -1,4 +1,5 @@
-"""Elements under conditions on their indices, as of padding and concatenation, on a CPU.
+"""Element-wise loops on a CPU, split where conditions on indices change, as with padding and
+concatenation.
 
 What a condition on an index alone decides is decided once for each segment of its axis. Owns where
 segments end, and results whose innermost axis is shorter than a vector.
@@ -25,8 +26,8 @@ REPEATS, LEAST_VECTOR = (2, 3, 4, 5, 6, 7, 8, 10, 12), 4
 
 
 def schedule_segments(work: Work) -> Build | None:
-    """Loops for each segment of the axes whose indices conditions are about; None where there are
-    none, or too many."""
+    """Loops over segments of the axes on whose indices conditions depend; None if there are no
+    segments, or too many."""
     if not work.elements.has_vectors:
         return None
     nest, output = work.elements.wide, work.elements.in_vectors
@@ -78,7 +79,8 @@ def in_segments(
     ends: Mapping[Axis, Sequence[int]],
     body: Callable[[Output], list[Stmt]],
 ) -> list[Stmt]:
-    """`body` of the output as it is in the segments of some axes that their indices are in.
+    """Selects by index the segment of each axis, and runs `body` on the output simplified for these
+    segments.
 
     Args:
         values: the indices.
@@ -109,8 +111,8 @@ def _width(nest: Nest, count: int) -> int:
 
 def _is_repeated(nest: Nest, output: Output) -> bool:
     """Whether the innermost axis is shorter than a vector and contiguous with the one before it, as
-    after nearest upsampling or after moving planes into pixels: then vectors run along the axis
-    before, and each index of the innermost one stores its elements of them, interleaved.
+    after nearest-neighbour upsampling or depth-to-space. Vectors then run along the axis before,
+    and their results are interleaved.
     """
     if len(output.axes) < 2:
         return False

@@ -1,5 +1,4 @@
-"""Movement whose operands have their neighbours along another axis than the result: in blocks of
-both axes, which a CPU's registers transpose.
+"""Transposes on a CPU: moves data in blocks of two axes, which are transposed in registers.
 
 Owns the sizes of blocks and their order. What stores short runs far apart, so that lines of a cache
 that are written in part would be lost before the rest of them is, goes through scratch.
@@ -31,8 +30,8 @@ RUN_BYTES = 512
 
 
 def schedule_transpose(work: Work) -> Build | None:
-    """Loops over blocks of the innermost axis and of one along which operands have their neighbours
-    in memory; None where there is no such axis.
+    """Loops over blocks of the innermost axis and of an axis along which an operand is contiguous;
+    None where there is no such axis.
     """
     if not work.elements.has_vectors:
         return None
@@ -41,8 +40,8 @@ def schedule_transpose(work: Work) -> Build | None:
 
 
 def blocks_of(work: Work, output: Output) -> Blocks | None:
-    """The blocks of an output with vectors whose operands have their neighbours along another axis
-    than its innermost; None of others."""
+    """The transposed blocks of an output, sized by the vectors; None where operands are contiguous
+    along its innermost axis, or extents are small or unknown."""
     nest, wide = work.nest, work.elements.wide
     inner, rows = output.axes[-1], _far_axis(output)
     if rows is None or not isinstance(inner.extent, int) or not isinstance(rows.extent, int):
@@ -61,7 +60,8 @@ def blocks_of(work: Work, output: Output) -> Blocks | None:
 
 
 def _far_axis(output: Output) -> Axis | None:
-    """The axis along which an operand has its neighbours that has them not along the innermost."""
+    """The axis along which an operand is contiguous that is strided along the innermost axis; None
+    if there is none."""
     inner = output.axes[-1]
     for value in output.values:
         for load in expr.loads(value):
@@ -76,8 +76,8 @@ def _far_axis(output: Output) -> Axis | None:
 
 
 def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
-    """(first, count, size) of pieces of an extent: as many as fit of each size, halved down to
-    LEAST; the last one is of single ones."""
+    """(first, count, size) of the pieces of an extent: as many as fit of `size`, then of halved
+    sizes down to LEAST, then single elements."""
     pieces, first = list[tuple[int, int, int]](), 0
     while first < extent:
         count = (extent - first) // size
@@ -90,7 +90,7 @@ def _pieces(extent: int, size: int) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Loops over blocks of a result.
+    """Loops over blocks of a result that is transposed in registers.
 
     Attributes:
         rows, inner: the axes of a block.
@@ -135,11 +135,11 @@ class Blocks:
 
     @property
     def rows_together(self) -> int:
-        """Rows whose blocks follow each other."""
+        """The number of rows whose blocks are done one after another."""
         return self.height * (1 if self._shares_sets(BLOCK * self.height) else BLOCK)
 
     def _shares_sets(self, rows: int) -> bool:
-        """Whether `rows` rows fall into so few sets of the cache that these cannot hold them."""
+        """Whether `rows` rows map to so few cache sets that these cannot hold them."""
         step = self._row_bytes()
         if step is None or step % LINE:
             return False
@@ -151,8 +151,8 @@ class Blocks:
         return step * self.output.buffer.dtype.bytes if isinstance(step, int) else None
 
     def _run(self, rows: int) -> int:
-        """How many of the axis before the innermost a block has, as their elements follow each
-        other; 1 where lines stay in a cache until all of them is written."""
+        """How many indices of the second-innermost axis a block covers, as their elements are
+        contiguous; 1 where cache lines stay cached until they are fully written."""
         if self.output.others or len(self.output.axes) < 3:
             return 1
         between = self.output.axes[-2]
@@ -168,8 +168,8 @@ class Blocks:
         return min(fitting, default=1)
 
     def runs(self, values: Values, row: Expr, height: int, first: Expr, count: int) -> list[Stmt]:
-        """`height` rows of `count` indices of the axis before the innermost, from `first` on: made
-        in scratch, and copied."""
+        """Statements that make `height` rows of `count` indices of the second-innermost axis, from
+        `first`, in scratch and copy them to the result."""
         nest, output, between = self.nest, self.output, self.output.axes[-2]
         length = count * self.inner.count
         run = nest.builder.scratch("run", output.buffer.dtype, (height, length), Space.WORKGROUP)
@@ -215,7 +215,7 @@ class Blocks:
             return [Store(run[0], (r, expr.add(run[1], column)), value)]
 
         def block(r: Expr, column: Expr, high: int, wide: int) -> list[Stmt]:
-            """`wide` columns, which lanes have, of `high` rows."""
+            """A block of `high` rows by `wide` columns, with lanes along columns."""
             if high == wide == 1:
                 return store(r, column)
             if high == 1:
@@ -231,7 +231,7 @@ class Blocks:
             )
 
         def columns(first: Expr, count: int, wide: int) -> list[Stmt]:
-            """`count` blocks of columns from `first` on, in all rows."""
+            """Statements for `count` blocks of columns from `first`, in all rows."""
             return self._several(
                 first,
                 count,
@@ -257,7 +257,8 @@ class Blocks:
     def _several(
         self, first: Expr, count: int, size: int, body: Callable[[Expr], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """`body` of the first of each `size` indices from `first` on."""
+        """A loop that runs `body` on the first of each `size` indices, `count` times from
+        `first`."""
         return self.nest.serial(
             count, lambda n: body(expr.add(first, expr.mul(n, expr.index(size)))), "b"
         )

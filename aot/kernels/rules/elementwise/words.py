@@ -1,4 +1,5 @@
-"""Movement of words: a few neighbours that stay together while what is around them is transposed.
+"""Transposes of short contiguous runs ("words"): elements that stay together when the axes around
+them are exchanged.
 
 What is packed in groups of four along a sum when it runs is such, as the operands of products of
 bytes are, and so are pixels of a few bytes. Owns the blocks of two axes whose words registers
@@ -24,13 +25,14 @@ LEAST = 4
 
 
 def _cut(output: Output) -> tuple[int, int] | None:
-    """An axis that the address takes apart into groups of which the last is not whole."""
+    """(axis number, group size) of an axis that the address divides into groups of which the last
+    is partial; None if there is none."""
     return next(((n, size) for n, size, left in groups_of(output) if left), None)
 
 
 def schedule_groups(work: Work) -> Build | None:
-    """Loops around the groups of an axis whose last group is not whole and has loops of its own;
-    None where the address splits no axis like that.
+    """Loops around the groups of an axis, with separate loops for a partial last group; None where
+    the address divides no axis in this way.
     """
     nest, output = work.nest, work.elements.output
     found = _cut(output) if work.elements.has_vectors else None
@@ -66,8 +68,8 @@ def schedule_groups(work: Work) -> Build | None:
 
 
 def schedule_words(work: Work) -> Build | None:
-    """Loops over blocks of words; None where operands' words are no neighbours along another axis
-    than the result's."""
+    """Loops over blocks of words that are transposed in registers; None where no operand's words
+    are contiguous along another axis than the result's."""
     if not work.elements.has_vectors:
         return None
     nest, output = work.nest, work.elements.in_vectors
@@ -89,8 +91,8 @@ def schedule_words(work: Work) -> Build | None:
 
 
 def _rows(output: Output, count: int) -> Axis | None:
-    """The axis along which an operand's words are neighbours, where all operands are read by whole
-    words or by one element for all of a word."""
+    """The axis along which an operand's words are contiguous, if all operands are read by whole
+    words or by one element per word; else None."""
     *outer, columns, word = output.axes
     found: Axis | None = None
     for load in (load for value in output.values for load in expr.loads(value)):
@@ -140,7 +142,7 @@ class _Words:
         return nest.grid([*outer, tiles], body, self.columns.count * self.count * self.width)
 
     def some_rows(self, values: Values, first: Expr, count: int) -> list[Stmt]:
-        """All columns of `count` rows, fewer than a block has or as many."""
+        """Statements for all columns of `count` rows, at most a block's height."""
 
         def columns(column: Expr, wide: int) -> list[Stmt]:
             return self._pieces(
@@ -153,7 +155,7 @@ class _Words:
         return self._pieces(self.columns.count, expr.index(0), self.width, columns)
 
     def block(self, values: Values, row: Expr, high: int, column: Expr, wide: int) -> list[Stmt]:
-        """`wide` words, which lanes have, of `high` rows."""
+        """A block of `high` rows by `wide` words, with lanes along words."""
         nest, size = self.nest, expr.index(self.count)
 
         def one(n: Expr) -> list[Stmt]:
@@ -175,8 +177,8 @@ class _Words:
     def _pieces(
         self, extent: int, start: Expr, size: int, body: Callable[[Expr, int], list[Stmt]]
     ) -> list[Stmt]:
-        """`body(first, count)` for pieces of an extent from `start` on: as many as fit of each
-        size, halved down to the least, and then one by one."""
+        """`body(first, count)` for pieces of an extent from `start`: as many as fit of `size`, then
+        of halved sizes, then single ones."""
         stmts: list[Stmt] = []
         done = 0
         while done < extent:

@@ -1,4 +1,5 @@
-"""Rules of ops that go along lines of elements in order: scans, scatters, sorts, suppression.
+"""Lowering rules of ops that process a line of elements in order: scans, scatters, sorts,
+suppression.
 
 Must not be asked of a region: such an op is an executable by itself.
 """

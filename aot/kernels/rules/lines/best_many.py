@@ -1,4 +1,4 @@
-"""The kernel of top_k for more than a few 32-bit elements of a line, without branches to foresee.
+"""The kernel of top_k with large k on 32-bit elements, without unpredictable branches.
 
 Elements are compared as integers in the same order. The k-th of them is found bit by bit, each by
 counting those that are not before it; then those that are among the best are copied in their
@@ -27,7 +27,7 @@ _SIGN, _LEAST, _GREATEST = 31, -(1 << 31), (1 << 31) - 1
 
 
 class ManyBest:
-    """`top_k` with a large k: narrows a line down to candidates by vectors, and ranks these.
+    """`top_k` with a large k: selects candidates of a line by vector operations, then ranks them.
 
     Attributes:
         keys: the line's elements as integers that compare in the result's order, greatest first,
@@ -44,14 +44,14 @@ class ManyBest:
         self.extent = extent if isinstance(extent, int) else 0
 
     def fits(self) -> bool:
-        """Whether lines and results are as this needs them, and scratch holds a line."""
+        """Whether dtype, vector width and k suit this kernel, and a line fits scratch."""
         if self.x.dtype not in (DType.F32, DType.I32) or self.lanes < LEAST_LANES:
             return False
         room = self.nest.target.scratch_bytes // 4
         return self.count <= MOST and self.extent + 3 * self.count + 5 * self.lanes <= room
 
     def line(self, at: Sequence[Expr]) -> list[Stmt]:
-        """The results of the line whose indices across lines are `at`."""
+        """Statements for the results of one line; `at` are the indices of the other dims."""
         stmts = self._keys(at)
         if self.extent <= FEW:
             everything = self.keys, self.extent
@@ -79,7 +79,7 @@ class ManyBest:
         ) + self._least(self.keys, self.extent)
 
     def _least(self, scratch: Scratch, first: int) -> list[Stmt]:
-        """Statements that store a vector of the least key, which precedes no element."""
+        """Statements that store a vector of the least key, which ranks behind all elements."""
         begin = expr.index(first)
         return over_lanes(
             self.nest,
@@ -122,14 +122,15 @@ class ManyBest:
         return nest.let(Load(counts, (expr.index(0),), DType.I32), into, "count")
 
     def _bound(self) -> list[Stmt]:
-        """The k-th key, and how many are greater."""
+        """Statements that find the k-th largest key, bit by bit, and count the keys above it."""
         nest, scratch, zero = self.nest, self.nest.builder.scratch, expr.index(0)
         self.bound = scratch("bound", DType.I32, (1,))
         self.greater = scratch("greater", DType.I32, (1,))
         bound = Load(self.bound, (zero,), DType.I32)
 
         def bit(n: Expr) -> list[Stmt]:
-            """From the highest on; the first turns the sign, so that the least comes first."""
+            """Decides one bit of the k-th key, from the highest; the first is the sign bit,
+            inverted."""
             stmts: list[Stmt] = []
             at = expr.sub(_number(_SIGN), expr.cast(n, DType.I32))
             mask = expr.binary("shl", _number(1), at)

@@ -1,4 +1,4 @@
-"""Kernels in which one lane walks along a whole line of elements, in order, as scans do.
+"""Kernels in which one lane processes a whole line of elements in order, such as scans.
 
 Owns how lines are spread over lanes and the grid. Lines never touch each other's elements, so that
 any number of them may run side by side, on a CPU's vector lanes and a GPU's invocations alike.
@@ -32,7 +32,7 @@ At = Callable[[Sequence[Expr]], tuple[Expr, Expr]]
 
 
 class Lines:
-    """The operand, results and lanes that the kernels of one op along lines share.
+    """The operands, results and lanes of an op that processes lines of elements.
 
     Attributes:
         results: the buffer of each of the op's results; None where nothing reads it.
@@ -76,7 +76,7 @@ class Lines:
         guard: Expr | None = None,
         other: Expr | None = None,
     ) -> Expr:
-        """An element of a result that the lane itself stored before."""
+        """The load of a result element that the same lane has stored before."""
         buffer, dtype = self.result(number), self.op.results[number].type.dtype
         if buffer.dtype is not dtype:
             raise InternalError(f"{self.op} reads result {number} back, which is rounded")
@@ -85,7 +85,8 @@ class Lines:
     def each(
         self, extents: Sequence[Dim], body: Each, terms: Dim = 1, at_once: At | None = None
     ) -> tuple[Stmt, ...]:
-        """`body(indices, width, lane)` for every line; `extents` are the dims across lines.
+        """`body(indices, width, lane)` for every line; `extents` are the dims other than the
+        lines'.
 
         Args:
             terms: elements of a line, as work.
@@ -133,28 +134,27 @@ class Lines:
 
 
 def let(lines: Lines, value: Expr, into: list[Stmt], name: str) -> Expr:
-    """Names a value, so that a load happens where the name is made."""
+    """Binds a value to a variable, which fixes where its load happens."""
     var = lines.nest.builder.var(name, value.dtype)
     into.append(Let(var, value))
     return var
 
 
 def when(conditions: Sequence[Expr], body: Sequence[Stmt]) -> list[Stmt]:
-    """`body` where all conditions hold."""
+    """`body`, under the condition that all of `conditions` hold."""
     condition = expr.all_of(conditions)
     return list(body) if condition is None else [If(condition, tuple(body))]
 
 
 def schedule_scan(work: OpWork) -> Loops:
-    """Running sums or products: one accumulator a lane."""
+    """The loops of a cumulative sum or product: one accumulator per lane."""
     lines = Lines(work)
     return _scan_in_blocks(lines) or _scan(lines)
 
 
 def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
-    """Along the innermost dim of a CPU's tensors of known extents: lanes have lines of their own,
-    of which as many elements are loaded at a time as there are lanes, and transposed in registers.
-    None of other scans."""
+    """The loops of a scan along the innermost dim, for a CPU and known extents: each lane has a
+    line, and blocks of elements are transposed in registers. None for other scans."""
     op, nest, x = lines.op, lines.nest, lines.operand(0)
     extents, lanes = x.type.dims, nest.lanes
     if nest.is_gpu or lanes < LEAST_LINES or not all(isinstance(n, int) for n in extents):
@@ -178,7 +178,7 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
         return [done, more] if op.attrs["exclusive"] else [more, done]
 
     def of_lines(first: Expr, width: int) -> list[Stmt]:
-        """Statements that reduce `width` lines from `first` on, one in each lane."""
+        """Statements that scan `width` lines from `first`, one in each lane."""
 
         def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
             return [nest.spread(width, body)] if width > 1 else list(body(expr.index(0)))

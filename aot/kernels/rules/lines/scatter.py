@@ -43,7 +43,7 @@ def schedule_scatter(work: OpWork) -> Loops:
 
 
 def _position(lines: Lines, at: Sequence[Expr], extent: Dim, into: list[Stmt]) -> Expr:
-    """A position, counted from the front; one outside names no element."""
+    """A scatter position with negative values resolved; positions out of range match no element."""
     found = let(lines, expr.cast(lines.load(1, at), DType.INDEX), into, "p")
     wrapped = expr.add(found, expr.index(extent))
     return let(
@@ -60,7 +60,7 @@ def _update(lines: Lines, where: Sequence[Expr], update: Expr) -> Stmt:
 
 @dataclass(frozen=True)
 class _Piece:
-    """The part of a line that a lane has: all of it, or PIECE elements from `start` on.
+    """The part of a line that one lane processes: the whole line, or PIECE elements from `start`.
 
     Attributes:
         extents: of the dims that a line goes through, the last one fastest.
@@ -90,7 +90,7 @@ class _Piece:
         return self.lines.nest.serial(dims.minimum(PIECE, total), step, "i")
 
     def holds(self, place: Sequence[Expr]) -> list[Expr]:
-        """The conditions that an element which the line may have is one of the piece."""
+        """Conditions that an element at `place` lies in this piece."""
         conditions: list[Expr] = []
         for position, extent in zip(place, self.extents, strict=True):
             conditions += inside(position, extent)
@@ -110,7 +110,7 @@ def _each_piece(
     updates: Sequence[Dim],
     body: Callable[[Sequence[Expr], _Piece], Sequence[Stmt]],
 ) -> tuple[Stmt, ...]:
-    """`body(indices across lines, piece)` for every piece of every line.
+    """`body(indices of the other dims, piece)` for every piece of every line.
 
     Args:
         across: the dims across lines.
@@ -165,8 +165,8 @@ def _along_axis(lines: Lines) -> tuple[Stmt, ...]:
 
 
 def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
-    """The loops of a scatter along an axis where each workgroup has some neighbouring columns, and
-    adds updates one by one.
+    """The loops of a scatter along an axis that applies updates one by one; each workgroup has some
+    neighbouring columns.
     """
     axis = lines.op.int("axis")
     nest, data, chosen = lines.nest, lines.operand(0).type, lines.operand(1).type

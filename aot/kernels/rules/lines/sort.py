@@ -1,5 +1,5 @@
-"""The kernel of top_k: each lane keeps the best k so far, as a heap in its line of the result, or,
-of a few on a CPU, in order in registers.
+"""The kernel of top_k: each lane keeps the best k so far, as a heap in the result's memory, or for
+small k on a CPU as a sorted list in registers.
 
 The worst of them is the heap's root, so that an element that is not better costs one comparison.
 At the end the heap is taken apart, worst first, into its own memory: O(n log k) in all. Of equal
@@ -33,7 +33,7 @@ _POWERS = 16
 
 
 def schedule_sort(work: OpWork) -> Loops:
-    """Results values and positions, each where something reads it."""
+    """The loops of top_k; results (values, positions) that nobody reads are not stored."""
     lines = Lines(work)
     count = lines.op.attrs["k"]
     is_few = isinstance(count, int) and 0 < count <= MOST_IN_REGISTERS
@@ -47,7 +47,7 @@ def schedule_sort(work: OpWork) -> Loops:
 
 
 def _many(lines: Lines) -> tuple[Stmt, ...] | None:
-    """The loops of many of each line, where extents are known."""
+    """The loops of `ManyBest`; None where extents are unknown or it does not fit."""
     top = _TopK(lines)
     if lines.nest.is_gpu or not isinstance(top.count, int) or top.count == 0:
         return None
@@ -118,17 +118,18 @@ class _TopK:
     # the four phases
 
     def fill(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
-        """The first k elements, in their order."""
+        """Statements that store element `i` of the first k as element `i` of the heap."""
         is_known = isinstance(self.count, int) and isinstance(self.extent, int)
         guard = None if is_known else expr.binary("lt", i, expr.index(self.extent))
         return self.store(at, i, self.lines.load(0, self.place(at, i), guard), i)
 
     def settle(self, at: Sequence[Expr], p: Expr) -> list[Stmt]:
-        """Makes a heap of what hangs below place p."""
+        """Sifts down from place p, whose children are heaps already."""
         return [*self.hold(at, p), *self.sink(at, p, expr.index(self.count))]
 
     def offer(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
-        """An element replaces the worst one if it is better; an equal one is not, being later."""
+        """Statements that replace the heap's root, the worst element, by element `i` if that is
+        better. Equal elements do not replace it, as they come later."""
         stmts: list[Stmt] = []
         zero = expr.index(0)
         value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
@@ -182,7 +183,7 @@ class _TopK:
         ]
 
     def is_better(self, value: Expr, other: Expr) -> Expr:
-        """Whether an element comes before another in the result, wherever they are in x."""
+        """Whether an element's value ranks before another's, positions aside."""
         greater, less = (value, other) if self.is_largest else (other, value)
         if not value.dtype.is_float:
             return expr.binary("gt", greater, less)
@@ -195,7 +196,7 @@ class _TopK:
         return expr.binary("and", is_number, is_above)
 
     def is_worse(self, value: Expr, position: Expr, other: Expr, than: Expr) -> Expr:
-        """Whether an element comes after another in the result."""
+        """Whether an element ranks behind another in the result."""
         is_worse = self.is_better(other, value)
         if POSITIONS not in self.wanted:
             return is_worse  # equal values do not differ
@@ -247,7 +248,7 @@ def _levels(count: Dim) -> Dim:
 
 
 class _FewBest(_TopK):
-    """The best few in order, in registers.
+    """`top_k` with a small k: a sorted list of the best elements in registers.
 
     Attributes:
         best: for each result the scratch of what is kept, best first.
@@ -280,7 +281,8 @@ class _FewBest(_TopK):
         return stmts
 
     def offer(self, at: Sequence[Expr], i: Expr) -> list[Stmt]:
-        """An element takes its place if it is better than the last; an equal one does not."""
+        """Statements that insert element `i` if it ranks before the last of the list; an equal one
+        does not."""
         stmts: list[Stmt] = []
         last = self.kept - 1
         value = let(self.lines, self.lines.load(0, self.place(at, i)), stmts, "v")
@@ -288,16 +290,14 @@ class _FewBest(_TopK):
         return [*stmts, If(is_better, tuple(self.insert(value, i, last)))]
 
     def of_rank(self, number: int, rank: int, lane: Expr | None = None) -> Load:
-        """The load of a result's element of rank `rank`, for the line of `lane` if there are
-        several.
+        """The load of rank `rank` of a result, for the lane's line if lanes have lines of their
+        own.
         """
         best = self.best[number]
         return Load(best, (self.slot(rank, lane),), best.dtype)
 
     def slot(self, rank: int, lane: Expr | None) -> Expr:
-        """The index in scratch of the element of a rank, for the line of `lane` if there are
-        several.
-        """
+        """The scratch index of a rank, for the lane's line if lanes have lines of their own."""
         return expr.index(rank)
 
     def insert(
@@ -308,8 +308,8 @@ class _FewBest(_TopK):
         lane: Expr | None = None,
         is_here: Expr | None = None,
     ) -> list[Stmt]:
-        """Puts element `i`, which comes before or at rank `last`, among the better ones; what has
-        that rank is forgotten.
+        """Statements that insert element `i` in the sorted list at or before rank `last`, and drop
+        the element at that rank.
 
         Args:
             is_here: whether it does; None where that is known.
@@ -336,8 +336,8 @@ class _FewBest(_TopK):
 
 
 class _FewAcross(_FewBest):
-    """The k best of as many lines at once as a vector has lanes, without branches, as these would
-    often be mispredicted.
+    """`top_k` of several lines at once, one per vector lane, without branches, which would often be
+    mispredicted.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -352,7 +352,8 @@ class _FewAcross(_FewBest):
         }
 
     def fits(self) -> bool:
-        """Whether there are lines enough, as long as positions of 32 bits reach."""
+        """Whether there are enough neighbouring lines for the lanes, and 32-bit positions
+        suffice."""
         extent, rows = self.extent, self._outer()[-1:]
         if self.width < LEAST_LANES or self.x.dtype.bits != 32 or not isinstance(extent, int):
             return False
@@ -403,7 +404,7 @@ class _FewAcross(_FewBest):
         return expr.index(rank) if lane is None else expr.add(expr.index(rank * self.width), lane)
 
     def across(self, at: Callable[[Expr], list[Expr]]) -> list[Stmt]:
-        """A line in each lane; `at` gives the indices of a lane's."""
+        """Statements that process one line in each lane; `at(lane)` gives a lane's indices."""
         nest, width, last = self.lines.nest, self.width, self.kept - 1
         self.best = self.among
 

@@ -1,4 +1,4 @@
-"""The kernel of non_max_suppression: a lane has the boxes of an image and a class.
+"""The kernel of non_max_suppression: each lane processes the boxes of one image and class.
 
 Positions of scores above the least one become a heap, the best at its root, which costs a few
 comparisons for each; what is taken from it costs the heap's depth, so that only as much is sorted
@@ -45,7 +45,8 @@ _ZERO = expr.index(0)
 
 
 def schedule_suppression(work: OpWork) -> Loops:
-    """Results positions and counts, and the room for heaps and chosen corners."""
+    """The loops of non-maximum suppression. Results are positions and counts; two more give memory
+    for heaps and corners of chosen boxes."""
     lines = Lines(work)
     return _Suppression(lines).build()
 
@@ -134,7 +135,7 @@ class _Suppression:
         return expr.cast(value, self.lines.op.results[COUNTS].type.dtype)
 
     def candidate(self, place: Expr) -> Expr:
-        """The number of the candidate box at a place of the heap."""
+        """The box number of the candidate at a place of the heap."""
         return expr.cast(self.lines.read_back(HEAP, [*self.rowed, place]), INDEX)
 
     def score_at(self, place: Expr) -> Expr:
@@ -168,7 +169,7 @@ class _Suppression:
     # The heap.
 
     def find_candidates(self) -> list[Stmt]:
-        """Positions of scores above the least one, in their order."""
+        """Statements that collect the positions of scores above the threshold, in order."""
 
         def step(i: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -188,7 +189,8 @@ class _Suppression:
         return len(self.lines.op.operands) > LEAST and self.lines.op.operands[LEAST] is not None
 
     def settle(self, i: Expr) -> list[Stmt]:
-        """Makes a heap of what hangs below a place, from the last one with anything below it."""
+        """Builds the heap: sifts down from the i-th place, counted back from the last one with
+        children."""
         half = expr.binary("floordiv", self.read(self.left), expr.index(2))
         stmts: list[Stmt] = []
         place = let(self.lines, expr.sub(expr.sub(half, expr.index(1)), i), stmts, "place")
@@ -212,7 +214,8 @@ class _Suppression:
     def down(
         self, at: Expr, size: Expr, move: Callable[[Expr, Expr, Expr], Sequence[Stmt]]
     ) -> list[Stmt]:
-        """`move(place, candidate, score)` of the better one of what hangs below a place."""
+        """Runs `move(place, candidate, score)` on the better child of a heap place, if there is
+        one."""
         one = expr.index(1)
         stmts: list[Stmt] = []
         first = let(self.lines, expr.add(expr.mul(at, expr.index(2)), one), stmts, "first")
@@ -257,9 +260,8 @@ class _Suppression:
         ]
 
     def replace_best(self) -> list[Stmt]:
-        """Replaces the heap's root by its last element: moves the better child up along one path to
-        a leaf, then sifts the element up from there. It was a leaf before, so that it seldom rises
-        far.
+        """Removes the heap's root: moves the better child up along one path to a leaf, then puts
+        the last element there and sifts it up. As it was a leaf before, it seldom rises far.
         """
 
         def sinking(_: Expr) -> list[Stmt]:
@@ -318,7 +320,8 @@ class _Suppression:
         return [If(goes_on(), tuple(inner))]
 
     def take(self) -> list[Stmt]:
-        """The best candidate leaves the heap, and is chosen unless it overlaps one before."""
+        """Removes the best candidate from the heap, and chooses it unless it overlaps a chosen
+        box."""
         stmts: list[Stmt] = []
         best = let(self.lines, self.candidate(_ZERO), stmts, "best")
         left = let(self.lines, expr.sub(self.read(self.left), expr.index(1)), stmts, "rest")
@@ -339,7 +342,7 @@ class _Suppression:
         return [*stmts, If(is_free, tuple(chosen))]
 
     def corners(self, box: Expr, into: list[Stmt]) -> list[Expr]:
-        """Least and largest y, least and largest x, and the area."""
+        """(least y, greatest y, least x, greatest x, area) of a box."""
 
         def named(value: Expr, name: str) -> Expr:
             return let(self.lines, value, into, name)

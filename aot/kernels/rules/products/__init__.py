@@ -1,4 +1,4 @@
-"""Rules of products: matrix products and convolutions by register tiles, on CPUs and GPUs.
+"""Lowering rules of matrix products and convolutions: register tiles on CPUs and GPUs.
 
 Owns the tiles, their operands and what becomes of their sums. From what all tiles share to rules:
 

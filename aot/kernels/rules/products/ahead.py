@@ -1,4 +1,4 @@
-"""Prefetches the weights of later tiles while a tile multiplies by its own.
+"""Prefetches the weights of later tiles during a tile's multiplications.
 
 Where many rows pass the weights of some tiles of columns before those of the next ones, each pass
 asks for a part of the next ones, so that these are in the second level of cache when their turn
@@ -28,7 +28,8 @@ ASKING, ASKING_FLOATS, MOST_LINES = 32, 64, 64
 
 @dataclass(frozen=True)
 class Ahead:
-    """How far ahead, and in which passes, tiles prefetch weights.
+    """The prefetch distance of weights, and the passes over rows among which prefetches are
+    divided.
 
     Attributes:
         distance: elements from a tile's weights to those that are asked for.
@@ -41,7 +42,7 @@ class Ahead:
     axes: tuple[Axis, ...]
 
     def number(self, values: Values) -> Expr:
-        """The number of the pass over the rows."""
+        """The index of the current pass over the rows."""
         return flat([(values[axis.var], axis.extent) for axis in self.axes])
 
     def lines_of(self, weight_bytes: int) -> Dim:
@@ -56,7 +57,8 @@ class Ahead:
     def asking(
         self, nest: Nest, here: Load, piece_bytes: int, pieces: Dim, values: Values
     ) -> Callable[[Expr], list[Stmt]]:
-        """A function that gives the prefetches before piece `n` of a tile's sum.
+        """A function from a piece's number to the prefetches to issue before that piece of a tile's
+        sum.
 
         Args:
             here: the tile's first weight.
@@ -96,9 +98,7 @@ class AskingTile(Placed):
 
     @staticmethod
     def fits(roles: ContractionAxes) -> bool:
-        """Whether a sum's terms divide into whole pieces, before each of which a tile
-        can prefetch.
-        """
+        """Whether the sum's terms divide into whole pieces, each with a prefetch before it."""
         axes = roles.summed
         return len(axes) == 1 and dims.modulo(axes[0].extent, ASKING_FLOATS) == 0
 

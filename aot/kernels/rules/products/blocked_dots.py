@@ -1,4 +1,4 @@
-"""Matrix products of activations in 8 bits with weights in few bits, both by blocks of the sum.
+"""Matrix products of 8-bit activations with low-bit weights, both quantised in blocks of the sum.
 
 The products of a block are summed as integers, by dot products of packed words, and join the result
 once, times both scales; what zero points add is taken off by the sum of the row's block. Rows are
@@ -44,7 +44,7 @@ _ONES = {I8: (0x01010101, U7X4), I16: (0x00010001, I16X2)}  # one beside each pa
 
 @dataclass(frozen=True)
 class WordForm:
-    """How words of weights and of rows are multiplied.
+    """The word formats in which quantised weights and rows are multiplied.
 
     Attributes:
         staged: the dtype of rows in scratch.
@@ -68,7 +68,7 @@ class WordForm:
         return WordForm(I16, U8X4)
 
     def codes(self, held: HeldWord, part: int, blocks: Blocks) -> Expr:
-        """Four codes, of part `part` of the stored word."""
+        """Four codes of a word: part `part` of the stored one."""
         word = _four(held.low, part, blocks.low_bits)
         if held.high is not None:
             high = _four(held.high, part, blocks.high_bits)
@@ -79,7 +79,7 @@ class WordForm:
 
 
 def _four(word: Expr, part: int, bits: int) -> Expr:
-    """Part `part` of a word's packed codes, each of `bits` bits, as the four bytes of a word."""
+    """Four of the packed `bits`-bit codes of a word, part `part`, as bytes of a word."""
     if bits == 8:
         return word
     if part:
@@ -89,7 +89,7 @@ def _four(word: Expr, part: int, bits: int) -> Expr:
 
 @dataclass(frozen=True)
 class QuantisedRows:
-    """A left side of numbers of 8 bits with a scale for each block.
+    """A left factor of 8-bit numbers with a scale per block.
 
     Attributes:
         numbers, scales: loads of them, as the op's `compute` has them.
@@ -102,7 +102,7 @@ class QuantisedRows:
 
     @staticmethod
     def of(roles: ContractionAxes) -> QuantisedRows | None:
-        """The quantised rows that the left side consists of; None where it has another form."""
+        """The quantised rows that are the left factor; None for other left factors."""
         left, ((term, _),) = roles.left, roles.reduce.axes
         if not isinstance(left, Binary) or left.op != "mul" or not isinstance(left.a, Cast):
             return None
@@ -113,13 +113,14 @@ class QuantisedRows:
         return QuantisedRows(numbers, scales, term) if fits else None
 
     def scale(self, at: Values, block: Expr, blocks: Blocks) -> Expr:
-        """The scale of a block of the row at indices."""
+        """The scale of a row's block."""
         splits = {(self.term, blocks.block): (block, expr.index(0))}
         return at_splits(self.scales, splits, {**at, self.term: expr.index(0)})
 
 
 class DotBlockTiles(BlockedTiles):
-    """The loops, on a CPU, of a product by weights in blocks that uses dot products of words."""
+    """CPU loops of a product with block-quantised weights that uses integer dot products of
+    words."""
 
     def __init__(
         self, product: Product, plan: StageSchedule, weights: StoredWeights, left: QuantisedRows
@@ -135,13 +136,13 @@ class DotBlockTiles(BlockedTiles):
 
     @staticmethod
     def fits(nest: Nest, blocks: Blocks) -> bool:
-        """Whether words hold terms of one block each, and scratch a row."""
+        """Whether each word's terms belong to one block, and a row fits scratch."""
         is_whole = blocks.count == 1 or blocks.block % blocks.per_word == 0
         row_bytes = _row_bytes(blocks, WordForm.of(blocks.bits, nest.target))
         return is_whole and nest.lanes > 1 and row_bytes <= nest.target.scratch_bytes
 
     def _rows(self, at: Place) -> list[Stmt]:
-        """The rows of a tile; where some of them aren't there, one by one."""
+        """Statements for the rows of a tile; a partial tile is done row by row."""
         extent, first = self.extent, at.first
         if self.rows == 1:
             return self._tile(at, self.rows)
@@ -156,8 +157,8 @@ class DotBlockTiles(BlockedTiles):
         return where_whole(end, extent, self._whole(at), singles)
 
     def _whole(self, at: Place) -> list[Stmt]:
-        """A tile of full height. For many rows one workgroup computes the columns of its neighbours
-        too, so that rows are staged in scratch less often.
+        """Statements for a tile of full height. With many rows, a workgroup also does the columns
+        of its neighbours, so that rows are staged less often.
         """
         is_many = dims.minimum(dims.floor_divide(self.extent, MANY_ROWS), 1)
         strips = dims.add(dims.multiply(is_many, STRIPS - 1), 1)
@@ -184,8 +185,8 @@ class DotBlockTiles(BlockedTiles):
 
     @property
     def sum_factor(self) -> int:
-        """The factor by which sums of blocks are multiplied once: the negated zero point that all
-        share, if nothing else needs those sums.
+        """A factor applied once to the sums of blocks: the negated zero point, if all blocks share
+        it and nothing else needs these sums.
         """
         zeros = self.weights.zeros
         if self.weights.minimums is not None:
@@ -193,7 +194,8 @@ class DotBlockTiles(BlockedTiles):
         return self.form.offset - zeros if isinstance(zeros, int) else -1
 
     def _block_sums(self, at: Place, staged: StagedRows, sums: Scratch) -> list[Stmt]:
-        """The sum of each block of each row in scratch, as a float with the row's scale."""
+        """Statements that compute the sum of each block of the staged rows, as a float scaled by
+        the row's scale."""
         nest, blocks = self.nest, self.weights.blocks
         factor = expr.const(float(self.sum_factor), F32)
         tile = Shape(staged.rows, 1, 1, False, True)
@@ -213,7 +215,7 @@ class DotBlockTiles(BlockedTiles):
     def _total(
         self, staged: StagedRows, r: Expr, begin: Expr, terms: int
     ) -> tuple[list[Stmt], Expr]:
-        """The sum of `terms` numbers of row r from `begin` on, and what comes before it."""
+        """(statements, value) of the sum of `terms` numbers of row r from `begin`."""
         nest = self.nest
         ones, dtype = _ONES[self.form.staged]
         word_of_ones = Bitcast(expr.const(ones, U32), dtype)
@@ -249,12 +251,12 @@ def _words_in_pairs(blocks: Blocks) -> int:
 
 
 def _row_bytes(blocks: Blocks, form: WordForm) -> int:
-    """Bytes of a row in scratch, and of the sums of its blocks."""
+    """Bytes of a staged row, including the sums of its blocks."""
     return -(-blocks.k // blocks.per_word) * blocks.per_word * form.staged.bytes + 4 * blocks.count
 
 
 class DotBlocks(PlacedBlocks):
-    """A register tile, at its place, of dot products by weights in blocks."""
+    """A placed register tile of integer dot products with block-quantised weights."""
 
     def __init__(
         self,
@@ -300,7 +302,7 @@ class DotBlocks(PlacedBlocks):
         return stmts + each_part(nest, words, together, some, "w") + self._join(block)
 
     def _in_pairs(self, word: Expr, count: int) -> list[Stmt]:
-        """The products of some words from `word` on, summed in 16 bits first."""
+        """Statements that multiply `count` words from `word`, accumulating first in 16 bits."""
         pairs, sums = self.pairs, self.sums
         assert pairs is not None
         none = Bitcast(expr.const(0, U32), I16X2)
@@ -340,7 +342,7 @@ class DotBlocks(PlacedBlocks):
         return stmts
 
     def _products(self, at: Expr, dtype: DType, part: Callable[[Expr], Expr]) -> list[Stmt]:
-        """The products of each row's word at a place with a part of the columns' codes."""
+        """Statements that multiply each row's word at `at` by a part of the columns' codes."""
         codes, rows = self.codes, self.staged.scratch
         sums = self.sums if self.pairs is None else self.pairs
         return self.outer_product(
@@ -351,7 +353,7 @@ class DotBlocks(PlacedBlocks):
         )
 
     def _join(self, block: Expr) -> list[Stmt]:
-        """Adds the sums of a block to the result, times their scales."""
+        """Statements that add a block's integer sums, times its scales, to the result's sums."""
         nest, weights = self.nest, self.weights
 
         def parameters(u: Expr, lane: Expr) -> list[Stmt]:
@@ -395,18 +397,18 @@ class DotBlocks(PlacedBlocks):
 
     @property
     def _has_zeros(self) -> bool:
-        """Whether each block has a zero point of its own."""
+        """Whether each block has its own zero point."""
         return not isinstance(self.weights.zeros, int)
 
     def _block_total(self, r: Expr, block: Expr, into: list[Stmt]) -> Expr | None:
-        """The sum of a block of row r; None where nothing needs it."""
+        """The sum of row r's numbers in a block; None where nothing needs it."""
         if self.block_sums is None:
             return None
         return self.nest.let(Load(self.block_sums, (r, block), F32), into, "total")
 
     def _less(self, total: Expr | None, into: list[Stmt]) -> Expr | None:
-        """A block's sum times the negated zero point; the sum itself where `sum_factor` has that
-        factor, None where there is nothing to add.
+        """A block's sum times the negated zero point; the plain sum where `sum_factor` applies that
+        factor later, and None where there is nothing to add.
         """
         zeros = self.weights.zeros
         if total is None or self.weights.minimums is None:
@@ -417,5 +419,5 @@ class DotBlocks(PlacedBlocks):
         return self.nest.let(expr.mul(total, expr.const(float(by), F32)), into, "less")
 
     def _row_scale(self, r: Expr, block: Expr) -> Expr:
-        """The scale of a block of row r of the left side."""
+        """The scale of a block of row r in the left factor."""
         return self.left.scale(self._at(r), block, self.weights.blocks)

@@ -1,4 +1,4 @@
-"""Matrix products whose weights are stored in few bits, by blocks along the sum, on a CPU.
+"""Matrix products with low-bit weights, quantised in blocks along the sum, on a CPU.
 
 Few rows decode weights in registers, in the loop that multiplies: it reads each word once, and is
 as fast as that. More rows share a piece of some columns that is decoded into scratch first, with
@@ -41,7 +41,7 @@ PIECE = 256  # terms that are decoded at a time
 
 
 class BlockedTiles:
-    """The loops, on a CPU, of a product whose weights are stored in blocks."""
+    """CPU loops of a product with block-quantised weights."""
 
     def __init__(self, product: Product, plan: StageSchedule, weights: StoredWeights) -> None:
         nest, _, roles, _, _ = self.product = product
@@ -79,8 +79,8 @@ class BlockedTiles:
         return (For(strip, strips, LoopKind.WORKGROUP, stmts, axis=0),)
 
     def _rows(self, at: Place) -> list[Stmt]:
-        """The rows of a group: few by themselves, more together. Places count strips of
-        columns."""
+        """Statements for a group of rows: few rows by `_few`, more by `_many`. Places count strips
+        of columns."""
         if isinstance(self.extent, int):
             return self._few(at, self.extent) if self.extent <= FEW_ROWS else self._many(at)
         left = expr.sub(expr.index(self.extent), at.first)
@@ -134,7 +134,7 @@ class BlockedTiles:
 
 
 class PlacedBlocks(PlacedTile):
-    """A register tile whose sums are made block by block of the weights.
+    """A placed register tile that sums block by block of the weights.
 
     Attributes:
         weights: whose blocks its sums run over.
@@ -154,7 +154,7 @@ class PlacedBlocks(PlacedTile):
 
 
 class DecodedRow(PlacedBlocks):
-    """One row times some vectors of columns, whose weights are decoded where they are used."""
+    """One row times several vectors of columns, with weights decoded at their use."""
 
     def __init__(self, tile: Tile, weights: StoredWeights, place: Place) -> None:
         super().__init__(tile, weights, place)
@@ -162,7 +162,7 @@ class DecodedRow(PlacedBlocks):
         self.lefts = self.nest.builder.scratch("lefts", F32, (1,))
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """The sums of a block, of which `terms` are there, times its scales."""
+        """Statements that add the sums of a block with `terms` terms, times its scales."""
         nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
         begin, word = (
             expr.linear((block, blocks.block)),
@@ -194,7 +194,7 @@ class DecodedRow(PlacedBlocks):
         return stmts + self.each_chunk(scaled)
 
     def _words(self, word: Expr, k: Expr, block: Expr, count: int) -> list[Stmt]:
-        """The products of `count` terms from k on, whose weights are in the word."""
+        """Statements that multiply `count` terms from k by the weights in one word."""
         nest, roles, weights = self.nest, self.roles, self.weights
         (axis,) = roles.reduce.axes
         at = self._at(expr.index(0))
@@ -222,8 +222,8 @@ class DecodedRow(PlacedBlocks):
 
 
 class _Group:
-    """A product of some rows and some vectors of columns, whose weights are decoded piece by piece,
-    once for all rows.
+    """Several rows times several vectors of columns, with weights decoded in pieces, once for all
+    rows.
     """
 
     def __init__(self, tiles: BlockedTiles, shape: Shape, place: Place) -> None:
@@ -248,7 +248,8 @@ class _Group:
         return stmts + self.whole.finish(self.sums)
 
     def _piece(self, begin: Expr, terms: int) -> list[Stmt]:
-        """Adds the products of `terms` terms from `begin` on to the sums of all rows."""
+        """Statements that add the products of `terms` terms from `begin` to the sums of all
+        rows."""
         nest, rows, extent = self.nest, self.tile.shape.rows, self.tiles.extent
         stmts = self._decode(begin, terms)
 
@@ -261,7 +262,7 @@ class _Group:
         return stmts + nest.serial(self.tiles.group // rows, tile, "mt")
 
     def _decode(self, begin: Expr, terms: int) -> list[Stmt]:
-        """Brings `terms` terms of the columns into scratch, as floats."""
+        """Statements that decode `terms` terms of the columns into scratch, as floats."""
         blocks, zero = self.weights.blocks, expr.index(0)
         size, words = blocks.block, blocks.words_per_block
         first = expr.binary("floordiv", begin, expr.index(size)) if blocks.count > 1 else zero
@@ -279,7 +280,8 @@ class _Group:
         return each_part(self.nest, terms, size, block, "b")
 
     def _decode_block(self, block: Expr, word: Expr, place: Expr, terms: int) -> list[Stmt]:
-        """Decodes terms of a block, the first of which begins a word, to `place` on."""
+        """Statements that decode a block's terms from the start of a word, to scratch from
+        `place`."""
         weights, per, let = self.weights, self.weights.blocks.per_word, self.nest.let
 
         def some(w: Expr, count: int) -> list[Stmt]:
@@ -310,14 +312,14 @@ class _Group:
 
 
 class _PlacedGroup(TileEnds):
-    """All rows of a group, whose sums are in scratch."""
+    """All rows of a group, with their sums in scratch."""
 
     def __init__(self, tile: Tile, place: Place, shape: Shape) -> None:
         super().__init__(tile, place)
         self.shape = shape
 
     def begin(self, sums: Scratch) -> list[Stmt]:
-        """Sums of nothing, in scratch."""
+        """Statements that zero the sums in scratch."""
         zero = expr.const(0.0, F32)
 
         def row(r: Expr) -> list[Stmt]:
@@ -326,13 +328,13 @@ class _PlacedGroup(TileEnds):
         return self.nest.serial(self.shape.rows, row, "r")
 
     def finish(self, sums: Scratch) -> list[Stmt]:
-        """Epilogue and stores of all rows."""
+        """Statements that run the epilogue of all rows and store them."""
         each = self._finish_row
         return self.nest.serial(self.shape.rows, lambda r: each(r, sums, self.nest.unrolled), "r")
 
 
 class _PlacedPiece(SummedTile):
-    """A register tile of some rows of a group, for a piece of the sum."""
+    """A register tile of some of a group's rows, for one decoded piece of the sum."""
 
     def __init__(self, group: _Group, first: Expr, within: Expr) -> None:
         super().__init__(group.tile, group.place._replace(first=first))
@@ -366,7 +368,8 @@ class _PlacedPiece(SummedTile):
 
 
 def _piece(blocks: Blocks) -> int:
-    """How many terms are decoded at a time: whole blocks, or a part of one from a word on."""
+    """The number of terms decoded at a time: whole blocks, or a part of a block that starts at a
+    word."""
     if blocks.block <= PIECE:
         return PIECE // blocks.block * blocks.block
     if blocks.count == 1 or blocks.block % PIECE == 0:

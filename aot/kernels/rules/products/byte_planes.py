@@ -1,4 +1,4 @@
-"""Pointwise convolutions of a few planes of bytes that are contiguous along image rows.
+"""1x1 convolutions of 8-bit planes that are contiguous along image rows.
 
 What four planes have at a place becomes a word in scratch, for many places at a time. A result of
 channels last has tiles of dot products that read rows there; one of few planes has lanes along
@@ -42,8 +42,8 @@ SUMS = 16
 
 
 def schedule_byte_planes(work: Work) -> Build | None:
-    """The loops of a convolution of bytes that lie in planes; None for any other, or if the target
-    has no instruction for it.
+    """The loops of a 1x1 convolution over 8-bit planes; None for any other output, or without a dot
+    product instruction on the target.
     """
     if work.is_long or work.product is None:
         return None
@@ -76,16 +76,16 @@ def schedule_byte_planes(work: Work) -> Build | None:
 
 
 class _Planes(DotRows):
-    """Words of some places in scratch, of the bytes that four planes have there."""
+    """Words in scratch that interleave, place by place, the bytes of four planes."""
 
     scratch: Scratch
 
     @abstractmethod
     def _place(self, r: Expr, g: Expr, t: Expr) -> tuple[Expr, Expr]:
-        """Where in scratch byte `t` of group `g` of place `r` is."""
+        """The scratch index of byte `t` of plane group `g` at place `r`."""
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
-        """Statements that stage a tile's places in scratch, from `first` on, all of which exist."""
+        """Statements that stage a tile's places in scratch, from `first`; all of them exist."""
         nest = self.nest
 
         def group(g: Expr) -> list[Stmt]:
@@ -116,7 +116,7 @@ class _Planes(DotRows):
         return nest.serial(count, place, "r")
 
     def _byte(self, values: Values, row: Expr, at: tuple[Expr, Expr, Expr]) -> Stmt:
-        """Brings what a plane of a group has at a row to its place in scratch."""
+        """The copy of one plane's byte to its place in scratch."""
         rows, load = self.roles.rows, self.narrow_load()
         assert rows is not None
         _, g, t = at
@@ -127,7 +127,7 @@ class _Planes(DotRows):
 
 
 class _Rows(_Planes, WordRows):
-    """The words of a place side by side, as those of a row: `[place][plane]`."""
+    """Staged words in the layout `[place][plane]`, as rows of a matrix."""
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         super().__init__(nest, roles, axes, rows)
@@ -142,7 +142,7 @@ class _Rows(_Planes, WordRows):
 
 
 class _Words(_Planes):
-    """The words of neighbouring places side by side: `[group of planes][place]`."""
+    """Staged words in the layout `[group of planes][place]`."""
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         super().__init__(nest, roles, axes, rows)
@@ -154,7 +154,7 @@ class _Words(_Planes):
 
 
 class _Loops(ABC):
-    """The loops over places of the image, which are staged in scratch; subclasses multiply them."""
+    """Loops over blocks of image places, staged in scratch; subclasses multiply them."""
 
     planes: _Planes
 
@@ -188,15 +188,15 @@ class _Loops(ABC):
 
     @abstractmethod
     def results(self, values: Values, first: Expr) -> list[Stmt]:
-        """The results of all places from `first` on that are in scratch."""
+        """Statements for the results of a block of staged places, from `first`."""
 
     @abstractmethod
     def rest(self, values: Values, first: Expr, count: int) -> list[Stmt]:
-        """The last places, from `first` on, which are not as many: both parts."""
+        """Statements that stage and compute the last, partial block of places from `first`."""
 
 
 class _AlongColumns(_Loops):
-    """Loops for results whose columns lie side by side: tiles of dot products."""
+    """Loops for results with contiguous columns: tiles of dot products."""
 
     def __init__(self, product: Product, axes: DotAxes) -> None:
         super().__init__(product, axes)
@@ -232,7 +232,7 @@ class _AlongColumns(_Loops):
 
 
 class _AlongPlaces(_Loops):
-    """Loops for results that lie in planes: lanes go along their places."""
+    """Loops for results stored as planes: lanes run along places."""
 
     def __init__(self, product: Product, axes: DotAxes) -> None:
         super().__init__(product, axes)
@@ -254,7 +254,8 @@ class _AlongPlaces(_Loops):
         return self.planes.fill(values, begin) + self._columns(values, begin, first)
 
     def _columns(self, values: Values, first: Expr, stored: Expr | None) -> list[Stmt]:
-        """All columns of the places from `first` on; only places from `stored` on are stored."""
+        """Statements for all columns of the places from `first`; only places from `stored` on are
+        stored."""
         stmts: list[Stmt] = []
         named = name_constants(self.nest, self.output, self.roles.reduce, stmts)
         column = partial(self._column, values, first, named, stored)
@@ -318,7 +319,7 @@ class _AlongPlaces(_Loops):
         return [*stmts, nest.spread(PLACES, result)]
 
     def _weight(self, column: Expr, g: Expr) -> Expr:
-        """The word of a group of planes, of a column."""
+        """The word of a column's weights for a group of planes."""
         weight, axes, zero = self.roles.weight, self.axes, expr.index(0)
         splits = {(axes.grouped.var, DOT_GROUP): (g, zero)}
         place: Values = {v: zero for v, _ in self.roles.reduce.axes}

@@ -1,4 +1,5 @@
-"""Contractions: register tiles of outer products, lanes along the weights' outputs.
+"""Matrix products and convolutions as register tiles of outer products, with lanes along output
+columns.
 
 Obeys the plan's rows and columns. The same nest serves matmul and convolution, packed and plain
 weights, CPU (VECTOR lanes) and GPU (LANE lanes). Owns which tiles there are, and in which order a
@@ -71,8 +72,8 @@ LEAST_AHEAD, LEAST_PASSES = 1 << 16, 4
 
 
 def schedule_blocked_dots(work: Work) -> Build | None:
-    """Tiles of quantised rows by weights that are stored in blocks, both integers, on a CPU; None
-    of others."""
+    """Tiles of quantised rows times block-quantised weights by integer dot products, on a CPU; None
+    for other outputs."""
     found = _blocked(work)
     if found is None or work.blocks is None:
         return None
@@ -84,13 +85,13 @@ def schedule_blocked_dots(work: Work) -> Build | None:
 
 
 def schedule_blocked(work: Work) -> Build | None:
-    """Tiles of a product whose weights are stored in blocks, on a CPU; None of others."""
+    """Tiles of a product with block-quantised weights, on a CPU; None for other outputs."""
     found = _blocked(work)
     return None if found is None else BlockedTiles(found[0], work.plan, found[1]).build
 
 
 def _blocked(work: Work) -> tuple[Product, StoredWeights] | None:
-    """A CPU's product and its weights, where they are stored in blocks."""
+    """(product, weights) of a CPU product with block-quantised weights; None for others."""
     if work.is_long or work.blocks is None or work.product is None or work.nest.is_gpu:
         return None
     output, roles = work.product
@@ -101,7 +102,7 @@ def _blocked(work: Work) -> tuple[Product, StoredWeights] | None:
 
 
 def schedule_staged(work: Work) -> Build | None:
-    """Tiles whose operands are staged in shared memory, where the plan has them; else None."""
+    """Tiles whose operands are staged in shared memory, if the plan asks for it; else None."""
     if work.is_long or not work.plan.staged or work.product is None:
         return None
     output = rows_as_one(work.nest, *work.product)
@@ -113,7 +114,7 @@ def schedule_staged(work: Work) -> Build | None:
 
 
 def schedule_tiles(work: Work) -> Build | None:
-    """Tiles of the plan's rows and columns; None where the output isn't a contraction."""
+    """Tiles with the plan's rows and columns; None where the output is no contraction."""
     found = None if work.is_long else work.product
     if found is None:
         return None
@@ -175,8 +176,8 @@ def _tile_of_few(
 
 
 def may_repeat_rows(product: Product) -> bool:
-    """Whether rows may be computed and stored twice, so that all tiles have all their rows: to the
-    same values, since results take the place of nothing that tiles read."""
+    """Whether rows may be computed and stored twice, so that every tile has all its rows: this is
+    safe where results overwrite no memory that tiles read."""
     output, roles = product.output, product.roles
     of_sums = set(expr.nodes(roles.reduce))
     found = {e for value in output.values for e in expr.nodes(value)} - of_sums
@@ -239,7 +240,7 @@ class ContractionTiles:
         return up_to(nest.builder, packed.misfits, 0, stmts, self._usual())
 
     def _usual(self) -> tuple[Stmt, ...]:
-        """Loops over tiles that read rows from where they are, without packing them first."""
+        """Loops over tiles that read rows in place, without packing."""
         roles, nest = self.roles, self.nest
         axes = list(roles.outer)
         row_tile = Axis(nest.builder.var("mt"), dims.ceil_divide(roles.row_count, self.rows))
@@ -312,8 +313,8 @@ class ContractionTiles:
         return -(-tiles // blocks)
 
     def _ask_ahead(self, near: Dim, passes: Dim, axes: tuple[Axis, ...]) -> None:
-        """Makes tiles prefetch the weights of the next column tiles. The last ones prefetch those
-        of the next kernel, which lie behind them.
+        """Lets tiles prefetch the weights of the next column tiles; the last tiles prefetch those
+        of the next kernel, which follow in memory.
         """
         roles, staged = self.roles, self.staged
         in_weight = expr.free_vars(roles.weight)
@@ -331,7 +332,7 @@ class ContractionTiles:
 
     @property
     def _asks(self) -> bool:
-        """Whether tiles may prefetch weights while they multiply by others."""
+        """Whether tiles may prefetch weights during their multiplications."""
         staged, nest, roles = self.staged, self.nest, self.roles
         if nest.is_gpu or nest.lanes == 1 or not roles.is_packed:
             return False
@@ -342,8 +343,8 @@ class ContractionTiles:
         return is_plain and not staged.has_row_vectors(self.rows, self.columns)
 
     def _some_columns(self, at: Place) -> list[Stmt]:
-        """The columns of what one workgroup does: where rows are staged in scratch, of `together`
-        tiles. Places count tiles of columns."""
+        """Statements for a workgroup's columns: `together` tiles if rows are staged in scratch,
+        else one. Places count column tiles."""
         if self.staged is None:
             return self._columns(at)
         tiles = dims.ceil_divide(self.roles.columns.extent, self.columns)
@@ -367,7 +368,7 @@ class ContractionTiles:
         return -(-tiles // -(-tiles // together))  # as many in each workgroup
 
     def _columns(self, at: Place) -> list[Stmt]:
-        """All columns of a tile, by its number."""
+        """Statements for all columns of one tile, given by its number."""
         extent = self.roles.columns.extent
         start = expr.linear((at.start, self.chunks))
         place = at._replace(start=start)
@@ -393,7 +394,8 @@ class ContractionTiles:
         return where_whole(end, extent, whole, rest)
 
     def _tile(self, shape: Shape, at: Place, staged_first: Expr) -> list[Stmt]:
-        """A tile at a place, whose rows are staged from `staged_first` on, if they are."""
+        """Statements for one tile at a place; its rows, if staged, were staged from
+        `staged_first`."""
         if self.nest.is_gpu:
             return GpuTile(self.product, shape, self.shares).build(at)
         tile = Tile(self.product, shape, in_parts=isinstance(self.staged, StagedPairs))
@@ -408,7 +410,8 @@ class ContractionTiles:
         return placed(tile, self.staged, row, at, self.ahead).build()
 
     def _rows(self, at: Place, chunks: int, *, has_all: bool) -> list[Stmt]:
-        """Tiles of all rows from a place on that one tile of the plan's height has."""
+        """Statements for all rows that one tile of the plan's height has, with smaller tiles for
+        the remainder."""
         before: list[Stmt] = []
         words: Scratch | None = None
 
@@ -454,5 +457,5 @@ class ContractionTiles:
 
 
 def _behind(first: Expr, base: Expr) -> Expr:
-    """How many rows lie between `base` and `first`."""
+    """The distance in rows from `base` to `first`."""
     return expr.index(0) if first is base else expr.sub(first, base)

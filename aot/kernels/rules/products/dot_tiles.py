@@ -23,7 +23,7 @@ from aot.kernels.rules.products.tile_ends import PlacedTile
 
 
 class WordTile(PlacedTile):
-    """A register tile at its place whose columns are words of weights.
+    """A placed register tile whose weight columns are packed words.
 
     Attributes:
         staged: its rows.
@@ -57,15 +57,15 @@ class WordTile(PlacedTile):
         return self._in_scratch(expr.add(self.row, r), self.staged.rows)
 
     def _in_scratch(self, place: Expr, count: int) -> Expr:
-        """A row's index in scratch of `count` rows, clamped to the last one where the lower tiles
-        of the tail may pass it."""
+        """A row's index in scratch of `count` rows, clamped to the last one where the remainder's
+        smaller tiles may pass it."""
         rows, height = self.staged.rows, self.shape.rows
         if -(-(rows - 1) // height) * height <= rows:
             return place
         return expr.binary("min", place, expr.index(count - 1))
 
     def _words(self, group: Expr) -> tuple[list[Stmt], Callable[[Expr, Expr], Expr]]:
-        """The columns' words of a group by chunk and lane, and what comes before them."""
+        """(statements, function from chunk and lane to a weight word) for a group of weights."""
         if not self._is_masked:
             return [], lambda u, lane: self._word(group, u, lane)
         # a mask is dear where it takes branches: once for all rows
@@ -97,7 +97,7 @@ class WordTile(PlacedTile):
 
 
 class DotTile(WordTile):
-    """A register tile of dot products at its place.
+    """A placed register tile of integer dot products.
 
     Attributes:
         words: its rows, by words.
@@ -111,7 +111,7 @@ class DotTile(WordTile):
         self.words, self.ahead = staged, ahead
 
     def _sum(self) -> list[Stmt]:
-        """A loop over the groups of all taps."""
+        """The loop over the groups of all taps."""
         nest, staged = self.nest, self.staged
         groups = staged.axes.size // staged.axes.terms
         if not staged.has_row_vectors(self.shape.rows, self.shape.columns):
@@ -132,9 +132,7 @@ class DotTile(WordTile):
         )
 
     def _sum_asking(self, ahead: Ahead, groups: int) -> list[Stmt]:
-        """The sum's loop cut into pieces, before each of which some cache lines of weights are
-        prefetched.
-        """
+        """The loop over groups, divided into pieces, with prefetches of weights before each."""
         nest = self.nest
         zero, pieces = expr.index(0), groups // ASKING
         here = self._word(zero, zero, zero)
@@ -166,7 +164,8 @@ class DotTile(WordTile):
         return stmts
 
     def _by_parts(self, g: Expr, word: Callable[[Expr, Expr], Expr]) -> list[Stmt]:
-        """The products of each byte of group `g`: a column's is widened once for all rows."""
+        """Statements that multiply group `g` byte by byte; each column's byte is widened once for
+        all rows."""
         nest, acc, staged = self.nest, self.acc, self.staged
         assert isinstance(staged, StagedRows)
         first, weight = expr.mul(g, expr.index(DOT_GROUP)), self.roles.weight.dtype
@@ -189,24 +188,24 @@ class DotTile(WordTile):
         return stmts
 
     def _left(self, r: Expr, g: Expr, half: int) -> Expr:
-        """The word of row `r` that holds a group, or a half of it."""
+        """The word of row `r` that holds group `g`, or half of it."""
         return self.words.word_of(self._at(r), self.staged_row(r), g, half)
 
     def _of_row(self, g: Expr, half: int) -> Callable[[Expr], Expr]:
-        """The word of a row that holds a group, or a half of it."""
+        """A function from a row to the word that holds group `g`, or half of it."""
         return lambda r: self._left(r, g, half)
 
     @staticmethod
     def _halves(
         word: Callable[[Expr, Expr], Expr], parts: tuple[int, int]
     ) -> Callable[[Expr, Expr], Expr]:
-        """A function to two bytes of each word that `word` gives, widened to 16 bits."""
+        """A function that widens two bytes of each word of `word` to 16 bits."""
         return lambda u, lane: Unpack(word(u, lane), parts)
 
     def _step(
         self, of_row: Callable[[Expr], Expr], word: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
-        """The products of the word of each row with the columns'."""
+        """Statements that multiply each row's word by the columns' words."""
         dtype, is_narrow = self.acc.dtype, self.staged.axes.is_narrow
         return self.outer_product(
             of_row, word, lambda total, a, b: Dot(a, b, total, dtype, is_narrow=is_narrow)
@@ -254,7 +253,7 @@ def name_constants(
 
 
 def _widened(word: Expr, part: int, dtype: DType) -> Expr:
-    """Byte `part` of a word, in i32."""
+    """Byte `part` of a word, as i32."""
     wide = DType.I32 if dtype.is_signed else DType.U32
     bits = 8 * (DOT_GROUP - 1 - part)
     top: Expr = Bitcast(word, wide)

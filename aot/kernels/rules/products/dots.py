@@ -1,4 +1,4 @@
-"""Sums of products several at a time, by dot products of packed words: what rows they multiply.
+"""Sums of products as dot products of packed words: the rows that they multiply.
 
 Weights of 8 bits lie in groups of `DOT_GROUP` along what is summed, one group a word, and weights
 of bf16 in groups of half as many. What some rows of the left side have for all of the sum is first
@@ -41,7 +41,7 @@ _BOUNDS = ("lt", "le", "gt", "ge")
 
 @dataclass(frozen=True)
 class DotAxes:
-    """The axes, dtypes and places over which a sum of dot products runs.
+    """The axes, dtypes and layout of a sum computed by dot products of words.
 
     Attributes:
         taps: the axes of the sum but the last one, outermost first.
@@ -68,12 +68,12 @@ class DotAxes:
 
     @property
     def width(self) -> int:
-        """Elements along the grouped axis, whole groups of them."""
+        """The extent of the grouped axis, rounded up to whole groups."""
         return -(-_number(self.grouped) // self.group) * self.group
 
     @property
     def size(self) -> int:
-        """Elements of a row in scratch."""
+        """Elements of a staged row."""
         total = self.width
         for axis in self.taps:
             total *= _number(axis)
@@ -81,9 +81,8 @@ class DotAxes:
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, panel: int, max_weight: int) -> DotAxes | None:
-        """The axes of a contraction as a sum of dot products; None where its weights do not lie in
-        groups, the left side has no numbers that dot products take, or one of its rows does not fit
-        in scratch.
+        """The axes of a contraction as a sum of dot products; None if its weights are not grouped,
+        the dtypes have no dot product, or a row does not fit scratch.
 
         Args:
             max_weight: how far from 0 weights of 8 bits are at most.
@@ -123,7 +122,7 @@ class DotAxes:
         return found if fits and found._is_in_order(weight) else None
 
     def _is_in_order(self, weight: Load) -> bool:
-        """Whether the groups of all taps follow each other in the weights."""
+        """Whether the groups of all taps follow each other in the weights' memory."""
         step = dims.multiply(self.step, self.width // self.terms)
         for axis in reversed(self.taps):
             if expr.coefficient(weight.indices[0], axis.var) != step:
@@ -137,7 +136,7 @@ def _number(axis: Axis) -> int:
 
 
 def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
-    """Whether the weights lie in groups along an axis; one group alone needs no division."""
+    """Whether weights are stored in groups along an axis; a single group shows in its strides."""
     address, terms = roles.weight.indices[0], word_terms(roles.weight.dtype)
     if isinstance(axis.extent, int) and axis.extent <= terms:
         has_words = roles.is_packed or expr.coefficient(address, roles.columns.var) == terms
@@ -154,8 +153,8 @@ def is_grouped(roles: ContractionAxes, axis: Axis) -> bool:
 def _step_of_groups(
     roles: ContractionAxes, grouped: Axis, taps: Sequence[Axis], panel: int
 ) -> Dim | None:
-    """How far apart in memory the weights' groups are that follow each other along an axis, and
-    then along taps; None where that is no constant.
+    """The stride between consecutive groups of weights along an axis, then along taps; None where
+    it is no constant.
     """
     terms = word_terms(roles.weight.dtype)
     if roles.is_packed:
@@ -169,7 +168,7 @@ def _step_of_groups(
 
 
 class DotRows(ABC):
-    """Rows of the left side, as tiles of dot products have them.
+    """Rows of the left factor in the form in which dot product tiles read them.
 
     Attributes:
         rows: how many there are at a time.
@@ -180,15 +179,16 @@ class DotRows(ABC):
 
     @abstractmethod
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
-        """Brings the rows from `first` on to where tiles read them; what is past the last one is
-        that again."""
+        """Statements that provide the rows from `first` to tiles; rows past the end repeat the last
+        one."""
 
     def narrow_load(self) -> Load:
         assert isinstance(self.axes.narrow, Load)
         return self.axes.narrow
 
     def has_row_vectors(self, rows: int, columns: int) -> bool:
-        """Whether a tile holds a vector of words of each row, because dot products take a lane."""
+        """Whether a tile keeps a vector of words of each row in registers, for dot products by
+        lane."""
         is_by_lane = self.nest.target.multiplies_by_lane and self.axes.staged is not DType.I16
         return is_by_lane and holds_row_vectors(self.nest, rows, columns)
 
@@ -198,12 +198,12 @@ class DotRows(ABC):
 
 
 class WordRows(DotRows):
-    """Rows of which tiles read a word at a time."""
+    """Rows that tiles read one word at a time."""
 
     @abstractmethod
     def word_of(self, at: Values, row: Expr, group: Expr, part: int) -> Expr:
-        """The load of a group's word, of the row at indices `at`, the tile's row number `row`. A
-        group of 16-bit elements takes two words, and `part` says which."""
+        """The load of a group's word in the row at indices `at`, number `row` of the tile. A group
+        of 16-bit elements has two words; `part` selects one."""
 
 
 class CopiedRows(DotRows):
@@ -225,8 +225,8 @@ class CopiedRows(DotRows):
         return self._taps(list(self.axes.taps), here, r, expr.index(0))
 
     def _taps(self, taps: list[Axis], here: Values, r: Expr, at: Expr) -> list[Stmt]:
-        """Statements that stage the row's elements for all of `taps`, from place `at` on, counted
-        in taps.
+        """Statements that stage a row's elements for all of `taps`, from place `at`, counted in
+        taps.
         """
         if not taps:
             return self._channels(here, r, self._start(at))
@@ -252,13 +252,13 @@ class CopiedRows(DotRows):
         return [If(is_there, tuple(whole), tuple(each))]
 
     def _start(self, tap: Expr) -> Expr:
-        """The index at which a tap begins in a staged row."""
+        """The index in a staged row at which a tap starts."""
         return expr.mul(tap, expr.index(self.axes.width))
 
     def _run_of(self, taps: Axis) -> Load | None:
-        """The load of a run of elements, without its guard: one tap of `taps` continues the grouped
-        axis behind another. None where they are not adjacent, or a tap may be outside while the
-        first and the last are inside.
+        """The load, without its guard, of a run of elements: consecutive `taps` continue along the
+        grouped axis. None where they are not adjacent, or a tap may be out of bounds while the
+        first and last are in bounds.
         """
         narrow, grouped = self.axes.narrow, self.axes.grouped
         if not isinstance(narrow, Load) or _number(grouped) != self.axes.width:
@@ -276,14 +276,15 @@ class CopiedRows(DotRows):
         return replace(narrow, guard=None, other=None)
 
     def _channels(self, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        """Neighbours along the grouped axis, and zeros behind them."""
+        """Statements that copy the elements along the grouped axis, then zeros as padding."""
         extent = _number(self.axes.grouped)
         stmts = self._copies(self.axes.narrow, extent, here, r, start)
         zeros = range(extent, self.axes.width)
         return stmts + [self._stored(r, expr.add(start, expr.index(k)), None) for k in zeros]
 
     def _copies(self, e: Expr, count: int, here: Values, r: Expr, start: Expr) -> list[Stmt]:
-        """`count` neighbours of `e` along the grouped axis, by ever narrower vectors."""
+        """Statements that copy `count` elements of `e` along the grouped axis, in progressively
+        narrower vectors."""
         grouped = self.axes.grouped.var
 
         def copied(k: Expr) -> list[Stmt]:
@@ -292,7 +293,7 @@ class CopiedRows(DotRows):
         return self._vectors(count, self.nest.target.vector_bytes // self.held.dtype.bytes, copied)
 
     def _vectors(self, count: int, width: int, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """`body` for each of `count` numbers, by ever narrower vectors."""
+        """`body` for each of `count` indices, in progressively narrower vectors."""
         nest, done = self.nest, 0
         stmts: list[Stmt] = []
         if nest.lanes == 1:
@@ -321,7 +322,7 @@ class CopiedRows(DotRows):
         return stmts
 
     def _stored(self, r: Expr, at: Expr, value: Expr | None) -> Stmt:
-        """Element `at` of a row; 0 where there is no value."""
+        """The store of element `at` of row `r`; of 0 without a value."""
         dtype = self.held.dtype
         return Store(
             self.held, (r, at), Const(dtype, 0) if value is None else expr.cast(value, dtype)
@@ -329,7 +330,7 @@ class CopiedRows(DotRows):
 
 
 class StagedRows(CopiedRows, WordRows):
-    """Rows of the left side in scratch, for tiles of several columns.
+    """Rows of the left factor staged in scratch, for several column tiles.
 
     Bytes that are multiplied as 16 bits are split: scratch holds bytes 1 and 3 of all groups of a
     row, then bytes 0 and 2, because shifts widen them so, and weights likewise.
@@ -353,7 +354,7 @@ class StagedRows(CopiedRows, WordRows):
         return stmts + self.nest.serial(self.rows, self._split, "r")
 
     def _split(self, r: Expr) -> list[Stmt]:
-        """The bytes of a row as pairs of 16 bits."""
+        """Statements that split the bytes of a staged row into pairs of 16-bit numbers."""
 
         def word(g: Expr) -> list[Stmt]:
             at = expr.mul(g, expr.index(DOT_GROUP))

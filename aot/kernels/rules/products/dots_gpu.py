@@ -1,4 +1,4 @@
-"""Contractions of bytes on a GPU as sums of dot products of words.
+"""Byte contractions on a GPU, as sums of dot products of packed words.
 
 Rewrites a contraction whose weights lie in groups, so that both sides are loaded a word at a time
 and the axis that the groups lie along counts words. All sums are exact. Makes no loops: the tile of
@@ -23,7 +23,7 @@ from aot.kernels.rules.products.dots import WORDS, is_grouped
 def sum_words(
     nest: Nest, output: Output, roles: ContractionAxes
 ) -> tuple[Output, ContractionAxes] | None:
-    """The output and its contraction rewritten to multiply words of four bytes. None where bytes
+    """(output, contraction axes) rewritten to multiply words of four bytes; None where plain bytes
     serve as well, or a left word may be unaligned.
     """
     if roles.reduce.dtype is not DType.I32:
@@ -56,7 +56,8 @@ def _bytes_of(e: Expr) -> Load | None:
 
 
 def _has_words(left: Load, axis: Axis) -> bool:
-    """Whether the groups along an axis are words of the left side, each read or none of it."""
+    """Whether each group along an axis is one word of the left factor, loaded as a whole or not at
+    all."""
     (address,), source = left.indices, left.source
     assert isinstance(source, Buffer)
     if dims.modulo(axis.extent, DOT_GROUP) != 0 or expr.coefficient(address, axis.var) != 1:
@@ -72,7 +73,7 @@ def _has_words(left: Load, axis: Axis) -> bool:
 
 
 def _multiple_of(e: Expr) -> int:
-    """A number that an index is a multiple of whatever its variables are; 0 for the number 0."""
+    """A constant that divides an index whatever its variables are; 0 for the constant 0."""
     number = expr.dim_of(e)
     if isinstance(number, int):
         return abs(number)
@@ -94,7 +95,7 @@ def _left_words(load: Load, axis: Axis, group: Axis) -> Load:
 
 
 def _repeated(byte: Expr, dtype: DType) -> Const:
-    """The word of which all bytes are this one."""
+    """The word with all bytes equal to `byte`."""
     assert isinstance(byte, Const)
     return Const(WORDS[dtype], (int(byte.value) & 0xFF) * 0x01010101)
 

@@ -1,4 +1,4 @@
-"""Tiles of dot products with so few columns that these fill no vector: lanes share a column.
+"""Dot product tiles with too few columns for a vector: several lanes share a column.
 
 Each lane of a column sums every so manyth word of its rows, and their sums are added at the end.
 Results of several rows are finished as one vector. Owns such tiles; which rows and columns they
@@ -33,7 +33,8 @@ SHORT = 64
 def parts_of(
     nest: Nest, roles: ContractionAxes, axes: DotAxes, width: int, *, is_in_place: bool
 ) -> int:
-    """How many lanes a column of a tile of `width` columns has; 1 where that is as usual."""
+    """The number of lanes per column in a tile of `width` columns; 1 if lanes do not share
+    columns."""
     target = nest.target
     has_words = target.arch == "x86_64" and target.vector_bytes == VECTOR_BYTES
     is_whole = axes.staged is DType.U8 and target.sums_bytes(DType.U8, DType.I8)
@@ -58,7 +59,7 @@ def rows_in_parts(roles: ContractionAxes, axes: DotAxes, rows: int) -> int:
 
 
 class DotTileInParts(DotTile):
-    """A register tile of such columns, at its place: its sums have `parts` lanes a column."""
+    """A placed dot product tile whose sums have `parts` lanes per column."""
 
     def __init__(
         self, tile: Tile, staged: WordRows, row: Expr, place: Place, held: Scratch | None = None
@@ -87,12 +88,12 @@ class DotTileInParts(DotTile):
 
     @property
     def steps(self) -> int:
-        """Words per sum that each part adds up."""
+        """The number of words that each lane adds to its sum."""
         axes = self.staged.axes
         return axes.size // axes.terms // self.parts
 
     def hold_words(self) -> list[Stmt]:
-        """Brings the weights into registers, whichever rows there are."""
+        """Statements that load the weights into registers, once for all rows."""
         dtype, steps = WORDS[self.roles.weight.dtype], self.steps
         words = self.nest.builder.scratch("words", dtype, (steps, self.lanes))
         self.held = words
@@ -110,7 +111,7 @@ class DotTileInParts(DotTile):
         return self._word(self._number(g, lane), expr.index(0), column)
 
     def _number(self, g: Expr, lane: Expr) -> Expr:
-        """Which of a row's words a lane multiplies in step `g`."""
+        """The index in a row of the word that a lane multiplies in step `g`."""
         return expr.linear((g, self.parts), divided(lane, self.parts)[1])
 
     def _sum(self) -> list[Stmt]:
@@ -151,7 +152,7 @@ class DotTileInParts(DotTile):
         return stmts + where_whole(end, rows.extent, blocks, by_row)
 
     def _block(self, n: Expr, several: int) -> list[Stmt]:
-        """Statements that store the results of `several` rows, all of which exist."""
+        """Statements that sum up and store `several` rows, all of which exist."""
         first = expr.linear((n, several))
 
         def result(lane: Expr) -> list[Stmt]:

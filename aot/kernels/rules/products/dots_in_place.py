@@ -1,4 +1,4 @@
-"""Register tiles of dot products whose rows are read where they lie, without scratch.
+"""Dot product tiles that read their rows in place, without staging.
 
 For rows that are whole words of the dtype that the target multiplies, which nothing guards: those
 of pointwise convolutions, of matrix products and of windows that stay inside. Chooses no sizes.
@@ -24,7 +24,7 @@ LONGEST = 512
 
 
 def are_in_place(nest: Nest, axes: DotAxes) -> bool:
-    """Whether dot products can read the rows' words where they lie, each by itself."""
+    """Whether dot products can read the rows' words in place."""
     narrow, grouped, target = axes.narrow, axes.grouped, nest.target
     if axes.size > LONGEST or nest.lanes == 1:
         return False
@@ -47,8 +47,8 @@ def are_in_place(nest: Nest, axes: DotAxes) -> bool:
 
 
 def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
-    """Whether rows come from beyond the L2 cache and are read by one tile only: then staging them
-    is better, as it reads a row after the other, which hardware prefetchers follow.
+    """Whether rows stream from beyond the L2 cache and only one tile reads them. Staging is then
+    better: it reads row after row, which hardware prefetchers recognise.
     """
     size = dims.product(source.shape)
     is_large = isinstance(size, int) and size > nest.target.l2_bytes
@@ -56,7 +56,7 @@ def _streams(nest: Nest, axes: DotAxes, source: Buffer) -> bool:
 
 
 class RowsInPlace(WordRows):
-    """Rows that are read from where they are, without staging.
+    """Rows that are read in place, without staging.
 
     Attributes:
         outer: the taps whose words don't lie behind those of the tap before, outermost first.
@@ -90,7 +90,7 @@ class RowsInPlace(WordRows):
 
 
 class TileInPlace(DotTile):
-    """A register tile of dot products that reads its rows where they lie."""
+    """A placed register tile of dot products that reads its rows in place."""
 
     words: RowsInPlace
 

@@ -1,4 +1,4 @@
-"""Register tiles of dot products by products of matrices: two rows by two columns at once.
+"""Dot product tiles by CPU matrix instructions, which multiply two rows by two columns.
 
 Rows are brought into scratch in pairs, 8 bytes of one beside 8 of the other: as many numbers of 8
 bits, or 4 of bf16. Weights lie as they do for other dot products, and two columns of them are
@@ -45,7 +45,7 @@ def even(rows: int) -> int:
 
 
 def _terms(axes: DotAxes) -> int:
-    """The number of terms of the sum that one matrix holds."""
+    """The number of terms of the sum in one matrix."""
     return PAIR * axes.terms
 
 
@@ -55,8 +55,8 @@ def _padded(terms: int, axes: DotAxes) -> int:
 
 
 class StagedPairs(CopiedRows):
-    """Pairs of rows in scratch: 8 bytes of the first one and 8 of the second, as a matrix; then
-    those of the next pair, so that two are loaded at once; then the next ones of all pairs.
+    """Staged pairs of rows, as matrices of 8 bytes of each row. A matrix of the next pair follows,
+    so that two are loaded at once; then come the next matrices of all pairs.
 
     Attributes:
         terms: of a row of a matrix.
@@ -74,12 +74,13 @@ class StagedPairs(CopiedRows):
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> StagedPairs:
-        """Rows that are paired as they are read, or after that where taps end within 8 bytes."""
+        """Staged pairs that are interleaved while they are read, or afterwards if taps end within a
+        matrix."""
         is_late = axes.taps and axes.width % _terms(axes)
         return (_PairsOfRows if is_late else _PairsAtOnce)(nest, roles, axes, rows)
 
     def _matrix_by_matrix(self, count: int, body: Body) -> list[Stmt]:
-        """`body(number)` for so many matrices, of which some are written out at a time."""
+        """`body(number)` for `count` matrices, several of them unrolled."""
         nest = self.nest
 
         def together(o: Expr) -> list[Stmt]:
@@ -92,7 +93,7 @@ class StagedPairs(CopiedRows):
         return stmts
 
     def _place(self, r: Expr, matrix: Expr, term: Expr) -> tuple[Expr, Expr, Expr]:
-        """The indices of a term of a row's part of a matrix."""
+        """The scratch indices of a term of row `r` in its matrix."""
         pair, i = divided(r, PAIR)
         return matrix, pair, expr.linear((i, self.terms), term)
 
@@ -102,7 +103,7 @@ class StagedPairs(CopiedRows):
 
 
 class _PairsOfRows(StagedPairs):
-    """Rows that are brought into scratch one by one, and then in pairs."""
+    """Staged pairs of rows that are first copied row by row, then interleaved."""
 
     def __init__(self, nest: Nest, roles: ContractionAxes, axes: DotAxes, rows: int) -> None:
         whole = rows, _padded(axes.size, axes)
@@ -137,7 +138,8 @@ class _PairsOfRows(StagedPairs):
 
 
 class _PairsAtOnce(StagedPairs):
-    """Rows that are brought into matrices: places of a row are counted in these."""
+    """Staged pairs of rows that are copied directly into matrices; places of a row count
+    matrices."""
 
     def fill(self, values: Values, first: Expr) -> list[Stmt]:
         return self.nest.serial(self.rows, lambda r: self._row(values, first, r), "r")
@@ -159,7 +161,7 @@ class _PairsAtOnce(StagedPairs):
         nest, grouped = self.nest, self.axes.grouped.var
 
         def some(n: Expr, done: int, width: int) -> list[Stmt]:
-            """So many terms of matrix `n` from here on."""
+            """Statements that copy `width` terms of matrix `n`, from term `done`."""
 
             def one(lane: Expr) -> list[Stmt]:
                 term = expr.add(expr.index(done), lane)
@@ -181,7 +183,7 @@ class _PairsAtOnce(StagedPairs):
 
 
 class MatrixTile(WordTile):
-    """A register tile, at its place, of products by matrix instructions."""
+    """A placed register tile of products by matrix instructions."""
 
     def __init__(self, tile: Tile, staged: StagedPairs, row: Expr, place: Place) -> None:
         super().__init__(tile, staged, row, place)
@@ -204,7 +206,7 @@ class MatrixTile(WordTile):
         return [self.nest.spread(LINE, lambda lane: [Store(self.sums, (p, v, lane), zero)])]
 
     def _sum(self) -> list[Stmt]:
-        """A loop over the matrices of all taps, then the remaining sums row by row."""
+        """The loop over the matrices of all taps, then the reordering of each row's sums."""
         groups = self.staged.axes.size // self.staged.axes.terms
         whole, is_uneven = divmod(groups, 2)
 
@@ -219,7 +221,8 @@ class MatrixTile(WordTile):
         return stmts + self.nest.unrolled(self.shape.rows, self._row_of_sums, "r")
 
     def _matrices(self, number: Expr, groups: tuple[Expr, Expr]) -> list[Stmt]:
-        """The products of matrix `number` of each row pair with the words of two groups."""
+        """Statements that multiply matrix `number` of each pair of rows by the words of two
+        groups."""
         first = expr.binary("floordiv", self.row, expr.index(PAIR))
         stmts: list[Stmt] = []
         words: list[Callable[[Expr, Expr], Expr]] = []

@@ -1,4 +1,4 @@
-"""Contractions of few columns: lanes along the sum, because columns don't fill a vector.
+"""Contractions with too few columns to fill a vector: lanes run along the sum.
 
 A tile has some rows and all columns, and a vector of partial sums for each of their products; these
 are added up at the end. CPU only. Chooses no tile sizes.
@@ -32,8 +32,8 @@ _Body = Callable[[Expr], Sequence[Stmt]]
 
 
 def schedule_inner(work: Work) -> Build | None:
-    """Tiles of `plan.rows` rows by all columns; None where neighbours along the sum are no
-    neighbours in the memory of both sides."""
+    """Tiles of `plan.rows` rows by all columns; None where the sum's axis is not contiguous in both
+    factors."""
     found = work.product or _one_column(work.output)
     if found is None:
         return None
@@ -69,8 +69,8 @@ def schedule_inner(work: Work) -> Build | None:
 
 
 def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
-    """The output with neighbouring axes merged, and its contraction, whose one column has no axis;
-    None where it has none."""
+    """(output with merged axes, contraction axes) of a product with a single column that has no
+    axis; None if the output is none."""
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     found = sum_of_products(output)
@@ -87,7 +87,7 @@ def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
 
 
 def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
-    """Whether both sides have neighbours along an axis side by side, under one guard."""
+    """Whether both factors are contiguous along an axis, with at most one common guard."""
     sides = expr.loads(roles.left), expr.loads(roles.right)
     for loads in sides:
         steps = [expr.coefficient(load.indices[0], inner.var) for load in loads]
@@ -98,7 +98,7 @@ def _is_contiguous(roles: ContractionAxes, inner: Axis) -> bool:
 
 
 def _only(e: Expr, there: Expr | None) -> Expr:
-    """`e` where it is `there`, and 0 elsewhere, where nothing is loaded."""
+    """`e` where the condition `there` holds, else 0; nothing is loaded elsewhere."""
     if there is None:
         return e
     found = masked(e, there)
@@ -106,7 +106,7 @@ def _only(e: Expr, there: Expr | None) -> Expr:
 
 
 class _Placed(SummedTile):
-    """A tile at its place: the columns are the chunks of its sums."""
+    """A placed tile with lanes along the sum; each of its chunks is a column."""
 
     def _steps(self, terms: Terms) -> list[Stmt]:
         inner, indices, left, start = terms
@@ -115,7 +115,8 @@ class _Placed(SummedTile):
         whole = dims.floor_divide(inner.extent, lanes)
 
         def product(r: Expr, k: Expr, lane: Expr, there: Expr | None = None) -> list[Stmt]:
-            """The products of a row with all columns; of the terms that are `there`."""
+            """Statements that multiply a row by all columns, for the terms whose condition `there`
+            holds."""
             here: Values = {**indices, inner.var: expr.add(start, k)}
             stmts: list[Stmt] = []
             row = expr.substitute(left, {**here, **self._at(r)})
@@ -143,9 +144,8 @@ class _Placed(SummedTile):
         left_over = dims.modulo(inner.extent, lanes)
 
         def some(r: Expr) -> list[Stmt]:
-            """Statements for the terms that fill no vector, added to the first lanes of
-            the sums.
-            """
+            """Statements for tail terms that fill no vector, added in the first lanes of the
+            sums."""
             if masked_lanes(nest, left_over):
 
                 def lanes_on(t: Expr) -> list[Stmt]:
@@ -162,7 +162,7 @@ class _Placed(SummedTile):
         return nest.serial(whole, vectors, "k") + rest
 
     def _finish(self) -> list[Stmt]:
-        """Adds the lanes of each sum up, all rows of a column side by side."""
+        """Statements that add up the lanes of each sum, for all rows of a column together."""
         nest, acc, shape = self.nest, self.acc, self.shape
         partial = self.scratch.get("partial", acc.dtype, acc.shape)
         stmts = self.copied(partial, acc)

@@ -1,4 +1,4 @@
-"""A contraction on a GPU whose subgroups multiply matrices.
+"""Contractions on a GPU by matrix instructions of subgroups.
 
 A workgroup has a tile of rows, all axes of them as one, and of columns. Block by block of the sum
 its lanes bring the elements of both sides into shared memory, whatever these are computed from, and
@@ -67,7 +67,7 @@ def schedule_matrices(work: Work) -> Build | None:
 
 
 class _Tiles:
-    """The workgroups of a product by a GPU's matrix instructions."""
+    """The loops and tiles of a product by a GPU's matrix instructions."""
 
     def __init__(
         self, nest: Nest, output: Output, product: MatrixOperands, tile: MatrixTile
@@ -119,7 +119,7 @@ class _Tiles:
         ]
 
     def _each_matrix(self, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        """`body` for the matrices of a subgroup."""
+        """`body` for each matrix of a subgroup's tile, unrolled."""
         nest, tile = self.nest, self.tile
         return nest.unrolled(
             tile.matrices_down,
@@ -128,7 +128,7 @@ class _Tiles:
         )
 
     def _place(self, group: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr, Expr]:
-        """A subgroup's share, and its place down and across."""
+        """(share, place down, place across) of a subgroup."""
         tile, let = self.tile, self.nest.let
         share, place = expr.index(0), group
         if tile.shares > 1:
@@ -149,7 +149,7 @@ class _Tiles:
         count = dims.product([a.extent for a in axes])
 
         def at(number: Expr, stmts: list[Stmt]) -> Values:
-            """The values of the axes at the first term of block `number`."""
+            """Axis values at the first term of block `number`."""
             found: Values = {a.var: expr.index(0) for a in (*product.points, blocks)}
             if axes:
                 nest.decode(number, axes, found, stmts)
@@ -178,7 +178,7 @@ class _Tiles:
         return [take(expr.index(0)), *nest.serial(count, block, "k")]
 
     def _multiply(self, group: Expr) -> list[Stmt]:
-        """The products of a subgroup with the terms that are in shared memory."""
+        """Statements that multiply the terms staged in shared memory, for one subgroup."""
         nest, shape, tile = self.nest, self.product.shape, self.tile
         stmts: list[Stmt] = []
         share, down, across = self._place(group, stmts)
@@ -206,7 +206,8 @@ class _Tiles:
     # What becomes of the sums
 
     def _finish(self, values: Values, first: Expr, columns: Expr) -> list[Stmt]:
-        """Epilogue and stores, of a row of each subgroup's matrices at a time."""
+        """Statements that run the epilogue and store, one row of each subgroup's matrices at a
+        time."""
 
         def part(i: Expr) -> list[Stmt]:
             return [
@@ -273,14 +274,15 @@ class _Tiles:
         return self.lanes.shared(self.down * across, lane, some, nest.serial)
 
     def _total(self, row: Expr, column: Expr) -> Expr:
-        """The sum of an element, whose shares are stored."""
+        """An element's total: the sum of its shares in shared memory."""
         stored = self.stored
         places = [(expr.index(n), row, column) for n in range(stored.shape[0])]
         shares: list[Expr] = [Load(stored, place, stored.dtype) for place in places]
         return reduce(expr.add, shares)
 
     def _conditions(self, first: Expr, row: Expr, column: Expr) -> tuple[Expr | None, Expr | None]:
-        """The conditions that a row and a column of the tile exist, where that is not sure."""
+        """(row condition, column condition) that a place of the tile exists; None where it
+        certainly does."""
         return (
             within(expr.add(first, row), self.product.row_count, self.tile.rows),
             within(column, self.roles.columns.extent, self.tile.columns),

@@ -1,5 +1,5 @@
-"""The operands of matrix products on a GPU: which contractions have them, and how lanes stage their
-elements in shared memory.
+"""Operands of GPU matrix products: which contractions suit them, and how lanes stage their elements
+in shared memory.
 
 Owns a side's lines in scratch, and which of them a lane brings. What is done with them is
 matrices_gpu.py's.
@@ -32,7 +32,8 @@ PADDING_BYTES = 16
 
 @dataclass(frozen=True)
 class MatrixOperands:
-    """A contraction as a product of matrices.
+    """A contraction in the form of a matrix product: roles of its axes, and its left factor in the
+    matrix dtype.
 
     Attributes:
         left: its left side in the type of the matrices; the right side is in `roles`.
@@ -63,7 +64,8 @@ class MatrixOperands:
 
     @staticmethod
     def of(nest: Nest, output: Output, roles: ContractionAxes, panel: int) -> MatrixOperands | None:
-        """None where the target has no matrices for it."""
+        """The operands of a contraction as matrices; None where the target has no suitable
+        matrices."""
         gpu = nest.target.gpu
         if gpu is None or not gpu.matrices or output.others or roles.rows is None:
             return None
@@ -108,9 +110,7 @@ class MatrixOperands:
 
 
 def _has_columns(roles: ContractionAxes, inner: Axis) -> bool:
-    """Whether the terms of a column of the right side lie side by side in memory: all of them, or
-    in groups of four.
-    """
+    """Whether the terms of a weight column are contiguous, all of them or in groups of four."""
     step = expr.coefficient(roles.weight.indices[0], inner.var)
     return step == 1 or (DOT_GROUP == QUAD and is_grouped(roles, inner))
 
@@ -122,7 +122,7 @@ def _has_lines(roles: ContractionAxes) -> bool:
 
 
 def narrowed(e: Expr, dtype: DType) -> Expr | None:
-    """`e` in a narrower type, of which all its values are; None where they may be others."""
+    """`e` in a narrower dtype that holds all its values; None where it may not."""
     if e.dtype is dtype:
         return e
     if isinstance(e, Cast) and e.a.dtype is dtype:
@@ -134,18 +134,18 @@ def narrowed(e: Expr, dtype: DType) -> Expr | None:
 
 
 class Lanes:
-    """The lanes of a workgroup, by their subgroup and their number in it."""
+    """The lanes of a workgroup, arranged by subgroup."""
 
     def __init__(self, nest: Nest, groups: int) -> None:
         self.nest, self.count = nest, groups
 
     def groups(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """`body` for each subgroup, by its number."""
+        """A loop over the subgroups of a workgroup, with `body(number)`."""
         group = self.nest.builder.var("group")
         return For(group, self.count, LoopKind.LANE, tuple(body(group)), axis=1)
 
     def each(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """`body` for each lane of the workgroup, by its number."""
+        """A loop over all lanes of a workgroup, with `body(number)`."""
         size = self.nest.lanes // self.count
         lane = self.nest.builder.var("lane")
 
@@ -162,14 +162,14 @@ class Lanes:
         body: Callable[[Expr], list[Stmt]],
         loop: Callable[..., list[Stmt]],
     ) -> list[Stmt]:
-        """Statements of one lane for its share of `count` items, which lanes take in turn."""
+        """One lane's share of `count` items that lanes take in turn."""
         used = min(count, self.nest.lanes)
         stmts = loop(count // used, lambda n: body(expr.linear((n, used), lane)), "n")
         return where(None if used == self.nest.lanes else below(lane, used), stmts)
 
 
 class Side:
-    """One operand of a matrix product: lines of elements, blocks of which the lanes stage in shared
+    """One operand of a matrix product, as lines of elements, of which lanes stage blocks in shared
     memory.
 
     Attributes:
@@ -209,14 +209,15 @@ class Side:
         return Matrix(self.shared, at, self.shared.shape[-1], self.is_transposed)
 
     def _places(self, number: Expr, stmts: list[Stmt]) -> tuple[Expr, Expr]:
-        """The line and the place of what is numbered so: neighbouring lanes read neighbours."""
+        """(line, place) of the part with a number, arranged so that neighbouring lanes read
+        neighbouring memory."""
         outer, inner = divided(number, self.parts if self.has_lines else self.lines)
         line, part = (outer, inner) if self.has_lines else (inner, outer)
         line = self.nest.let(line, stmts, "line")
         return line, self.nest.let(expr.linear((part, self.together)), stmts, "part")
 
     def _shares(self, lane: Expr, body: Callable[[Expr, Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        """The statements `body(n, line, place)` for each part that a lane stages, its n-th."""
+        """`body(n, line, place)` for the n-th part that a lane stages, all of them unrolled."""
         used = min(self.lines * self.parts, self.nest.lanes)
 
         def one(n: Expr) -> list[Stmt]:
@@ -255,7 +256,7 @@ class Side:
 
 
 def left_side(lanes: Lanes, product: MatrixOperands, rows: int, terms: int) -> Side:
-    """Rows of the left side; past the last one that one again."""
+    """The rows of the left factor as staged lines; rows past the end repeat the last one."""
     nest, inner = lanes.nest, product.inner.var
 
     def element(
@@ -276,8 +277,8 @@ def left_side(lanes: Lanes, product: MatrixOperands, rows: int, terms: int) -> S
 
 
 def right_side(lanes: Lanes, product: MatrixOperands, terms: int, columns: int) -> Side:
-    """The side of the weights, in lines along columns, or along terms where these lie side by side.
-    Past the last panel the last one is read again; without panels these weights are zeros.
+    """The weights as staged lines along columns, or along terms if these are contiguous. Columns
+    past the last panel repeat that panel; without panels they are zeros.
     """
     roles, panel, inner = product.roles, product.panel, product.inner.var
     extent = roles.columns.extent

@@ -1,4 +1,5 @@
-"""Contractions by lanes of vectors whose rows are packed first: rows of a tile side by side.
+"""Contractions with multiply-by-lane instructions, whose rows are packed first: a tile's rows are
+interleaved.
 
 For targets that multiply by a lane. A workgroup copies some tiles of rows into scratch, all terms
 of them, transposed in registers; tiles of many columns then load the scalars of all of a tile's
@@ -50,7 +51,7 @@ LEAST_TILES, WORKGROUPS = 2, 8
 
 @dataclass(frozen=True)
 class Packed:
-    """The tiles of a product whose left rows are packed in scratch first.
+    """The tiling of a product whose left rows are packed in scratch first.
 
     Attributes:
         terms: the axes of the sums, the one along which scalars lie side by side last.
@@ -68,8 +69,8 @@ class Packed:
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes) -> Packed | None:
-        """How rows are packed; None where they aren't: where they are few, or not known to be
-        enough, or have borders."""
+        """The tiling of packed rows; None where packing does not pay or is not possible: few or
+        unknown rows, or padding."""
         dtype = DType.F32
         is_float = roles.weight.dtype is roles.reduce.dtype is dtype
         if not nest.target.multiplies_by_lane or nest.lanes != LANES or not is_float:
@@ -105,7 +106,7 @@ class Packed:
 
 
 class _PackedTile(SummedTile):
-    """A tile whose rows' scalars are side by side in scratch, where `scalar` of row and term is."""
+    """A register tile whose row scalars are contiguous in scratch, at `scalar(row, term)`."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class _PackedTile(SummedTile):
 
 
 class PackedTiles:
-    """The tiles of a contraction whose rows are packed, and the loops around them.
+    """The tiles of a contraction with packed rows, and the loops around them.
 
     Args:
         may_repeat: whether a row may be stored twice.

@@ -1,4 +1,4 @@
-"""Contractions whose vector lanes go along the rows, not along the columns.
+"""Contractions with vector lanes along the rows instead of the columns.
 
 Register tiles as contraction.py has them, with the roles of both sides changed: the weights are the
 scalars. Rows are neighbours in memory, as those of planes are: what some of them have for all of
@@ -49,8 +49,8 @@ TILES_AHEAD, FOLLOWED = 2, 8
 
 
 def schedule_planes(work: Work) -> Build | None:
-    """Tiles of `plan.columns` neighbours by `plan.rows` of what the contraction calls columns; None
-    where its rows are no neighbours, once the ops around it are inlined."""
+    """Tiles of `plan.columns` contiguous rows by `plan.rows` columns of the contraction; None where
+    its rows are not contiguous once the ops around it are inlined."""
     if work.product is None:
         return None
     output, roles = work.product
@@ -63,7 +63,7 @@ def schedule_planes(work: Work) -> Build | None:
 
 
 def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
-    """The contraction with its sides exchanged, if lanes can go along its rows; else None."""
+    """The contraction with its factors exchanged, if lanes can run along its rows; else None."""
     lane = roles.rows
     if lane is None or expr.coefficient(output.address, lane.var) is None:
         return None
@@ -82,9 +82,7 @@ def _swapped(output: Output, roles: ContractionAxes) -> ContractionAxes | None:
 
 
 def _apart(roles: ContractionAxes) -> Load | None:
-    """The load of the left side if its rows lie apart and the terms of each side by side; else
-    None.
-    """
+    """The load of the left factor if its rows are strided and its terms contiguous; else None."""
     (load,) = expr.loads(roles.left)
     assert roles.rows is not None
     rows, steps = roles.rows, [expr.coefficient(load.indices[0], v) for v, _ in roles.reduce.axes]
@@ -95,7 +93,7 @@ def _apart(roles: ContractionAxes) -> Load | None:
 
 
 class _Tiles(ABC):
-    """The tiles of a contraction whose lanes go along rows, and the loops around them."""
+    """The tiles of a contraction with lanes along rows, and the loops around them."""
 
     def __init__(self, product: Product, plan: StageSchedule) -> None:
         nest, _, roles, _, _ = self.product = product
@@ -127,13 +125,13 @@ class _Tiles(ABC):
 
     @abstractmethod
     def _columns(self, place: Place, tile: Expr) -> list[Stmt]:
-        """The columns at a place, in the rows of the tiles from `tile` on that one workgroup
-        has."""
+        """Statements for the columns at a place, with a workgroup's row tiles from number
+        `tile`."""
 
     def _plain(
         self, place: Place, tile: Expr, make: Callable[[Tile, Place], PlacedTile]
     ) -> list[Stmt]:
-        """Such columns, by tiles that `make` places."""
+        """The statements of `_columns`, with tiles that `make` creates."""
 
         def one(first: Expr) -> list[Stmt]:
             at = place._replace(first=first)
@@ -142,13 +140,14 @@ class _Tiles(ABC):
         return self._rows(tile, one)
 
     def _tile(self, has_all: bool) -> Tile:
-        """A tile of all or some columns."""
+        """A tile of the plan's size; `has_all` says whether all its columns exist."""
         has_all_rows = dims.modulo(self.extent, self.rows) == 0
         shape = Shape(self.rows, self.chunks, self.nest.lanes, has_all_rows, has_all)
         return Tile(self.product, shape)
 
     def _either(self, place: Place, build: Callable[[bool], list[Stmt]]) -> list[Stmt]:
-        """What `build` makes of whether all columns from a place on are there."""
+        """`build(True)` if all columns from a place on exist, by a check at run time where needed,
+        else `build(False)`."""
         extent, lanes = self.roles.columns.extent, self.nest.lanes
         if dims.modulo(extent, self.chunks * lanes) == 0:
             return build(True)
@@ -156,7 +155,7 @@ class _Tiles(ABC):
         return where_whole(end, extent, build(True), build(False))
 
     def _rows(self, tile: Expr, build: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """The tiles of rows from number `tile` on that one workgroup has."""
+        """A workgroup's row tiles from number `tile`, each built by `build` from its first row."""
         return numbered(
             *(self.nest, tile, self.together, self.tiles),
             lambda number: build(expr.linear((number, self.rows))),
@@ -165,7 +164,7 @@ class _Tiles(ABC):
 
 
 class _StagedTiles(_Tiles):
-    """Tiles whose columns are neighbours, in scratch where this has room and several tiles of rows
+    """Tiles with contiguous columns, which are staged in scratch if they fit and several row tiles
     read them."""
 
     def __init__(self, product: Product, plan: StageSchedule) -> None:
@@ -224,7 +223,7 @@ class _Staged:
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, chunks: int) -> _Staged | None:
-        """The scratch of a contraction; None where it may not have as much."""
+        """The scratch for the staged columns of a contraction; None where they are too large."""
         count, dtype = roles.terms, roles.reduce.dtype
         most = nest.target.scratch_bytes // (chunks * nest.lanes * dtype.bytes)
         if not isinstance(count, int) or count > most:
@@ -234,7 +233,7 @@ class _Staged:
         return _Staged(made, by_weight_step(roles.left, roles.summed))
 
     def place(self, values: Mapping[Var, Expr]) -> Expr:
-        """The index in scratch of a term's vectors."""
+        """The scratch index of a term's vectors."""
         return flat([(values[axis.var], axis.extent) for axis in self.axes])
 
 
@@ -272,7 +271,7 @@ class _StagedTile(SummedTile):
 
 
 class _TurnedTiles(_Tiles):
-    """Tiles whose columns are transposed in registers, a square of columns and terms at a time."""
+    """Tiles whose strided columns are transposed in registers, in squares of columns and terms."""
 
     def __init__(self, product: Product, plan: StageSchedule) -> None:
         nest, _, roles, _, _ = product
@@ -291,7 +290,7 @@ class _TurnedTiles(_Tiles):
 
 
 class TurnedTile(SummedTile):
-    """A tile whose columns are strided in memory, and are transposed in registers."""
+    """A tile whose strided columns are transposed in registers."""
 
     def __init__(self, tile: Tile, turned: Scratch, place: Place) -> None:
         super().__init__(tile, place)

@@ -1,4 +1,4 @@
-"""What tiles of a product share: the product itself, a tile's place, and sums in registers.
+"""Building blocks of product tiles: the product, a tile's position, and its sums in registers.
 
 Owns the loops over a tile's rows and columns, and pieces of loops that several tiles have. Chooses
 no tiles.
@@ -28,7 +28,7 @@ Plus = Callable[[Expr, Expr, Expr], Expr]
 
 
 class Product(NamedTuple):
-    """A contraction to be built.
+    """A contraction to be built, with the facts that its tiles share.
 
     Attributes:
         panel: columns of a panel of its weights.
@@ -43,12 +43,12 @@ class Product(NamedTuple):
 
     @staticmethod
     def of(nest: Nest, found: tuple[Output, ContractionAxes], panel: int) -> Product:
-        """The contraction that was found, with scratch of its own."""
+        """A Product of a contraction found in a nest, with its own scratch."""
         return Product(nest, *found, panel, ReusedScratch(nest))
 
 
 class Place(NamedTuple):
-    """Where a tile is.
+    """The position of a tile.
 
     Attributes:
         values: of the axes around the tile.
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Tile:
-    """A register tile, wherever it is.
+    """A register tile of a product, without a position.
 
     Attributes:
         acc: its sums in registers: [row, chunk, lane].
@@ -74,7 +74,7 @@ class Tile:
     def __init__(
         self, product: Product, shape: Shape, lanes: int | None = None, *, in_parts: bool = False
     ) -> None:
-        """`lanes` run side by side: as many as the vectors' columns, unless it is said."""
+        """`lanes` is the number of lanes side by side, by default the vectors' columns."""
         self.product, self.shape, self.in_parts = product, shape, in_parts
         reduce = product.roles.reduce
         self.acc: Scratch = product.nest.builder.scratch(
@@ -97,7 +97,7 @@ class Sums:
         self.nest, self.shape, self.acc = nest, shape, acc
 
     def each_row(self, body: Element, name: str = "r") -> list[Stmt]:
-        """`body(row, chunk, lane)` for all of the tile, in registers."""
+        """`body(row, chunk, lane)` for all sums of the tile, unrolled."""
         return self.nest.unrolled(
             self.shape.rows, lambda r: self.each_chunk(lambda u, lane: body(r, u, lane)), name
         )
@@ -117,12 +117,12 @@ class Sums:
         return [self.nest.spread(self.shape.width, body)]
 
     def zeroed(self, sums: Scratch, name: str = "r") -> list[Stmt]:
-        """Sums of nothing."""
+        """Statements that set sums to zero."""
         zero = expr.const(0, sums.dtype)
         return self.each_row(lambda *at: Store(sums, at, zero), name)
 
     def copied(self, into: Scratch, source: Scratch, name: str = "r") -> list[Stmt]:
-        """Stores the tile's elements of `source`."""
+        """Statements that copy the tile's sums from `source` to `into`."""
         return self.each_row(lambda *at: Store(into, at, Load(source, at, source.dtype)), name)
 
     def outer_product(
@@ -132,8 +132,8 @@ class Sums:
         plus: Plus = plus_product,
         sums: Scratch | None = None,
     ) -> list[Stmt]:
-        """Adds each row's scalar `left(row)` times the columns' vectors `right(chunk, lane)` to the
-        sums: those in registers, if no others are given."""
+        """Statements that add `left(row) * right(chunk, lane)` to all `sums`, by default those in
+        registers."""
         nest, acc = self.nest, sums or self.acc
 
         def row(r: Expr) -> list[Stmt]:
@@ -153,7 +153,7 @@ class Sums:
 
 
 def flat(digits: Sequence[tuple[Expr, Dim]]) -> Expr:
-    """The number of (index, extent) pairs, the last one running fastest."""
+    """The flat index of (index, extent) pairs, the last one fastest."""
     number: Expr = expr.index(0)
     for at, extent in digits:
         number = expr.linear((number, extent), at)
@@ -172,15 +172,15 @@ def divided(number: Expr, size: Dim) -> tuple[Expr, Expr]:
 def where_whole(
     end: Expr, extent: Dim, whole: Sequence[Stmt], rest: Sequence[Stmt] = ()
 ) -> list[Stmt]:
-    """`whole` where what ends before `end` is within `extent`, else `rest`."""
+    """`whole` if a part that ends before `end` lies within `extent`, else `rest`."""
     return [If(expr.binary("le", end, expr.index(extent)), tuple(whole), tuple(rest))]
 
 
 def numbered(
     nest: Nest, first: Expr, count: int | Dim, extent: Dim, body: Body, name: str
 ) -> list[Stmt]:
-    """`body(number)` for `count` numbers from `first`, a multiple of `count`, that are below
-    `extent`."""
+    """`body(number)` for `count` numbers from `first`, a multiple of `count`, skipping those not
+    below `extent`."""
 
     def one(n: Expr) -> list[Stmt]:
         number = expr.add(first, n)
@@ -205,8 +205,8 @@ def along(
     body: Callable[[Values, Expr], list[Stmt]],
     number: Expr | None = None,
 ) -> list[Stmt]:
-    """Loops over `axes`, outermost first, around `body(values, number)`: the number counts the
-    bodies before."""
+    """Loops over `axes`, outermost first, around `body(values, number)`, where `number` is the flat
+    index."""
     number = expr.index(0) if number is None else number
     if not axes:
         return body(values, number)
@@ -222,12 +222,13 @@ def along(
 def panel_of(
     roles: ContractionAxes, panel: int, column: Expr, *, is_there: bool
 ) -> tuple[Expr, Expr]:
-    """(panel, place in it) of a column; past the last panel that one, unless it surely is there."""
+    """(panel, place within it) of a column, clamped to the last panel unless the column certainly
+    exists."""
     number, within = divided(column, panel)
     return number if is_there else last_panel(roles, panel, number), within
 
 
 def last_panel(roles: ContractionAxes, panel: int, number: Expr) -> Expr:
-    """The panel of a number, at most the last one."""
+    """`number`, clamped to the last panel."""
     last = expr.index(dims.add(roles.columns.extent, -1))
     return expr.binary("min", number, expr.binary("floordiv", last, expr.index(panel)))

@@ -47,7 +47,7 @@ LEAST_ASKING = 4
 
 
 class Terms(NamedTuple):
-    """Neighbouring terms of a sum.
+    """Consecutive terms of a sum along one axis.
 
     Attributes:
         inner: the axis along which they are, with how many; None of a single one.
@@ -63,7 +63,7 @@ class Terms(NamedTuple):
 
 
 class SummedTile(PlacedTile):
-    """A tile whose products are added up by loops over the axes of the sum."""
+    """A placed tile that adds up products in loops over the sum's axes."""
 
     def __init__(self, tile: Tile, place: Place) -> None:
         super().__init__(tile, place)
@@ -88,7 +88,8 @@ class SummedTile(PlacedTile):
     # The reduction
 
     def _sum(self) -> list[Stmt]:
-        """The reduction: taps outside, the axis that packed weights run along inside.
+        """The reduction's loops: taps outside, the axis along which packed weights are contiguous
+        inside.
 
         Inside the borders no guard is asked; taps that are outside for all rows are left out.
         """
@@ -144,7 +145,7 @@ class SummedTile(PlacedTile):
         return choose(corners, {**self.values, **indices}, fast, slow)
 
     def _slid(self, slide: Slide, left: Expr, here: Values) -> list[Stmt]:
-        """The products of all taps along which rows slide."""
+        """Statements that add the products of all taps of a sliding window."""
         here = {**here, **self._at(expr.index(0))}
         return by_slide(
             *(self.nest, self.shape.rows, slide),
@@ -186,13 +187,15 @@ class SummedTile(PlacedTile):
         return (self._inner(axes, indices, left) if body is None else body(indices)) + ends
 
     def _inner(self, axes: Sequence[Axis], indices: Values, left: Expr) -> list[Stmt]:
-        """The products along the only one of `axes`, or of one step where there is none."""
+        """Statements that add the products along the only axis in `axes`, or of a single step
+        without one."""
         is_long = self.pieces is not None and self.piece_axes == 0
         ends = self._add_piece() if is_long else []
         return self._terms(Terms(axes[0] if axes else None, indices, left), ends)
 
     def _terms(self, terms: Terms, ends: Sequence[Stmt]) -> list[Stmt]:
-        """The products of all terms along an axis, in pieces where `ends` follow each."""
+        """Statements that add the products of all terms along an axis; with `ends`, in pieces that
+        each end with them."""
         inner = terms.inner
         if inner is None or not ends:
             return self._steps(terms)
@@ -261,7 +264,7 @@ class SummedTile(PlacedTile):
         return self._in_order(inner.extent, steps, lambda k: together(at(k)))
 
     def _in_order(self, extent: dims.Dim, steps: int, body: Body) -> list[Stmt]:
-        """`body(k)` for each step, as many written out in a loop as `steps` says."""
+        """A loop over `extent` steps of `body(k)`, with `steps` unrolled per iteration."""
         number = dims.floor_divide(extent, steps)
         return self.nest.serial(number, lambda k: self._together(k, steps, body), "k")
 
@@ -288,9 +291,8 @@ class SummedTile(PlacedTile):
         return holds_row_vectors(self.nest, self.shape.rows, self.shape.columns)
 
     def _runs(self, inner: Axis, left: Expr) -> Runs | None:
-        """The runs in which a row's scalars lie along `inner`, if registers can hold them; else
-        None.
-        """
+        """The runs of contiguous row scalars along `inner`, if registers can hold them; else
+        None."""
         if self.nest.is_gpu or self.pieces is not None:
             return None
         if not holds_row_vectors(self.nest, self.shape.rows, self.shape.columns):
@@ -298,14 +300,14 @@ class SummedTile(PlacedTile):
         return runs_of(self.nest, left, inner, self.acc.dtype)
 
     def _steps_together(self, inner: Axis) -> int:
-        """Steps of the innermost loop that are written out: a divisor of its extent."""
+        """The unroll factor of the innermost loop: a divisor of its extent."""
         return 1
 
     def _product(
         self, left: Callable[[Expr], Expr], right: Callable[[Expr, Expr], Expr]
     ) -> list[Stmt]:
-        """One outer product: each row's scalar `left(row)` times the columns' vectors, of
-        `right(chunk, lane)`."""
+        """Statements that add one outer product: each row's scalar `left(row)` times the columns'
+        vectors `right(chunk, lane)`."""
         nest, acc = self.nest, self.acc
         if not self._is_masked or nest.is_gpu or self.shape.rows == 1:
             return self.outer_product(left, right)
@@ -315,7 +317,8 @@ class SummedTile(PlacedTile):
         return before + self.outer_product(left, lambda u, lane: Load(held, (u, lane), held.dtype))
 
     def _right(self, values: Values, u: Expr, lane: Expr) -> Expr:
-        """The weight of lane `lane` of chunk `u`, panel by panel where it is packed."""
+        """The weight in lane `lane` of chunk `u`, found by panel if weights are packed; 0 where
+        masked."""
         columns = self.roles.columns
         number, within = self._panel(u, lane)
         at = self._column(u, lane)
@@ -326,8 +329,8 @@ class SummedTile(PlacedTile):
 
 
 class Placed(SummedTile):
-    """A tile on a CPU whose sides are read from memory, or brought into scratch first where that
-    saves conversions and guards of each scalar."""
+    """A CPU tile that reads its factors from memory, or stages them in scratch where that saves
+    converting and guarding single scalars."""
 
     def _terms(self, terms: Terms, ends: Sequence[Stmt]) -> list[Stmt]:
         inner, indices, left, _ = terms
@@ -336,9 +339,9 @@ class Placed(SummedTile):
         return super()._terms(terms, ends)
 
     def _staged_sides(self, inner: Axis, left: Expr) -> tuple[bool, bool]:
-        """Whether to stage (the left side, the right side) in scratch before multiplying: a left
-        one that is read in order and converted or guarded, as that is slow for single scalars; a
-        right one whose conversion takes several instructions and would leave the tile no registers.
+        """(left, right): which factors to stage in scratch. The left one, if it is read in order
+        and converted or guarded, which is slow for single scalars; the right one, if its conversion
+        takes several instructions and would leave the tile too few registers.
         """
         lanes, right = self.nest.lanes, self.roles.weight
         vectors = inner.extent // lanes if isinstance(inner.extent, int) else LEAST_ASKING
@@ -363,8 +366,8 @@ class Placed(SummedTile):
         left: Expr,
         ends: Sequence[Stmt],
     ) -> list[Stmt]:
-        """The reduction in pieces, each converted into scratch before its outer products; `ends`
-        follow each."""
+        """The reduction in pieces: each piece is converted into scratch, multiplied, and followed
+        by `ends`."""
         nest, shape = self.nest, self.shape
         size = min(STAGED, inner.extent) if isinstance(inner.extent, int) else STAGED
         shapes = {"left": (shape.rows, size), "right": (size, shape.chunks, shape.width)}

@@ -35,7 +35,7 @@ MOST_LOADS = 24  # one by one, of the rows of some steps
 
 
 class GpuTile(Tile):
-    """The statements of a workgroup's tile, of whose sums each has `shares` lanes."""
+    """A workgroup's tile on a GPU; each sum is shared by `shares` lanes."""
 
     def __init__(self, product: Product, shape: Shape, shares: int = 1) -> None:
         nest = self.nest = product.nest
@@ -58,25 +58,25 @@ class GpuTile(Tile):
         return self.along_rows * self.along_columns
 
     def build(self, place: Place) -> list[Stmt]:
-        """The statements of the tile at a place."""
+        """Statements that compute and store the tile at a place."""
         return self.finished(place, lambda placed: placed.begin() + placed._sum())
 
     def part(self, place: Place, body: Callable[[PlacedOnGpu], list[Stmt]]) -> Stmt:
-        """`body` of each lane's part of the tile at a place."""
+        """A loop over lanes, with `body` for each lane's part of the tile at a place."""
         return self.nest.spread(self.nest.lanes, lambda lane: self.of_lane(place, lane, body))
 
     def of_lane(
         self, place: Place, lane: Expr, body: Callable[[PlacedOnGpu], list[Stmt]]
     ) -> list[Stmt]:
-        """`body` of a lane's part, for those lanes only that have sums of the tile."""
+        """`body` for one lane's part of the tile, skipped by lanes without a part."""
         stmts: list[Stmt] = []
         stmts += body(PlacedOnGpu(self, place, lane, stmts))
         used = self.places * self.shares
         return stmts if used == self.nest.lanes else where(within(lane, used, 0), stmts)
 
     def finished(self, place: Place, before: Callable[[PlacedOnGpu], list[Stmt]]) -> list[Stmt]:
-        """What each lane does `before`, then the epilogue of its sums: where several lanes share a
-        sum, once their shares are added up."""
+        """Statements in which each lane runs `before`, then the epilogue; lanes that share a sum
+        first add up their shares."""
         if self.shares == 1:
             return [self.part(place, lambda placed: before(placed) + placed.finish())]
         parts = self.parts()
@@ -87,7 +87,7 @@ class GpuTile(Tile):
         ]
 
     def parts(self) -> Scratch:
-        """Shared memory for the sums of all lanes that share them, which `place_of` numbers."""
+        """Shared memory for the partial sums of all lanes, indexed by `place_of`."""
         count = self.shares * self.shape.rows * self.shape.chunks * self.places
         return self.product.scratch.get("parts", self.acc.dtype, (count,))
 
@@ -98,7 +98,7 @@ class GpuTile(Tile):
 
 
 class PlacedOnGpu(SummedTile):
-    """The part of a tile that is a lane's."""
+    """One lane's part of a workgroup's tile."""
 
     def __init__(self, tile: GpuTile, place: Place, lane: Expr, stmts: list[Stmt]) -> None:
         let, shape, zero = tile.nest.let, tile.shape, expr.index(0)
@@ -123,11 +123,11 @@ class PlacedOnGpu(SummedTile):
     # Sums that lanes share
 
     def begin(self) -> list[Stmt]:
-        """Sums of nothing."""
+        """Statements that initialise the lane's sums."""
         return self._zeros()
 
     def finish(self) -> list[Stmt]:
-        """Epilogue and stores of sums that are this lane's alone."""
+        """Statements that run the epilogue and store, for sums that no other lane shares."""
         return self._finish()
 
     def hand_over(self, parts: Scratch) -> list[Stmt]:
@@ -243,8 +243,8 @@ class PlacedOnGpu(SummedTile):
         return number, expr.add(within, u)
 
     def _finish(self) -> list[Stmt]:
-        """The epilogue for each row, or once for all elements where it is long: written out for
-        each it would be most of a shader, and memory for the sums is most of it elsewhere."""
+        """Statements of the epilogue, unrolled by row, or as one loop over all elements where it is
+        long."""
         nest, acc, rows = self.nest, self.acc, self.shape.rows
         if rows * self.shape.chunks == 1:
             return super()._finish()
@@ -255,7 +255,7 @@ class PlacedOnGpu(SummedTile):
         return stored + nest.serial(rows, lambda r: self._finish_of(r, tile), "r")
 
     def _finish_of(self, r: Expr, source: Scratch) -> list[Stmt]:
-        """Epilogue and stores of row `r`; a source of one row has just that."""
+        """Statements that run the epilogue of row `r` and store it."""
         finish = self._finish_together if self._has_all_or_none else self._finish_one_by_one
         return finish(r, source)
 
@@ -265,7 +265,8 @@ class PlacedOnGpu(SummedTile):
 
     @property
     def _has_all_or_none(self) -> bool:
-        """Whether a lane's columns are all there or none is, and each is one store."""
+        """Whether a lane's columns either all exist or none does, so that one vector store serves
+        them."""
         columns = self.roles.columns.extent
         return not self.output.others and dims.modulo(columns, self.shape.chunks) == 0
 
@@ -273,8 +274,8 @@ class PlacedOnGpu(SummedTile):
         return self._finish_row(r, source, self.nest.serial)
 
     def _finish_together(self, r: Expr, source: Scratch) -> list[Stmt]:
-        """Statements that finish a row, as `_finish_row` does, with a lane's columns as neighbours
-        that may be stored at once.
+        """Statements that finish a row as `_finish_row` does, with the lane's columns as elements
+        of one vector store.
         """
         nest, roles, shape = self.nest, self.roles, self.shape
         here, conditions = self._at(r, is_clamped=False), list[Expr]()

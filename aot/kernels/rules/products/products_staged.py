@@ -1,4 +1,4 @@
-"""A contraction's tile on a GPU with what is multiplied in shared memory.
+"""Contractions on a GPU whose operands are staged in shared memory.
 
 A workgroup brings some terms of its tile's rows and columns there, and each lane multiplies them
 from there, so that memory is read once for a tile and not for every lane. While it does, the next
@@ -37,7 +37,7 @@ MOST_IDLE = 0.25
 
 
 def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
-    """The output with all axes that only the left side varies along as one."""
+    """The output with all axes along which only the left factor varies merged into one."""
     left, right = expr.free_vars(roles.left), expr.free_vars(roles.right)
     others = (*roles.outer, *(() if roles.rows is None else (roles.rows,)))
     rows = [a for a in output.axes if a in others and a.var in left and a.var not in right]
@@ -53,7 +53,7 @@ def rows_as_one(nest: Nest, output: Output, roles: ContractionAxes) -> Output:
 
 
 def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
-    """The indices of `axes` for a flat number, the last axis running fastest."""
+    """The indices of `axes` for a flat index, the last axis fastest."""
     place: Values = {}
     for axis in reversed(axes[1:]):
         whole, place[axis.var] = divided(whole, axis.extent)
@@ -62,7 +62,7 @@ def _taken_apart(whole: Expr, axes: Sequence[Axis]) -> Values:
 
 @dataclass(frozen=True)
 class _Terms:
-    """The terms of the sum, cut into steps of `count` terms.
+    """The terms of the sum, divided into steps of `count`.
 
     Attributes:
         axes: of the sum, outermost first, each of several terms.
@@ -82,7 +82,8 @@ class _Terms:
 
     @property
     def inner(self) -> dims.Dim:
-        """The number of terms that steps cut at a time."""
+        """The number of terms along the axes that steps divide: all of them if flat, else those of
+        the last axis."""
         return dims.product([a.extent for a in self.axes]) if self.is_flat else self.axes[-1].extent
 
     @property
@@ -92,13 +93,12 @@ class _Terms:
 
     @property
     def line(self) -> Var | None:
-        """The axis along which the terms of a step are neighbours."""
+        """The axis along which the terms of a step are contiguous; None if steps run over all
+        axes."""
         return None if self.is_flat else self.axes[-1].var
 
     def at(self, nest: Nest, step: Expr, into: list[Stmt]) -> Callable[[Expr], tuple[Values, Expr]]:
-        """A function from a term's number in a step to the values of the axes there and how many
-        terms come before it.
-        """
+        """A function from a term's number in a step to (axis values, number of terms before it)."""
         size, place = expr.index(self.count), dict[Var, Expr]()
         if self.is_flat:
             first = expr.mul(step, size)
@@ -128,7 +128,8 @@ class StagedTiles:
 
     @staticmethod
     def of(product: Product, plan: StageSchedule) -> StagedTiles | None:
-        """None where the plan wants none, or the kernel is not what it took it for."""
+        """The staged tiles of a product; None where the plan does not stage, or the kernel does not
+        suit it."""
         nest, roles = product.nest, product.roles
         sides, gpu = (roles.reduce, roles.left, roles.right), nest.target.gpu
         if not plan.staged or gpu is None or roles.rows is None:
@@ -187,7 +188,7 @@ class StagedTiles:
 
 
 class _Staged:
-    """A tile's rows and columns on their way to shared memory, four neighbours at a time.
+    """Stages a tile's rows and columns in shared memory, in vec4s.
 
     Attributes:
         rows: fours of terms, rows, four terms.
@@ -227,7 +228,7 @@ class _Staged:
         return stmts + weights.fetch(lane, lambda q, into: self._weight_at(q, at, into))
 
     def put(self, lane: Expr) -> list[Stmt]:
-        """Stores the loaded operands into shared memory."""
+        """Statements that store a lane's loaded vec4s to shared memory."""
         rows, weights = self.loads
         return rows.put(lane, self._row_place) + weights.put(lane, self._weight_place)
 
@@ -279,7 +280,7 @@ class _Staged:
         return value
 
     def _there(self, side: Expr, k: Expr, at: At, place: Values) -> Expr:
-        """A side at a term of the step; 0 where there is none."""
+        """A factor at a term of the step; 0 past the last term."""
         terms, before = at(k)
         found = expr.substitute(side, {**place, **terms})
         return self._masked(found, before)
@@ -326,7 +327,7 @@ class _Staged:
         return lambda v: self._weight(k, column, v, at)
 
     def _weight(self, k: Expr, column: Expr, v: Expr, at: At) -> Expr:
-        """The right side at a term and `v` columns behind one that a four begins with."""
+        """The right factor at a term, `v` columns after the first of a vec4."""
         roles, panel, has_all = self.roles, self.tiles.panel, self.tiles.has_all_columns
         terms, before = at(k)
         number, within = panel_of(roles, panel, column, is_there=has_all)
@@ -338,7 +339,7 @@ class _Staged:
         return self._masked(found, before)
 
     def _split(self, q: Expr, size: int, into: list[Stmt]) -> tuple[Expr, Expr]:
-        """A number's place in its part of `size`, and the part."""
+        """(index within a part of `size`, part) of a number."""
         part, within = divided(q, size)
         return self.nest.let(within, into, "w"), self.nest.let(part, into, "p")
 
@@ -406,5 +407,5 @@ def roles_load(e: Expr) -> Load | None:
 
 
 def _is_next(load: Load | None, var: Var) -> bool:
-    """Whether neighbours along `var` are so in memory."""
+    """Whether a load is contiguous along `var`."""
     return load is not None and expr.coefficient(load.indices[0], var) == 1

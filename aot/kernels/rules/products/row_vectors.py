@@ -1,4 +1,4 @@
-"""Outer products of a register tile whose rows' scalars are lanes of vectors.
+"""Outer products of a register tile whose row scalars are taken from vector lanes.
 
 For targets that multiply by a lane: the scalars of a row, those of neighbouring rows, or what lies
 under the windows of these in one line, are loaded a vector at a time. Owns no tile and no sums.
@@ -20,7 +20,8 @@ from aot.kernels.rules.products.product import divided
 
 
 def holds_row_vectors(nest: Nest, rows: int, columns: int) -> bool:
-    """Whether registers hold a vector of scalars a row beside a tile's sums and weights."""
+    """Whether registers suffice for a vector of scalars per row, besides the tile's sums and
+    weights."""
     return (rows + 1) * (-(-columns // nest.lanes) + 1) <= nest.target.vector_registers
 
 
@@ -34,14 +35,14 @@ def row_vectors_at_a_time(nest: Nest, rows: int, columns: int, steps: dims.Dim) 
 
 
 def are_in_line(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> bool:
-    """Whether a row's scalars lie side by side along `inner`, at least a vector of them."""
+    """Whether a row's scalars are contiguous along `inner`, for at least one vector."""
     is_short = isinstance(inner.extent, int) and inner.extent < nest.lanes
     return not is_short and are_neighbours(nest, left, inner.var, dtype)
 
 
 def are_neighbours(nest: Nest, left: Expr, rows: Var, dtype: DType) -> bool:
-    """Whether the scalars of neighbouring rows lie side by side, with no guard that depends on the
-    row, and are multiplied, unconverted, by single lanes of vectors.
+    """Whether the scalars of neighbouring rows are contiguous, unguarded by the row, unconverted,
+    and multiplied by vector lanes.
     """
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
         return False
@@ -58,7 +59,7 @@ def by_rows(
     left: Callable[[Expr], Expr],
     step: Callable[[Callable[[Expr], Expr]], list[Stmt]],
 ) -> list[Stmt]:
-    """An outer product for which the scalars of neighbouring rows are loaded a vector at a time.
+    """Statements for an outer product whose row scalars are loaded a vector at a time.
 
     Args:
         rows: a multiple of the lanes.
@@ -70,7 +71,7 @@ def by_rows(
 
 
 def _loaded(nest: Nest, held: Scratch, count: int, scalar: Callable[[Expr], Expr]) -> list[Stmt]:
-    """Loads `count` neighbouring scalars in vectors."""
+    """Statements that load `count` contiguous scalars as vectors."""
     lanes = nest.lanes
 
     def load(g: Expr, width: int) -> list[Stmt]:
@@ -85,14 +86,13 @@ def _loaded(nest: Nest, held: Scratch, count: int, scalar: Callable[[Expr], Expr
 
 
 def _lane_of(held: Scratch, number: Expr) -> Load:
-    """Scalar `number` of those that are held in vectors."""
+    """The load of scalar `number` from vectors in registers."""
     return Load(held, divided(number, held.shape[-1]), held.dtype)
 
 
 @dataclass(frozen=True)
 class Slide:
-    """The taps of a window for neighbouring rows: one short run of scalars, as neighbours' windows
-    overlap or touch.
+    """A window's taps for neighbouring rows, as one run of contiguous scalars that windows share.
 
     Attributes:
         tap: the axis of the taps.
@@ -106,8 +106,8 @@ class Slide:
 
 
 def slide_of(nest: Nest, left: Expr, rows: Var, axes: Sequence[Axis], dtype: DType) -> Slide | None:
-    """The slide of rows' scalars along one of the axes of a sum; None where they don't slide, or
-    lie along another axis, or side by side.
+    """The slide of row scalars along one of a sum's axes; None where they do not slide, or are
+    contiguous across rows.
     """
     if not nest.target.multiplies_by_lane or not isinstance(left, Load) or left.guard is not None:
         return None
@@ -156,7 +156,7 @@ def by_lanes(
     vectors: int = 1,
     of_lane: Callable[[Expr, Expr, Expr], Expr] | None = None,
 ) -> list[Stmt]:
-    """Outer products in order, for which a row's scalars are loaded vectors at a time.
+    """Statements for outer products in order, whose row scalars are loaded a vector at a time.
 
     Args:
         sizes: rows, and steps.
@@ -203,8 +203,8 @@ def by_lanes(
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs along an axis of a sum: the scalars of a row for every `size`-th step lie side by side
-    in memory, as after a channel shuffle.
+    """Interleaved runs along an axis of a sum: every `size`-th scalar of a row is contiguous in
+    memory, as after a channel shuffle.
 
     Attributes:
         size: how many steps neighbours are apart, and how many runs there are.
@@ -218,7 +218,8 @@ class Runs:
 
 
 def runs_of(nest: Nest, left: Expr, inner: Axis, dtype: DType) -> Runs | None:
-    """The runs along `inner`, each at least a vector long; None where scalars don't lie so."""
+    """The interleaved runs along `inner`, each at least a vector long; None where scalars have no
+    such layout."""
     if not nest.target.multiplies_by_lane or not isinstance(left, Load):
         return None
     if not isinstance(inner.extent, int):
@@ -245,7 +246,8 @@ def by_runs(
     left: Callable[[Expr, Values], Expr],
     step: Callable[[Expr, Callable[[Expr], Expr]], list[Stmt]],
 ) -> list[Stmt]:
-    """Outer products run by run, each as `by_lanes` does, and of the steps that are left.
+    """Statements for outer products run by run, each as in `by_lanes`, then for the remaining
+    steps.
 
     Args:
         sizes: rows, and steps.

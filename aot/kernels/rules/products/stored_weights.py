@@ -1,4 +1,4 @@
-"""Weights of a product that are stored in few bits, by blocks along the sum: how they are decoded.
+"""Decodes block-quantised weights of a product.
 
 Owns where their words, scales and minimums lie. Owns no loops.
 """
@@ -29,7 +29,8 @@ LINE, MOST_AHEAD = 64, 2048  # bytes of a cache's line, and of those asked for a
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The right side of a contraction as weights in blocks: loads of codes, scales and zero points.
+    """The right factor of a contraction as block-quantised weights: loads of codes, scales and zero
+    points.
 
     Attributes:
         words, scales: loads of them, as the op's `compute` has them.
@@ -76,11 +77,11 @@ class StoredWeights:
         return StoredWeights(blocks, words, scales, zeros, *parts)
 
     def decoded(self, word: HeldWord, place: int, zero: Expr) -> Expr:
-        """Code number `place` of a word, less the zero point, in f32."""
+        """Code `place` of a word minus the zero point, as f32."""
         return expr.cast(expr.sub(self.code(word, place), zero), F32)
 
     def code(self, held: HeldWord, place: int) -> Expr:
-        """Code number `place` of a word, in i32."""
+        """Code `place` of a word, as i32."""
         word, bits = held.low, self.blocks.low_bits
         shift = 8 * (place % 4) + bits * (place // 4)
         if shift:
@@ -96,7 +97,7 @@ class StoredWeights:
         return expr.cast(word, I32)
 
     def held(self, panel: Expr, word: Expr, lane: Expr) -> HeldWord:
-        """The codes' word number `word` of a column."""
+        """Word `word` of a column's codes, joined with their high bits."""
         blocks = self.blocks
         low = self.word_at(panel, stored_word(blocks, word), lane)
         if not blocks.group:
@@ -109,7 +110,7 @@ class StoredWeights:
 
     @staticmethod
     def let(nest: Nest, held: HeldWord, into: list[Stmt]) -> HeldWord:
-        """A word and its high bits as names, so that each is loaded once."""
+        """Binds a word and its high bits to variables, so that each is loaded once."""
         high = held.high
         if high is not None:
             high = nest.let(high, into, "high")
@@ -156,8 +157,8 @@ class StoredWeights:
         return expr.cast(expr.binary("and", shifted, mask), I32)
 
     def ahead(self, panel: Expr, block: Expr) -> list[Stmt]:
-        """Prefetches the weights of a later block, for a single row, which goes through blocks too
-        fast to wait for them.
+        """Prefetches the weights of a later block. Only for a single row, whose blocks take less
+        time than loads from memory.
         """
         blocks, zero = self.blocks, expr.index(0)
         count = blocks.stored(blocks.words_per_block)
@@ -183,7 +184,8 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class HeldWord:
-    """A word of codes, and a word whose lowest bits are the highest of its codes, if any."""
+    """A word of codes; `high` has, in its low bits, the codes' high bits, if these are stored
+    apart."""
 
     low: Expr
     high: Expr | None = None
@@ -191,7 +193,7 @@ class HeldWord:
 
 def _parameter(e: Expr) -> tuple[Load | None, Load | None]:
     """(load of a block's scale or minimum, load of the float that it is multiplied by); None for
-    what is missing.
+    each that is missing.
     """
     loaded = uncast(e)
     if isinstance(loaded, Load):

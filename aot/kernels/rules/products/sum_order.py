@@ -1,4 +1,4 @@
-"""In which order, in which pieces and how the terms of a sum over several axes are added up.
+"""Decides the order and the pieces in which a sum over several axes is accumulated.
 
 Owns no loop: products.py has them.
 """
@@ -21,13 +21,13 @@ STEPS_A_TAP = 16
 
 
 def is_piece(extents: list[dims.Dim]) -> bool:
-    """Whether a sum over axes of `extents` has no more terms than are added up in f16."""
+    """Whether a sum over axes of `extents` has few enough terms to accumulate in f16."""
     terms = dims.product(extents)
     return isinstance(terms, int) and terms <= HALF_TERMS
 
 
 def axes_of_a_piece(axes: Sequence[Axis]) -> int:
-    """How many of the innermost axes have no more terms than are added up in f16."""
+    """How many of the innermost axes together have few enough terms to accumulate in f16."""
     count = 0
     while count < len(axes) and is_piece([a.extent for a in axes[-count - 1 :]]):
         count += 1
@@ -35,8 +35,8 @@ def axes_of_a_piece(axes: Sequence[Axis]) -> int:
 
 
 def asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
-    """Whether so many terms lie along the last axis of a sum that guards are checked before it, tap
-    by tap, rather than once for all taps of a tile.
+    """Whether guards are checked tap by tap before the last axis of a sum, as that is long, rather
+    than once per tile.
     """
     if len(axes) < 2 or any(axes[-1].var in expr.free_vars(c) for c in borders.asked):
         return False
@@ -45,8 +45,8 @@ def asks_by_tap(borders: Borders, axes: Sequence[Axis]) -> bool:
 
 
 def has_far_terms(left: Expr, axes: Sequence[Axis]) -> bool:
-    """Whether terms along the last axis of a sum lie multiples of a page apart, so that a cache has
-    too few places for them.
+    """Whether terms along the last axis of a sum are multiples of a page apart, and so conflict in
+    few cache sets.
     """
     if len(axes) < 2 or (isinstance(axes[-1].extent, int) and axes[-1].extent <= CACHE_WAYS):
         return False
@@ -63,14 +63,15 @@ def by_weight_step(weight: Expr, axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _step_or_large(load: Expr, var: Var) -> int:
-    """The stride of the weights along a reduced axis, a large number if it isn't known."""
+    """The stride of a load along a reduced axis; a large number if it is unknown."""
     found = [expr.coefficient(x.indices[0], var) for x in expr.loads(load)]
     steps = [dims.estimate(s, WEIGHT_STRIDE) for s in found if s is not None]
     return min((s for s in steps if s is not None), default=1 << 30)
 
 
 def plus_product(total: Expr, a: Expr, b: Expr) -> Expr:
-    """`total + a * b`, of words the sum of their parts' products; integers have no fused form."""
+    """`total + a * b` with a fused multiply-add; for packed words, a dot product; for integers,
+    multiply and add."""
     if a.dtype.is_packed:
         return Dot(a, b, total)
     if total.dtype.is_float:

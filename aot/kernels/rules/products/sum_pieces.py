@@ -1,4 +1,4 @@
-"""Contractions whose weights the second level of cache doesn't hold: sums in pieces of their terms.
+"""Contractions whose weights exceed the L2 cache: sums computed in pieces of their terms.
 
 A workgroup adds up a piece of the terms for all of its tiles of rows before it comes to the next
 piece, so that the weights of a piece are read from the cache by all tiles but the first. Sums wait
@@ -36,7 +36,7 @@ LEAST_TERMS = 64
 
 @dataclass(frozen=True)
 class Pieces:
-    """How a sum is cut into pieces that are added up by themselves.
+    """The division of a sum into pieces that are added up separately.
 
     Attributes:
         outer: the axes that pieces have one index of, outermost first.
@@ -50,8 +50,8 @@ class Pieces:
 
     @staticmethod
     def of(nest: Nest, roles: ContractionAxes, columns: int) -> Pieces | None:
-        """The pieces of a sum for tiles of `columns`, None where it has none: where the cache holds
-        all terms of a tile's weights, or extents are not known."""
+        """The pieces of a sum for tiles of `columns`; None where the cache holds all of a tile's
+        weights, or extents are unknown."""
         axes = roles.summed
         axes = by_weight_step(roles.right, axes)
         terms, cache = dims.product([a.extent for a in axes]), nest.target.l2_bytes
@@ -77,7 +77,8 @@ class Pieces:
         return Pieces(tuple(outer), tuple(axes), fitting[-1]) if fitting else None
 
     def part_of(self, roles: ContractionAxes, at: Values, start: Expr) -> ContractionAxes:
-        """The contraction of one piece, that at `at` of the outer axes and from `start` on."""
+        """The contraction of one piece: the outer axes at `at`, the first inner one from
+        `start`."""
         first = self.inner[0]
         placed = partial(expr.substitute, values={**at, first.var: expr.add(start, first.var)})
         weight = placed(roles.weight)
@@ -90,7 +91,7 @@ class Pieces:
 
 
 class _Part(Placed):
-    """A tile of a workgroup that has several, with its sums in scratch."""
+    """One of several tiles of a workgroup, with its sums in scratch between pieces."""
 
     def add(self, sums: Scratch, number: Expr) -> list[Stmt]:
         """Adds the products of its terms to the sums of tile `number`."""
@@ -101,7 +102,7 @@ class _Part(Placed):
         )
 
     def finish(self, sums: Scratch, number: Expr) -> list[Stmt]:
-        """Epilogue and stores of the sums of tile `number`."""
+        """Statements that run the epilogue of tile `number` on its sums and store it."""
         return self._loaded(sums, number) + self._finish()
 
     def _loaded(self, sums: Scratch, number: Expr) -> list[Stmt]:
@@ -110,8 +111,8 @@ class _Part(Placed):
 
 
 class TilesInPieces:
-    """The tiles of a contraction whose sums have `pieces`, and the loops around them; all extents
-    are known, and there is an axis of rows."""
+    """The tiles of a contraction summed in pieces, and the loops around them; all extents are
+    known, and there is a row axis."""
 
     def __init__(self, product: Product, pieces: Pieces, shape: Shape) -> None:
         nest, _, roles, _, _ = self.product = product
@@ -184,8 +185,8 @@ class TilesInPieces:
     def _each_tile(
         self, begin: Expr, start: Expr, body: Callable[[Expr, Place], list[Stmt]]
     ) -> list[Stmt]:
-        """`body(number in the workgroup, place)` for the tiles from `begin` on that are there, at
-        columns `start`."""
+        """`body(number in the workgroup, place)` for the existing tiles from `begin`, at columns
+        `start`."""
         nest = self.nest
 
         def one(t: Expr) -> list[Stmt]:

@@ -36,7 +36,7 @@ Range = tuple[int, int]
 
 
 class TileEnds(Sums):
-    """A tile at its place, without the products: its sums' beginning and end.
+    """A placed tile without its products: how sums start and how they are finished.
 
     Attributes:
         values: what the axes around the tile are.
@@ -58,7 +58,7 @@ class TileEnds(Sums):
     # What the sums begin with
 
     def _zeros(self) -> list[Stmt]:
-        """Sums of nothing; or the bias, where it is added to them."""
+        """Statements that initialise the sums, to 0 or to the bias."""
         stmts: list[Stmt] = []
         if self.pieces is not None:
             stmts += self.zeroed(self.pieces, "u")
@@ -97,16 +97,15 @@ class TileEnds(Sums):
 
     @property
     def _may_begin_with_bias(self) -> bool:
-        """Whether sums are added up in an order that begins with a bias: floats where that saves as
-        much as it costs, because one of several scalars is multiplied by an instruction. All tiles
-        of a target do so, whatever their extents are: results have the same bits in kernels for
-        several extents."""
+        """Whether sums start with the bias: for floats, where that saves as much as it costs. All
+        tiles of a target agree, whatever their extents, so that results have the same bits in
+        kernels for several extents."""
         is_float = self.acc.dtype is DType.F32
         return self.nest.target.multiplies_by_lane and is_float and self.pieces is None
 
     def _find_bias(self) -> tuple[Binary, Load] | None:
-        """(the addition, the load of the bias) of a number for each column that is added to the
-        sums, if sums can begin with it; else None.
+        """(addition, load) of a per-column bias added to the sums, if sums can start with it; else
+        None.
         """
         found = sum_with_bias(self.output, self.roles.reduce)
         if found is None:
@@ -119,7 +118,7 @@ class TileEnds(Sums):
     # What becomes of the sums
 
     def _finish(self) -> list[Stmt]:
-        """Epilogue and stores of the tile.
+        """Statements that run the epilogue of the tile and store it.
 
         Where that is worth it, all is written out for tiles of which all is stored. Else the sums
         go through memory, so that one copy of the epilogue serves all rows.
@@ -146,26 +145,26 @@ class TileEnds(Sums):
 
     @property
     def _is_short(self) -> bool:
-        """Whether the tile is so small that a copy of the epilogue for each vector is little."""
+        """Whether the tile is so small that unrolling the epilogue per vector costs little."""
         return self.shape.rows == 1 and self.shape.chunks <= MOST_UNROLLED
 
     @property
     def _is_written_out(self) -> bool:
-        """Whether a copy of the epilogue for each vector is worth its code: of tiles whose operands
-        are in registers for the most part, as where lanes multiply; or of few terms, where all
-        columns are stored, as sums that are stored under masks don't stay in registers."""
+        """Whether unrolling the epilogue per vector is worth its code: where the tile's operands
+        stay in registers, as with multiply-by-lane; or with few terms and no masked stores, as sums
+        stored under masks do not stay in registers."""
         is_plain = self._is_brief and self.shape.has_all_columns and not self.nest.is_gpu
         return self.nest.target.multiplies_by_lane or is_plain
 
     @property
     def _is_brief(self) -> bool:
-        """Whether vectors have so few terms that what becomes of their sums counts."""
+        """Whether vectors have so few terms that the epilogue's cost matters."""
         terms = self.roles.terms
         return isinstance(terms, int) and terms <= BRIEF and self.nest.lanes > 1
 
     @property
     def _has_ends_in_registers(self) -> bool:
-        """Whether what becomes of the sums is written out where they are."""
+        """Whether the epilogue runs on the sums in registers, unrolled."""
         output, roles = self.output, self.roles
         if not self._is_written_out or self.pieces is not None or self._packs_bytes:
             return False
@@ -182,19 +181,20 @@ class TileEnds(Sums):
         return expr.binary("le", end, expr.index(self.roles.rows.extent))
 
     def _has_columns(self) -> Expr | None:
-        """Whether the tile stores all of its columns; None where that is sure."""
+        """The condition that all of the tile's columns exist; None where that is certain."""
         if self.shape.has_all_columns:
             return None
         end = self._own_column(expr.index(self.shape.chunks), expr.index(0))
         return expr.binary("le", end, expr.index(self.roles.columns.extent))
 
     def _if_whole(self, stmts: list[Stmt], rest: list[Stmt]) -> list[Stmt]:
-        """`stmts` where the tile stores all of its columns, else `rest`."""
+        """`stmts` where all of the tile's columns exist, else `rest`."""
         columns = self._has_columns()
         return stmts if columns is None else [If(columns, tuple(stmts), tuple(rest))]
 
     def _columns_left(self) -> Range | None:
-        """The columns that the last tile stores, where it doesn't all and that is known."""
+        """The range of columns that a partial last tile stores; None if there is none, or it is
+        unknown."""
         extent, columns = self.roles.columns.extent, self.shape.columns
         if not isinstance(extent, int):
             return None
@@ -233,9 +233,9 @@ class TileEnds(Sums):
         some: Range | None,
         over: Callable[..., list[Stmt]] | None = None,
     ) -> list[Stmt]:
-        """Epilogue and stores of all rows, one after another; as above. Where it is known which
-        columns the last tile stores, and sums are brief, they are stored without masks, which are
-        slow on most targets."""
+        """Statements that finish and store all rows one after another, arguments as in
+        `_finish_in_memory`. Where the last tile's columns are known and sums are short, stores need
+        no masks, which are slow on most targets."""
         nest, shape = self.nest, self.shape
 
         def rows(some: Range | None) -> list[Stmt]:
@@ -254,11 +254,12 @@ class TileEnds(Sums):
 
     @property
     def _packs_bytes(self) -> bool:
-        """Whether all vectors of a row are finished as one, whose bytes are packed together."""
+        """Whether the vectors of a row are finished together, with their bytes packed into one
+        register."""
         return self.pieces is None and packs_bytes(self.nest, self.output, self.roles.columns.var)
 
     def _has_rows_side_by_side(self) -> bool:
-        """Whether rows are neighbours in the result's memory, and columns are not."""
+        """Whether rows are contiguous in the result's memory and columns are not."""
         roles, address = self.roles, self.output.address
         if roles.rows is None or self.shape.rows < LEAST_TRANSPOSED or self.nest.lanes == 1:
             return False
@@ -289,8 +290,8 @@ class TileEnds(Sums):
 
     @property
     def _is_dense(self) -> bool:
-        """Whether the tile's rows all exist and fill the result's memory between neighbouring
-        columns, so that what it stores leaves no gap.
+        """Whether the tile's rows all exist and fill the gap between neighbouring columns in the
+        result, so that its stores are contiguous.
         """
         shape, address, rows = self.shape, self.output.address, self.roles.rows
         if rows is None or self.pieces is not None or self._packs_bytes:
@@ -304,7 +305,7 @@ class TileEnds(Sums):
         return not is_long(self.output.values, self.roles.reduce)
 
     def _finish_dense(self) -> list[Stmt]:
-        """Epilogue and stores of all rows together, which the backend interleaves."""
+        """Statements that finish and store all rows together, interleaved by the backend."""
         shape, left = self.shape, self._columns_left()
         if shape.has_all_columns:
             return self._finish_block(0, shape.rows, self.acc)
@@ -318,7 +319,8 @@ class TileEnds(Sums):
     def _finish_block(
         self, begin: int, count: int, source: Scratch, some: Range | None = None
     ) -> list[Stmt]:
-        """Epilogue and stores of `count` rows, vector by vector of their columns, or of `some`."""
+        """Statements that finish and store `count` rows, vector by vector; only columns `some` if
+        given."""
         nest, shape = self.nest, self.shape
         stmts: list[Stmt] = []
         for u, first, width in self._parts(some or (0, shape.columns)):
@@ -333,14 +335,14 @@ class TileEnds(Sums):
     def _some_lanes(
         self, here: Values, source: Scratch, r: Expr, u: int, first: int, count: int
     ) -> Stmt:
-        """Epilogue and stores of `count` lanes of a vector of the row at `here`."""
+        """The epilogue and stores of `count` lanes of one vector in the row at `here`."""
         chunk, begin = expr.index(u), expr.index(first)
         return self.nest.spread(
             count, lambda lane: self._stores(here, source, r, chunk, expr.add(begin, lane))
         )
 
     def _stores(self, here: Values, source: Scratch, r: Expr, u: Expr, lane: Expr) -> list[Stmt]:
-        """Epilogue and stores of one element, whose row is at `here`."""
+        """The epilogue and stores of one element in the row at `here`."""
         place = {**here, self.roles.columns.var: self._column(u, lane)}
         done = self._done(Load(source, (r, u, lane), source.dtype))
         return self.output.stores(self.nest, place, done.get)
@@ -392,8 +394,7 @@ class TileEnds(Sums):
         return where(within(expr.add(self.first, r), rows.extent, 0), stmts)
 
     def _parts(self, some: Range) -> Iterator[tuple[int, int, int]]:
-        """Some columns of a tile as whole vectors and shorter ones: the chunk, the first lane and
-        how many."""
+        """(chunk, first lane, lanes) of the vectors that cover the columns `some` of a tile."""
         begin, end = some
         width = self.shape.width
         while begin < end:
@@ -412,15 +413,15 @@ class TileEnds(Sums):
     # Where things are
 
     def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
-        """The indices around the reduction, for row `r` of the tile."""
+        """Index values outside the reduction, for row `r` of the tile."""
         is_clamped = is_clamped and self.is_clamped
         at = self.shape.row_values(self.roles.rows, self.first, r, is_clamped=is_clamped)
         return {**self.values, **at}
 
     @property
     def _moves_back(self) -> bool:
-        """Whether a tile that would end past the last column begins earlier, so that no weight is
-        masked, and stores what the tile before it does not."""
+        """Whether a last tile that would pass the end starts earlier instead: no weight is masked,
+        and it stores only the columns that the tile before does not."""
         shape, extent = self.shape, self.roles.columns.extent
         if self.nest.is_gpu or self.roles.is_packed or shape.has_all_columns:
             return False
@@ -429,7 +430,7 @@ class TileEnds(Sums):
 
     @property
     def _is_masked(self) -> bool:
-        """Whether some lanes may have no weights, or no factors, and are masked."""
+        """Whether lanes without weights or factors may exist, and are masked."""
         if self.shape.has_all_columns or self._moves_back:
             return False
         if self.roles.has_factors:
@@ -438,9 +439,7 @@ class TileEnds(Sums):
         return not self.roles.is_packed and not is_covered
 
     def _own_column(self, u: Expr, lane: Expr) -> Expr:
-        """The column of a lane, as `_column` gives it, if the tile did not move back from the last
-        column.
-        """
+        """The column of a lane, as `_column` gives it, in a tile that does not start early."""
         return expr.linear((expr.add(self.start, u), self.shape.width), lane)
 
     def _column(self, u: Expr, lane: Expr) -> Expr:
@@ -460,7 +459,7 @@ class TileEnds(Sums):
         return expr.binary("lt", at, expr.index(self.roles.columns.extent))
 
     def _panel(self, u: Expr, lane: Expr) -> tuple[Expr, Expr]:
-        """The panel of that column, and where it is in the panel."""
+        """(panel, place within it) of a lane's column."""
         if self.shape.width == self.panel:
             number, within = expr.add(self.start, u), lane
         else:  # a vector never straddles a panel
@@ -481,7 +480,7 @@ class TileEnds(Sums):
 
 
 class PlacedTile(TileEnds, ABC):
-    """A tile at its place, with the products between its ends."""
+    """A placed tile with its products between start and finish."""
 
     def build(self) -> list[Stmt]:
         """All statements of the tile."""
@@ -495,8 +494,7 @@ class PlacedTile(TileEnds, ABC):
 
 
 def sum_with_bias(output: Output, reduce: Reduce) -> tuple[Binary, Load] | None:
-    """The addition of a number that is loaded to a sum, and that; None where anything else reads
-    the sum."""
+    """(addition, load) of a bias added to a sum; None if anything else uses the sum."""
     users = {
         node
         for value in output.values

@@ -1,4 +1,4 @@
-"""The transforms of Winograd's algorithm on a GPU, where each is a dispatch: a lane does a tile.
+"""Winograd transforms on a GPU, each a separate dispatch: one lane transforms one tile.
 
 Owns the loops of `winograd_inputs` and `winograd_outputs`: a lane loads a tile of one channel,
 transforms its columns and then its rows, and stores all that comes of it. Lanes go along what lies
@@ -29,9 +29,7 @@ from aot.ops.winograd_parts import WINOGRAD_INPUTS, matrices_of, tiles_along
 
 
 def schedule_transform(work: Work) -> Build | None:
-    """The loops of a Winograd transform of inputs or sums; None where the nest already has the
-    indices of a tile's elements.
-    """
+    """The loops of a Winograd transform of inputs or of sums; None for any other output."""
     nest, output, call = work.nest, work.output, call_of(heaviest(work.ops))
     found = _summed(output)
     own = {axis.var.name for axis in output.axes}
@@ -46,7 +44,7 @@ def schedule_transform(work: Work) -> Build | None:
 
 
 def _summed(output: Output) -> tuple[Reduce, Expr] | None:
-    """The sum in an output's value, and what it multiplies by a matrix's elements."""
+    """(reduction, factor that loads data) of a sum of products; None if the output has none."""
     reduces = {reduce for value in output.values for reduce in reduces_of(value)}
     if len(reduces) == 1:
         (reduce,) = reduces
@@ -58,7 +56,7 @@ def _summed(output: Output) -> tuple[Reduce, Expr] | None:
 
 
 class _Transform:
-    """The parts that Winograd's transforms of inputs and filters have in common.
+    """The common parts of Winograd's input and output transforms.
 
     Attributes:
         reduce, source: the sum, and the element of a tile in it.
@@ -77,7 +75,7 @@ class _Transform:
     def _spread(
         self, axes: Sequence[Axis], tile: Callable[[Values, Expr], list[Stmt]]
     ) -> tuple[Stmt, ...]:
-        """`tile(indices, lane)` for all of `axes`, one in each lane."""
+        """A loop over all `axes` with `tile(indices, lane)`, one per lane."""
         nest, lanes = self.nest, self.nest.lanes
         total = dims.product([axis.extent for axis in axes])
         group = nest.builder.var("g")
@@ -106,7 +104,7 @@ class _Transform:
 
 
 class _ToPoints(_Transform):
-    """Transforms a tile of inputs to its points; they are the result's first dim."""
+    """Transforms an input tile into its points, the result's first dim."""
 
     def build(self) -> tuple[Stmt, ...]:
         point = self.named["i0"]
@@ -125,7 +123,7 @@ class _ToPoints(_Transform):
 
 
 class _ToOutputs(_Transform):
-    """Transforms the sums at all points to a tile of outputs, and runs the epilogue."""
+    """Transforms the sums at all points into an output tile, and runs the epilogue."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Products whose columns lie apart and the terms of each side by side, as in a transposed matrix.
+"""Products by a transposed matrix: columns are strided, and each one's terms are contiguous.
 
 A workgroup turns the columns of a tile in registers, into scratch, and then has all rows. CPU only.
 """
@@ -56,7 +56,7 @@ def schedule_turned(work: Work) -> Build | None:
 
 
 class TurnedTiles(ContractionTiles):
-    """Tiles of products with columns in scratch: [term][column]."""
+    """Tiles of products with transposed columns in scratch, in the layout [term][column]."""
 
     def __init__(self, product: Product, plan: StageSchedule, terms: Axis) -> None:
         super().__init__(product, plan, 128)
@@ -105,8 +105,8 @@ class TurnedTiles(ContractionTiles):
         return nest.grid([*outside, tiles], body, 1 << 30)
 
     def _turn(self, values: Values, begin: Expr) -> list[Stmt]:
-        """Statements that stage a tile's columns in scratch: as transposed squares where all exist,
-        else one by one, with the last column again where there are no more.
+        """Statements that stage a tile's columns in scratch: as transposed squares where all
+        columns exist, else one by one, with the last column repeated past the end.
         """
         nest, lanes, terms = self.nest, self.nest.lanes, self.terms
         weight, extent = self.given.weight, self.given.columns.count

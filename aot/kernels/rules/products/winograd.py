@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 by Winograd's F(4x4, 3x3): 36 products where there are 144.
+"""3x3 convolutions with stride 1 by Winograd's F(4x4, 3x3), which needs 36 products instead of 144.
 
 Owns the loops on a CPU. A workgroup does some tiles of 4 by 4 outputs and some columns: piece by
 piece of the channels it transforms inputs and filters into scratch and adds up 36 products of
@@ -45,7 +45,8 @@ from aot.kernels.stage.tails import where, within
 
 
 def schedule_winograd(work: Work) -> Build:
-    """Blocks of tiles by `plan.columns` filters, `plan.rows` tiles of them in registers at a time.
+    """Loops over blocks of Winograd tiles by `plan.columns` filters, with `plan.rows` tiles at a
+    time in registers.
 
     Raises:
         InternalError: the output is no convolution that `aot.analysis.cost.winograd.fits`.
@@ -58,7 +59,7 @@ def schedule_winograd(work: Work) -> Build:
 
 
 class _Winograd(Blocks):
-    """The loops of such a convolution."""
+    """The loops of a Winograd convolution."""
 
     def __init__(self, product: Product, plan: StageSchedule) -> None:
         super().__init__(product, plan)
@@ -121,7 +122,7 @@ class _Winograd(Blocks):
         return (For(nt, column_blocks, LoopKind.WORKGROUP, (rows,), axis=1),)
 
     def _zero(self) -> list[Stmt]:
-        """Sums of nothing at all points."""
+        """Statements that zero the sums at all points."""
         nest, zero = self.nest, expr.const(0, self.dtype)
         axes = [Axis(Var("z"), n) for n in (self.wide, POINTS, self.tiles)]
 
@@ -132,13 +133,13 @@ class _Winograd(Blocks):
         return nest.inside(axes, {}, vectors)
 
     def _piece(self, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
-        """Statements that add the products of a piece: the channels from `start` on."""
+        """Statements that add the products of a piece of channels, from channel `start`."""
         return self._transform(start, first) + self._each_column_tile(
             column, lambda w: self._multiply(w, w, start, first, column)
         )
 
     def _transform(self, start: Expr, first: Expr) -> list[Stmt]:
-        """Transforms a piece of the inputs of all tiles."""
+        """Statements that transform a piece of channels of all input tiles."""
         nest = self.nest
         return self._each_group(
             first,
@@ -148,7 +149,7 @@ class _Winograd(Blocks):
         )
 
     def _multiply(self, w: Expr, kept: Expr, start: Expr, first: Expr, column: Expr) -> list[Stmt]:
-        """Products of a piece by column tile `w`, whose sums are at `kept`."""
+        """Statements that add a piece's products with column tile `w` to the sums at `kept`."""
         nest, stmts = self.nest, []
         if not self.is_stored:
             stmts += self._transform_filters(w, start, column)
@@ -165,7 +166,8 @@ class _Winograd(Blocks):
     def _weights(
         self, p: Expr, w: Expr, start: Expr, column: Expr, into: list[Stmt]
     ) -> Callable[[Expr, Expr, Expr], Expr]:
-        """Gives a transformed filter's element at point p by channel of a piece, chunk and lane."""
+        """A function from (channel of a piece, chunk, lane) to a transformed filter's element at
+        point p."""
         if self.filters is not None:
             filters = self.filters
             return lambda k, u, lane: Load(filters, (p, k, u, lane), self.dtype)
@@ -235,7 +237,7 @@ class _Winograd(Blocks):
 
     def _is_inside(self, tile: OutputTile) -> Expr | None:
         """The condition that a whole tile's inputs are in bounds, on targets where one check per
-        tile pays: elsewhere guards are checked per load. None there.
+        tile pays; None on others, where each load has its guard.
         """
         guards = [load.guard for load in expr.loads(self.left) if load.guard is not None]
         borders = Borders(
@@ -255,7 +257,7 @@ class _Winograd(Blocks):
     def _input(
         self, left: Expr, tile: OutputTile, place: tuple[Expr, Expr], channel: Expr, is_inside: bool
     ) -> Expr:
-        """The left side's element for tap 0 of the output at `place` in a tile."""
+        """The left factor's element for tap 0 of the output at `place` in a tile."""
         y, x = expr.add(tile.y, place[0]), expr.add(tile.x, place[1])
         if not is_inside:
             y = self._inside(y, self.rows_axis.extent)
@@ -273,13 +275,13 @@ class _Winograd(Blocks):
         return self._only(expr.substitute(left, values), channel, is_whole=is_whole)
 
     def _inside(self, at: Expr, extent: dims.Dim) -> Expr:
-        """`at`, but no further than the last output's last tap reads."""
+        """`at`, clamped to the last element that the last output reads."""
         if dims.modulo(extent, OUTPUTS) == 0:
             return at
         return expr.binary("min", at, expr.index(dims.add(extent, INPUTS - OUTPUTS - 1)))
 
     def _only(self, e: Expr, channel: Expr, *, is_whole: bool = True) -> Expr:
-        """`e`, masked to 0 past the last channel unless no piece reads past it.
+        """`e`, masked to 0 past the last channel, unless no piece reads past it.
 
         Args:
             is_whole: whether what is read of a piece ends where the piece does.
@@ -331,7 +333,7 @@ class _Winograd(Blocks):
 
     def _filter(self, begin: Expr, lane: Expr, channel: Expr, i: Expr, j: Expr) -> Expr:
         """The stored element of filter `begin + lane` at (i, j), a tap or a point; past the last
-        filter 0, or the padding of the last panel.
+        filter, 0 or the padding of the last panel.
         """
         columns, panel = self.roles.columns, expr.index(self.panel)
         at = expr.add(begin, lane)
@@ -359,8 +361,8 @@ class _Winograd(Blocks):
         begins: tuple[Expr, Expr],
         weight: Callable[[Expr, Expr, Expr], Expr],
     ) -> list[Stmt]:
-        """Adds up point p's products of a register tile, given its first tile and a piece's first
-        channel."""
+        """Statements that add point p's products of a register tile, given its first tile and a
+        piece's first channel."""
         nest, tile, acc, dtype = self.nest, self.tile, self.tile.acc, self.dtype
         first, start = begins
 

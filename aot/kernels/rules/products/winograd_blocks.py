@@ -1,4 +1,4 @@
-"""Blocks of Winograd's convolutions on a CPU: tiles of outputs by filters and pieces of channels.
+"""Blocks of Winograd convolutions on a CPU: tiles of outputs by filters, with channels in pieces.
 
 Owns how many of each a workgroup has, and the loops over those that are in bounds. What is computed
 of them is winograd.py's.
@@ -30,7 +30,7 @@ from aot.kernels.stage.tails import where, within
 
 
 class OutputTile(NamedTuple):
-    """The position of a tile's first output, and what else is known there."""
+    """The position (y, x) of a tile's first output, with the values of the other axes."""
 
     y: Expr
     x: Expr
@@ -38,14 +38,14 @@ class OutputTile(NamedTuple):
 
 
 def _unscaled(left: Expr) -> Expr:
-    """The element of an input that a product with a transformed filter's has a multiple of."""
+    """The input's factor in the left side of a product with transformed filters."""
     if not isinstance(left, Binary) or left.op != "mul":
         raise InternalError("inputs of transformed filters are no products with their points'")
     return left.b
 
 
 class Blocks:
-    """A convolution in blocks of tiles by filters.
+    """A Winograd convolution, divided into blocks of tiles by filters.
 
     Attributes:
         rows, columns: tiles and filters that are multiplied in registers; columns are `chunks`
@@ -98,19 +98,18 @@ class Blocks:
 
     @property
     def is_whole(self) -> bool:
-        """Whether sums are complete when they are stored first, and are finished at once."""
+        """Whether one piece has all channels, so that sums are finished as soon as they are
+        stored."""
         return self.channels == self.piece
 
     @property
     def is_continued(self) -> bool:
-        """Whether sums of a piece begin with those of pieces before it, where one instruction loads
-        two vectors."""
+        """Whether a piece's accumulators start from the earlier pieces' sums, where the target
+        loads two vectors with one instruction."""
         return self.nest.target.multiplies_by_lane and not self.is_whole
 
     def _each_column_tile(self, column: Expr, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """The statements `body(number)` for each column tile that exists in the block that begins
-        at `column`.
-        """
+        """`body(number)` for each column tile that exists in the block that begins at `column`."""
         extent = self.roles.columns.extent
 
         def one(w: Expr) -> list[Stmt]:
@@ -156,6 +155,6 @@ class Blocks:
         return OutputTile(y, x, values)
 
     def _column_of(self, column: Expr, w: Expr, u: Expr) -> Expr:
-        """The first column of chunk `u` in column tile `w`, of the block from `column` on."""
+        """The first column of chunk `u` in column tile `w` of the block that begins at `column`."""
         tile = expr.linear(column, (w, self.columns))
         return expr.linear(tile, (u, self.width))

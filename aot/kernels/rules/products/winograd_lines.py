@@ -1,4 +1,4 @@
-"""Winograd's transforms F(4x4, 3x3) and F(2x2, 3x3) of one line of inputs, filters or sums.
+"""Winograd's F(4x4, 3x3) and F(2x2, 3x3) transforms of one line of inputs, filters or sums.
 
 Owns the transforms along one axis, as expressions; where lines lie is winograd.py's, and
 transforms.py's for a GPU. The matrices behind them are those of aot/ops/winograd_parts.py.
@@ -58,7 +58,7 @@ def filter_line(name: Name, g: Sequence[Expr], *, is_added: bool) -> list[Expr]:
 
 
 def output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
-    """A^T m, its columns for the points p other than 0 over |p|."""
+    """The output transform A^T m. Its columns for points p other than 0 are divided by |p|."""
     sum1, sum2 = name(expr.add(m[1], m[2])), name(expr.add(m[3], m[4]))
     odd1, odd2 = name(expr.sub(m[1], m[2])), name(expr.sub(m[3], m[4]))
     return [
@@ -70,12 +70,12 @@ def output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
 
 
 def short_input_line(name: Name, d: Sequence[Expr]) -> list[Expr]:
-    """B^T d of four inputs, whose points are 0, +-1 and infinity."""
+    """The F(2x2, 3x3) input transform B^T d of four inputs, at the points 0, +-1 and infinity."""
     return [expr.sub(d[0], d[2]), expr.add(d[1], d[2]), expr.sub(d[2], d[1]), expr.sub(d[3], d[1])]
 
 
 def short_output_line(name: Name, m: Sequence[Expr]) -> list[Expr]:
-    """The outputs, A^T m, of the sums at these points."""
+    """The F(2x2, 3x3) output transform A^T m of the sums at the points 0, +-1 and infinity."""
     return [expr.add(m[0], expr.add(m[1], m[2])), expr.add(expr.sub(m[1], m[2]), m[3])]
 
 
@@ -87,8 +87,8 @@ OUTPUT_LINES: dict[int, Line] = {2: short_output_line, 4: output_line}
 def transformed(
     line: Line, name: Name, count: int, element: Callable[[int, int], Expr]
 ) -> Iterator[list[Expr]]:
-    """The rows of a transformed tile of `count` by `count` elements: first its columns are
-    transformed, then row by row what came of them, as these are asked for."""
+    """The rows of a transformed tile of `count` by `count` elements: transforms its columns first,
+    then each row on demand."""
     numbers = range(count)
     columns = [[name(e) for e in line(name, [element(i, j) for i in numbers])] for j in numbers]
     for row in zip(*columns, strict=True):
@@ -103,7 +103,7 @@ def line_stmts(
     load: Callable[[int], Expr],
     store: Callable[[int, Expr], Stmt],
 ) -> list[Stmt]:
-    """Loads a line, whose elements are named `prefix`, transforms and stores it."""
+    """Statements that load a line, with elements named `prefix`, transform it and store it."""
     stmts: list[Stmt] = []
     loaded = [nest.let(load(n), stmts, prefix) for n in range(count)]
     made = line(lambda e: nest.let(e, stmts, "h"), loaded)

@@ -1,4 +1,5 @@
-"""Transforms Winograd's sums to the outputs of a tile, finishes and stores them.
+"""Winograd's output transform on a CPU: turns sums into a tile's outputs, runs the epilogue and
+stores them.
 
 Owns that alone; winograd.py has the sums.
 """
@@ -21,7 +22,7 @@ Total = Callable[[Expr, Expr], Expr]
 
 
 class TileOutputs:
-    """The outputs of tiles, a vector of filters at a time.
+    """Computes tiles' outputs from their sums, for one vector of filters at a time.
 
     Attributes:
         half: scratch [INPUTS, INPUTS, lanes] of one tile.
@@ -34,7 +35,8 @@ class TileOutputs:
         self.is_long = is_long(self.output.values, self.roles.reduce)
 
     def finished(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
-        """Transforms and stores a vector of a tile's outputs, from filter `begin` on."""
+        """Statements that transform, finish and store a vector of a tile's outputs, from filter
+        `begin`."""
         # registers hold what is transformed of a tile of outputs where they are many
         has_registers = self.nest.target.multiplies_by_lane
         finish = self._finish_in_registers if has_registers else self._finish_by_lines
@@ -44,7 +46,7 @@ class TileOutputs:
         return self.nest.spread(self.blocks.vector, body)
 
     def _finish_by_lines(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
-        """Stores a vector of a tile's outputs, which it computes a line after the other."""
+        """Statements that compute a vector of a tile's outputs line by line, and store them."""
         nest = self.nest
 
         def below(b: Expr) -> list[Stmt]:
@@ -72,9 +74,7 @@ class TileOutputs:
         return nest.serial(INPUTS, below, "b") + nest.serial(OUTPUTS, across, "y")
 
     def _finish_in_registers(self, tile: OutputTile, begin: Expr, total: Total) -> list[Stmt]:
-        """Statements that finish and store a tile, all values of which are computed at once in
-        registers.
-        """
+        """Statements that compute all outputs of a tile in registers, and store them."""
         nest = self.nest
         made = self.half
         if not self.is_long:

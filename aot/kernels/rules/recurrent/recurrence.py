@@ -1,4 +1,5 @@
-"""The kernel of recurrent layers: all steps of one sequence in one workgroup, lanes along gates.
+"""The kernel of recurrent layers (RNN, GRU, LSTM): one workgroup runs all steps of a sequence, with
+lanes along the gates.
 
 Gates of panel-packed weights are read as the panels lie, so that a step runs at memory speed. What
 a step computes of the gates is the cell's, in aot/ops/cells.py; here are the loops.
@@ -109,9 +110,9 @@ class _Layer:
         return self.scratch.get(name, self.wide, (self.slots, extent))
 
     def _slots(self) -> int:
-        """How many sequences a workgroup takes, so that a load of weights serves all: as many as
-        registers hold sums of. Two workgroups are left of four sequences and more, for two threads,
-        unless the weights leave the cache before the next step."""
+        """The number of sequences per workgroup, which share each load of weights: at most as many
+        as registers hold sums for. A batch that allows it is divided over two workgroups, for two
+        threads, unless the weights leave the cache between steps."""
         nest, batch, directions = self.nest, self.x.type.dims[1], self.r.type.dims[0]
         if nest.is_gpu or self.operands[LENGTHS] is not None:
             return 1
@@ -127,21 +128,21 @@ class _Layer:
         return -(-batch // -(-batch // most))
 
     def _slots_in_scratch(self) -> int:
-        """How many sequences a worker's scratch holds states and sums of."""
+        """The number of sequences whose states and sums fit a worker's scratch."""
         gates = 0 if self.is_fused else 2 * self.panels * self.panel
         each = (3 * self.hidden + gates) * self.wide.bytes
         return self.nest.target.scratch_bytes // max(1, each)
 
     def fewer_slots(self) -> Sequence[int]:
-        """The numbers of sequences, most first, for which there are separate loops, in case a run
-        has no more than so many; a slot without a sequence repeats another's.
+        """Smaller sequence counts, largest first, that get their own loops in case a batch has no
+        more; a slot without a sequence repeats another one's.
         """
         if isinstance(self.x.type.dims[1], int):
             return ()
         return [n for n in FEW_SLOTS if n < self.slots]
 
     def _sums_at_once(self) -> int:
-        """Panels of a sequence whose sums are in registers at once."""
+        """The number of a sequence's panels whose sums are in registers together."""
         if not self.is_fused:
             return min(PANELS_AT_ONCE, self.panels)
         each = self.cell.gates * (2 if self.cell.is_split else 1)
@@ -154,11 +155,11 @@ class _Layer:
         return max(n for n in range(1, most + 1) if count % n == 0)
 
     def _sequences(self, first: Expr, body: Callable[[Expr, Expr], list[Stmt]]) -> list[Stmt]:
-        """`body(slot, sequence)` for each one of a workgroup, whose first one is given."""
+        """A loop with `body(slot, sequence)` over a workgroup's sequences, from `first`."""
         return self.nest.serial(self.slots, lambda s: body(s, self._sequence(first, s)), "s")
 
     def _sequence(self, first: Expr, slot: Expr) -> Expr:
-        """A slot's sequence: what has none does the last one's again."""
+        """The sequence of a slot; slots past the batch repeat the last sequence."""
         batch, at = self.x.type.dims[1], expr.add(first, slot)
         if dims.modulo(batch, self.slots) == 0:
             return at
@@ -230,12 +231,12 @@ class _Layer:
         return self.nest.serial(count, one, "o")
 
     def _initial(self, state: int, d: Expr, b: Expr, j: Expr) -> Expr:
-        """A state of unit j before the first step."""
+        """An element of the initial state: unit j of sequence b, direction d."""
         value = self.operands[(INITIAL_H, INITIAL_C)[state]]
         return self._number(0) if value is None else self._load(value, (d, b, j))
 
     def _before(self, state: int, at: At, j: Expr) -> Expr:
-        """A state of unit j before a step."""
+        """An element of the state before a step: unit j."""
         if self.is_single:
             return self._initial(state, at.d, at.b, j)
         return Load(self.states[state], (at.slot, j), self.wide)
@@ -255,7 +256,8 @@ class _Layer:
     # time
 
     def _length(self, b: Expr, into: list[Stmt]) -> Expr | None:
-        """How many steps sequence b has; None where all have all. A wrong number is clamped."""
+        """The number of steps of sequence b, clamped to the valid range; None if all sequences have
+        all steps."""
         value = self.operands[LENGTHS]
         if value is None:
             return None
@@ -269,7 +271,7 @@ class _Layer:
         return self.nest.let(expr.binary("min", low, steps), into, "length")
 
     def _place(self, t: Expr, length: Expr | None, d: Expr, b: Expr, into: list[Stmt]) -> At:
-        """Which step of the input is the t-th of direction d."""
+        """The position of step t of direction d: which step of the input it reads."""
         direction = self.op.attrs["direction"]
         count = expr.index(self.x.type.dims[0]) if length is None else length
         is_there = (
@@ -314,7 +316,7 @@ class _Layer:
         return stmts + self._sync()
 
     def _over_state(self, state: Callable[[Expr, At], Expr]) -> Term:
-        """The part of the gates' sums that is of a state, by its units."""
+        """The part of the gates' sums that multiplies a state, summed over units."""
         if self.r_scale == 1:
             return Term(self.r, self.hidden, state)
         scale = self._number(self.r_scale)
@@ -324,7 +326,7 @@ class _Layer:
         return self.nest.serial(self.slots, lambda s: body(self._in_slot(at, s)), "s")
 
     def _fused(self, into: Sequence[Term], around: Term, at: At) -> list[Stmt]:
-        """A step in which the sums of some units' gates never leave registers."""
+        """Statements of a step in which the gates' sums stay in registers."""
         nest, size, gates = self.nest, self.panel, self.cell.gates
         count = self.hidden // size
         is_around_zero = self.is_single and self.operands[INITIAL_H] is None
@@ -340,7 +342,8 @@ class _Layer:
             first = expr.mul(o, expr.index(group))
 
             def lanes(kind: int, body: Add) -> list[Stmt]:
-                """`body(row of acc, panel, lane, where)` of a kind's gates, for each sequence."""
+                """`body(row of acc, panel, lane, where)` for all gates of a kind and each
+                sequence."""
                 stmts: list[Stmt] = []
                 for unit, gate, slot in product(range(group), range(gates), range(self.slots)):
                     row = expr.index((slot * group + unit) * each + kind * gates + gate)
@@ -406,8 +409,8 @@ class _Layer:
         return one
 
     def _late(self, at: At) -> list[Stmt]:
-        """The recurrent sums of the late gate, which reads the state after other gates have changed
-        it.
+        """Statements that compute the recurrent sums of the late gate, which reads the state after
+        other gates have changed it.
         """
         late = self.late
         assert late is not None and self.late_sums is not None
@@ -434,8 +437,8 @@ class _Layer:
     # sums of the gates
 
     def _begin(self, at: At, gate: Expr, offsets: Sequence[int]) -> Expr:
-        """The initial value of a gate's sum: its biases, and the input's share if x holds that
-        already.
+        """The initial value of a gate's sum: its biases, plus the input's product if x already
+        contains that.
         """
         total = self._bias(at.d, gate, offsets)
         if self.w is not None or 0 not in offsets:
@@ -446,7 +449,7 @@ class _Layer:
         return given if self.operands[B] is None else expr.add(total, given)
 
     def _bias(self, d: Expr, gate: Expr, offsets: Sequence[int]) -> Expr:
-        """The biases of a gate, one each of `offsets` into b; padding gates have none."""
+        """The sum of a gate's biases, read from b at `offsets`; 0 for padding gates."""
         b = self.operands[B]
         total = self._number(0)
         if b is None:
@@ -459,7 +462,7 @@ class _Layer:
         return total
 
     def _padded(self, source: Value, where: Expr, gate: Expr) -> Expr:
-        """An element for a gate that may be padding of the last panel, which reads 0."""
+        """The load of a gate's element; 0 for padding gates of the last panel."""
         dtype = source.type.dtype
         loaded = Load(self.buffers[source], (where,), dtype)
         if self.rows % self.panel:
@@ -468,7 +471,7 @@ class _Layer:
         return expr.cast(loaded, self.wide)
 
     def _weight(self, value: Value, d: Expr, panel: Expr, lane: Expr, k: Expr) -> Expr:
-        """Weight of gate `panel * P + lane` for input k."""
+        """The weight of gate `panel * P + lane` for input k."""
         gate, source = Var("gate"), stored(value)
         where = flat_index(source.type, (d, gate, k))
         whole = expr.add(expr.mul(panel, expr.index(self.panel)), lane)
@@ -491,7 +494,8 @@ class _Layer:
         panels: tuple[int, int],
         at: At,
     ) -> list[Stmt]:
-        """Biases and terms of the gates in panels [first, last) into `target`."""
+        """Statements that store biases plus `terms` of the gates in panels [first, last) to
+        `target`."""
         if self.nest.is_gpu:
             return self._sums_gpu(target, terms, offsets, panels, at)
         first, last = panels
@@ -513,7 +517,7 @@ class _Layer:
         count: int,
         group: int,
     ) -> list[Stmt]:
-        """`count` times `group` panels, whose accumulators stay in registers."""
+        """Statements for `count` groups of `group` panels, whose accumulators stay in registers."""
         nest, size = self.nest, expr.index(self.panel)
         slots = self.slots
         acc = nest.builder.scratch("acc", self.wide, (group * slots, self.panel))
@@ -597,8 +601,8 @@ class _Layer:
     def _terms(
         self, j: Expr, at: At, into: list[Stmt], *, is_late: bool, rows: Rows | None = None
     ) -> Unit:
-        """The values from which the cell computes hidden unit j. With `is_late` the late gate's sum
-        is known too; `rows` gives the place of the sums in registers.
+        """The values from which the cell computes hidden unit j. With `is_late` these include the
+        late gate's sum; `rows` gives the registers of the sums.
         """
 
         def place(gate: int) -> Expr:

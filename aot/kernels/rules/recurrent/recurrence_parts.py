@@ -1,4 +1,5 @@
-"""Records that the loops of a recurrent layer share: terms of sums, the places of sums, steps."""
+"""Records that the loops of a recurrent layer share: terms of the gates' sums, their registers, and
+the position of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Add = Callable[[Expr, Expr, Expr, "At"], Stmt]
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the gates' sums: `scalar(k) * weight[gate, k]` over k."""
+    """A term of the gates' sums: `scalar(k) * weight[gate, k]`, summed over k."""
 
     weight: Value
     extent: dims.Dim
@@ -25,7 +26,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rows:
-    """The registers of the sums of some units' gates: rows `first`, ... of `acc`.
+    """The registers that hold the gates' sums of some units: rows of `acc` from `first`.
 
     Attributes:
         apart: how many rows further those over the state are; 0 where they are in the same sums.
@@ -46,7 +47,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class At:
-    """The position of a step in the layer's loops.
+    """The position of a step: direction, sequence and time.
 
     Attributes:
         t: the step's place in x and y.

@@ -1,4 +1,5 @@
-"""Rules of reductions: rows, columns, positions of extrema, and what tables name.
+"""Lowering rules of reductions: along rows and columns, positions of extrema, and table-driven
+resizes.
 
 Owns the fallback, which builds any result.
 """

@@ -1,4 +1,4 @@
-"""Reductions whose terms lie a row apart: adds whole rows, one after the other, to a row of sums.
+"""Reductions along columns: adds whole contiguous rows, one after another, to a row of sums.
 
 A vector of results that went through its terms alone would touch another page for each of them;
 rows are read as they lie in memory. Owns these loops, for CPUs.
@@ -24,7 +24,7 @@ ROWS = 4
 
 
 def schedule_columns(work: Work) -> Build | None:
-    """The loops of columns that are reduced; None of other reductions."""
+    """The loops of a column reduction; None for other reductions."""
     nest, found = work.nest, work.reduced
     if found.free or not _are_columns(nest, found.output, found.reduces):
         return None
@@ -32,8 +32,8 @@ def schedule_columns(work: Work) -> Build | None:
 
 
 def _are_columns(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
-    """Whether `output` is one reduction of elements that it reads once, along whose terms nothing
-    is contiguous, of more results side by side than a few vectors have."""
+    """Whether `output` is a single reduction along strided columns that reads each element once,
+    with enough contiguous results to fill several vectors."""
     if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
         return False
     (reduce,) = reduces
@@ -84,12 +84,13 @@ class _Columns:
         return nest.grid([*self.axes[:-1], pieces], piece, work)
 
     def _columns(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt]:
-        """Statements for `count` results from `start` on."""
+        """Statements that compute `count` results from `start`."""
         nest, sums, reduce, last = self.nest, self.sums, self.reduce, self.terms[-1]
         inner = self.axes[-1].var
 
         def each(value: Expr | None, rows: Sequence[dict[Var, Expr]] = ()) -> list[Stmt]:
-            """Sums as they begin, or with the terms of some rows."""
+            """Statements that update a row of sums: sets them to `value` or keeps them, then adds
+            the terms of `rows`."""
 
             def element(x: Expr, width: int, lane: Expr | None) -> list[Stmt]:
                 total = Load(sums, (x,), sums.dtype) if value is None else value
@@ -129,7 +130,7 @@ class _Columns:
 
 
 def _piece(extent: Dim, lanes: int) -> int:
-    """Columns of a workgroup: whole vectors, about as many in each."""
+    """Columns per workgroup: whole vectors, balanced over workgroups."""
     if not isinstance(extent, int):
         return MOST_COLUMNS
     even = -(-extent // -(-extent // MOST_COLUMNS))

@@ -1,4 +1,4 @@
-"""Normalisations of small groups of channels that lie innermost in memory, for CPUs.
+"""Group normalisation, on CPUs, with few channels per group and channels innermost.
 
 Lanes go along the channels of all groups, each of which has sums of its own over the image; what
 the channels of a group have is added up then. Owns these loops.
@@ -22,8 +22,8 @@ BLOCK = 64
 
 
 def schedule_group_norm(work: Work) -> Build | None:
-    """The loops of a normalisation of small groups of channels; None where the output is none, or
-    its groups fill vectors.
+    """The loops of a normalisation of small channel groups; None where the output is none, or its
+    groups fill vectors.
     """
     nest, found = work.nest, work.reduced
     output, reduces, free = found.output, found.reduces, found.free
@@ -42,8 +42,8 @@ def schedule_group_norm(work: Work) -> Build | None:
 
 
 def _is_of_images(reduce: Reduce) -> bool:
-    """Whether terms are of channels and of an image around them, and cheap enough for each pass to
-    compute them."""
+    """Whether a reduction runs over an image as well as channels, and its terms are cheap enough to
+    recompute in each pass."""
     sources = {x.source for x in expr.loads(reduce.body)}
     is_wide = any(n != 1 for _, n in reduce.axes[:-1])
     return is_wide and len(sources) == 1 and reduce.op in ("sum", "max", "min")
@@ -82,7 +82,7 @@ class _GroupNorm:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether channels lie side by side in every operand and in the result."""
+        """Whether channels are contiguous in every operand and in the result."""
         read = all(self._is_contiguous(e) for e in (*self.bodies, self.whole.value))
         return read and expr.coefficient(self.whole.address, self.channel) == 1
 
@@ -111,7 +111,7 @@ class _GroupNorm:
         return self.nest.grid([*self.outer, blocks], one, 1 << 30)
 
     def _along(self, e: Expr, member: Var) -> Expr:
-        """`e` by channels, not by groups and their members."""
+        """`e` with group and member indices replaced by those of the channel."""
         each = expr.index(self.each)
         parts: Values = {
             self.group: expr.binary("floordiv", self.channel, each),

@@ -1,4 +1,5 @@
-"""Decides which values that several passes over a row compute are stored in scratch in between.
+"""Decides which values that several passes over a row need are stored in scratch rather than
+recomputed.
 
 A softmax goes over its row three times: for the largest element, for the sum, and for the results.
 What all passes compute of an element is done by the first of them, and loaded by the others, where
@@ -25,7 +26,7 @@ ELEMENT_BYTES = 4
 
 @dataclass(eq=False)
 class _Pass:
-    """One pass over a row: a reduction, or the one that stores the results.
+    """One pass over a row: a reduction, or the pass that stores the results.
 
     Attributes:
         roots: what it computes for each element, other passes' results in it as `Reduce`.
@@ -39,7 +40,7 @@ class _Pass:
 
 
 class KeptRows:
-    """The values that reductions of one row keep for each other, and for the results.
+    """The values that earlier passes over a row store in scratch for later ones.
 
     Args:
         reduces: the reductions, in their order.
@@ -78,8 +79,8 @@ class KeptRows:
     def body(
         self, reduce: Reduce, done: Mapping[Expr, Expr], lane: Expr | None = None
     ) -> tuple[Expr, list[Kept]]:
-        """(the element that a reduction's pass reduces, the values it stores for later passes);
-        reductions in `done` are known.
+        """(element that a reduction's pass reduces, values that it stores for later passes), given
+        reductions that are `done`.
         """
         known = {**done, **self.loaded(reduce, lane)}
         memo: dict[Expr, Expr] = {}
@@ -91,8 +92,8 @@ class KeptRows:
         ]
 
     def loaded(self, reduce: Reduce | None, lane: Expr | None = None) -> dict[Expr, Expr]:
-        """Loads of stored values, by the expressions they replace, in a pass, or with None in the
-        one that stores the results.
+        """Loads of stored values, keyed by the expressions they replace, for a reduction's pass, or
+        with None for the pass that stores results.
         """
         made, own = self.passes[reduce], self._first.get(reduce, {})
         where = self._address(_place(made), lane)
@@ -174,7 +175,7 @@ class KeptRows:
 
 
 def _place(made: _Pass) -> Expr:
-    """The number of a row's element, by the pass's own variables."""
+    """The index of a row's element, in the pass's own loop variables."""
     place: Expr = expr.index(0)
     for var, extent in made.axes:
         place = expr.add(expr.mul(place, expr.index(extent)), var)

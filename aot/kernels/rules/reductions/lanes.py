@@ -1,4 +1,4 @@
-"""Reductions where their inputs are known, with lanes along the result or along their terms.
+"""Reductions fused with their consumers, with lanes along the results or along the terms.
 
 Of the result's axes, reductions depend on some and not on the free others, along which one value of
 each reduction serves all elements. Loops over these stand after the reductions, inside of the loops
@@ -54,8 +54,8 @@ def schedule_long_terms(work: Work) -> Build | None:
 
 
 def schedule_few_results(work: Work) -> Build | None:
-    """Loops in which a GPU's lanes share the terms of reductions; None if one result for each lane
-    keeps them busy.
+    """Loops in which a GPU's lanes share the terms of each reduction; None if one result per lane
+    already fills the lanes.
     """
     if _fills_lanes(work.nest, *work.reduced.parts):
         return None
@@ -63,8 +63,8 @@ def schedule_few_results(work: Work) -> Build | None:
 
 
 def schedule_results(work: Work) -> Build | None:
-    """Loops in which each lane reduces for a result of its own, where reductions are short or more
-    is contiguous along the result; None elsewhere.
+    """Loops in which each lane computes its own result, where reductions are short or loads are
+    contiguous along the results; else None.
     """
     nest, (output, reduces, free) = work.nest, work.reduced.parts
     inner = output.axes[-1].var if output.axes else None
@@ -77,8 +77,8 @@ def schedule_results(work: Work) -> Build | None:
 
 
 def schedule_blocks_of_rows(work: Work) -> Build | None:
-    """Loops over blocks of rows, a vector of rows at a time; None where rows are shorter than a
-    vector and their terms don't lie side by side.
+    """Loops over blocks of rows, with a vector of rows at a time; None where rows are shorter than
+    a vector and not contiguous.
     """
     if _has_narrow_rows(work) and not all(map(_is_row, _depending(work.reduced))):
         return None
@@ -86,8 +86,8 @@ def schedule_blocks_of_rows(work: Work) -> Build | None:
 
 
 def schedule_narrow_rows(work: Work) -> Build | None:
-    """Loops in which each lane reduces for a result of its own, where rows are shorter than a
-    vector; None elsewhere.
+    """Loops in which each lane computes its own result, where a CPU's rows are shorter than a
+    vector; else None.
     """
     return (
         partial(_lanes_over_results, work.nest, *work.reduced.parts)
@@ -106,7 +106,7 @@ SHARED = "reductions/shared"
 
 
 def schedule_shared_reduction(nest: Nest, output: Output) -> Loops:
-    """Reductions that a workgroup's lanes share, however short they are."""
+    """The loops of reductions that a workgroup's lanes share, even if they are short."""
     return _lanes_over_reduction(replace(nest, is_long=True), *Reduced.of(output).parts)
 
 
@@ -117,7 +117,7 @@ def _depending(found: Reduced) -> list[Reduce]:
 
 
 def _has_narrow_rows(work: Work) -> bool:
-    """Whether a CPU's vector has room for more taps than its reductions have in a row."""
+    """Whether a CPU's vector is longer than each reduction's rows."""
     depends = _depending(work.reduced)
     return (
         bool(depends)
@@ -129,8 +129,8 @@ def _has_narrow_rows(work: Work) -> bool:
 def _fills_lanes(
     nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
 ) -> bool:
-    """Whether a GPU's lane may do all of an element's reductions, and of the elements that they
-    serve: it is not too long at it, and other lanes have as much to do."""
+    """Whether one GPU lane may compute an element's reductions and all elements that share them: it
+    is not too much work, and enough other lanes are busy."""
     if not nest.is_gpu or not free:
         return True
     if nest.is_too_long(*([n for _, n in r.axes] for r in reduces), [a.extent for a in free]):
@@ -142,14 +142,14 @@ def _fills_lanes(
 
 
 def _is_short(reduce: Reduce, most: int) -> bool:
-    """Whether a reduction surely has at most `most` terms."""
+    """Whether a reduction has a known number of terms, at most `most`."""
     count = dims.product([n for _, n in reduce.axes])
     return isinstance(count, int) and count <= most
 
 
 def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
-    """Whether a vector has room for more taps than a reduction has along its innermost axis, and
-    the result has elements to fill it."""
+    """Whether vectors are longer than the innermost axis of each reduction, and the result is wide
+    enough to fill one."""
     for reduce in reduces:
         extents = [n for _, n in reduce.axes if n != 1]
         if extents and not (isinstance(extents[-1], int) and extents[-1] < nest.lanes):
@@ -159,8 +159,8 @@ def _are_narrow(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> bool:
 
 
 def _is_row(reduce: Reduce) -> bool:
-    """Whether a reduction's terms lie side by side in memory, more of them than lanes pick out of
-    vectors.
+    """Whether a reduction's terms are contiguous in memory, and too many to be shuffled out of
+    loaded vectors.
     """
     axes, _ = collapsed_axes([Axis(v, n) for v, n in reduce.axes], reduce.body)
     loads = list(expr.loads(reduce.body))
@@ -188,7 +188,8 @@ def _prefers_output_lanes(reduces: Sequence[Reduce], inner: Var | None) -> bool:
 def _lanes_over_results(
     nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
 ) -> tuple[Stmt, ...]:
-    """Each lane reduces for an element of its own, or for all elements along the `free` axes."""
+    """Loops in which each lane reduces for its own element, or for all elements along the `free`
+    axes."""
     whole = [axis for axis in output.axes if axis not in free]
     together = None if free or len(reduces) != 1 else Neighbours.of(nest, output, whole)
     if together is not None:
@@ -240,7 +241,8 @@ def _reduce_here(
     values: Values,
     lanes: tuple[Var | None, Expr, int] | None,
 ) -> tuple[list[Stmt], Expr]:
-    """A reduction inside a lane: one accumulator per lane, serial loops.
+    """(statements, result) of a reduction within one lane: serial loops, with an accumulator per
+    lane.
 
     `term` is what is reduced, and what is kept of it; `lanes` are the index that runs along them,
     the lane and how many there are. Where none of a vector's guards fails none is asked.
@@ -255,7 +257,7 @@ def _reduce_here(
     acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else sums * width,))
 
     def at(n: int) -> Expr:
-        """The place of a lane's `n`th sum."""
+        """The index of a lane's `n`th accumulator."""
         return expr.add(expr.index(n * width), slot)
 
     first = identity(reduce.op, reduce.dtype)
@@ -267,7 +269,7 @@ def _reduce_here(
         return [*stored, Store(acc, (at(n),), total)]
 
     def several(outer: Values) -> list[Stmt]:
-        """The terms along the innermost axis, which the sums have in turn."""
+        """Statements for the terms along the innermost axis, with accumulators used in rotation."""
         var, extent = reduce.axes[-1]
 
         def term(start: Expr, n: int) -> list[Stmt]:
@@ -315,7 +317,8 @@ def _reduce_here(
     ends = {v: corner for v, corner in corners.items() if v not in taps}
 
     def either(indices: Values) -> list[Stmt]:
-        """A tap of a vector at the border, which is outside for some lanes at some taps only."""
+        """Statements for a tap of a vector at the border: unguarded if all lanes are in bounds,
+        else guarded."""
         here = borders.inside(ends, {**values, **indices})
         assert here is not None
         return [If(here, tuple(add(free, indices)), tuple(add(asking, indices)))]
@@ -326,8 +329,8 @@ def _reduce_here(
 
 
 def _sums_apart(nest: Nest, reduce: Reduce, width: int) -> int:
-    """How many sums a lane has, of vectors so wide: few of them alone would wait for each other,
-    if there are terms enough along the innermost axis and none is left out."""
+    """The number of accumulators per lane for vectors of `width`, which hides the latency of
+    additions; 1 if terms are few or guarded."""
     extent = reduce.axes[-1][1]
     is_plain = all(load.guard is None for load in expr.loads(reduce.body))
     if nest.is_gpu or not is_plain or not isinstance(extent, int):
@@ -360,8 +363,8 @@ def _borders(
 def _lanes_over_reduction(
     nest: Nest, output: Output, reduces: Sequence[Reduce], free: Sequence[Axis]
 ) -> tuple[Stmt, ...]:
-    """Lanes along the reduced dim; the result dims `free`, of which no reduction knows, are a loop
-    after it."""
+    """Loops with lanes along the reduced dims; the `free` dims, on which no reduction depends, get
+    a loop afterwards."""
     outer = [axis for axis in output.axes if axis not in free]
     work: Dim = dims.product([n for r in reduces[:1] for _, n in r.axes])
     rows, gone = collapse(free, output.address, output.values)
@@ -398,8 +401,8 @@ def _lanes_over_reduction(
 def _rows_of_stores(
     nest: Nest, axes: Sequence[Axis], store: Callable[[Values], Sequence[Stmt]]
 ) -> list[Stmt]:
-    """The elements along `axes`: the innermost in vectors, or all of them spread over a GPU's
-    lanes."""
+    """Stores of all elements along `axes`: the innermost in vectors on a CPU, all spread over a
+    GPU's lanes."""
     if len(axes) == 1:
         return _row_of_stores(nest, axes[0], store)
     if not nest.is_gpu:

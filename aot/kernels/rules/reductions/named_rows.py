@@ -1,4 +1,4 @@
-"""Reductions of few terms in rows that a table selects, as resizing across rows does. The table is
+"""Reductions of few terms over rows that a table selects, as in resizing along rows. The table is
 read once per result row, for rows of several planes.
 
 Lanes run along the result's innermost axis, as neighbours there are neighbours of the terms. Owns
@@ -24,7 +24,7 @@ MOST_PLANES = 16
 
 
 def schedule_named_rows(work: Work) -> Build | None:
-    """The loops of a reduction of few terms in rows that a table selects; None for any other
+    """The loops of a reduction of few terms over rows that a table selects; None for any other
     output.
     """
     nest, output = work.nest, work.reduced.output
@@ -87,8 +87,8 @@ def _rows(nest: Nest, output: Output, reduce: Reduce, axes: Sequence[Axis], gone
 
 
 def _are_rows(reduce: Reduce, inner: Var) -> bool:
-    """Whether all that is read is neighbours along `inner` in rows that tables name, or the same
-    for all of them."""
+    """Whether all loads are contiguous along `inner` or constant along it, and some row is selected
+    by a table."""
     has_table = False
     for load in expr.loads(reduce.body):
         if not isinstance(load.source, Buffer) or load.guard is not None:
@@ -103,7 +103,7 @@ def _are_rows(reduce: Reduce, inner: Var) -> bool:
 def _terms(
     nest: Nest, reduce: Reduce, place: dict[Var, Expr], open_vars: set[Var], into: list[Stmt]
 ) -> list[Expr]:
-    """The terms of an element; what tables say has names."""
+    """The terms of an element; values read from tables are bound to variables."""
     variables = [v for v, _ in reduce.axes]
     extents = [range(n) for _, n in reduce.axes if isinstance(n, int)]
     named: dict[Expr, Var] = {}

@@ -1,5 +1,5 @@
-"""Finds the position of a row's or column's extremum in one pass: each lane tracks its best and
-where.
+"""Finds the position of an extremum in one pass: each lane tracks its best element and its
+position.
 
 Rows that a first cache holds several of are gone through twice, as row_blocks.py has them: for the
 extremum, and for where it is. Else an element takes the place of the one before if it is greater,
@@ -32,7 +32,7 @@ FEW = 8
 
 @dataclass(frozen=True)
 class Position:
-    """An extremum and the position at which it is, as expressions.
+    """The search for an extremum's position, as expressions of a loop nest.
 
     Attributes:
         extremum, found: what is greatest or least, and the first or last place where it is.
@@ -59,7 +59,7 @@ class Position:
 
 
 def find_position(output: Output, reduces: Sequence[Reduce]) -> Position | None:
-    """The position that `output` is, if it is one and no more."""
+    """The extremum's position that `output` computes; None for other outputs."""
     if len(reduces) != 2:
         return None
     extremum, found = reduces
@@ -96,7 +96,7 @@ def _are_same(a: Expr, b: Expr) -> bool:
 
 
 def _asks_for(condition: Expr, element: Expr, extremum: Reduce) -> bool:
-    """Whether a condition is that an element is the extremum, or NaN."""
+    """Whether a condition tests that an element equals the extremum, or is NaN."""
     sides = [condition]
     if isinstance(condition, Binary) and condition.op == "or":
         sides = [condition.a, condition.b]
@@ -109,8 +109,8 @@ def _asks_for(condition: Expr, element: Expr, extremum: Reduce) -> bool:
 
 
 def schedule_position(work: Work) -> Build | None:
-    """The loops that find a position of an extremum; None where neither its terms nor its results
-    lie side by side.
+    """The loops that find an extremum's position; None where neither terms nor results are
+    contiguous.
     """
     nest, found = work.nest, work.reduced
     output = found.output
@@ -146,7 +146,8 @@ class _Positions:
         return best, builder.scratch("place", found.dtype, (count,))
 
     def _start(self, best: Scratch, place: Scratch, slot: Expr, number: Expr) -> list[Stmt]:
-        """Before any element was seen; `number` is that of the first one."""
+        """Statements that initialise a lane's best element and position; `number` is the first
+        element's position."""
         position = self.position
         first = position.never if position.is_last else expr.cast(number, place.dtype)
         return [
@@ -192,7 +193,8 @@ class _Positions:
         return stmts
 
     def _chosen(self, best: Expr, place: Expr, extremum: Expr) -> Expr:
-        """A lane's place, if its element is the extremum of all lanes."""
+        """A lane's position if its element is the extremum of all lanes, else a position that is
+        never chosen."""
         is_it = expr.binary("eq", best, extremum)
         if self.is_asked:
             is_it = expr.binary("or", is_it, expr.unary("isnan", best))
@@ -203,7 +205,8 @@ class _Positions:
         return self.output.stores(self.nest, values, made.get)  # type: ignore[arg-type]
 
     def _either(self, width: int, make: Callable[[Scratch | None, bool], list[Stmt]]) -> list[Stmt]:
-        """Statements that look at elements, quickly unless one is NaN.
+        """Statements that scan the elements without NaN checks first, and again with them if there
+        was a NaN.
 
         Args:
             width: lanes in which they are added up.
@@ -258,7 +261,7 @@ class _Positions:
         return nest.grid([*outer, pieces], piece, dims.multiply(size, position.extent))
 
     def _values(self) -> list[Expr]:
-        """The values that are stored, and the element that is compared."""
+        """The values to store, and the element that is compared."""
         return [*self.output.values, self.position.element]
 
     def _columns(self, values: Values, inner: Var, first: Expr, width: int) -> list[Stmt]:
@@ -351,7 +354,8 @@ class _Positions:
 def _short_rows(
     nest: Nest, output: Output, position: Position, axes: Sequence[Axis], gone: Values
 ) -> tuple[Stmt, ...] | None:
-    """Short rows: all elements are compared with the greatest or least one again."""
+    """The loops for short rows: a second pass compares all elements with the extremum. None where
+    rows do not form blocks."""
     reduces = [position.extremum, position.found]
     rows = Rows.of(nest, output, reduces, (), axes) if axes else None
     if rows is None:
@@ -362,7 +366,8 @@ def _short_rows(
 
 
 class _NumberBlocks(RowBlocks):
-    """Blocks of rows whose elements are numbers. Where one is not, all of a block is done again."""
+    """Blocks of rows that are searched without NaN checks; a block with a NaN is searched again
+    with them."""
 
     def __init__(
         self,

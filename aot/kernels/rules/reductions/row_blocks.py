@@ -1,4 +1,4 @@
-"""Reductions along rows that are short, several rows at a time, for CPUs.
+"""Reductions along short rows, several rows at a time, for CPUs.
 
 The terms of a row are summed in the lanes of a vector, as they lie. What lanes have is combined for
 all rows of a block at once, one row in each lane, and so is what is computed from the sums alone:
@@ -69,7 +69,7 @@ def _is_integer_division(e: Expr) -> bool:
 
 
 class RowBlocks:
-    """The loops of blocks of rows.
+    """The loops of reductions over blocks of short rows.
 
     Attributes:
         rows: how rows are divided; all scratch of a block is for `rows.capacity` rows.
@@ -133,7 +133,7 @@ class RowBlocks:
         return {**place, rows.counted.var: expr.add(start, counted), rows.each.var: one}
 
     def by_rows(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """Something of each of `count` rows, one after the other."""
+        """A loop that runs `body` on each of `count` rows."""
         nest, number = self.nest, self.rows.per_index
 
         def counted(n: Expr) -> list[Stmt]:
@@ -150,7 +150,7 @@ class RowBlocks:
         return nest.serial(dims.floor_divide(count, number), counted, "rc")
 
     def block(self, values: Values, start: Expr, count: Dim) -> list[Stmt]:
-        """The results of `count` rows from `start` on."""
+        """Statements that compute the results of `count` rows from `start`."""
         stmts: list[Stmt] = []
         known: dict[Expr, Expr] = {}
 
@@ -197,7 +197,7 @@ class RowBlocks:
         )
 
     def _by_pieces(self, count: Dim, body: Callable[[Expr, int], list[Stmt]]) -> list[Stmt]:
-        """Something of each piece, given its first row and its size."""
+        """`body(first row, size)` for each piece of the rows."""
         stmts = list[Stmt]()
         for first, size, times in self._pieces(count):
 
@@ -208,7 +208,7 @@ class RowBlocks:
         return stmts
 
     def _whole_groups(self, count: Dim, body: Callable[[Expr], list[Stmt]]) -> list[Stmt]:
-        """Something of each group, given its first row; the last one may have too few rows."""
+        """`body(first row)` for each group of rows; the last group may be partial."""
         group = self.group
         return self.nest.serial(
             dims.ceil_divide(count, group), lambda n: body(expr.mul(n, expr.index(group))), "rg"
@@ -222,7 +222,7 @@ class RowBlocks:
         count: Dim,
         into: list[Stmt],
     ) -> Expr:
-        """A reduction of each row of a block, by its number in the block."""
+        """A function from a row's number in the block to its reduction's value."""
         nest, dtype = self.nest, reduce.dtype
         terms = nest.builder.scratch("terms", dtype, (self.rows.capacity * LEFT,), Space.WORKGROUP)
         found = nest.builder.scratch("found", dtype, (self.rows.capacity,), Space.WORKGROUP)
@@ -286,7 +286,7 @@ class RowBlocks:
         return Load(found, (self.row,), dtype)
 
     def _in_group(self, first: Expr, number: Expr, n: Expr) -> Expr:
-        """Element `n` of a group, the number of groups from the first element on."""
+        """The index of element `n` of group `number`, with groups counted from element `first`."""
         return expr.add(first, expr.add(expr.mul(number, expr.index(self.group)), n))
 
     def _once_a_row(
@@ -352,9 +352,7 @@ class RowBlocks:
         return list(found)
 
     def _lines(self, count: Dim, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """Statements that store results whose neighbours lie side by side, along rows or from row
-        to row.
-        """
+        """Statements that store results which are contiguous along rows or from row to row."""
         together = None
         if self.rows.each is None and len(self.inside) == 1:
             (last,) = self.inside
@@ -370,7 +368,7 @@ class RowBlocks:
         )
 
     def _along(self, r: Expr, store: Callable[[Expr, Values], list[Stmt]]) -> list[Stmt]:
-        """Statements that store the results of one row, whose neighbours lie side by side."""
+        """Statements that store one row's results, which are contiguous."""
         *outer, last = self.inside
         return self.nest.inside(
             outer,
@@ -396,7 +394,7 @@ class RowBlocks:
         is_staged = self._shares_sets(last)
 
         def elements(more: Values, at: Expr, number: int) -> list[Stmt]:
-            """Statements that store `number` elements, from `at` on, of all rows."""
+            """Statements that store `number` elements of all rows, from element `at`."""
 
             def made(row: Expr, u: Expr) -> list[Stmt]:
                 return store(row, {**more, last.var: expr.add(at, u)})
@@ -447,14 +445,14 @@ class RowBlocks:
         return self._by_pieces(count, piece)
 
     def _shares_sets(self, last: Axis) -> bool:
-        """Whether neighbours along an axis are stored so far apart that a cache has few places for
-        them, and so in runs that follow each other."""
+        """Whether elements along an axis are stored so far apart that they share few cache sets;
+        stores then go in contiguous runs."""
         step = expr.coefficient(self.output.address, last.var)
         is_far = isinstance(step, int) and step * self.output.buffer.dtype.bytes % FAR == 0
         return is_far and not self.output.others and self.rows.capacity > self.group
 
     def _nearest(self) -> Axis:
-        """The axis of a row along which operands have their neighbours."""
+        """The axis within a row along which an operand is contiguous."""
         loads = [load for value in self.output.values for load in expr.loads(value)]
         for axis in reversed(self.inside):
             if any(expr.coefficient(load.indices[0], axis.var) == 1 for load in loads):

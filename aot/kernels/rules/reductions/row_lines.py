@@ -1,4 +1,5 @@
-"""Stores rows that are no multiple of a vector long, but follow each other in memory, as one line.
+"""Stores rows that are shorter or longer than whole vectors, but contiguous with each other, as one
+line.
 
 A vector at the end of a row has elements of the next one. What is one value in a row is chosen for
 each lane; what is the same in all rows is read from a copy as long as the rows are together. Owns
@@ -27,7 +28,7 @@ ROWS, VECTORS = 4, 8
 
 @dataclass(frozen=True)
 class RowLines:
-    """Rows of `length` elements, by what is stored of one.
+    """Contiguous rows of `length` elements that are stored together in whole vectors.
 
     Attributes:
         rows: how many fill vectors.
@@ -45,7 +46,8 @@ class RowLines:
     def of(
         nest: Nest, length: Dim, count: Dim, store: Callable[[Var, Var], Sequence[Stmt]]
     ) -> RowLines | None:
-        """None where rows are whole vectors or long, `count` is too few, or they are apart."""
+        """The line that rows form; None where rows are long or whole vectors, too few, or not
+        contiguous."""
         if not isinstance(length, int) or length % nest.lanes == 0:
             return None
         rows = nest.lanes // gcd(length, nest.lanes)
@@ -74,14 +76,14 @@ class RowLines:
         return expr.coefficient(index, self.row), expr.coefficient(index, self.at)
 
     def _only_loads_vary(self, e: Expr) -> bool:
-        """Whether rows and elements differ in nothing but the places of loads."""
+        """Whether rows and elements differ only in the addresses of loads."""
         if isinstance(e, Load):
             return e.guard is None and e.other is None
         is_place = e is self.row or e is self.at
         return not is_place and all(map(self._only_loads_vary, expr.children(e)))
 
     def build(self, count: Dim) -> list[Stmt]:
-        """The stores of as many of `count` rows as fill vectors."""
+        """Statements that store the rows, of `count`, that fill whole vectors."""
         nest, stmts = self.nest, list[Stmt]()
         copies: dict[Expr, Expr] = {}
         for load in expr.loads(self.store.value):
@@ -104,7 +106,7 @@ class RowLines:
         return expr.add(expr.mul(row, expr.index(self.length)), at)
 
     def _copied(self, load: Load, line: Scratch, row: Expr) -> list[Stmt]:
-        """Statements that copy elements that all rows read as often as there are rows in a line."""
+        """Statements that repeat the elements common to all rows once per row of a line."""
 
         def one(at: Expr, *_: object) -> list[Stmt]:
             return [Store(line, (self._place(row, at),), expr.substitute(load, {self.at: at}))]
@@ -112,7 +114,7 @@ class RowLines:
         return row_of_vectors(self.nest, expr.index(0), self.length, self.nest.lanes, one)
 
     def _lane(self, copies: dict[Expr, Expr], first: Expr, number: int, n: Expr) -> list[Stmt]:
-        """Lane `n` of a vector of the rows from `first` on."""
+        """The stores of lane `n` in vector `number` of the rows from `first`."""
         begin = number * self.nest.lanes
         inside = range(begin // self.length, (begin + self.nest.lanes - 1) // self.length + 1)
         # the place as one behind the beginning of the vector's first row

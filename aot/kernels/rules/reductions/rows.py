@@ -1,4 +1,4 @@
-"""How the rows of a result are divided into blocks that are reduced together, on a CPU.
+"""Divides the rows of a result into blocks that are reduced together, on a CPU.
 
 Owns how many rows a block and a group have, by the caches that hold them. Owns no loops.
 """
@@ -33,7 +33,7 @@ SHARE = 2
 
 @dataclass(frozen=True)
 class Rows:
-    """How the rows of a result are divided into blocks.
+    """The division of a result's rows into blocks.
 
     Rows of a block are reduced one after another, then combined a group at a time, a lane each.
     What a block keeps for its rows is allocated for `capacity` of them, and the loops over a block
@@ -61,9 +61,7 @@ class Rows:
         free: Sequence[Axis],
         axes: Sequence[Axis],
     ) -> Rows | None:
-        """The rows of these reductions; None where too few rows of such a length are
-        worth a block.
-        """
+        """The blocks of these reductions' rows; None where rows are too few to pay."""
         *outer, last = axes
         few = last.extent
         is_along = not free or output.axes[-1] in free
@@ -82,7 +80,8 @@ class Rows:
         counted: Axis,
         each: Axis | None,
     ) -> Rows | None:
-        """None where the caches hold too few rows for a group, or not all of an index."""
+        """The blocks of `counted`'s indices; None where caches hold too few rows for a group, or
+        not all rows of one index."""
         one = Rows(outer, counted, each, group=1, indices=1)
         rows = dims.multiply(counted.extent, one.per_index)
         group = _group(nest, rows, reduces)
@@ -111,13 +110,13 @@ class Rows:
 
     @property
     def capacity(self) -> int:
-        """Rows that the scratch of a block has room for: whole groups."""
+        """The number of rows that a block's scratch holds: whole groups."""
         return -(-self.per_block // self.group) * self.group
 
 
 def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
-    """Rows of a group, which are combined at once: as many as a vector has lanes, or fewer where
-    the first cache or `rows` ask for it; 0 where no group of `FEWEST` fits."""
+    """Rows per group, which are combined together: one per vector lane, or fewer to fit the L1
+    cache or `rows`; 0 where no group of `FEWEST` fits."""
     extents = [n for r in reduces for _, n in r.axes]
     if not all(isinstance(n, int) for n in extents) or min(map(terms_of, reduces)) < FEWEST:
         return 0  # open rows may be long
@@ -136,8 +135,8 @@ def _group(nest: Nest, rows: Dim, reduces: Sequence[Reduce]) -> int:
 def _groups_of(
     nest: Nest, group: int, rows: Dim, reduces: Sequence[Reduce], *, are_even: bool
 ) -> int:
-    """Upper bound of the groups in a block of `rows`. With several, the latencies of their
-    reductions overlap.
+    """The largest number of groups in a block of `rows`. Several groups overlap the latencies of
+    their reductions.
 
     Args:
         are_even: whether blocks may end after any group, so that all can be equally large.
@@ -159,7 +158,7 @@ def _groups_of(
 
 
 def _longest(reduces: Sequence[Reduce]) -> int:
-    """The bytes of a row that a reduction reads at most."""
+    """The largest number of bytes of a row that one reduction reads."""
     found = 0
     for reduce in reduces:
         own = expr.transform(
@@ -170,6 +169,6 @@ def _longest(reduces: Sequence[Reduce]) -> int:
 
 
 def terms_of(reduce: Reduce) -> int:
-    """Terms of a reduction; 0 where only the device knows how many."""
+    """The number of terms of a reduction; 0 if it is not known at compile time."""
     count = dims.product([n for _, n in reduce.axes])
     return count if isinstance(count, int) else 0

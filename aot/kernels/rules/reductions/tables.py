@@ -1,5 +1,5 @@
-"""Reductions of few terms that tables name, as resizing along a line does: what the tables say of a
-vector of results is found once for many rows.
+"""Reductions of few terms at positions from tables, as in resizing along a line. Positions for a
+vector of results are computed once for many rows.
 
 Lanes gather terms along the result's innermost axis, and where they are does not depend on the row.
 Owns these loops, for CPUs; near_terms.py has those of targets that pick lanes out of vectors.
@@ -34,8 +34,8 @@ COPIED_ROWS = 8
 def written_out(
     nest: Nest, output: Output, reduces: Sequence[Reduce], least: int = 1
 ) -> Reduce | None:
-    """The only reduction of an output with axes, if a CPU with vectors may write out its terms,
-    `least` or more; else None."""
+    """The output's only reduction, if its terms can be unrolled on a CPU with vectors and number at
+    least `least`; else None."""
     if nest.is_gpu or nest.lanes == 1 or len(reduces) != 1 or not output.axes:
         return None
     (reduce,) = reduces
@@ -45,14 +45,14 @@ def written_out(
 
 
 def schedule_tables(work: Work) -> Build | None:
-    """The loops of a reduction whose indices come from tables; None where the output is none."""
+    """The loops of a reduction with indices from tables; None for other outputs."""
     found = work.reduced
     return None if found.free else _tables(work.nest, found.output, found.reduces)
 
 
 def schedule_gathered(work: Work) -> Build | None:
-    """Loops of what a table names along the innermost axis, the same in all rows, as a reduction of
-    one term; None where that is not all."""
+    """The loops of a gather along the innermost axis with the same table for all rows, as a
+    reduction of one term; None for other outputs."""
     if not work.elements.has_vectors:
         return None
     nest, output = work.nest, work.elements.in_vectors
@@ -86,7 +86,7 @@ def _tables(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | No
 
 
 def _is_gathered(reduce: Reduce, inner: Axis) -> bool:
-    """Whether neighbours along `inner` read what another operand says."""
+    """Whether a load's index along `inner` comes from another operand, as in a gather."""
     terms = dims.product([n for _, n in reduce.axes])
     loads = [load for load in expr.loads(reduce.body) if load.guard is not None]
     is_small = isinstance(terms, int) and terms * len(loads) <= MOST_GUARDED
@@ -100,7 +100,8 @@ def _is_gathered(reduce: Reduce, inner: Axis) -> bool:
 
 
 def _is_computed(e: Expr) -> bool:
-    """Whether numbers are computed of what is loaded, and not only added."""
+    """Whether an index is computed from loaded data in floating point, and not just loaded and
+    added."""
     return bool(expr.loads(e)) and any(
         isinstance(node, Unary) and node.dtype.is_float for node in expr.nodes(e)
     )
@@ -158,7 +159,7 @@ class Tables:
         return nest.grid([*outer, blocks], block, work)
 
     def _planes(self, size: int) -> int:
-        """How many planes a workgroup has all rows of."""
+        """The number of planes whose rows a workgroup does together."""
         extents = self.inner.extent, self.rows.extent
         if not self.outer or not all(isinstance(n, int) for n in extents) or size != extents[1]:
             return 1
@@ -181,7 +182,7 @@ class Tables:
         count: Dim,
         body: Callable[[dict[Var, Expr]], list[Stmt]],
     ) -> list[Stmt]:
-        """`body(indices)` for `count` rows from `start` on, of all planes."""
+        """`body(indices)` for `count` rows from `start`, of all planes."""
         nest, planes = self.nest, self.planes
 
         def rows(place: dict[Var, Expr]) -> list[Stmt]:
@@ -197,7 +198,7 @@ class Tables:
         )
 
     def _columns(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt]:
-        """The elements of `count` rows from `start` on."""
+        """Statements for the elements of `count` rows from `start`."""
         nest, inner = self.nest, self.inner
         near = near_columns(self, values, start, count)
         if near is not None:
@@ -214,9 +215,9 @@ class Tables:
         return row_of_vectors(nest, expr.index(0), inner.extent, nest.lanes, vector)
 
     def _computed(self, values: dict[Var, Expr], start: Expr, count: Dim) -> list[Stmt] | None:
-        """The elements of `count` rows from `start` on, column by column, where positions are
-        computed from data, as a grid's are: position vectors shared by all rows come first. None
-        for other positions.
+        """Statements for `count` rows from `start`, column by column, if positions are computed
+        from data such as a sampling grid: vectors of positions come first, for all rows. None for
+        other positions.
         """
         nest, inner, lanes = self.nest, self.inner, self.nest.lanes
         extent, lane = inner.extent, nest.builder.var("l")
@@ -270,8 +271,8 @@ class Tables:
         return stmts + nest.serial(rest, last, "t")
 
     def _copied(self, values: dict[Var, Expr], start: Expr, count: int) -> list[Stmt]:
-        """The columns, as `_columns` makes them, but element by element and several
-        rows at a time.
+        """Statements for all columns as in `_columns`, but element by element, with several rows at
+        a time.
         """
         nest, inner = self.nest, self.inner
 
@@ -300,8 +301,8 @@ class Tables:
         is_written_out: bool = False,
         known: Sequence[Expr] | None = None,
     ) -> list[Stmt]:
-        """The elements of a lane in all rows; `known` is what the same in all of them is, in the
-        order in which it is named."""
+        """Statements for a lane's elements in all rows; `known` has the values common to all rows,
+        in the order in which they are bound."""
         stmts = list[Stmt]()
         terms, named = self.named_terms(place)
         stmts += [Let(v, e) for v, e in zip(named.values(), known or named, strict=True)]
@@ -320,7 +321,7 @@ class Tables:
         return stmts + self.each_row(place, start, count, row)
 
     def stores(self, total: Expr, place: dict[Var, Expr]) -> list[Stmt]:
-        """The stores of an element whose terms add up to `total`."""
+        """The stores of an element whose terms sum to `total`."""
         stmts: list[Stmt] = []
         made = self.nest.let(total, stmts, "sum")
         return stmts + self.output.stores(
@@ -328,7 +329,7 @@ class Tables:
         )
 
     def named_terms(self, place: dict[Var, Expr]) -> tuple[list[Expr], dict[Expr, Var]]:
-        """The terms of an element, and the names in them of what is the same in all rows."""
+        """(terms of an element, variables for the values in them that all rows share)."""
         variables = [v for v, _ in self.reduce.axes]
         extents = [range(n) for _, n in self.reduce.axes if isinstance(n, int)]
         open_vars = {self.rows.var} | ({self.planes.var} if self.planes else set())

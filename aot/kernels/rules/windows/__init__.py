@@ -1,4 +1,4 @@
-"""Rules of windows: pools, depthwise and grouped convolutions, resizing.
+"""Lowering rules of windowed ops: pools, depthwise and grouped convolutions, resizes.
 
 Owns how lines of an input are brought into scratch for them.
 """

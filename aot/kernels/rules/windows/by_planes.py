@@ -1,4 +1,4 @@
-"""Windows that slide over planes and whose results are stored channels last, on a CPU.
+"""Windows over channels-first planes whose results are stored channels last, on a CPU.
 
 Owns when such a result is made plane by plane, with lanes along a line of a plane.
 """
@@ -19,8 +19,8 @@ FAR_RESULTS = 768
 
 
 def schedule_by_planes(work: Work) -> Build | None:
-    """The loops, plane by plane, of a window over planes whose results are channels last; None for
-    any other output.
+    """The loops of a window over planes whose results are stored channels last; None for any other
+    output.
     """
     nest, found = work.nest, work.reduced
     output = None if found.free else _by_planes(nest, found.output)
@@ -30,9 +30,9 @@ def schedule_by_planes(work: Work) -> Build | None:
 
 
 def _by_planes(nest: Nest, output: Output) -> Output | None:
-    """The output with its last axis around the two before it, for windows that slide over planes
-    and whose results are stored channels last; None where a line of a plane fills no vector, or
-    where a cache has lost the lines that planes share before the next plane."""
+    """The output with its channel axis moved outside the plane's axes; None where a plane's line
+    fills no vector, or where the cache would lose the lines that neighbouring planes' results
+    share."""
     if len(output.axes) < 3:
         return None
     *outer, down, along, last = output.axes

@@ -1,5 +1,5 @@
-"""Depthwise windows of bytes: packs bytes that lie below each other in a channel into words in
-scratch.
+"""Depthwise convolutions of 8-bit data: vertically adjacent bytes of a channel are packed into
+words in scratch.
 
 A word holds a place's bytes of four rows, and serves all windows that it is in: those side by side,
 by other weights, and those above each other where they fit into the words of one. Windows that
@@ -42,7 +42,7 @@ LINES = 4
 
 
 class Term(NamedTuple):
-    """One product of words in a sum.
+    """One product of packed words in a result's sum.
 
     Attributes:
         word, weight: where they are, but for the byte.
@@ -55,8 +55,8 @@ class Term(NamedTuple):
 
 
 def schedule_byte_depthwise(work: Work) -> Build | None:
-    """The loops of a depthwise convolution of bytes; None where the output is none, or has too few
-    channels for a vector."""
+    """The loops of an 8-bit depthwise convolution; None for other outputs, or with too few channels
+    for a vector."""
     nest, output, reduces = work.nest, work.reduced.output, work.reduced.reduces
     if work.reduced.free or len(reduces) != 1 or not output.axes:
         return None
@@ -78,7 +78,7 @@ def schedule_byte_depthwise(work: Work) -> Build | None:
 
 
 class _Words(ByteTiles):
-    """Sums of words of a channel each.
+    """Tiles of a depthwise convolution over packed words, one word per channel.
 
     Attributes:
         words, weights: scratch, the last index of which goes through a channel's bytes.
@@ -102,8 +102,8 @@ class _Words(ByteTiles):
 
     @property
     def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
-        """(count, block) of the whole blocks of channels, and of a last one. If the tail is short,
-        the last block overlaps the one before.
+        """(count, block) of the whole blocks of channels, and of a tail block. A short tail
+        overlaps the block before it.
         """
         extent, width = self.window.channels.count, self.width
         count = extent // width
@@ -145,7 +145,7 @@ class _Words(ByteTiles):
     def weight_at(
         self, block: Block, at: tuple[Expr, Expr], lane: Expr, guard: Expr | None
     ) -> Expr:
-        """A channel's weight of a tap; nothing where that is none."""
+        """A channel's weight at a tap; 0 where `guard` fails, as at padding taps."""
         window = self.window
         place: Values = {var: expr.index(0) for var, _ in window.reduce.axes}
         for slide, tap in zip((window.down, window.along), at, strict=True):
@@ -161,7 +161,7 @@ class _Words(ByteTiles):
 
 
 class _Depthwise(_Words):
-    """Depthwise windows by words of four rows each.
+    """Depthwise windows by words that pack four rows.
 
     Attributes:
         words: [place][group of rows][channel]: four rows' bytes each.
@@ -232,7 +232,7 @@ class _Depthwise(_Words):
         *,
         is_asked: bool,
     ) -> list[Stmt]:
-        """Group `g` of the words of a place along a row, and in scratch."""
+        """Statements that pack group `g` of words of a place, and store them in scratch."""
         nest, slide = self.nest, self.window.down
         along, p = place
         last = self.reach - 1
@@ -278,8 +278,8 @@ class _Depthwise(_Words):
 
 
 class _Squares(_Words):
-    """Depthwise windows by words of two by two places. A line of them is made once for all rows of
-    the result that read it: they lie in a ring of as many lines as a window has.
+    """Depthwise windows by words that pack two by two places. Each line of words is packed once for
+    all result rows that read it, in a ring of as many lines as a window has.
 
     Attributes:
         words: [line of the ring][place][channel].
@@ -347,7 +347,7 @@ class _Squares(_Words):
     def _line(
         self, values: Values, block: Block, first: tuple[Expr, Expr], slot: Expr
     ) -> list[Stmt]:
-        """A line of words, from word `first` of the image on."""
+        """Statements that pack a line of words, from word `first` of the image."""
         nest, window = self.nest, self.window
         counts = window.down.at.count + self.down - 1, window.along.at.count + self.along - 1
 
@@ -393,7 +393,7 @@ class _Squares(_Words):
 
 
 def _square(down: Expr, along: Expr, t: Expr) -> tuple[Expr, Expr]:
-    """The place of byte `t` of a word of two by two."""
+    """(row, column) of byte `t` in a word of two by two places."""
     side = expr.index(SIDE)
     return (
         expr.add(expr.mul(down, side), expr.binary("floordiv", t, side)),
@@ -402,7 +402,7 @@ def _square(down: Expr, along: Expr, t: Expr) -> tuple[Expr, Expr]:
 
 
 def _byte(lane: Expr, t: Expr) -> Expr:
-    """Byte `t` of a lane's word."""
+    """The index of byte `t` of a lane's word."""
     return expr.linear((lane, DOT_GROUP), t)
 
 

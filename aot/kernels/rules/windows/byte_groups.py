@@ -1,4 +1,5 @@
-"""Windows of bytes in small groups of channels: rows in scratch, and vectors of several words.
+"""Grouped convolutions of 8-bit data with few channels per group: image rows in scratch, multiplied
+in packed words.
 
 A group of a few channels has as few columns of weights, which fill no vector. So a lane sums some
 of the words of one column, and others the rest, or a vector has the columns of several groups. Owns
@@ -41,7 +42,7 @@ ROWS = 4
 
 @dataclass(frozen=True)
 class Groups:
-    """The sizes of a grouped convolution: groups, their channels, and lanes.
+    """The sizes of a grouped convolution and of its vectors.
 
     Attributes:
         count: of groups.
@@ -58,12 +59,12 @@ class Groups:
 
     @property
     def words(self) -> int:
-        """Words of a column at one tap."""
+        """The number of packed words of a column at one tap."""
         return self.inner // DOT_GROUP
 
     @property
     def together(self) -> int:
-        """Groups that are computed together, which have whole vectors."""
+        """The number of groups that are computed together, so that vectors are full."""
         least = math.lcm(self.outer, self.columns) // self.outer
         several = max(least, TOGETHER // self.outer // least * least)
         while several > least and self.count % several:
@@ -72,7 +73,8 @@ class Groups:
 
     @staticmethod
     def of(count: int, inner: int, outer: int, lanes: int) -> Groups | None:
-        """None where groups have no whole words, or where their vectors would not be whole."""
+        """The sizes of a grouped convolution; None where a group's channels do not fill words, or
+        its vectors would not be full."""
         if inner % DOT_GROUP or outer > TOGETHER or count < 2:
             return None
         columns = min(lanes, outer & -outer)
@@ -85,7 +87,7 @@ class Groups:
 
 
 def schedule_byte_groups(work: Work) -> Build | None:
-    """The loops of a grouped convolution of bytes; None where the output is none."""
+    """The loops of an 8-bit grouped convolution; None for other outputs."""
     nest, output = work.nest, work.output
     if work.is_long or work.blocks is not None:
         return None
@@ -121,7 +123,7 @@ def schedule_byte_groups(work: Work) -> Build | None:
 
 @dataclass(frozen=True)
 class _Words:
-    """The place of the weights' words in memory.
+    """The layout of the weights' packed words in memory.
 
     Attributes:
         load: of the first word of the first column.
@@ -135,7 +137,7 @@ class _Words:
 
     @staticmethod
     def of(weight: Load, groups: Groups, axes: tuple[Axis, Axis, Axis]) -> _Words | None:
-        """The words of a weight; None where weights are no words that lie column by column."""
+        """The layout of a weight's words; None where words are not stored column by column."""
         group, member, inner = axes
         word, zero = Var("w"), expr.index(0)
         split = at_splits(weight, {(inner.var, DOT_GROUP): (word, zero)}, {})
@@ -228,7 +230,8 @@ class _Groups(ByteTiles):
         several = math.lcm(groups.outer, groups.columns)
 
         def unit(n: Expr) -> list[Stmt]:
-            """The vectors of as many groups as have whole ones."""
+            """Statements for the vectors of the smallest number of groups that fill whole
+            vectors."""
             stmts: list[Stmt] = []
             for vector in range(several // groups.columns):
                 stmts += self._vector(block, row, first, (n, several), vector)
@@ -239,7 +242,7 @@ class _Groups(ByteTiles):
     def _vector(
         self, block: Block, row: Expr, first: Expr, unit: tuple[Expr, int], vector: int
     ) -> list[Stmt]:
-        """Statements that sum vector `vector` of the columns of a unit."""
+        """Statements that sum vector `vector` of a unit's columns."""
         nest, window, groups = self.nest, self.window, self.groups
         down, along = window.down, window.along
         n, several = unit

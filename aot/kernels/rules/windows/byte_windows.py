@@ -1,4 +1,5 @@
-"""Windows of bytes over images, channels last: depthwise convolutions and those of small groups.
+"""Windows of 8-bit channels-last images: the common parts of depthwise and small grouped
+convolutions.
 
 The rows of the image that some rows of the result read are first brought into scratch, with their
 padding: what windows share is brought once, and no tap asks where it is. For CPUs with an
@@ -38,7 +39,7 @@ LARGE = 4
 
 @dataclass(frozen=True)
 class ByteWindow:
-    """A sum of products of bytes over a window, for each channel of an image.
+    """A windowed sum of 8-bit products, for each channel of an image.
 
     Attributes:
         image, weight: what is multiplied.
@@ -59,8 +60,8 @@ class ByteWindow:
 
     @staticmethod
     def of(nest: Nest, axes: Sequence[Axis], reduce: Reduce, channels: Axis) -> ByteWindow | None:
-        """The window of a reduction, which slides along two of `axes`; None where it is none, or
-        its target has no instructions for it."""
+        """The window of a reduction that slides along two of `axes`; None where it is none, or the
+        target lacks the instructions."""
         target, body = nest.target, reduce.body
         has_words = target.arch == "x86_64" and target.vector_bytes == VECTOR_BYTES
         if nest.is_gpu or not has_words or not target.sums_bytes(DType.U8, DType.I8):
@@ -125,7 +126,7 @@ def _moves(image: Load, axis: Axis) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """Channels of the result that are computed together.
+    """A block of result channels that are computed together.
 
     Attributes:
         first: the first of them.
@@ -149,7 +150,7 @@ Product = Callable[[Expr, Expr], tuple[Load, Load]]
 
 
 class ByteTiles(ABC):
-    """The tiles of a window and the loops around them.
+    """The tiles of an 8-bit window and the loops around them.
 
     Attributes:
         rows: of the result, that share what is brought into scratch.
@@ -195,18 +196,18 @@ class ByteTiles(ABC):
 
     @property
     def reach(self) -> int:
-        """Image rows that the rows sharing scratch are computed from."""
+        """The number of image rows from which the result rows that share scratch are computed."""
         return self.window.down.places(self.rows)
 
     @property
     @abstractmethod
     def sums_of_result(self) -> int:
-        """Sums of a block's channels of one result."""
+        """The number of sums of one result in a block, over its channels."""
 
     @property
     @abstractmethod
     def blocks(self) -> list[tuple[int, Callable[[Expr], Block]]]:
-        """How many blocks there are of each sort, in order, and the n-th of them."""
+        """(count, function to the n-th block) for each kind of block, in order."""
 
     def prepare(self, block: Block) -> list[Stmt]:
         """Statements that a block runs once before all its results; none unless overridden."""
@@ -218,8 +219,8 @@ class ByteTiles(ABC):
 
     @abstractmethod
     def add(self, block: Block, row: Expr, first: Expr) -> list[Stmt]:
-        """Adds the products of a tile to `sums`: results from `first` on, in row `row` of the rows
-        that share scratch.
+        """Statements that add a tile's products to `sums`: results from `first`, in row `row` of
+        the rows that share scratch.
         """
 
     @abstractmethod
@@ -252,7 +253,7 @@ class ByteTiles(ABC):
     def filled_bands(
         self, values: Values, block: Block, first: Expr, several: int, fill: Fill
     ) -> list[Stmt]:
-        """`bands`, of which each is filled before its results are computed."""
+        """`bands`, with scratch filled by `fill` before each band's results."""
         height = self.window.down.at.count
         are_whole = -(-height // self.rows) % several == 0
 
@@ -269,7 +270,8 @@ class ByteTiles(ABC):
         at: Expr,
         body: Callable[[Block], list[Stmt]],
     ) -> list[Stmt]:
-        """Statements that build block number `at`, of all sorts in order, and run `body` of it."""
+        """Statements that build block number `at`, counted over all kinds in order, and run `body`
+        on it."""
         (count, made), *others = sorts
         if not others:
             return body(made(at))
@@ -308,12 +310,13 @@ class ByteTiles(ABC):
         return nest.serial(-(-width // self.piece), piece, "p")
 
     def tiles(self, values: Values, block: Block, row: Expr, piece: Expr) -> list[Stmt]:
-        """A row of a piece, which begins with result `piece`."""
+        """Statements for the tiles of a row in the piece that begins at result `piece`."""
         count = -(-self.piece // self.tile)
         return self.nest.serial(count, lambda t: self._tile(values, block, row, piece, t), "t")
 
     def _tile(self, values: Values, block: Block, row: Expr, piece: Expr, t: Expr) -> list[Stmt]:
-        """Tile `t` of a row of a piece, which begins with result `piece`."""
+        """Statements that compute and store tile `t` of a row in the piece that begins at result
+        `piece`."""
         nest, window = self.nest, self.window
         first = shifted(t, self.tile, self.piece)
 
@@ -335,8 +338,8 @@ class ByteTiles(ABC):
         return self.add(block, row, first) + nest.serial(self.tile, result, "r")
 
     def _ask_ahead(self, values: Values, block: Block, x: Expr) -> list[Stmt]:
-        """Prefetches the part of the image below a result that the next rows read and
-        these don't.
+        """Prefetches the part of the image that the next result rows read and the current ones do
+        not.
         """
         window, source = self.window, self.window.image.source
         down, along = window.down, window.along
@@ -360,7 +363,8 @@ class ByteTiles(ABC):
         terms: Callable[[Callable[[Product], list[Stmt]]], list[Stmt]],
         first: Expr,
     ) -> list[Stmt]:
-        """Statements that sum a vector of each of a tile's results in registers, and store it.
+        """Statements that accumulate one vector of each of a tile's results in registers, and store
+        it to the sums.
 
         Args:
             nothing: gives the value that the sum of a lane begins with.
@@ -403,17 +407,17 @@ class ByteTiles(ABC):
 
     @property
     def reach_of_rows(self) -> int:
-        """Rows of the image that all bands read, padding or not."""
+        """The number of image rows that all bands read, including padding."""
         down = self.window.down
         return down.places(-(-down.at.count // self.rows) * self.rows)
 
     def is_column(self, place: Expr) -> Expr | None:
-        """Whether a place along a row is no padding; None where none is."""
+        """The condition that a place along a row is not padding; None if no place is padding."""
         along = self.window.along
         return along.is_there(place, place, along.count)
 
     def loaded(self, address: Expr, guard: Expr | None) -> Expr:
-        """A byte of the image, or of its padding."""
+        """The load of an image byte; the padding value where `guard` fails."""
         image = self.window.image
         other = None if guard is None else Const(DType.U8, self.window.padding)
         return replace(image, indices=(address,), guard=guard, other=other)

@@ -1,5 +1,4 @@
-"""Convolutions in groups over planes, and at points some places apart: lanes along places, line
-after line.
+"""Grouped convolutions over planes, and strided 1x1 convolutions: lanes run along a line's places.
 
 A group's channels of some lines are in scratch with their padding, each line behind the one before,
 so that vectors of places go over the ends of lines, and few lanes of them are between lines. A
@@ -42,7 +41,7 @@ MANY_REGISTERS = 32
 
 
 def schedule_grouped_planes(work: Work) -> Build | None:
-    """The loops of a convolution in groups over planes; None for any other."""
+    """The loops of a grouped convolution over planes; None for any other output."""
     nest = work.nest
     is_scalar = nest.is_gpu or nest.lanes == 1
     found = None if is_scalar or work.blocks is not None else groups_over_planes(work.output)
@@ -53,8 +52,8 @@ def schedule_grouped_planes(work: Work) -> Build | None:
 
 
 def _is_better(target: Target, groups: Groups) -> bool:
-    """Whether lanes along places are better than along so many columns, which may fill the narrow
-    vectors of some targets, or than other tiles of points, whose columns are many."""
+    """Whether lanes along places beat lanes along columns, which suffice for the narrow vectors of
+    some targets, and beat other tiles for 1x1 convolutions with many columns."""
     members, has_many = groups.member.count, target.vector_registers >= MANY_REGISTERS
     if groups.along.tap is None and groups.down.tap is None:
         return target.vector_bytes > NARROW and has_many
@@ -129,7 +128,7 @@ def _best_band(nest: Nest, groups: Groups) -> _Band | None:
 
 
 class _GroupedPlanes:
-    """The loops over bands of the result, each a workgroup's of one group.
+    """The loops over bands of the result; each band is a workgroup's share of one group.
 
     Attributes:
         columns, chunks: of the band's tiles.
@@ -204,8 +203,8 @@ class _GroupedPlanes:
     def _by_strip(
         self, strip: Expr, facts: Sequence[Fact], body: Callable[[Fact], list[Stmt]]
     ) -> list[Stmt]:
-        """`body(fact)` selected by the strip's number; neighbouring strips with equal facts share
-        code.
+        """Statements that select `body(fact)` by the strip's number; neighbouring strips with equal
+        facts share code.
         """
         ends = [n + 1 for n in range(len(facts)) if facts[n + 1 : n + 2] != [facts[n]]]
         stmts = body(facts[-1])
@@ -214,7 +213,7 @@ class _GroupedPlanes:
         return stmts
 
     def _ranges(self, strip: int) -> list[tuple[int, int]]:
-        """Which places of a line in scratch are not padding, by phase."""
+        """[begin, end) of the places without padding in a staged line, for each phase."""
         along, band = self.groups.along, self.band
         return [along.inside(f, band.pitch, strip * band.width) for f in along.phases]
 
@@ -223,7 +222,7 @@ class _GroupedPlanes:
     def _fill(
         self, values: Values, place: tuple[Expr, Expr], ranges: Sequence[tuple[int, int]]
     ) -> list[Stmt]:
-        """The lines that a band reads, of all channels of the group."""
+        """Statements that stage the lines that a band reads, for all channels of the group."""
         nest, band, along, down = self.nest, self.band, self.groups.along, self.groups.down
         first, start = place
         origin = self._origin(values)
@@ -258,7 +257,8 @@ class _GroupedPlanes:
         return nest.serial(self.groups.inner, channel, "c")
 
     def _origin(self, values: Values) -> Callable[[Expr], Expr]:
-        """The address of the first place of a channel's first line, padding or not."""
+        """A function from a channel to the address of its first line's first place, padding or
+        not."""
         groups = self.groups
         zeros = first_window(groups.reduce, groups.along, groups.down)
 
@@ -322,9 +322,7 @@ class _GroupedPlanes:
         return stmts + self._ask_lines(tile, passes * band.tiles, counts, brought)
 
     def _next_group(self) -> Expr:
-        """The distance in memory from the planes of a group to those of the next group,
-        or image.
-        """
+        """The distance in memory from a group's planes to those of the next group or image."""
         groups = self.groups
         inside = groups.along.at, groups.down.at, groups.member
         for axis in reversed(self.output.axes):
@@ -340,8 +338,8 @@ class _GroupedPlanes:
         counts: tuple[int, int, int],
         ask: Callable[[Expr, Expr, Expr], list[Stmt]],
     ) -> list[Stmt]:
-        """The share of tile `n` of `tiles` in all prefetches `ask(channel, line, place)`, for as
-        many channels, lines and pieces of lines as `counts` has.
+        """Tile `n`'s share of the prefetches `ask(channel, line, place)`, out of `tiles` tiles;
+        `counts` says how many channels, lines and pieces of lines there are.
         """
         nest = self.nest
         channels, lines, pieces = counts
@@ -363,7 +361,8 @@ class _GroupedPlanes:
     def _line(
         self, to: tuple[Expr, int, Expr], phase: int, origin: Expr, inside: tuple[int, int]
     ) -> list[Stmt]:
-        """A line's places of a phase: what is `inside` of it between its padding."""
+        """Statements that stage one phase of a line: the places `inside` it, with padding around
+        them."""
         along, load, band, held = self.groups.along, self.groups.left, self.band, self.held
         c, phase_pair, at = to
         begin, end = inside
@@ -379,7 +378,8 @@ class _GroupedPlanes:
         return self._zeros(to, begin) + copy + self._zeros(behind, band.pitch - end)
 
     def _zeros(self, to: tuple[Expr, int, Expr], count: int) -> list[Stmt]:
-        """So many zeros at least, in whole vectors: what is behind them is not stored yet."""
+        """Statements that store at least `count` zeros, in whole vectors: what they overwrite is
+        stored later."""
         (c, phase_pair, at), held = to, self.held
         zero, vectors = expr.const(0, held.dtype), -(-max(count, 0) // self.nest.lanes)
 
@@ -391,7 +391,7 @@ class _GroupedPlanes:
     # What is computed of it
 
     def _tile(self, values: Values, begin: Expr, columns: int, n: Expr) -> list[Stmt]:
-        """The sums of some columns at the places of tile `n`."""
+        """Statements that sum `columns` columns from `begin` at the places of tile `n`."""
         nest, groups = self.nest, self.groups
         along, down, lanes = groups.along, groups.down, nest.lanes
         dtype = groups.reduce.dtype
@@ -474,7 +474,7 @@ class _GroupedPlanes:
     def _finish(
         self, values: Values, place: tuple[Expr, Expr], begin: Expr, columns: int, width: int
     ) -> list[Stmt]:
-        """The results of all sums of a band, line by line."""
+        """Statements that finish a band's sums line by line and store the results."""
         nest, groups, band, sums = self.nest, self.groups, self.band, self.sums
         first, start = place
 
@@ -498,9 +498,9 @@ class _GroupedPlanes:
 
 
 def _tiles(members: int, registers: int) -> list[tuple[int, int, float]]:
-    """Register tiles that fit, as (columns, vectors of places, time), fastest first: the best, and
-    some nearly as good ones in case these leave a shorter tail. The time is that of one vector of
-    all members of a group.
+    """Candidate register tiles as (columns, vectors of places, time), fastest first: the best one,
+    and nearly as good ones that may leave a shorter tail. The time is for one vector of all members
+    of a group.
     """
 
     def tile(columns: int) -> tuple[int, int, float]:

@@ -1,4 +1,5 @@
-"""Convolutions in groups that fill no vector: lanes along the columns of several groups.
+"""Grouped convolutions with groups too small for a vector: lanes run along the columns of several
+groups.
 
 All channels of some lines, or of a part of them, are in scratch with their padding. A vector of
 columns multiplies a scalar of each of its groups, a run of lanes each. CPU only.
@@ -108,7 +109,8 @@ def _together(columns: int, whole: int, held: int) -> int:
 
 
 class GroupedTiles(HeldTiles):
-    """Tiles of rows by a vector of columns, all columns of some lines a workgroup."""
+    """Tiles of rows by a vector of columns, with the input staged: a workgroup does all columns of
+    some lines."""
 
     def __init__(
         self,
@@ -122,8 +124,8 @@ class GroupedTiles(HeldTiles):
         together: int,
         tiles: int,
     ) -> None:
-        """Stages inputs of groups with `members` columns each; a workgroup has `together` columns
-        and `tiles` tiles of a row at once.
+        """Stages the inputs of groups with `members` columns each; a workgroup does `together`
+        columns, and `tiles` tiles of a row at a time.
         """
         channels = together // members * channel.count
         most = -(-packed.down.at.count // LEAST_STRIPS)
@@ -141,8 +143,8 @@ class GroupedTiles(HeldTiles):
         self.whole = self.window
 
     def _left(self, width: int) -> Expr:
-        """The left factors of a vector of columns: one scalar for each run of lanes in
-        one group.
+        """The left factor of a vector of columns: one scalar per run of lanes that belong to the
+        same group.
         """
 
         def scalar(number: int) -> Load:
@@ -195,7 +197,7 @@ class GroupedTiles(HeldTiles):
         return nest.grid([*self.window.outer[:-1], block, strip], body, 1 << 30)
 
     def _copy(self, base: Expr, line: Expr, place: Expr, value: Load | None) -> list[Stmt]:
-        """Statements that copy the channels of a place to scratch, by ever narrower vectors."""
+        """Statements that copy a place's channels to scratch, in progressively narrower vectors."""
         nest, given = self.nest, self.packed.load
         nothing = padding_of(given)
         channels = self.held.shape[-1]

@@ -1,4 +1,4 @@
-"""Convolutions in groups over planes, as expressions: what a group's members read.
+"""Matches grouped convolutions over planes: the loads, slides and axes of a group.
 
 Owns how one is recognised. Owns no loops.
 """
@@ -36,12 +36,12 @@ class Groups:
 
     @property
     def inner(self) -> int:
-        """Channels of a group."""
+        """The number of input channels per group."""
         return 1 if self.channel is None else self.channel.count
 
     @property
     def phases(self) -> int:
-        """Phases that planes are in, in scratch: those down by those along."""
+        """The number of phases that staged planes are split into: those down times those along."""
         return len(self.down.phases) * len(self.along.phases)
 
 
@@ -85,9 +85,7 @@ def groups_over_planes(output: Output) -> tuple[Output, Groups] | None:
 def _of_points(
     load: Load, at: Axis, asked: Sequence[Expr], before: Sequence[Slide]
 ) -> Slide | None:
-    """The slide, without padding, of windows that have one tap along an axis, after those along a
-    line if there are any; None for others.
-    """
+    """The slide of windows with a single tap along an axis, without padding; None for others."""
     by_at = expr.coefficient(load.indices[0], at.var)
     if asked or not isinstance(by_at, int) or by_at <= 0 or not isinstance(at.extent, int):
         return None

@@ -1,4 +1,4 @@
-"""Loads terms that lie near each other, or in short lines, as vectors out of which lanes pick.
+"""Loads nearby terms, or short lines, as vectors from which lanes then select.
 
 Owns the loops of what `tables.py` sums on targets with such instructions. A line of so few elements
 that vectors hold all of it is loaded whole; of another one, as much as a pair of vectors holds,
@@ -28,7 +28,7 @@ _NUMBERS = {1: DType.I8, 2: DType.I16, 4: DType.I32}
 
 
 class Lines(Protocol):
-    """The rows of a reduction by tables, as `tables.Tables` describes them."""
+    """The rows of a table-driven reduction, as `tables.Tables` describes them."""
 
     nest: Nest
     output: Output
@@ -54,8 +54,8 @@ class Lines(Protocol):
 
 @dataclass(frozen=True)
 class _Term:
-    """One term whose position a table gives: its load, the position, and the variable that stands
-    for it in the load's index.
+    """One term whose position comes from a table: its load, the position, and the variable that
+    stands for the position in the load's index.
     """
 
     load: Load
@@ -66,7 +66,8 @@ class _Term:
 def near_columns(
     lines: Lines, values: dict[Var, Expr], start: Expr, count: Dim
 ) -> list[Stmt] | None:
-    """The elements of `count` rows from `start` on, picked; None for other targets and elements."""
+    """Statements for `count` rows from `start`, with elements selected from loaded vectors; None
+    for other targets and elements."""
     lane = lines.nest.builder.var("l")
     found = _terms(lines, {**lines.gone, **values, lines.inner.var: lane})
     if found is None or not isinstance(lines.inner.extent, int):
@@ -88,7 +89,7 @@ def near_columns(
 
 
 def _terms(lines: Lines, place: dict[Var, Expr]) -> list[_Term] | None:
-    """The terms of an element; None where one is no load, or several."""
+    """The terms of an element; None if a term has no load or several."""
     terms, named = lines.named_terms(place)
     found = [_found(term, named) for term in terms]
     known = [term for term in found if term is not None]
@@ -112,7 +113,7 @@ def _found(term: Expr, named: dict[Expr, Var]) -> _Term | None:
 
 
 def in_vectors(index: Expr) -> Expr:
-    """An index expression in 64-bit integers, so that its loaded parts are computed in vectors."""
+    """An index expression in 64-bit integers, so that its loaded parts are computed as vectors."""
     match index:
         case Cast():
             return expr.cast(index.a, DType.I64)
@@ -128,7 +129,7 @@ def in_vectors(index: Expr) -> Expr:
 
 
 def picked_by(number: Expr, pair: int) -> Expr:
-    """The index of an element in two vectors that hold `pair` elements together.
+    """The index of an element within two vectors, which hold `pair` elements together.
 
     The instruction that picks looks only at the low bits of `number`, as the mask here says."""
     mask = expr.const(pair - 1, number.dtype)
@@ -136,7 +137,7 @@ def picked_by(number: Expr, pair: int) -> Expr:
 
 
 def _where(guard: Expr, e: Expr) -> Expr:
-    """An expression whose loads are done where a guard holds, and are 0 elsewhere."""
+    """`e` with its loads guarded: they give 0 where `guard` fails."""
     if isinstance(e, Load) and e.guard is None:
         indices = tuple(_where(guard, index) for index in e.indices)
         other = expr.const(e.dtype.numpy.type(0).item(), e.dtype)
@@ -161,7 +162,8 @@ class _Near:
         self.on: int | None = None
 
     def build(self, line: int | None, *, may_repeat: bool) -> list[Stmt]:
-        """All columns of lines of `line` elements, some of them twice if they may be."""
+        """Statements for all columns, given the length of a `line`; some columns are computed twice
+        if `may_repeat`."""
         whole, rest = divmod(self.extent, self.lanes)
         may_repeat = may_repeat and whole > 0 and rest > 0
 
@@ -178,7 +180,7 @@ class _Near:
         return stmts
 
     def vector(self, first: Expr, line: int | None) -> list[Stmt]:
-        """The results in all rows of the columns from `first` on, as many as a vector has."""
+        """Statements that compute a vector of results in all rows, from column `first`."""
         nest, pair = self.nest, 2 * self.lanes
         pairs = None if line is None else -(-line // pair)
         if line is not None and pairs == 1:
@@ -201,12 +203,12 @@ class _Near:
 
     @property
     def most_pairs(self) -> int:
-        """Pairs of registers that may hold a line: from more of them elements are not picked in
-        less time than each is loaded by itself."""
+        """The largest number of register pairs for a line: with more, separate loads are faster
+        than selecting."""
         return self.lanes // 4
 
     def whole(self, first: Expr, line: int, pairs: int) -> list[Stmt]:
-        """The same statements as `vector` makes, but picked out of whole lines."""
+        """The same statements as `vector`, but with elements selected from whole lines."""
         made, numbers = self.numbers(first, expr.index(0), pairs)
         return [*made, *self.rows(first, expr.index(0), numbers, line)]
 
@@ -215,7 +217,7 @@ class _Near:
         return where(self.is_on(lane), self.lines.rows_of_lane(place, self.start, self.count))
 
     def is_on(self, lane: Expr) -> Expr | None:
-        """Whether a lane has a result; None where all have."""
+        """The condition that a lane has a result; None if all lanes have one."""
         return None if self.on is None else below(lane, self.on)
 
     def terms(self, column: Expr) -> list[_Term]:
@@ -226,8 +228,8 @@ class _Near:
     def numbers(
         self, first: Expr, base: Expr, pairs: int, far: Scratch | None = None
     ) -> tuple[list[Stmt], tuple[Scratch, Scratch | None]]:
-        """Statements and scratch of each term's lane in a pair of vectors, and of the pair's number
-        if there are several; `far` gets the distance of a lane's terms from `base`.
+        """(statements, (lanes, pairs)): scratch with each term's lane within a pair of vectors, and
+        with the pair's number if there are several. `far` maps a term to its distance from `base`.
         """
         nest, dtype = self.nest, _NUMBERS[self.source.dtype.bytes]
         count = len(self.terms(first))
@@ -264,7 +266,8 @@ class _Near:
     def rows(
         self, first: Expr, base: Expr, numbers: tuple[Scratch, Scratch | None], line: int
     ) -> list[Stmt]:
-        """A vector of results in all rows, picked out of the `line` elements from `base` on."""
+        """Statements for a vector of results in all rows, selected from the `line` elements from
+        `base`."""
         return self.lines.each_row(
             self.values,
             self.start,
@@ -336,7 +339,7 @@ class _Near:
         term: int,
         lane: Expr,
     ) -> Expr:
-        """Term number `term` of a lane, picked out of loaded vectors."""
+        """Term `term` of a lane, selected from loaded vectors."""
         lane_of, pair_of = numbers
         place = (expr.index(term), lane)
         number = picked_by(Load(lane_of, place, lane_of.dtype), 2 * self.lanes)

@@ -1,4 +1,4 @@
-"""Channels-last windows whose image rows are staged in scratch first; lanes run along channels.
+"""Channels-last windows whose image rows are staged in scratch; lanes run along channels.
 
 Neighbours that lie far apart in memory want the same few places of a cache, and windows of many
 taps read each of them again and again. So a workgroup copies some channels of some lines, with
@@ -73,7 +73,8 @@ def find_packed(nest: Nest, window: Window, plan: StageSchedule) -> Packed | Non
 
 
 def staged_window(window: Window, load: Load) -> tuple[Packed, tuple[Axis, ...]] | None:
-    """How windows slide along rows and lines, and what else is summed over."""
+    """(staged window, other reduction axes) of a window; None where it does not slide along rows
+    and lines."""
     assert window.rows is not None
     found = slides_of(load, window.reduce, (window.rows, window.outer[-1]))
     if found is None:
@@ -85,8 +86,8 @@ def staged_window(window: Window, load: Load) -> tuple[Packed, tuple[Axis, ...]]
 
 
 def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
-    """Whether staging pays: a row has so many taps that they form a loop, whose neighbours share no
-    loads or guards, and scratch holds the input of some result rows of `columns` columns.
+    """Whether staging pays: a row's taps form a loop, in which neighbours share neither loads nor
+    guards, and scratch holds the input of some result rows of `columns` columns.
     """
     along, down = packed.along, packed.down
     if along.taps <= UNROLLED_TAPS:
@@ -100,7 +101,7 @@ def _is_wanted(nest: Nest, packed: Packed, columns: int) -> bool:
 
 
 def schedule_packed_window(work: Work) -> Build | None:
-    """The loops of a window whose input is staged in scratch; None of others."""
+    """The loops of a window whose input is staged in scratch; None for others."""
     window = work.window
     packed = None if window is None else find_packed(work.nest, window, work.plan)
     if window is None or packed is None:
@@ -109,7 +110,7 @@ def schedule_packed_window(work: Work) -> Build | None:
 
 
 class HeldTiles(WindowTiles):
-    """Tiles on lines in scratch, for some lines of the result a workgroup.
+    """Tiles of a window over staged lines; a workgroup does some lines of the result.
 
     Attributes:
         held: [line][place][channel]: what the windows of these lines read, with their padding.
@@ -132,8 +133,8 @@ class HeldTiles(WindowTiles):
         most: int,
         tiles: int = 0,
     ) -> None:
-        """Stages `channels` channels for at most `most` result rows, `tiles` tiles of a row at a
-        time; 0 means the whole row.
+        """Stages `channels` channels for at most `most` result rows, with `tiles` tiles of a row at
+        a time; 0 means the whole row.
         """
         super().__init__(nest, output, window, plan)
         along, down = packed.along, packed.down
@@ -151,7 +152,7 @@ class HeldTiles(WindowTiles):
         self.part = Var("part")
 
     def load(self, channel: Expr, guard: Expr | None = None) -> Load:
-        """The load from scratch for a tap: its element of a channel."""
+        """The load, from scratch, of a channel's element at a tap."""
 
         def place(slide: Slide, at: Expr) -> Expr:
             assert slide.tap is not None
@@ -183,8 +184,9 @@ class HeldTiles(WindowTiles):
     def fill(
         self, values: Values, first: Expr, copy: Callable[[Expr, Expr, Load | None], list[Stmt]]
     ) -> list[Stmt]:
-        """Brings the lines that a workgroup reads into scratch, with their padding: `copy(line,
-        place, value)` all channels of a place, of which `value` is the image's load, or None."""
+        """Statements that stage the lines that a workgroup reads, padding included: `copy(line,
+        place, value)` copies all channels of a place, where `value` is the image's load, or None
+        for padding."""
         nest, packed = self.nest, self.packed
         along, down, load = packed.along, packed.down, packed.load
         start = expr.mul(first, expr.index(down.step))
@@ -225,7 +227,7 @@ class HeldTiles(WindowTiles):
         return nest.serial(down.places(self.lines), line, "v")
 
     def reading(self, window: Window, body: Expr) -> Window:
-        """The window with another body; the output has it, too."""
+        """The window with another reduction body, also in its output."""
         reduce = replace(window.reduce, body=body)
         known: dict[Expr, Expr] = {window.reduce: reduce}
         self.output = self.output.rewritten(lambda e: expr.transform(e, known.get))
@@ -233,7 +235,7 @@ class HeldTiles(WindowTiles):
 
 
 class PackedTiles(HeldTiles):
-    """The tiles of a window of each channel by itself: a workgroup has a tile of columns."""
+    """The tiles of a depthwise window over staged lines: a workgroup has one tile of columns."""
 
     def __init__(
         self, nest: Nest, output: Output, window: Window, plan: StageSchedule, packed: Packed
@@ -265,7 +267,7 @@ class PackedTiles(HeldTiles):
         return nest.grid(axes, body, work)
 
     def _rows(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
-        """All lines of a workgroup, of which `first` is the first one."""
+        """Statements for all lines of a workgroup, from line `first`."""
         stmts: list[Stmt] = []
         column = self.nest.let(start, stmts, "column")
         zeros = {a.var: expr.index(0) for a in self.window.axes}

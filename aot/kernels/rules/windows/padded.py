@@ -1,4 +1,4 @@
-"""Windows over padded planes: lanes along the innermost dim, along which windows slide.
+"""Windows over padded planes: lanes run along the innermost dim, in which windows slide.
 
 The rows of the plane that some rows of the result read are first brought into scratch with their
 padding, and by the phase of the windows' steps: no tap then asks where it is, and all loads are of
@@ -31,20 +31,21 @@ Element = Callable[[Expr, int, Expr | None], list[Stmt]]
 
 
 def schedule_padded(work: Work) -> Build | None:
-    """The loops of a padded window; None where scratch doesn't hold the rows of one result."""
+    """The loops of a padded window; None where scratch cannot hold the rows of one result."""
     found = work.reduced
     return None if found.free else padded(work.nest, found.output, found.reduces)
 
 
 def padded(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | None:
-    """The same of an output, by the order of its axes."""
+    """The loops of a padded window computed by `output`, in the order of its axes; else None."""
     window = find_padded(nest, output, reduces)
     rows = 0 if window is None else _rows_together(nest, window)
     return None if window is None or rows == 0 else _Rows(nest, output, window, rows).build
 
 
 def _rows_together(nest: Nest, window: PaddedWindow) -> int:
-    """Rows of the result that share what is in scratch; 0 where that doesn't hold those of one."""
+    """The number of result rows that share staged input; 0 if scratch cannot hold the input of
+    one."""
     along, down = window.along, window.down
     row_bytes = -(-along.count // along.step) * along.step * window.load.dtype.bytes
     if window.is_separable:
@@ -126,7 +127,7 @@ class _Rows:
         return nest.grid(outer, body, dims.multiply(taps, self.rows * along.at.count))
 
     def _fill(self, values: Values, first: Expr) -> list[Stmt]:
-        """The rows of the plane that the result's rows from `first` on read."""
+        """Statements that stage the plane's rows that the result's rows from `first` read."""
         window, down = self.window, self.window.down
         zeros = first_window(window.reduce, *window.slides)
         zeros = {v: e for v, e in zeros.items() if v not in {a.var for a in window.planes}}
@@ -137,7 +138,7 @@ class _Rows:
         return self.band.fill(origin, expr.mul(first, expr.index(down.step)), reach)
 
     def _combine_lines(self, values: Values) -> list[Stmt]:
-        """The taps along each row in scratch, for every place of the result."""
+        """Statements that combine the taps along each staged row, for every place of the result."""
         lines = self.lines
         if lines is None:
             return []
@@ -155,7 +156,7 @@ class _Rows:
     def _each_sum(
         self, value: Callable[[Expr, Expr, int, Expr | None], tuple[list[Stmt], Expr]]
     ) -> list[Stmt]:
-        """Stores `value(row, place, width, lane)`, after its statements, for all sums."""
+        """Statements that store `value(row, place, width, lane)` as each sum."""
         sums = self.sums
         assert sums is not None
 
@@ -169,7 +170,7 @@ class _Rows:
         return self.nest.serial(sums.shape[0], row, "r")
 
     def _vectors(self, first: int, count: int, element: Element) -> list[Stmt]:
-        """Elements of a row, in vectors side by side."""
+        """A loop over `count` elements of a row from `first`, in adjacent vectors."""
         width = widest(self.nest.lanes * SUMS, count)
         return row_of_vectors(self.nest, expr.index(first), count, width, element)
 
@@ -192,13 +193,13 @@ class _Rows:
         return stmts
 
     def _kept(self, r: Expr, x: Expr) -> Load | None:
-        """The sum of the planes so far, if it is in scratch."""
+        """The partial sum over the planes so far, if sums are kept in scratch; else None."""
         return None if self.sums is None else Load(self.sums, (r, x), self.sums.dtype)
 
     def _sum(
         self, values: Values, r: Expr, x: Expr, width: int, lane: Expr | None
     ) -> tuple[list[Stmt], Expr]:
-        """The reduction at place `x` of row `r`."""
+        """(statements, value) of the reduction at place `x` of row `r`."""
         down, reduce, lines = self.window.down, self.window.reduce, self.lines
         nothing = self._kept(r, x) or identity(reduce.op, reduce.dtype)
         start, total = self._start(width, lane, nothing)
@@ -217,14 +218,15 @@ class _Rows:
         return start + self.nest.serial(vertical.extent, line, "k"), total
 
     def _start(self, width: int, lane: Expr | None, nothing: Expr) -> tuple[list[Stmt], Load]:
-        """An accumulator of a lane, which begins with `nothing`."""
+        """(statements, load) of a lane's accumulator, initialised with `nothing`."""
         dtype = self.window.reduce.dtype
         acc = self.nest.builder.scratch("acc", dtype, (1 if lane is None else width,))
         slot = expr.index(0) if lane is None else lane
         return [Store(acc, (slot,), nothing)], Load(acc, (slot,), dtype)
 
     def _taps(self, values: Values, v: Expr, x: Expr, total: Load) -> list[Stmt]:
-        """The taps along row `v` of scratch for place `x` of the result, into `total`."""
+        """Statements that combine the taps along staged row `v` for place `x` of the result into
+        `total`."""
         window, along, reduce = self.window, self.window.along, self.window.reduce
         held, tap = self.band.scratch, along.tap
         assert tap is not None
@@ -241,8 +243,8 @@ class _Rows:
 
 
 def _is_cheaper_apart(window: PaddedWindow, rows: int) -> bool:
-    """Whether it takes fewer taps to combine those along each row, store the results in scratch and
-    combine them down the plane, than to combine the taps of `rows` rows directly.
+    """Whether combining taps along rows first, and then down the plane, takes fewer operations than
+    combining all taps of `rows` result rows directly.
     """
     along, down = window.along, window.down
     assert down is not None

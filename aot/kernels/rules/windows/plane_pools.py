@@ -1,4 +1,4 @@
-"""Separable windows that slide over planes, lanes along lines: taps down the plane first.
+"""Pools over planes with lanes along lines: combines taps down the plane first, then along lines.
 
 What taps down the plane make is stored in scratch between its padding, so that no tap along a line
 asks where it is. CPU only.
@@ -30,8 +30,8 @@ TILE = 1024
 
 
 def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Pool | None:
-    """The separable window over planes that `output` computes, if its lines lie in order; else
-    None.
+    """The separable window over planes that `output` computes, if its lines are in memory order;
+    else None.
     """
     if len(reduces) != 1 or len(output.axes) < 2:
         return None
@@ -48,8 +48,8 @@ def find_plane_pool(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Po
 
 
 def schedule_plane_pool(work: Work) -> Build | None:
-    """The loops of a separable window over planes; None where it is none, or scratch doesn't hold
-    its lines."""
+    """The loops of a separable window over planes; None for other outputs, or if scratch cannot
+    hold its lines."""
     nest, output = work.nest, work.reduced.output
     pool = None if work.reduced.free else find_plane_pool(nest, output, work.reduced.reduces)
     if pool is None:
@@ -90,7 +90,7 @@ class _Tiles(PoolTiles):
         return widest(self.nest.lanes * self.vectors, count)
 
     def _blank(self) -> list[Stmt]:
-        """Statements that store the padding at the ends of the rows in scratch."""
+        """Statements that fill the ends of the rows in scratch with padding."""
         nest, along = self.nest, self.pool.along
         nothing = identity(self.pool.reduce.op, self.lines.dtype)
 
@@ -117,8 +117,8 @@ class _Tiles(PoolTiles):
         *,
         may_repeat: bool,
     ) -> list[Stmt]:
-        """The places of a line from `first` to `end`; where they `may_repeat`, some of them twice,
-        so that all are in whole vectors."""
+        """Statements for the places of a line from `first` to `end`; if they `may_repeat`, some are
+        done twice, so that all vectors are full."""
         nest, count = self.nest, end - first
         lanes, begin = nest.lanes, expr.index(first)
         if not may_repeat or count < lanes or count % lanes == 0:
@@ -130,7 +130,8 @@ class _Tiles(PoolTiles):
         ]
 
     def _down(self, values: Values, first: Expr, seen: Scratch | None) -> list[Stmt]:
-        """The taps down the plane for each place of the lines; all are added to what is `seen`."""
+        """Statements that combine the taps down the plane at each place of the lines; with `seen`,
+        they also add all elements to it, to detect NaN."""
         nest, down, along = self.nest, self.pool.down, self.pool.along
         is_rare = self.is_asked and seen is None
 
@@ -161,7 +162,7 @@ class _Tiles(PoolTiles):
         return nest.serial(self.height // self.rows, group, "g")
 
     def _along(self, values: Values, first: Expr, is_quick: bool) -> list[Stmt]:
-        """The taps along each line in scratch, and what becomes of them."""
+        """Statements that combine the taps along each line in scratch, and finish the results."""
         nest, down, along = self.nest, self.pool.down, self.pool.along
         epilogue = Epilogue.of(self.output, self.pool.reduce)
         # what is loaded may lie where results are stored

@@ -1,4 +1,4 @@
-"""Weighted windows over padded planes, each of one channel: lanes along the lines of a plane.
+"""Depthwise convolutions over padded planes: lanes run along the lines of a plane.
 
 Several lines of the result have their sums in registers together, so that a load of the plane
 serves all taps of a column of a window, whose weights are in registers meanwhile. CPU only.
@@ -43,13 +43,14 @@ WAY = 4096
 
 
 def schedule_plane_window(work: Work) -> Build | None:
-    """The loops of a window that sums up products by a weight for each tap; None for another."""
+    """The loops of a window with one weight per tap; None for other outputs."""
     found = work.reduced
     return None if found.free else plane_window(work.nest, found.output, found.reduces)
 
 
 def plane_window(nest: Nest, output: Output, reduces: Sequence[Reduce]) -> Build | None:
-    """The same of an output, by the order of its axes."""
+    """The loops of a weighted window that `output` computes, in the order of its axes; else
+    None."""
     window = find_padded(nest, output, reduces, needs_padding=False)
     if window is None or not _is_weighted(output, window):
         return None
@@ -72,7 +73,7 @@ def _is_weighted(output: Output, window: PaddedWindow) -> bool:
 
 
 class _Asks(Enum):
-    """When rows of the plane are prefetched."""
+    """When the plane's next rows are prefetched: never, while lines are staged, or in tiles."""
 
     NOT = auto()
     IN_FILL = auto()
@@ -80,7 +81,7 @@ class _Asks(Enum):
 
 
 def _tile(target: Target) -> tuple[int, int]:
-    """Lines, and vectors of their places, whose sums are in registers together."""
+    """(lines, vectors along a line) whose sums are in registers together."""
     if target.multiplies_parts:
         return GROUPED_TILE
     if target.vector_registers >= MANY_REGISTERS:
@@ -144,7 +145,7 @@ class _Planes:
             self.sums = scratch("sums", window.reduce.dtype, sums, Space.WORKGROUP)
 
     def _rows_of_band(self, row_bytes: int) -> int:
-        """Lines of a workgroup, as many as scratch holds what they read of; 0 for none."""
+        """Result lines per workgroup, as many as scratch can hold the input of; 0 for none."""
         down, count, near = self.down, self.together, self.nest.target.l1_bytes * 3 // 4
         most = rows_in_scratch(self.nest, down.places(count), row_bytes, near)
         groups = -(-down.at.count // count)
@@ -178,13 +179,13 @@ class _Planes:
     # What is brought into scratch
 
     def _fill(self, values: Values, start: Expr) -> list[Stmt]:
-        """The lines of the plane from `start` on."""
+        """Statements that stage the plane's lines from `start`."""
         down, along, height = self.down, self.window.along, self.band.scratch.shape[0]
         source = self.window.load.source
         each = cache_lines(source, along.end - along.begin)
 
         def asked(origin: Expr) -> list[Stmt]:
-            """Prefetches the line that the next workgroup brings in place of one."""
+            """Prefetches the line that the next workgroup will stage in the place of this one."""
             if self.asks is not _Asks.IN_FILL:
                 return []
             ahead = expr.linear(origin, height * down.stride + along.begin)
@@ -198,7 +199,8 @@ class _Planes:
     # What is computed of it
 
     def _lines(self, values: Values, at: Expr, begin: Expr) -> list[Stmt]:
-        """Lines of the result from `at` on, whose windows begin at line `begin` of scratch."""
+        """Statements for the result's lines from `at`, whose windows begin at line `begin` of
+        scratch."""
         nest, count = self.nest, self.window.along.at.count
         masked = masked_lanes(nest, count)
         stmts: list[Stmt] = []
@@ -300,7 +302,7 @@ class _Planes:
         return list(self.output.stores(self.nest, here, done.get))
 
     def _finish(self, values: Values, at: Expr) -> list[Stmt]:
-        """The results of sums in scratch, a line after the other."""
+        """Statements that finish the sums in scratch line by line, and store the results."""
         nest, sums, height = self.nest, self.sums, self.down.at.count
         if sums is None:
             return []
@@ -328,7 +330,7 @@ class _Planes:
         first: int,
         taps: int,
     ) -> list[Stmt]:
-        """Taps from `first` on of the `n`th of some columns, for all lines."""
+        """Statements that add taps from `first` of the `n`th column of taps, for all lines."""
         nest, window, down, along = self.nest, self.window, self.down, self.window.along
         assert along.tap is not None and down.tap is not None
         reduce, held = window.reduce, self.band.scratch

@@ -1,4 +1,4 @@
-"""Pools whose lanes go along channels: combines taps down the plane before those along a row.
+"""Pools with lanes along channels: combines taps down the plane first, then along rows.
 
 For the rows of results of a tile the taps down the plane are combined for each place of a line,
 into scratch; then those along the line. An extremum is taken as one instruction has it, whatever
@@ -44,7 +44,8 @@ BESIDE = 4
 
 @dataclass(frozen=True)
 class Pool:
-    """A reduction over the taps of a window, down a plane of channels and along its lines.
+    """A separable windowed reduction: taps down a plane and along its lines are combined
+    separately.
 
     Attributes:
         load: of the plane.
@@ -61,13 +62,13 @@ class Pool:
 
 
 def find_pool(nest: Nest, window: Window) -> Pool | None:
-    """The separable window that `window` is, if it is one and channels fill a vector."""
+    """The separable window that `window` is, if channels fill a vector; else None."""
     extent = window.lane.extent
     return separable(nest, window) if isinstance(extent, int) and extent >= nest.lanes else None
 
 
 def separable(nest: Nest, window: Window) -> Pool | None:
-    """The separable window that `window` is, if it is one."""
+    """The separable window that `window` is; None for other windows."""
     reduce, rows = window.reduce, window.rows
     if nest.is_gpu or nest.lanes == 1 or rows is None or not window.outer:
         return None
@@ -93,7 +94,7 @@ def separable(nest: Nest, window: Window) -> Pool | None:
 
 
 def _is_clamped(slide: Slide) -> bool:
-    """Whether the nearest existing place belongs to each window that has places past the border."""
+    """Whether clamping an index at the border always yields an element of the same window."""
     if slide.begin <= 0 and slide.end >= slide.count:
         return True
     last = slide.step * (slide.at.count - 1)
@@ -107,15 +108,15 @@ def rows_together(pool: Pool) -> int:
 
 
 def schedule_pool(work: Work) -> Build | None:
-    """The loops of a separable window; None where it is none, or scratch doesn't hold a line of a
-    few results."""
+    """The loops of a separable window; None for other outputs, or if scratch cannot hold a line of
+    a few results."""
     pool = None if work.window is None else find_pool(work.nest, work.window)
     made = None if pool is None else _Tiles.of(work.nest, work.reduced.output, pool)
     return None if made is None else made.build
 
 
 class PoolTiles:
-    """Tiles of a separable window: lines of results, `row_results` neighbours of each.
+    """Tiles of a separable window: lines of results, with `row_results` neighbouring results each.
 
     Attributes:
         rows: of which taps down the plane are combined together.
@@ -149,8 +150,8 @@ class PoolTiles:
     def lines_ahead(
         self, values: Values, offsets: Sequence[Expr], beside: Expr, width: int
     ) -> list[Stmt]:
-        """Prefetches the input that only the next result rows load, where it is far in memory:
-        `width` elements, `beside` behind the starts `offsets`.
+        """Prefetches input far in memory that only the next result rows load: `width` elements, at
+        `beside` from each of `offsets`.
         """
         if not self.is_far:
             return []
@@ -161,8 +162,8 @@ class PoolTiles:
         return [s for place in places for s in prefetch(load.source, place, width)]
 
     def results_ahead(self, values: Values, width: int) -> list[Stmt]:
-        """Prefetches the memory of the next rows of results after `values`, `width` neighbours of
-        each, unless they are stored past the caches.
+        """Prefetches the memory of the next result rows after `values`, `width` elements each,
+        unless results bypass the cache.
         """
         buffer, down = self.output.buffer, self.pool.down.at.var
         if not self.is_far or buffer.is_streamed:
@@ -176,8 +177,8 @@ class PoolTiles:
         down: Callable[[Scratch | None], list[Stmt]],
         along: Callable[[bool], list[Stmt]],
     ) -> list[Stmt]:
-        """Statements that combine taps down the plane, then along the lines: by a quick way unless
-        an element is NaN, else by an exact one, which is rare and little code.
+        """Statements that combine taps down the plane, then along the lines: without NaN checks
+        unless an element is NaN, in which rare case exactly.
 
         Args:
             width: of the vectors whose elements are added up.
@@ -198,13 +199,13 @@ class PoolTiles:
         return stmts + where(is_number, along(True), exactly)
 
     def _reach(self, slide: Slide) -> int:
-        """The places that all tiles read along an axis, be they there or not."""
+        """The number of places that all tiles read along an axis, including padding."""
         size = self.height if slide is self.pool.down else self.row_results
         return slide.places(-(-slide.at.count // size) * size)
 
     def offset(self, slide: Slide, place: Expr, into: list[Stmt]) -> Expr:
-        """How far, in elements, a place lies behind the first one; for an extremum that of the
-        nearest place that exists.
+        """The offset, in elements, of a place from the first one; for an extremum, that of the
+        nearest valid place.
         """
         if self.pool.reduce.op != "sum":
             if slide.begin > 0:
@@ -214,8 +215,8 @@ class PoolTiles:
         return self.nest.let(expr.mul(place, expr.index(slide.stride)), into, "ahead")
 
     def guard(self, slide: Slide, places: tuple[Expr, Expr]) -> Expr | None:
-        """The condition that the first and the last of some places exist, if a sum needs it; else
-        None.
+        """The condition that the first and the last of some places are valid, if a sum needs it;
+        else None.
         """
         if self.pool.reduce.op != "sum":
             return None
@@ -229,7 +230,7 @@ class PoolTiles:
         guards: Sequence[Expr | None],
         into: list[Stmt],
     ) -> list[Expr]:
-        """The terms, with names, of places `beside` those that lie `offsets` behind the first."""
+        """The window's elements at `beside` from each of `offsets`, bound to variables."""
         places = [expr.add(offset, beside) for offset in offsets]
         found = (self._term(values, *each) for each in zip(places, guards, strict=True))
         return [self.nest.let(term, into, "term") for term in found]
@@ -247,15 +248,15 @@ class PoolTiles:
         return first_window(self.pool.reduce, self.pool.down, self.pool.along)
 
     def place(self, values: Values, ahead: Expr) -> Expr:
-        """The index in memory of a place that lies `ahead` elements behind the first one."""
+        """The memory index of a place that is `ahead` elements after the first one."""
         index = expr.substitute(self.pool.load.indices[0], {**values, **self._nowhere})
         return expr.add(index, ahead)
 
     def lines_from(
         self, top: Expr, body: Callable[[Sequence[Expr], Sequence[Expr | None]], list[Stmt]]
     ) -> list[Stmt]:
-        """`body(offsets, guards)` of the lines of the plane from `top` on whose taps are combined
-        together; guards are None where all of the lines are there."""
+        """`body(offsets, guards)` for the plane's lines from `top` whose taps are combined
+        together; without guards where all lines are valid."""
         down, stmts = self.pool.down, list[Stmt]()
         lines = [expr.linear(top, n) for n in range(down.places(self.rows))]
         offsets = [self.offset(down, line, stmts) for line in lines]
@@ -272,7 +273,8 @@ class PoolTiles:
         lane: Expr | None,
         seen: Scratch | None,
     ) -> list[Stmt]:
-        """Stores what the `terms` of a place's lines make for each line of results from `line`."""
+        """Statements that combine the elements `terms` of one column down the plane, and store one
+        value per result line from `line`."""
         down = self.pool.down
         stmts: list[Stmt] = []
         for row in range(self.rows):
@@ -286,7 +288,7 @@ class PoolTiles:
         return stmts
 
     def folded(self, terms: Sequence[Expr], *, is_quick: bool) -> Expr:
-        """All `terms` combined; with `is_quick` without a check for NaN."""
+        """All `terms` combined, without NaN checks if `is_quick`."""
         op = self.pool.reduce.op
         total, *others = terms
         for term in others:
@@ -307,7 +309,7 @@ def _sum(terms: Sequence[Expr]) -> Expr:
 
 
 class _Tiles(PoolTiles):
-    """Tiles whose lanes are `channels` of each place.
+    """Tiles whose lanes run along the `channels` of each place.
 
     Attributes:
         results: side by side along a line.
@@ -367,9 +369,7 @@ class _Tiles(PoolTiles):
         return nest.grid(axes, body, max(1, work))
 
     def _by_channels(self, values: Values, first: Sequence[Expr]) -> list[Stmt]:
-        """Statements for a tile at its place, with all of its channels, or those that the last tile
-        has.
-        """
+        """Statements for a tile at its place, with all channels or the last tile's remainder."""
         return whole_or_rest(
             *(first[2], self.pool.lane.count, self.channels),
             lambda channels: self._tile(values, first, channels),
@@ -387,8 +387,8 @@ class _Tiles(PoolTiles):
     def _down(
         self, values: Values, first: Sequence[Expr], channels: int, seen: Scratch | None
     ) -> list[Stmt]:
-        """The taps down the plane for each place of a line, into scratch; all that is combined is
-        added to what is `seen`."""
+        """Statements that combine the taps down the plane for each place of a line, into scratch;
+        with `seen`, they also add all elements to it, to detect NaN."""
         nest, along, lane_axis = self.nest, self.pool.along, self.pool.lane.var
         top = expr.mul(first[0], expr.index(self.pool.down.step))
         left = expr.mul(first[1], expr.index(along.step))
@@ -446,7 +446,7 @@ class _Tiles(PoolTiles):
     def _along(
         self, values: Values, first: Sequence[Expr], channels: int, *, is_quick: bool
     ) -> list[Stmt]:
-        """The taps along each line in scratch, and what becomes of them."""
+        """Statements that combine the taps along each line in scratch, and finish the results."""
         nest, pool = self.nest, self.pool
         down, along = pool.down.at, pool.along.at
 
@@ -493,7 +493,7 @@ class _Tiles(PoolTiles):
         size: int,
         is_quick: bool,
     ) -> list[Stmt]:
-        """Statements for `size` neighbouring results of a row and channel."""
+        """Statements for `size` neighbouring results of a row, for one channel vector."""
         nest, along, (row, start, c) = self.nest, self.pool.along, begin
         left = expr.mul(start, expr.index(along.step))
         stmts: list[Stmt] = []

@@ -1,4 +1,4 @@
-"""Resampling along both axes of planes in one pass: what the first axis makes stays in scratch.
+"""Resizes of planes along both axes in one pass, with the first axis's results kept in scratch.
 
 Where columns are first, a ring of lines holds resampled rows, each made once and read by all rows
 of the result that want it; some are made at once, so that what tables say of a vector of columns is
@@ -44,7 +44,7 @@ Elements = Callable[[Expr], Expr]
 
 
 def schedule_resized(work: Work) -> Build | None:
-    """The loops of an output that resizes; None where they don't fit."""
+    """The loops of a resize along two axes; None where the output does not fit them."""
     output = work.output
     while (pair := nested(output)) is not None:
         made = _of_pair(work.nest, output, pair)
@@ -70,8 +70,8 @@ def _of_pair(nest: Nest, output: Output, pair: tuple[Reduce, Reduce]) -> Build |
 
 
 def schedule_picked(work: Work) -> Build | None:
-    """The loops of planes of which tables pick rows and columns; None where they don't fit, or most
-    rows that would be made are read by none."""
+    """The loops of a nearest-neighbour resize by tables of rows and columns; None where it does not
+    fit, or most of the rows it would make are unused."""
     if not work.elements.has_vectors or len(work.elements.in_vectors.axes) < 2:
         return None
     nest, output = work.nest, work.elements.in_vectors
@@ -96,7 +96,7 @@ def schedule_picked(work: Work) -> Build | None:
 
 
 class _ColumnsFirst(ResizedPlanes):
-    """Lines of resampled rows in a ring.
+    """Resizes along columns first; resampled rows are kept in a ring.
 
     Attributes:
         ring: row r is line `r % lines` of it, where it is there.
@@ -177,8 +177,8 @@ class _ColumnsFirst(ResizedPlanes):
         return nest.serial(-(-count // LANES), vector, "o")
 
     def _row(self, row: Expr, number: Expr) -> list[Stmt]:
-        """Result row `row`, number `number` of those looked up together, after resampling the
-        source rows that it still lacks.
+        """Statements for result row `row`, number `number` of those looked up together: resamples
+        the source rows that are still missing, then combines them.
         """
         stmts = self._made(row, number)
 
@@ -200,14 +200,14 @@ class _ColumnsFirst(ResizedPlanes):
         return stmts + self._ahead(number) + self.all_columns(row, total)
 
     def _ahead(self, number: Expr) -> list[Stmt]:
-        """Asks for a part of the lines that come next, while a row is stored."""
+        """Prefetches a part of the next source rows, while a row is stored."""
         rows = max(1, self.together * self.count // self.height)
         end = index_in(self.held, expr.index(1))
         part = expr.binary("floormod", number, expr.index(rows))
         return self.asked_ahead(end, self.together, part, rows)
 
     def _made(self, row: Expr, number: Expr) -> list[Stmt]:
-        """The lines that a row wants and that are not there."""
+        """Statements that resample the source rows that a result row needs and the ring lacks."""
         nest, size, zero = self.nest, expr.index(self.lines), expr.index(0)
         together = expr.index(self.together)
         stmts: list[Stmt] = []
@@ -250,7 +250,7 @@ class _ColumnsFirst(ResizedPlanes):
         return stmts + where(is_there, [], [restart, *more])
 
     def _lines(self, line: Callable[[Expr, list[Stmt]], tuple[Expr, Expr]]) -> list[Stmt]:
-        """Makes the lines of a batch."""
+        """Statements that resample the rows of a batch."""
         nest = self.nest
 
         def element(row: Expr) -> Callable[[Expr], Expr]:
@@ -290,7 +290,7 @@ class _ColumnsFirst(ResizedPlanes):
 
 
 class _RowsFirst(ResizedPlanes):
-    """Some lines of the result's rows, and then their columns.
+    """Resizes along rows first: some result rows into scratch, then their columns.
 
     Attributes:
         lines: of the rows that are made together.
@@ -306,8 +306,8 @@ class _RowsFirst(ResizedPlanes):
         return True
 
     def _may_repeat(self) -> bool:
-        """Whether columns may be made twice: not where the result has the memory of an operand that
-        it reads elsewhere."""
+        """Whether columns may be computed twice: not where the result shares memory with an operand
+        that it also reads elsewhere."""
         own = {load.source for load in expr.loads(self.found.last)}
         return all(load.source in own for v in self.output.values for load in expr.loads(v))
 
@@ -318,7 +318,8 @@ class _RowsFirst(ResizedPlanes):
         return self.nest.serial(-(-count // self.together), group, "y")
 
     def on_own(self, vector: Expr) -> Callable[[Expr, list[Stmt]], list[Stmt]]:
-        """Statements of lanes whose columns no vector before has, unless they may be made twice."""
+        """A guard for lanes: their columns belong to no earlier vector, unless columns may be
+        computed twice."""
 
         def guarded(lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
             if self.may_repeat or self.width % LANES == 0 or self.width < LANES:
@@ -345,7 +346,7 @@ class _RowsFirst(ResizedPlanes):
         return where(is_whole, whole, self.nest.serial(rest, alone, "n"))
 
     def _several(self, first: Expr, line: Expr, count: int) -> list[Stmt]:
-        """`count` rows from `first` on, in scratch's lines from `line` on."""
+        """Statements that combine `count` rows from `first`, into lines of scratch from `line`."""
         nest, zero = self.nest, expr.index(0)
         ahead: list[Stmt] = []
 
@@ -389,7 +390,7 @@ class _RowsFirst(ResizedPlanes):
         return stmts + ahead + where(self.is_near(), near, far)
 
     def _picked_of(self, o: Expr, rows: Sequence[tuple[Expr, Elements]]) -> list[Stmt]:
-        """Statements of a vector of columns of some rows, picked, and stored."""
+        """Statements that select and store a vector of columns for several rows."""
         return self.picked(
             o,
             [elements for _, elements in rows],
@@ -398,7 +399,7 @@ class _RowsFirst(ResizedPlanes):
         )
 
     def _plain_of(self, o: Expr, row: Expr, elements: Elements) -> list[Stmt]:
-        """The same of one row, whose elements are loaded one by one."""
+        """Statements that store a vector of columns for one row, loading elements one by one."""
         return self.plain(
             *(o, elements),
             lambda lane, total: self.stores(row, self.column_of(o, lane), total),
@@ -407,7 +408,7 @@ class _RowsFirst(ResizedPlanes):
 
 
 class _Picked(_RowsFirst):
-    """Resizes columns of some rows by picking elements of source rows that the table selects."""
+    """Resizes columns by selecting elements from the source rows that the row table gives."""
 
     def fits(self) -> bool:
         self.together = PICKED_ROWS

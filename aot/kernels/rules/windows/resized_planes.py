@@ -1,4 +1,4 @@
-"""Planes resampled along both axes: reading the tables of columns, and vectors of columns.
+"""Common parts of resizes of planes: reading the column tables, and vectors of columns.
 
 Columns are picked out of two vectors of neighbours by lanes, where all terms of each vector of
 results are found there; tables are asked that when the kernel runs. Owns the grid, and what both
@@ -30,7 +30,7 @@ WORKGROUPS = 16
 
 
 class ResizedPlanes:
-    """The parts that both orders of a resize of planes have in common.
+    """The common parts of a resize of planes, for either order of its axes.
 
     Attributes:
         outer, row, column: the axes of the result; tables say the same for all of `outer`.
@@ -70,7 +70,7 @@ class ResizedPlanes:
         raise NotImplementedError
 
     def rows(self, start: Expr, count: int) -> list[Stmt]:
-        """`count` rows of a plane from `start` on, as far as there are some."""
+        """Statements for `count` rows of a plane from `start`, skipping those past the end."""
         raise NotImplementedError
 
     def build(self) -> tuple[Stmt, ...]:
@@ -124,7 +124,7 @@ class ResizedPlanes:
     # Columns
 
     def first_column(self, vector: Expr) -> Expr:
-        """The first column of vector number `vector`; the last vector begins so that all its
+        """The first column of vector `vector`; the last vector is moved back so that all its
         columns exist.
         """
         first = expr.linear(self.start, (vector, LANES))
@@ -142,7 +142,7 @@ class ResizedPlanes:
         return expr.substitute(self.found.column, here)
 
     def _asked(self) -> list[Stmt]:
-        """Statements that read the tables of each column, once for all rows."""
+        """Statements that read the column tables, once for all rows."""
         nest, last = self.nest, min(LANES, self.width) - 1
         zero = expr.index(0)
 
@@ -183,11 +183,11 @@ class ResizedPlanes:
         return [*stmts, *halved(nest, "max", self.far, LANES, 1)]
 
     def _span(self) -> int:
-        """How many elements the terms of a vector of columns are among, in a resize."""
+        """The number of source elements that the terms of a vector of columns span in a resize."""
         return -(-(LANES - 1) * self.read // self.width) + self.taps
 
     def on_columns(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:
-        """Statements of a lane, where a vector has more of them than there are columns."""
+        """`stmts` of a lane, guarded if a vector has more lanes than there are columns."""
         return where(None if self.width >= LANES else below(lane, self.width), stmts)
 
     def is_near(self) -> Expr:
@@ -201,8 +201,8 @@ class ResizedPlanes:
         made: Callable[[int, Expr, Expr], list[Stmt]],
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
-        """A vector of columns of some lines: `elements` give what is read of each line, and `made`
-        has the line's number, a lane, and the sum there."""
+        """Statements for a vector of columns of several lines, selected from vectors: `elements`
+        read each line, and `made(line, lane, sum)` consumes the results."""
         nest, build = self.nest, self.nest.builder
         windows = [build.scratch("window", DType.F32, (PAIR,), Space.PRIVATE) for _ in elements]
         stmts: list[Stmt] = []
@@ -241,7 +241,7 @@ class ResizedPlanes:
         return [*stmts, nest.spread(LANES, result)]
 
     def _number(self, vector: Expr, lane: Expr, term: int) -> Expr:
-        """How far from its vector's base a lane's term is."""
+        """The distance of a lane's term from its vector's base."""
         at = expr.linear((vector, LANES), lane)
         return expr.cast(Load(self.numbers, (expr.index(term), at), DType.I16), DType.I32)
 
@@ -252,9 +252,7 @@ class ResizedPlanes:
         made: Callable[[Expr, Expr], list[Stmt]],
         is_on: Callable[[Expr, list[Stmt]], list[Stmt]],
     ) -> list[Stmt]:
-        """The same statements as `picked` makes, for one line whose elements are loaded
-        one by one.
-        """
+        """The same statements as `picked`, for one line whose elements are loaded one by one."""
         stmts: list[Stmt] = []
         begin, first = self._begins(vector, stmts)
 
@@ -268,12 +266,13 @@ class ResizedPlanes:
         return [*stmts, self.nest.spread(LANES, result)]
 
     def _begins(self, vector: Expr, into: list[Stmt]) -> tuple[Expr, Expr]:
-        """Where the elements of a vector of columns begin, and its first column."""
+        """(base of a vector's source elements, its first column)."""
         begin = self.nest.let(index_in(self.bases, vector), into, "begin")
         return begin, self.nest.let(self.first_column(vector), into, "first")
 
     def _inside(self, begin: Expr, number: Expr) -> Expr:
-        """The column that a term is in, which no proof knows: what tables said was stored."""
+        """The source column of a term, clamped: the values come from a stored table, so that no
+        proof bounds them."""
         at = expr.add(begin, expr.cast(number, DType.INDEX))
         last = expr.index(self.read - 1)
         return expr.binary("min", expr.binary("max", at, expr.index(0)), last)
@@ -281,7 +280,7 @@ class ResizedPlanes:
     def _summed(
         self, column: Expr, lines: Sequence[Sequence[Expr]], into: list[Stmt]
     ) -> list[Expr]:
-        """The sum along columns of each line's terms; what is the same for all has a name."""
+        """The sum along columns of each line's terms, with common subexpressions bound once."""
         reduce = self.found.columns
         held, bodies = self._terms(reduce, self.taps, {self.column.var: column}, into)
         terms = (
@@ -293,8 +292,8 @@ class ResizedPlanes:
     def _terms(
         self, reduce: Reduce, count: int, place: Values, into: list[Stmt]
     ) -> tuple[Var, list[Expr]]:
-        """The terms of a sum at a place, by a variable for what is added up; what tables say there
-        has names."""
+        """(variable for the summed element, terms) of a sum at a place, with values from tables
+        bound to variables."""
         (var, _) = reduce.axes[0]
         inside = self.found.inside(reduce)
         held = Var("held", inside.dtype)
@@ -306,7 +305,7 @@ class ResizedPlanes:
         return held, terms
 
     def _named(self, body: Expr, held: Var, into: list[Stmt]) -> Expr:
-        """`body` with names (`let`) for the subexpressions that load and don't depend on `held`."""
+        """`body` with its loads that do not depend on `held` bound to variables."""
 
         def name(e: Expr) -> Expr | None:
             if isinstance(e, (Var, Const)) or held in expr.free_vars(e) or not expr.loads(e):
@@ -320,8 +319,8 @@ class ResizedPlanes:
     def named_rows(
         self, reduce: Reduce, row: Expr, element: Callable[[int, Expr], Expr], into: list[Stmt]
     ) -> list[Callable[[Expr], Expr]]:
-        """The terms of a sum along rows, each as a function of the column; what tables say of the
-        row has names. `element(k, column)` is what term number k is of."""
+        """The terms of a sum along rows, as functions of the column, with values from the row's
+        table bound to variables. `element(k, column)` is the element that term k multiplies."""
         held, bodies = self._terms(reduce, self.row_taps, {self.row.var: row}, into)
         return [
             lambda column, body=body, k=k: expr.substitute(body, {held: element(k, column)})  # type: ignore[misc]
@@ -329,7 +328,7 @@ class ResizedPlanes:
         ]
 
     def row_position(self, term: Expr, row: Expr) -> Expr:
-        """The row that a term of a row of the result reads."""
+        """The source row that a term of a result row reads."""
         (var, _) = self.found.rows.axes[0]
         return expr.substitute(self.found.row, {var: term, self.row.var: row})
 
@@ -338,8 +337,8 @@ class ResizedPlanes:
         return self.found.at(self.found.leaf, row, column, self.plane)
 
     def asked_ahead(self, row: Expr, count: int, part: Expr, parts: int) -> list[Stmt]:
-        """Asks for part number `part` of `parts` of the `count` rows from `row` on: what is loaded
-        when it is wanted waits behind what is stored."""
+        """Prefetches part `part` of `parts` of the `count` rows from `row`, as loads on demand
+        would wait behind stores."""
         data = self.found.data
         size, bytes = data.source.shape[0], data.dtype.bytes
         is_small = isinstance(size, int) and size * bytes <= self.nest.target.l2_bytes // 2
@@ -352,7 +351,7 @@ class ResizedPlanes:
         return stmts + prefetch(data.source, self.nest.let(first, stmts, "ahead"), each)
 
     def stores(self, row: Expr, column: Expr, total: Expr) -> list[Stmt]:
-        """The stores of an element of the result."""
+        """The stores of one element of the result."""
         stmts: list[Stmt] = []
         made = self.nest.let(total, stmts, "sum")
         place = {**self.plane, self.row.var: row, self.column.var: column}
@@ -360,8 +359,8 @@ class ResizedPlanes:
         return stmts + self.output.stores(self.nest, place, lambda e: made if e is last else None)
 
     def all_columns(self, row: Expr, total: Callable[[Expr, int], Expr]) -> list[Stmt]:
-        """The elements of a row of the result in the tile, whose sums are `total(n, moved)`: of the
-        column number n, whose vector begins `moved` columns before."""
+        """Statements for all columns of a result row in the tile; `total(n, moved)` is the sum of
+        column n, whose vector was moved back by `moved` columns."""
         nest = self.nest
         if self._has_lines():
             return _AlignedRow(self, row, total).build()
@@ -384,7 +383,7 @@ class ResizedPlanes:
         return whole_or_rest(self.start, self.width, self.tile, columns)
 
     def _has_lines(self) -> bool:
-        """Whether rows are stored past the caches, and begin anywhere."""
+        """Whether rows are stored past the caches and start at any alignment."""
         if not self.output.buffer.is_streamed or self.width % LANES == 0:
             return False
         # an element next to a row's own is one of the row before, as far as it is asked
@@ -399,14 +398,12 @@ class ResizedPlanes:
         return is_alone and is_dense and self.tile == self.width >= 2 * LANES
 
     def there(self, row: Expr, size: int, stmts: list[Stmt]) -> list[Stmt]:
-        """A row's statements, under the condition that the row exists if blocks of `size` pass the
-        last row.
-        """
+        """`stmts` of a row, guarded if blocks of `size` rows may pass the last row."""
         return where(within(row, self.count, size), stmts)
 
 
 class _AlignedRow:
-    """A row that is stored past the caches, in vectors that are aligned to cache lines.
+    """A row stored past the caches, in vectors aligned to cache lines.
 
     Sums are made in vectors that begin with the row, and lines picked out of two of them: loads of
     what lies in two lines wait for what is stored. What is left of a row is stored with what the
@@ -441,11 +438,11 @@ class _AlignedRow:
         return self.planes.nest.spread(LANES, body)
 
     def _second(self, lane: Expr) -> Expr:
-        """The place of a lane of the second vector of sums."""
+        """The index of a lane in the second vector of sums."""
         return expr.add(expr.index(LANES), lane)
 
     def _made(self, line: Expr) -> Stmt:
-        """The sums of a vector of columns, as the second vector."""
+        """The store of a vector of columns' sums, as the second vector."""
 
         def one(lane: Expr) -> list[Stmt]:
             value = self.total(expr.linear((line, LANES), lane), 0)
@@ -454,7 +451,7 @@ class _AlignedRow:
         return self._each(one)
 
     def _kept(self, lane: Expr) -> list[Stmt]:
-        """The second vector becomes the first."""
+        """Statements that move the second vector to the first."""
         return [Store(self.sums, (lane,), Load(self.sums, (self._second(lane),), DType.F32))]
 
     def _picked(self, lane: Expr) -> Expr:
@@ -474,7 +471,8 @@ class _AlignedRow:
         return [self._each(self._stored(line, self._picked)), self._each(self._kept)]
 
     def _first(self) -> list[Stmt]:
-        """The line that the row begins in, with what is left of the row before."""
+        """Statements that store the cache line in which the row begins, with the tail of the row
+        before."""
 
         def own(lane: Expr) -> list[Stmt]:
             store = self._stored(self.zero, self._picked)(lane)
@@ -529,7 +527,7 @@ class _AlignedRow:
 
 
 def _where(guard: Expr, e: Expr) -> Expr | None:
-    """A load, done where a guard holds, and 0 elsewhere."""
+    """`e`, if it is a load, with a guard and 0 where that fails; else None."""
     if not isinstance(e, Load):
         return None
     zero = expr.const(e.dtype.numpy.type(0).item(), e.dtype)
@@ -537,7 +535,7 @@ def _where(guard: Expr, e: Expr) -> Expr | None:
 
 
 def total_of(reduce: Reduce, terms: Sequence[Expr]) -> Expr:
-    """The terms of a sum, added up."""
+    """The sum of a reduction's terms."""
     total: Expr | None = None
     for term in terms:
         total = term if total is None else combined(reduce.op, total, term)
@@ -546,11 +544,11 @@ def total_of(reduce: Reduce, terms: Sequence[Expr]) -> Expr:
 
 
 def terms_of(reduce: Reduce) -> int:
-    """How many terms a reduction has along its only axis."""
+    """The number of terms of a reduction with one axis."""
     ((_, count),) = reduce.axes
     return int(count)
 
 
 def index_in(scratch: Scratch, *place: Expr) -> Expr:
-    """An index that scratch holds in 32 bits."""
+    """An index loaded from 32-bit scratch."""
     return expr.cast(Load(scratch, place, DType.I32), DType.INDEX)

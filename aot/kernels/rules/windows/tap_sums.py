@@ -1,5 +1,5 @@
-"""Convolutions with few columns: sums of each tap for every place of an image row, then the sums of
-each window's shifted taps.
+"""Convolutions with few output columns: sums each tap over channels for every place of an image
+row, then adds up each window's taps, shifted.
 
 A line's places and their channels are read once, in order, whatever the taps: what windows share is
 read for all of their taps together, as many columns of a contraction at single points. Lanes go
@@ -34,7 +34,7 @@ AHEAD = 4  # tiles from the one whose places are multiplied to those that are as
 
 
 def schedule_tap_sums(work: Work) -> Build | None:
-    """The loops of windows that are summed tap by tap; None for any other output."""
+    """The loops of a convolution that is summed tap by tap; None for any other output."""
     nest = work.nest
     found = None if nest.is_gpu else _found(work.output)
     if found is None:
@@ -68,7 +68,7 @@ class _Windows:
 
 
 def _found(output: Output) -> _Windows | None:
-    """The windows that an output is, where they slide by 1 along two padded axes."""
+    """The window of an output that slides by 1 along two padded axes; None for others."""
     products = products_of_loads(output)
     if products is None:
         return None
@@ -95,7 +95,7 @@ def _found(output: Output) -> _Windows | None:
 
 
 class _TapSums:
-    """The loops over bands of lines of the result, each a workgroup's.
+    """The loops over bands of result lines, one per workgroup.
 
     Attributes:
         lines: of a band; 0 where scratch holds none.
@@ -136,7 +136,7 @@ class _TapSums:
             self.turned = scratch("turned", dtype, shape, Space.WORKGROUP)
 
     def _contraction(self) -> tuple[Var, ContractionAxes]:
-        """The variable that a line's place is, and the contraction of its places by all taps."""
+        """(variable of a place in a line, contraction of a line's places by all taps)."""
         windows, along, down = self.windows, self.windows.along, self.windows.down
         assert along.tap is not None and down.tap is not None
         line, tap, place = Var("line"), Var("tap"), Var("place")
@@ -182,7 +182,7 @@ class _TapSums:
         return nest.grid([*windows.outer, band], body, 1 << 30)
 
     def _zeros(self) -> list[Stmt]:
-        """Totals of nothing, and sums of places that are padding."""
+        """Statements that zero the totals, and the sums at padding places."""
         nest, along, zero = self.nest, self.windows.along, expr.const(0, self.sums.dtype)
 
         def empty(o: Expr, y: Expr) -> list[Stmt]:
@@ -201,11 +201,11 @@ class _TapSums:
     def _vectors(
         self, width: int, element: Callable[[Expr, int, Expr | None], list[Stmt]]
     ) -> list[Stmt]:
-        """All results of a line."""
+        """A loop over all results of a line, in vectors."""
         return row_of_vectors(self.nest, expr.index(0), self.results, width, element, may_mask=True)
 
     def _line(self, values: Values, first: Expr, n: Expr) -> list[Stmt]:
-        """Statements that add place `n` of the lines that a band reads to the band's totals."""
+        """Statements that add line `n` of those a band reads to the band's totals."""
         nest, along, down = self.nest, self.windows.along, self.windows.down
         stmts: list[Stmt] = []
         line = nest.let(expr.add(first, n), stmts, "line")
@@ -275,10 +275,10 @@ class _TapSums:
 
 
 class _Kept(SummedTile):
-    """A tile whose sums are stored in scratch, to be finished later."""
+    """A tile whose sums are stored in scratch for later use."""
 
     def into(self, sums: Scratch, begin: int) -> list[Stmt]:
-        """All of the sums, stored by row and column, the first of which is `begin`."""
+        """Statements that store all sums by row and column, from column `begin`."""
         acc = self.acc
 
         def store(r: Expr, u: Expr, lane: Expr) -> Stmt:
@@ -289,7 +289,7 @@ class _Kept(SummedTile):
 
 
 class _LastTile(_Kept, TurnedTile):
-    """A tile of places whose channels are side by side."""
+    """A tile of places with contiguous channels."""
 
 
 class _PlaneTile(_Kept):

@@ -1,4 +1,5 @@
-"""Reductions whose lanes run along a dim that every load walks in step: channels-last windows.
+"""Windowed reductions whose lanes run along a dim in which every load has stride 1, such as
+channels.
 
 Depthwise convolution, pooling and sums over planes, as register tiles of `plan.rows` neighbours by
 `plan.columns` channels, so that taps are loaded once a tile and guards are asked at borders only.
@@ -47,15 +48,15 @@ MOST_ASKED = 4
 
 
 def schedule_window(work: Work) -> Build | None:
-    """The loops of a window whose lanes go along the last axis; None where it is none."""
+    """The loops of a window with lanes along the last axis; None where the output has none."""
     if work.window is None:
         return None
     return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
 
 
 def schedule_members(work: Work) -> Build | None:
-    """The loops of windows in groups of several members, whose lanes go along groups; None for
-    others.
+    """The loops of grouped windows with several members per group, with lanes along groups; None
+    for others.
     """
     nest, found = work.nest, work.reduced
     apart = None if found.free or nest.is_gpu else members_apart(found.output)
@@ -91,7 +92,7 @@ class WindowTiles:
 
     @property
     def column_tiles(self) -> Dim:
-        """Tiles along the lanes."""
+        """The number of tiles along the lanes."""
         tiles: Dim = 0
         for piece in self.pieces:
             tiles = dims.add(tiles, piece.tiles)
@@ -128,9 +129,9 @@ class WindowTiles:
         return nest.grid(axes, body, dims.multiply(taps, self.rows * self.pieces[0].columns // 4))
 
     def _together(self, tiles: Dim) -> int | None:
-        """How many tiles of columns all rows come to before the next ones: so few that what windows
-        of several lines share is still in the nearest cache. None where all columns are, or they
-        come from memory in order as fast."""
+        """How many column tiles to run through all rows before the next ones, so that windows of
+        neighbouring lines share data in the L1 cache. None for all at once, which is as fast for
+        data that streams from memory."""
         window, target = self.window, self.nest.target
         extent, rows = window.lane.extent, window.rows
         taps = [a for a in window.axes if a.extent != 1]
@@ -163,7 +164,7 @@ class WindowTiles:
     def _columns(
         self, pieces: Sequence[_Piece], values: Values, first: Expr, number: Expr
     ) -> list[Stmt]:
-        """Statements for tile `number` of those along the lanes, which `pieces` lists in order."""
+        """Statements for tile `number` of those along the lanes, as listed in `pieces`."""
         piece, later = pieces[0], pieces[1:]
         start = expr.linear((number, piece.columns), piece.begin)
         shape = Shape(self.rows, piece.chunks, piece.width, True, not piece.is_masked)
@@ -189,8 +190,8 @@ class WindowTiles:
         return asked + over_rows(self.nest, extent, first, shape, height, build)
 
     def _asked(self, values: Values, first: Expr, start: Expr, shape: Shape) -> list[Stmt]:
-        """Asks for what the windows below a tile's read, and its own don't, of an image from beyond
-        the second level of cache."""
+        """Prefetches image data from beyond the L2 cache that the windows below this tile's read
+        and its own do not."""
         window, target = self.window, self.nest.target
         if window.rows is None or not window.outer or not target.has("avx512f"):
             return []
@@ -226,7 +227,7 @@ class WindowTiles:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Columns that tiles of one width take, in order along the lanes.
+    """Consecutive columns covered by tiles of one width.
 
     Attributes:
         begin: the first of them.
@@ -247,7 +248,7 @@ class _Piece:
 
 def pieces_of(extent: Dim, columns: int, lanes: int) -> list[_Piece]:
     """Tiles that cover `extent` columns, widest first. For a symbolic extent: whole tiles, then
-    tail vectors whose width divides it, or masked ones if those were many.
+    tail vectors of a width that divides it, or masked ones if those would be many.
     """
     width = min(lanes, max(columns, 1))
     chunks = max(1, columns // width)
@@ -286,7 +287,7 @@ def _known_pieces(extent: int, chunks: int, width: int) -> list[_Piece]:
 
 
 class _Tile:
-    """One register tile at its place: from row `first` and column `start` on."""
+    """A placed register tile of a window, at row `first` and column `start`."""
 
     def __init__(
         self, tiles: WindowTiles, shape: Shape, values: Values, first: Expr, start: Expr
@@ -308,7 +309,7 @@ class _Tile:
         )
 
     def build(self, *, is_common: bool) -> list[Stmt]:
-        """The statements; a tile that is common has loops without guards, too."""
+        """The tile's statements; if it `is_common`, a version without guards too."""
         reduce = self.window.reduce
         nothing = identity(reduce.op, reduce.dtype)
         stmts = self._each(lambda r, u, lane: [Store(self.acc, (r, u, lane), nothing)])
@@ -362,9 +363,9 @@ class _Tile:
     def _asked_once(
         self, borders: Borders, inner: Sequence[Axis], place: Values
     ) -> tuple[list[Stmt], Expr] | None:
-        """What is asked, before all taps and once for each position that neighbours share by taps
-        of the innermost axis, so that they share what they load there as well; and the guard that
-        looks it up. None where positions aren't shared like that."""
+        """(statements, guard) that evaluate guards once before all taps, for each position that
+        neighbouring rows share along the innermost axis, and look them up. None where rows share no
+        positions."""
         rows, shape = self.window.rows, self.shape
         if rows is None or not borders.asked or not inner or not borders.skipped:
             return None
@@ -395,8 +396,8 @@ class _Tile:
     def _loops(
         self, axes: Sequence[Axis], indices: Values, body: Expr, skipped: Sequence[Expr]
     ) -> list[Stmt]:
-        """Loops over `axes`; a condition of `skipped` is placed in the outermost loop that has its
-        variables.
+        """Loops over `axes` around `body`; a condition in `skipped` is checked in the outermost
+        loop that has all its variables.
         """
         known = [c for c in skipped if not expr.free_vars(c) & {a.var for a in axes}]
         if known:
@@ -423,7 +424,7 @@ class _Tile:
         )
 
     def _tap(self, indices: Values, body: Expr, chunk: Expr | None = None) -> list[Stmt]:
-        """One tap for every element of the tile, or of one of its chunks."""
+        """Statements for one tap, for every element of the tile or of one chunk."""
         nest, shape = self.nest, self.shape
         acc, reduce = self.acc, self.window.reduce
         body = self._masked(body)
@@ -444,7 +445,7 @@ class _Tile:
         )
 
     def _masked(self, e: Expr) -> Expr:
-        """`e`, whose loads along the lanes read nothing past the end."""
+        """`e` with its loads along the lanes masked at the end."""
         axis = self.window.lane
         if self.shape.has_all_columns:
             return e
@@ -453,7 +454,7 @@ class _Tile:
     # Where things are
 
     def _at(self, r: Expr, *, is_clamped: bool = True) -> Values:
-        """The indices around the reduction, for row `r` of the tile."""
+        """Index values outside the reduction, for row `r` of the tile."""
         is_clamped = is_clamped and self.is_clamped
         at = self.shape.row_values(self.window.rows, self.first, r, is_clamped=is_clamped)
         return {**self.values, **at}
@@ -464,8 +465,8 @@ class _Tile:
     # What becomes of the sums
 
     def _finish(self) -> list[Stmt]:
-        """Statements that finish and store the results; a long epilogue is written once, for sums
-        that went through memory.
+        """Statements that finish and store the results; a long epilogue is a loop over sums in
+        memory instead of unrolled code.
         """
         nest, acc, shape = self.nest, self.acc, self.shape
         if shape.rows * shape.chunks == 1 or not is_long(self.output.values, self.window.reduce):
