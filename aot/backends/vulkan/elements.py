@@ -125,7 +125,7 @@ class Elements:
     def magnitude(self, value: int, dtype: DType) -> tuple[int, int]:
         """(bits of a float without its sign as u32, bits of infinity)."""
         is_half = self.is_native(dtype)
-        bits = self.to_bits(value, dtype) if is_half else self._as_u32(value)
+        bits = self.to_bits(value, dtype) if is_half else self.as_u32(value)
         mask, infinity = (0x7FFF, 0x7C00) if is_half else (0x7FFFFFFF, 0x7F800000)
         word = self.values.pure(Op.BITWISE_AND, self.asm.u32, bits, self.values.u32(mask))
         return word, infinity
@@ -161,7 +161,7 @@ class Elements:
         both = self.values.pure(
             Op.COMPOSITE_CONSTRUCT, self.asm.vector(half, 2), value, self.asm.constant(half, 0)
         )
-        return self._as_u32(both)
+        return self.as_u32(both)
 
     def half_of(self, word: int, number: int) -> int:
         """One of the two f16 in a word."""
@@ -226,7 +226,7 @@ class Elements:
         if value in self._packed:
             return self._packed[value]
         u32, boolean, pure, word = self.asm.u32, self.asm.boolean, self.values.pure, self.values.u32
-        bits = self._as_u32(value)
+        bits = self.as_u32(value)
         sign = pure(Op.BITWISE_AND, u32, bits, word(0x80000000))
         magnitude = pure(Op.BITWISE_XOR, u32, bits, sign)
         is_nan = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x7F800000))
@@ -245,12 +245,12 @@ class Elements:
             pure(Op.BITCAST, self.asm.f32, magnitude),
             self.values.f32_bits(half),
         )
-        denormal = pure(Op.I_SUB, u32, self._as_u32(lifted), word(half))
+        denormal = pure(Op.I_SUB, u32, self.as_u32(lifted), word(half))
         is_large = pure(Op.U_GREATER_THAN, boolean, magnitude, word(0x477FFFFF))
         is_tiny = pure(Op.U_LESS_THAN, boolean, magnitude, word(113 << 23))
         finite = self.values.select(u32, is_tiny, denormal, normal)
         rounded = self.values.select(u32, is_large, special, finite)
         return pure(Op.BITWISE_OR, u32, rounded, pure(Op.SHIFT_RIGHT_LOGICAL, u32, sign, word(16)))
 
-    def _as_u32(self, value: int) -> int:
+    def as_u32(self, value: int) -> int:
         return self.values.pure(Op.BITCAST, self.asm.u32, value)

@@ -446,27 +446,80 @@ class Expressions:
     def _float_binary(self, e: Binary, a: int, b: int) -> Value:
         type = self._type(e.a.dtype)
         if e.op in COMPARE_OPS:
-            return self.values.pure(_FLOAT_COMPARE[e.op], self.asm.boolean, a, b)
+            return self._float_comparison(e.op, a, b, dtype=e.a.dtype)
         if e.op in ("min", "max"):
             return self._float_extremum(e.op, a, b, dtype=e.dtype)
         if e.op not in _FLOAT_BINARY:
             raise self.fail(f"{e.op} of {e.dtype}")
-        made = self.values.pure(_FLOAT_BINARY[e.op], type, a, b)
-        return self._round(made, e.dtype)
+        op, inverse = _FLOAT_BINARY[e.op], self._inverse(b, e.dtype)
+        if op is Op.F_DIV and inverse is not None:
+            op, b = Op.F_MUL, inverse
+        return self._round(self.values.pure(op, type, a, b), e.dtype)
+
+    def _inverse(self, value: int, dtype: DType) -> int | None:
+        """1 / value of a literal power of two, by which a product is exact, while a quotient may be
+        off by 2.5 ulp; None of others, and of those whose inverse is no normal number.
+        """
+        bits = self.values.bits(value)
+        if bits is None or self.elements.is_native(dtype):
+            return None
+        exponent = bits >> 23 & 0xFF
+        if bits & 0x7FFFFF or not 1 <= 254 - exponent <= 253:
+            return None
+        return self.values.f32_bits((bits & 0x80000000) | (254 - exponent) << 23)
+
+    def _float_comparison(self, op: str, a: int, b: int, dtype: DType) -> int:
+        """A comparison of floats; with a NaN it fails, and `ne` holds."""
+        pure, boolean = self.values.pure, self.asm.boolean
+        made = pure(_FLOAT_COMPARE[op], boolean, a, b)
+        for value in dict.fromkeys((a, b)):
+            if self.elements.is_literal_number(value, dtype):
+                continue
+            is_nan = self.is_nan(value, dtype)
+            if op == "ne":
+                made = pure(Op.LOGICAL_OR, boolean, made, is_nan)
+            else:
+                made = pure(Op.LOGICAL_AND, boolean, made, pure(Op.LOGICAL_NOT, boolean, is_nan))
+        return made
 
     def _float_extremum(self, op: str, a: int, b: int, dtype: DType) -> int:
-        """A NaN operand is the result; GLSL's NMin and NMax drop it, FMin and FMax may."""
-        if self.values.bits(a) is not None:
-            a, b = b, a
+        """The smaller or larger of two floats, or the one that is NaN.
+
+        GLSL's NMin and NMax drop a NaN, FMin and FMax may, and a comparison with one may have
+        either result.
+        """
         compare = Op.F_ORD_LESS_THAN if op == "min" else Op.F_ORD_GREATER_THAN
         type = self._type(dtype)
-        if self.elements.is_literal_number(b, dtype):
-            # Written so that a NaN in `a` fails the comparison with the literal and is kept.
-            is_other = self.values.pure(compare, self.asm.boolean, b, a)
-            return self.values.select(type, is_other, b, a)
+        for literal, other in ((a, b), (b, a)):
+            exceeds = self._exceeds(op, other, literal, dtype)
+            if exceeds is not None:
+                return self.values.select(type, exceeds, literal, other)
         is_first = self.values.pure(compare, self.asm.boolean, a, b)
         extremum = self.values.select(type, is_first, a, b)
-        return self.values.select(type, self.is_nan(a, dtype), a, extremum)
+        for value in dict.fromkeys((a, b)):
+            if not self.elements.is_literal_number(value, dtype):
+                is_nan = self.is_nan(value, dtype)
+                extremum = self.values.select(type, is_nan, value, extremum)
+        return extremum
+
+    def _exceeds(self, op: str, value: int, literal: int, dtype: DType) -> int | None:
+        """Whether a value is beyond a literal that is a bound by `op`, and not NaN, in one
+        comparison of its bits: floats beyond a bound on its own side of zero are one range of
+        integers. None where they are not, or what is given is no literal.
+        """
+        if self.elements.is_native(dtype) or not self.elements.is_literal_number(literal, dtype):
+            return None
+        bits, sign, infinity = self.values.bits(literal), 0x80000000, 0x7F800000
+        assert bits is not None
+        if bits & ~sign == 0:
+            bits = sign if op == "max" else 0
+        if (bits >= sign) != (op == "max"):
+            return None
+        first, last = bits + 1, infinity | (sign & bits)
+        u32, pure = self.asm.u32, self.values.pure
+        word = self.elements.as_u32(value)
+        above = pure(Op.I_SUB, u32, word, self.values.u32(first))
+        return pure(Op.U_LESS_THAN, self.asm.boolean, above, self.values.u32(last - first + 1))
 
     def _integer_binary(self, op: str, a: int, b: int, dtype: DType) -> int:
         type, is_native = self._type(dtype), self.elements.is_native(dtype)

@@ -178,7 +178,7 @@ class Memory(ScratchMemory):
                 self._store_word(buffer, first + Linear((), n), word)
         elif buffer.dtype.bytes == 4:
             is_u32 = self._word_type(buffer.binding) == self.asm.u32
-            bits = self._as_u32(value) if buffer.dtype is DType.F32 and is_u32 else value
+            bits = self.as_u32(value) if buffer.dtype is DType.F32 and is_u32 else value
             self._store_word(buffer, self._word(buffer, indices), bits)
         else:
             self._store_narrow(buffer, indices, value)
@@ -337,7 +337,7 @@ class Memory(ScratchMemory):
         assert number is not None
         type = self._word_type(buffer.binding)
         if buffer.dtype is DType.F32 and type == asm.u32:
-            parts = [self._as_u32(part) for part in parts]
+            parts = [self.as_u32(part) for part in parts]
         quad = asm.vector(type, QUAD)
         value = pure(Op.COMPOSITE_CONSTRUCT, quad, *parts)
         variable = self._variable(buffer.binding, quad, 4 * QUAD)
@@ -443,7 +443,7 @@ class Memory(ScratchMemory):
             return self.values.pure(Op.BITCAST, self.asm.f32, word)
         return word
 
-    def _as_u32(self, value: int) -> int:
+    def as_u32(self, value: int) -> int:
         return self.values.pure(Op.BITCAST, self.asm.u32, value)
 
     # Pointers
