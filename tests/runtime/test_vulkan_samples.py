@@ -8,31 +8,17 @@ makes the pipelines of all that its variant holds.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 import aot
-from aot.errors import UnsupportedError
-from tests.support.samples_module import NATIVE, compare, compiled_apart, entries, inputs_of
+from tests.support.samples_module import compare, entries, inputs_of
 from tests.support.vulkan_device import DRIVERS
 from tests.support.vulkan_runtime import running_on
+from tests.support.vulkan_samples import MOST, compiled
 
 pytestmark = [pytest.mark.vulkan, pytest.mark.slow]
-
-MOST = 24  # samples in a program
-
-
-@cache
-def compiled(entry: str) -> bytes:
-    try:
-        return compiled_apart("vulkan-1.1", entry, MOST)
-    except UnsupportedError as error:
-        first, *problems = str(error).splitlines()
-        assert "has integers of 32 bits" in first
-        assert all(line.strip().startswith("reduce_") for line in problems), problems
-        return compiled_apart("vulkan-1.1", entry, MOST, targets=NATIVE[:1])
 
 
 def ways(number: int) -> list[tuple[str, str, bool]]:

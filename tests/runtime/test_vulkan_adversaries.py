@@ -1,0 +1,110 @@
+"""Samples of all ops by drivers that are as inexact as Vulkan allows, written out as SPIR-V.
+
+A driver may be off by some ulp in a division, may round inside a fused product, and may take a
+comparison with NaN as it likes. What a module computes must be the same within the tolerance of
+any other driver, and a NaN must stay one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aot
+from aot.builder import Builder
+from tests.support.adversarial_spirv import ADVERSARIES, adversarial, changed, shaders_of
+from tests.support.samples_module import NATIVE, compare, entries, inputs_of
+from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_runtime import running_on
+from tests.support.vulkan_samples import MOST, compiled
+
+pytestmark = [pytest.mark.vulkan, pytest.mark.slow]
+
+WORST = {
+    "up": ("division-up", "sqrt-up", "unfused", "without-nan"),
+    "down": ("division-down", "sqrt-down", "unfused", "without-nan"),
+}
+CASES = [
+    (entry, driver, worst, (number + at) % 4 == 0)
+    for number, entry in enumerate(entries(MOST))
+    for at, (driver, worst) in enumerate((d, w) for d in DRIVERS for w in WORST)
+]
+
+
+@pytest.mark.parametrize(
+    ("entry", "driver", "worst"),
+    [pytest.param(*case, marks=[] if runs else [pytest.mark.gate]) for *case, runs in CASES],
+)
+def test_samples_on_the_worst_driver(entry: str, driver: str, worst: str, tmp_path: Path) -> None:
+    cases = entries(MOST)[entry]
+    module = adversarial(compiled(entry), *WORST[worst])
+    with running_on(driver, tmp_path), aot.load(module, "vulkan") as program:
+        compare(cases, program(inputs_of(cases)))
+
+
+VALUES = np.array(
+    [np.nan, -np.nan, -1, 2, np.inf, -np.inf, 0, -0.0, 1e-30, -1e-30, 6, 7, -3, 0.5, 1e30, -6],
+    np.float32,
+)
+
+
+def extremum(op: str, bound: float) -> Any:
+    return lambda b, x, y: b.op(op, x, b.constant(bound, "f32"))
+
+
+# Results of two operands of which some are NaN, or of the first one
+NAN_CASES: dict[str, Any] = {
+    **{
+        f"{op} {bound}": extremum(op, bound)
+        for op in ("maximum", "minimum")
+        for bound in (0.0, -0.0, 6.0, -3.0, 0.5, float("inf"), float("-inf"))
+    },
+    **{
+        op: lambda b, x, y, op=op: b.op(op, x, y)
+        for op in ("maximum", "minimum", "less", "less_equal", "equal")
+    },
+    "relu": lambda b, x, y: b.op("relu", x),
+    "reduce_max": lambda b, x, y: b.op("reduce_max", x, axes=[1], keepdims=False),
+    "reduce_min": lambda b, x, y: b.op("reduce_min", x, axes=[1], keepdims=False),
+    "arg_max": lambda b, x, y: b.op(
+        "arg_max", x, axis=1, keepdims=False, select_last=False, dtype="i32"
+    ),
+    "max_pool": lambda b, x, y: b.op(
+        "max_pool",
+        b.op("reshape", x, shape=[1, 1, 16, 16]),
+        kernel=[3, 2],
+        strides=[1, 1],
+        dilations=[1, 1],
+        pads=[1, 0, 1, 0],
+    ),
+    "top_k": lambda b, x, y: b.op("top_k", x, axis=1, k=5, largest=True, dtype="i32")[0],
+    "where": lambda b, x, y: b.op("where", b.op("less", x, y), x, y),
+}
+
+
+@pytest.mark.parametrize("adversaries", [(), ("without-nan",)], ids=["plain", "without-nan"])
+def test_nan_is_kept(adversaries: tuple[str, ...], tmp_path: Path) -> None:
+    """Each of the values beside each; a CPU's code keeps every NaN, too."""
+    b = Builder()
+    x, y = b.input("x", "f32[16, 16]"), b.input("y", "f32[16, 16]")
+    for name, make in NAN_CASES.items():
+        b.output(name, make(b, x, y))
+    module = b.module()
+    feeds = {"x": np.tile(VALUES, (16, 1)), "y": np.tile(VALUES[:, None], (1, 16))}
+    with aot.load(aot.compile(module, targets=NATIVE[:1]).to_bytes(), "cpu") as program:
+        expected = {name: array.copy() for name, array in program(feeds).items()}
+    made = adversarial(aot.compile(module, targets=["vulkan-1.1"]).to_bytes(), *adversaries)
+    with running_on("lavapipe", tmp_path), aot.load(made, "vulkan") as program:
+        found = program(feeds)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_adversaries_change_shaders() -> None:
+    """Each of them has something to change in the samples."""
+    for name, adversary in ADVERSARIES.items():
+        shaders = (s for entry in entries(MOST) for s in shaders_of(compiled(entry)))
+        assert any(changed(shader, adversary) != shader for shader in shaders), name
