@@ -1,4 +1,4 @@
-"""Facts about a graph that passes, kernels and the linker share; analyses change nothing.
+"""Analyses of a graph that passes, kernels and the linker share; they change nothing.
 
 Must not change a function.
 

@@ -1,4 +1,5 @@
-"""Which operand elements the elements of an op's results read, as the record's `compute` says it.
+"""Access analysis: the operand elements that an op's result elements read, derived from its
+record's `compute`.
 
 Owns the one evaluation of `compute` for those who ask how operands are read: reads name variables
 by number, so that what two askers hold can be compared. Kernels evaluate `compute` themselves,
@@ -23,7 +24,8 @@ from aot.ir.types import DType
 
 @dataclass(frozen=True)
 class Subscript:
-    """An index as a function of the iteration's variables: `constant + sum(steps[n] * variable n)`.
+    """An index as an affine function of the iteration variables: `constant + sum(steps[n] *
+    variable n)`.
 
     Attributes:
         steps: one a variable; None where the index depends on it, and not linearly.
@@ -41,7 +43,7 @@ class Subscript:
 
     @property
     def variable(self) -> int | None:
-        """The number of the variable that the index is; None where it is anything else."""
+        """The number of the variable that the index equals; None for any other index."""
         used = [n for n, step in enumerate(self.steps) if step != 0]
         if self.constant != 0 or len(used) != 1 or self.steps[used[0]] != 1:
             return None
@@ -49,7 +51,7 @@ class Subscript:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the index is one number, whatever the variables are."""
+        """Whether the index is a constant."""
         return self.is_affine and all(step == 0 for step in self.steps)
 
     def depends_on(self, variable: int) -> bool:
@@ -58,7 +60,7 @@ class Subscript:
 
 @dataclass(frozen=True)
 class Read:
-    """One load of an operand: for each point of the iteration, the element that is read.
+    """One load of an operand: the element read at each point of the iteration space.
 
     Attributes:
         operand: its number.
@@ -76,11 +78,11 @@ class Read:
 
     @property
     def is_affine(self) -> bool:
-        """Whether all indices are affine; conditions may still be anything."""
+        """Whether all indices are affine; the conditions need not be."""
         return all(s.is_affine for s in self.subscripts)
 
     def is_linear_in(self, variable: int) -> bool:
-        """Whether each index is `step * variable` and something without it."""
+        """Whether each index is `step * variable` plus terms without the variable."""
         return all(s.steps[variable] is not None for s in self.subscripts)
 
 
@@ -124,7 +126,7 @@ class Accesses:
 
 
 def accesses_of(op: Op) -> tuple[Accesses, ...]:
-    """How each result of an op that has `compute` reads its operands."""
+    """The accesses of an op with `compute`: how each result reads the operands."""
     return accesses_of_call(call_of(op))
 
 
@@ -144,7 +146,7 @@ def accesses_of_call(call: Call) -> tuple[Accesses, ...]:
 
 @dataclass(frozen=True)
 class _Signature:
-    """All that `compute` may look at, as a key."""
+    """A cache key of everything that a call's `compute` can depend on."""
 
     key: tuple[object, ...]
     call: Call = field(compare=False)
@@ -163,7 +165,7 @@ def _known(signature: _Signature) -> tuple[Accesses, ...]:
 
 @dataclass(frozen=True)
 class _Linear:
-    """An index expression: steps of the variables that it has, and as `Subscript`."""
+    """An index expression in linear form, over the variables that occur in it."""
 
     steps: Mapping[Var, Dim | None]
     constant: Dim | None

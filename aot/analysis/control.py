@@ -1,5 +1,5 @@
-"""The control blocks of a function, which a program steps through: its own, and those of `if` and
-`loop`.
+"""The control blocks of a function, which a program executes step by step: its own block, and those
+of `if` and `loop`.
 
 What stands in them is constants, views, dispatches (regions, before they are outlined) and control
 flow; ops inside regions and executables are none of them. Changes nothing.
@@ -34,7 +34,7 @@ def control_ops(function: Function) -> Iterator[Op]:
 
 
 def ops_of(block: Block) -> Iterator[Op]:
-    """The ops of a control block and of the blocks inside it, in program order."""
+    """The ops of a control block and of blocks nested in it, in program order."""
     for op in block:
         yield op
         if op.blocks and not op.record.is_isolated:
@@ -48,7 +48,7 @@ def block_of(value: Value) -> Block | None:
 
 
 def ancestor_in(op: Op, block: Block) -> Op | None:
-    """The op of `block` that is `op` or holds it; None if there is none."""
+    """The op of `block` that is `op` or contains it; None if there is none."""
     at: Op | None = op
     while at is not None and at.parent is not block:
         outer = at.parent.owner if at.parent is not None else None
@@ -57,7 +57,7 @@ def ancestor_in(op: Op, block: Block) -> Op | None:
 
 
 def nested_operands(op: Op) -> Iterator[Value]:
-    """All operands of an op and of the ops inside it, values of its own blocks included."""
+    """All operands of an op and of ops nested in it, including values defined inside."""
     for value in op.operands:
         if value is not None:
             yield value

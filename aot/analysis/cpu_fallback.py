@@ -1,4 +1,4 @@
-"""The ops that a GPU target can't run: those of a dtype without arithmetic or loads on the target.
+"""The CPU fallback's criterion: ops of dtypes that a GPU target has no arithmetic or loads for.
 
 A Vulkan variant runs them on its host, the CPU target that it is compiled with. A pure function of
 op and target; whether there is a host is the caller's to know.
@@ -15,7 +15,7 @@ _IN_WORDS = frozenset({Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SHAPE, Kin
 
 
 def why_on_cpu(op: Op, target: Target | None) -> str:
-    """Why a kernel of `op` can't run on `target`; "" where it can."""
+    """Why `target` cannot run a kernel of `op`; "" if it can."""
     if target is None or not target.has_cpu_fallback:
         return ""
     dtypes = {t.dtype for t in (*op.operand_types, *(v.type for v in op.results)) if t is not None}

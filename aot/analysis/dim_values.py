@@ -1,4 +1,4 @@
-"""Elements of small integer tensors as dims: shape arithmetic at compile time.
+"""Symbolic evaluation of small integer tensors as dims: shape arithmetic at compile time.
 
 Owns the walk over definitions; what an op does to elements is its record's reference. Never
 changes a function, and its answers hold only as long as nobody else does.
@@ -24,7 +24,7 @@ _KINDS = frozenset({Kind.VIEW, Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.REDUCTION, 
 
 
 class DimValues:
-    """Elements of a function's tensors, found on demand and remembered.
+    """The known elements of a function's tensors, computed on demand and cached.
 
     Attributes:
         MAX_ELEMENTS: larger tensors are data, not shapes, and are never known.
@@ -37,7 +37,7 @@ class DimValues:
     MAX_ELEMENTS = 1 << 14
 
     def __init__(self, function: Function, *, declared: Collection[str] = ()) -> None:
-        """`declared` are the symbols of which quotients may take things for granted."""
+        """`declared` are the symbols for which quotients may assume positive extents."""
         self.function = function
         self.declared = frozenset(declared)
         self.taken: dict[Dim, tuple[int, str]] = {}
@@ -62,8 +62,8 @@ class DimValues:
         return None if found is None else found.astype(object)
 
     def why_unknown(self, value: Value) -> str | None:
-        """The condition on extents that hides the elements of a value; None where that is not
-        what hides them."""
+        """The condition on extents because of which a value's elements are unknown; None if the
+        reason is another."""
         stack, seen = [value], {value}
         while stack:
             found = stack.pop()
@@ -78,7 +78,7 @@ class DimValues:
         return None
 
     def fresh_symbol(self, origin: str = "") -> str:
-        """A name for a dim that a value gives, which no other dim has."""
+        """An unused name for a dim that a value defines."""
         number = len(self.given)
         while (name := f"n{number}") in self._names or name in self.given:
             number += 1
@@ -87,7 +87,7 @@ class DimValues:
         return name
 
     def define(self, value: Value, elements: Array) -> None:
-        """Makes known what the elements of a value are as dims; what follows from them may be."""
+        """Sets the elements of a value as dims; values computed from it may then be known too."""
         self._known = {v: known for v, known in self._known.items() if known is not None}
         self._known[value] = elements
 
@@ -185,7 +185,8 @@ def _has_symbol(attr: object) -> bool:
 
 
 def _canonical(elements: Array, type: TensorType) -> Array:
-    """Object arrays only where an element is symbolic; else the type's dtype."""
+    """`elements` in canonical form: an object array only if an element is symbolic, else an array
+    of the type's dtype."""
     if elements.shape != type.shape:
         raise InternalError(f"elements of shape {elements.shape} for a value of type {type}")
     if elements.dtype != object:

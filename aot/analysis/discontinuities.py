@@ -1,4 +1,5 @@
-"""Which values of a function reach a discontinuity before they leave it: where a last bit decides.
+"""Finds values that reach a discontinuity, such as a comparison or rounding, where a change of a
+last bit matters.
 
 A discontinuity is an op whose result may change by far more than an operand did: floor, ceil, round
 and trunc, remainders, and whatever makes integers or booleans of floats (casts, comparisons, signs,
@@ -35,7 +36,7 @@ _MOST_STEPS = 6  # between a comparison and what it chooses
 
 
 class Discontinuities:
-    """The discontinuities of a function, computed when first queried.
+    """The discontinuities of a function, computed on first use.
 
     A value made later counts as the one it stands for, see `inherit`.
     """
@@ -46,21 +47,22 @@ class Discontinuities:
         self._anywhere: set[Value] | None = None
 
     def are_near(self, value: Value) -> bool:
-        """Whether the bits of `value` reach a discontinuity or an edge by ops whose results are
-        determined to the last bit. `quantize` and what makes its parameters are none here."""
+        """Whether `value` reaches a discontinuity, or the edge of an op's domain, through ops whose
+        results are determined to the last bit. `quantize` and the computation of its parameters do
+        not count."""
         self._find()
         assert self._near is not None
         return value in self._near
 
     def are_behind(self, value: Value) -> bool:
-        """Whether a discontinuity depends on `value` by any ops, or an edge does as `are_near` has
-        it."""
+        """Whether a discontinuity depends on `value` through any ops, or the edge of an op's domain
+        as in `are_near`."""
         self._find()
         assert self._anywhere is not None
         return value in self._anywhere
 
     def inherit(self, fresh: Value, old: Value) -> None:
-        """Notes that `fresh` is used where `old` was."""
+        """Gives `fresh`, which replaces `old`, the same answers."""
         for found in (self._near, self._anywhere):
             if found is not None and old in found:
                 found.add(fresh)
@@ -83,7 +85,7 @@ class Discontinuities:
 
 
 def _quantising(ops: Iterable[Op]) -> tuple[set[Op], set[Value]]:
-    """The ops that quantise or round a zero point, and the scales of the former."""
+    """(ops that quantise or round a zero point, scales of the former)."""
     found: set[Op] = set()
     scales: set[Value] = set()
     for op in ops:
@@ -100,7 +102,7 @@ def _quantising(ops: Iterable[Op]) -> tuple[set[Op], set[Value]]:
 
 
 def _jumps(op: Op) -> Iterator[Value]:
-    """The operands for which `op` is a discontinuity, or beyond which nothing is known."""
+    """The operands for which `op` is discontinuous, or whose further use is unknown."""
     record = op.record
     if record.kind is Kind.SHAPE or record.is_terminator or op.blocks:
         return
@@ -114,8 +116,8 @@ def _jumps(op: Op) -> Iterator[Value]:
 
 
 def _is_kink(op: Op) -> bool:
-    """Whether a comparison with 0 only chooses between values that are both 0 there, as that of a
-    leaky ReLU or an ELU does."""
+    """Whether a comparison with 0 only selects between values that are both 0 there, as in a leaky
+    ReLU or an ELU."""
     x = next((v for v in op.operands if v is not None and not _is_number(v, 0)), None)
     if x is None or not any(v is not None and _is_number(v, 0) for v in op.operands):
         return False
@@ -128,7 +130,7 @@ def _is_kink(op: Op) -> bool:
 
 
 def _vanishes(value: Value | None, x: Value, depth: int = _MOST_STEPS) -> bool:
-    """Whether `value` is 0 where `x` is, and near to it where x is near to 0."""
+    """Whether `value` is 0 where `x` is 0, and near 0 where x is."""
     if value is None or depth == 0:
         return False
     if value is x or _is_number(value, 0):
@@ -152,8 +154,8 @@ def _is_number(value: Value, number: float) -> bool:
 
 
 def _spread(values: Iterable[Value], *, is_stopping: bool) -> set[Value]:
-    """The floats that `values` are made of, themselves included; with `is_stopping`, by ops whose
-    results are determined to the last bit."""
+    """The floats from which `values` are computed, themselves included; with `is_stopping`, only
+    through ops whose results are determined to the last bit."""
     found: set[Value] = set()
     stack = list(values)
     while stack:
@@ -167,9 +169,7 @@ def _spread(values: Iterable[Value], *, is_stopping: bool) -> set[Value]:
 
 
 def _sources(value: Value) -> Iterator[Value]:
-    """The values that `value` may be computed from: operands, or what blocks yield and
-    were given.
-    """
+    """The values from which `value` may be computed: operands, or what blocks yield and receive."""
     if isinstance(value.owner, Block):
         op = value.owner.owner if isinstance(value.owner.owner, Op) else None
     else:

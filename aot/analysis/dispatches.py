@@ -22,14 +22,12 @@ def executable_of(dispatch: Op) -> str:
 
 
 def where(node: str, executable: str) -> str:
-    """The text by which messages name a dispatch: the model's node if known, else its
-    executable.
-    """
+    """The name of a dispatch in messages: the model's node if known, else the executable."""
     return f"node {node!r}" if node else f"executable {executable}"
 
 
 def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
-    """The values that a dispatch gives to the dim parameters `names` of its executable."""
+    """The dim arguments that a dispatch passes to its executable, by the parameter `names`."""
     values = dispatch.attrs.get("dims", ())
     assert isinstance(values, tuple)
     pairs = zip(names, values, strict=True)
@@ -37,15 +35,15 @@ def dims_of_dispatch(dispatch: Op, names: Sequence[str]) -> dict[str, Dim]:
 
 
 def extents_of_dispatch(dispatch: Op) -> set[Dim]:
-    """The extents of a dispatch's operands and results, which a program has checked not to be
-    negative. Its other dims may be: `N - 1` of a tensor that may be empty."""
+    """The extents of a dispatch's operands and results, which a program has checked to be
+    non-negative. Its other dims may be negative, such as `N - 1` for a tensor that may be empty."""
     values = [*filter(None, dispatch.operands), *dispatch.results]
     return {dim for value in values for dim in value.type.dims}
 
 
 def dispatches_of(module: Module, only: Function | None = None) -> Iterator[tuple[Op, str]]:
-    """The dispatches of the entry points, or of one, in order, and the name of each one's
-    executable."""
+    """(dispatch, executable name) of all dispatches in order: the entry points', or those of the
+    function `only`."""
     for function in module.entry_points if only is None else [only]:
         for op in function.walk():
             if is_dispatch(op):
@@ -53,5 +51,5 @@ def dispatches_of(module: Module, only: Function | None = None) -> Iterator[tupl
 
 
 def dispatched(module: Module) -> tuple[str, ...]:
-    """The executable of each dispatch, in order."""
+    """The executable name of each dispatch, in order."""
     return tuple(name for _, name in dispatches_of(module))

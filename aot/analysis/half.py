@@ -1,4 +1,4 @@
-"""Values of an f32 program that f16 cannot hold: constants out of its range, and squares.
+"""Finds values of an f32 program that f16 cannot hold: constants out of its range, and squares.
 
 f16 has 11 bits of precision, finite numbers up to 65504 and normal ones from 2^-14. Changes nothing
 and decides nothing: what is to be f16 is the pass's.
@@ -28,8 +28,8 @@ _SAME_ELEMENTS = (Kind.ELEMENTWISE, Kind.MOVEMENT, Kind.VIEW)
 
 
 def f16_range_issue(array: Array) -> str:
-    """Why f16 can't hold a constant: "too_large", "too_small" (no number is normal), "whole"
-    (whole numbers that it would change, as positions are); empty where it can."""
+    """Why f16 can't hold a constant: "too_large", "too_small" (no element would be a normal number)
+    or "whole" (it would change integers, such as positions); empty where it can."""
     finite = array[np.isfinite(array)]
     if finite.size == 0:
         return ""
@@ -44,7 +44,7 @@ def f16_range_issue(array: Array) -> str:
 
 
 def squares(function: Function) -> set[Value]:
-    """Values outside regions that are elementwise squares, and the values that are squared.
+    """Values outside regions that are elementwise squares, or that are squared.
 
     A square has twice the exponent: the power spectrum of what f16 holds well is beyond it at both
     ends. Sums of squares (variances) count as well, but not what they sum over; a root, a logarithm
@@ -61,7 +61,7 @@ def squares(function: Function) -> set[Value]:
 
 
 def _look_into(region: Op, powers: set[Value], found: dict[Value, None]) -> None:
-    """Adds a region's results that are squares to `powers`, and the values that are squared to
+    """Adds a region's results that are squares to `powers`, and the values that it squares to
     `found`.
     """
     (block,) = region.blocks
@@ -118,7 +118,7 @@ def _squares(op: Op, outer: dict[Value, Value]) -> bool:
 
 
 def _compresses_range(op: Op) -> bool:
-    """Whether results are within range though an operand is a square."""
+    """Whether the op's results stay in f16's range even for a squared operand."""
     if op.record.compute is None:
         return True
     return any(

@@ -1,4 +1,5 @@
-"""Which ops on 64-bit integers give the right results in 32 bits, where a target has no wider ones.
+"""Range analysis of 64-bit integers: which ops give the same results in 32 bits, for targets
+without wider integers.
 
 Two facts decide, both found by a walk over the function until nothing changes:
 
@@ -61,7 +62,7 @@ def _product(a: Interval, b: Interval) -> Interval:
 
 
 def _quotient(a: Interval, b: Interval) -> Interval:
-    """The range of quotients of two ranges: rounded to 0, and 0 for a divisor of 0."""
+    """The range of quotients of two ranges, rounded towards 0; division by 0 gives 0."""
     size = max(abs(a[0]), abs(a[1]))
     if b[0] > 0:
         return -size if a[0] < 0 else 0, size if a[1] > 0 else 0
@@ -94,7 +95,7 @@ def _is_integer(value: Value) -> bool:
 
 
 def word(value: Value) -> Interval:
-    """The range of 32-bit integers, signed or unsigned as `value` is."""
+    """The range of 32-bit integers with the signedness of `value`."""
     return WORD if value.type.dtype.is_signed else (0, (1 << 32) - 1)
 
 
@@ -115,7 +116,7 @@ def _within(a: Interval, b: Interval) -> bool:
 
 
 class IntegerRanges:
-    """An interval for each integer and bool of a function, which holds all its elements."""
+    """An interval that contains all elements, for each integer or bool value of a function."""
 
     def __init__(
         self, function: Function, wide: Collection[DType], memory: Collection[Value]
@@ -140,7 +141,7 @@ class IntegerRanges:
         return self._ranges.get(value, type_range(value.type.dtype))
 
     def fits(self, value: Value) -> bool:
-        """Whether 32 bits hold all elements."""
+        """Whether all elements fit 32 bits."""
         return value.type.dtype not in self.wide or _within(self.range(value), word(value))
 
     # control flow
@@ -173,7 +174,8 @@ class IntegerRanges:
             self._set(value, _union(map(self.range, sources)))
 
     def _loop(self, op: Op, body: Body) -> None:
-        """Runs the block on intervals of the carried values until it yields nothing outside them.
+        """Analyses a loop's block repeatedly, widening the intervals of carried values until they
+        are stable.
 
         An interval that it leaves widens, to what 32 bits hold and then to what its type holds.
         """
@@ -205,7 +207,7 @@ class IntegerRanges:
         self._leave(op, body, found)
 
     def _leave(self, op: Op, body: Body, found: Mapping[Value, Interval]) -> None:
-        """Sets the results of a loop, of which `found` are the carried values' intervals."""
+        """Sets the intervals of a loop's results, given those of its carried values."""
         carried = op.blocks[0].args[len(body.given) :]
         for value in filter(_is_integer, op.results):
             if value.index < len(carried):
@@ -220,8 +222,8 @@ class IntegerRanges:
         return self.range(value)
 
     def _counter(self, op: Op, body: Body, argument: Value) -> Interval | None:
-        """The interval of a carried value to which each run adds a number from before the loop;
-        None for any other value, and where its type may not hold the sum."""
+        """The interval of a carried value to which each iteration adds a loop-invariant number;
+        None for other values, and where its type may overflow."""
         made = _yielded(op, body, argument.index - len(body.given)).op
         if made is None or made.name not in ("add", "sub") or argument.type.dtype not in self.wide:
             return None
@@ -305,7 +307,7 @@ class IntegerRanges:
         return None if is_computed and not is_place else (0, _MOST)  # a position, or a count
 
     def _range_of_dim(self, dim: Any) -> Interval:
-        """An interval of a number that shapes decide; the extents of tensors fit 32 bits."""
+        """The interval of a dim; tensor extents fit 32 bits."""
         if not isinstance(dim, DimExpr):
             return int(dim), int(dim)
         if dim in self._extents:
@@ -369,8 +371,8 @@ def _values_of(op: Op) -> set[Value]:
 
 
 def handed_on(op: Op, number: int) -> list[Value] | None:
-    """The result and block arguments that an operand of control flow, or of a terminator inside it,
-    becomes; None where it becomes none.
+    """The result and block arguments that receive an operand of control flow, or of a terminator
+    inside it; None where none does.
     """
     outer = op.parent.owner if op.record.is_terminator and op.parent is not None else op
     if not isinstance(outer, Op) or outer.record.body is None:
@@ -384,7 +386,7 @@ def handed_on(op: Op, number: int) -> list[Value] | None:
 
 
 class WideOps:
-    """The parts of a function that must be computed in the full width of their types.
+    """The ops and values of a function that must keep the full width of their types.
 
     Attributes:
         ops: those that may not be narrow, and the constants that they read and nothing else holds.
@@ -426,13 +428,13 @@ class WideOps:
         self.ops = found | {value.op for value in strict if value.op is not None}
 
     def fits(self, value: Value) -> bool:
-        """Whether 32 bits hold all elements."""
+        """Whether all elements fit 32 bits."""
         return self._found.fits(value)
 
     # uses
 
     def _demand(self, op: Op) -> bool:
-        """Notes which operands are exact; whether one was not known to be."""
+        """Marks operands that must be exact; returns whether one is newly marked."""
         of_results = not self._exact.isdisjoint(op.results)
         found = {
             value
@@ -463,8 +465,8 @@ class WideOps:
         return names[min(number, len(names) - 1)] in _INDICES if names else False
 
     def _wide_borders(self, op: Op) -> list[Value]:
-        """The results of an `if` or `loop` that must be wide, with the block arguments that carry
-        them: 32 bits may not hold them, and they are exact."""
+        """The results of an `if` or `loop` that must stay wide, with the block arguments that carry
+        them: they must be exact and may not fit 32 bits."""
         body = op.record.body
         if body is None or not op.blocks or op.record.is_isolated:
             return []
@@ -505,7 +507,7 @@ class WideOps:
         )
 
     def is_clamped(self, op: Op, number: int) -> bool:
-        """Whether a narrow op must saturate this operand to 32 bits, because it is a limit."""
+        """Whether a narrow op must saturate this operand to 32 bits, as it is a limit."""
         value = op.operands[number]
         if value is None or value.type.dtype not in self.wide or not clamps(op, number):
             return False
@@ -519,5 +521,5 @@ class WideOps:
 
 
 def clamps(op: Op, number: int) -> bool:
-    """Whether `op` takes a number beyond the narrow type for the largest one of that type."""
+    """Whether `op` treats a number beyond the narrow type like that type's largest number."""
     return op.record.operands[min(number, len(op.record.operands) - 1)].clamps

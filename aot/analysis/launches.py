@@ -1,4 +1,4 @@
-"""Arithmetic and memory traffic of each dispatch, as dims: what a benchmark compares times with.
+"""The arithmetic and memory traffic of each dispatch, as dims, for benchmarks.
 
 Counts what the op table says, not what a schedule does: a product's terms where a window is in
 the padding count, and what a faster algorithm saves is still counted. Chooses nothing.
@@ -22,7 +22,7 @@ _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
 
 @dataclass(frozen=True)
 class Launch:
-    """A dispatch of a program.
+    """A dispatch of a program, with its arithmetic and memory traffic.
 
     Attributes:
         origin: the model's node at its heart.
@@ -97,8 +97,8 @@ def count_operations(
     weigh: Callable[[expr.Expr], int],
     seen: set[expr.Expr] | None = None,
 ) -> Dim:
-    """The number of operations of an expression over `extents`, each node weighed by `weigh`.
-    Subexpressions that are the same for several elements count once.
+    """The number of operations of an expression over `extents`, with each node weighted by `weigh`.
+    Subexpressions common to several elements count once.
 
     What is the same for several elements is made once.
     """
@@ -131,16 +131,14 @@ def _bytes_of(op: Op, executable: Function, env: Mapping[str, Dim]) -> Dim:
 
 
 def _size(type: TensorType) -> Dim:
-    """Bytes of the elements themselves; a view of a part of a buffer spans others that are not
-    touched.
-    """
+    """Bytes of a value's elements, without gaps: a view of a part of a buffer does not touch
+    those."""
     return type.dtype.storage_bytes(type.element_count)
 
 
 def _read_of(parameter: Value) -> Dim:
-    """The bytes that are read of an operand; if ops only choose elements of it, the
-    bytes of these.
-    """
+    """The bytes read of an operand; only the selected elements, if its users only select
+    elements."""
     total: Dim = 0
     for user in parameter.users:
         if user.record.kind is not Kind.MOVEMENT:

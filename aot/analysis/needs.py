@@ -1,4 +1,4 @@
-"""Conditions on open extents under which ops stay inside their operands.
+"""Conditions on dynamic extents under which ops access only elements of their operands.
 
 A slice of an open extent may end behind it, and more elements may be asked for than there are.
 What bounds do not decide, a program checks before what needs it, and proofs take for granted.
@@ -16,7 +16,7 @@ from aot.ir.record import Need, call_of
 
 
 def needs_of(op: Op) -> Iterator[Need]:
-    """The conditions on open extents that an op needs."""
+    """The conditions on dynamic extents that an op requires."""
     if op.record.index_map is None and op.record.needs is None:
         return
     call = call_of(op)
@@ -31,7 +31,7 @@ def needs_of(op: Op) -> Iterator[Need]:
 
 
 def needs_of_function(function: Function) -> tuple[Need, ...]:
-    """The conditions on an executable's dim parameters that its ops need, without repetition."""
+    """The conditions on an executable's dim parameters that its ops require, without duplicates."""
     if not function.dim_names:
         return ()
     return tuple(dict.fromkeys(need for op in function.walk() for need in needs_of(op)))

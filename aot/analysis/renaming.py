@@ -1,4 +1,4 @@
-"""Which elements of its operand an op's result elements are, as the record's `compute` says it.
+"""Ops that only rename elements: derives permutations from a record's `compute`.
 
 Changes nothing, and knows no op by its name.
 """

@@ -1,4 +1,4 @@
-"""Which resampling along two axes runs as one pass over planes, and in what scratch.
+"""Resizes along two axes that run as one pass over planes, and the scratch they need.
 
 Pure functions of ops and target, for fusion, which makes one region of such ops, and for the
 schedule of it. Chooses no loops.
@@ -28,18 +28,18 @@ GROUP = 16
 
 
 def groups_of_rows(count: int) -> int:
-    """`count` rows as whole groups."""
+    """`count` rows, rounded up to whole groups."""
     return -(-count // GROUP) * GROUP
 
 
 def columns_together(width: int) -> int:
-    """How many of `width` columns of the result a workgroup has: all, or whole vectors."""
+    """The number of result columns per workgroup: all `width`, or whole vectors."""
     tiles = -(-width // MOST_COLUMNS)
     return width if tiles == 1 else -(-width // (tiles * LANES)) * LANES
 
 
 def may_be_tiled(width: int) -> bool:
-    """Whether the last part of `width` columns has a whole vector."""
+    """Whether the last part of `width` columns fills at least one vector."""
     part = columns_together(width)
     return width % part == 0 or width % part >= LANES
 
@@ -65,15 +65,15 @@ def ring_of(width: int, taps: int, row_taps: int, target: Target) -> tuple[int, 
 
 
 def lines_together(read: int, width: int, taps: int, target: Target) -> int:
-    """How many lines of `read` columns are made before theirs are, or 0 where scratch has no room
-    for one beside what tables say of `width` columns of `taps` terms."""
+    """The number of lines, of `read` columns, that are computed before their columns; 0 where
+    scratch cannot hold one beside the tables for `width` columns of `taps` terms."""
     left = target.scratch_bytes - _said_bytes(width, taps)
     line = _line_bytes(max(read, PAIR))
     return next((n for n in (4, 2, 1) if n * line <= left), 0)
 
 
 def _said_bytes(width: int, taps: int) -> int:
-    """Bytes of what tables say of columns: 16 bits a term, and where each vector begins."""
+    """Bytes of the column tables: 16 bits per term, and a start for each vector."""
     return -(-width // LANES) * (LANES * 2 * taps + 4) + 64
 
 
@@ -128,7 +128,8 @@ def _taps(positions: Value | None) -> Dim:
 
 
 def resizes_planes(function: Function) -> bool:
-    """Whether an executable has both in one: what kernels of known extents do."""
+    """Whether an executable contains both resamplings, which only kernels with known extents
+    support."""
     found = {op.result for op in function.block if op.record is RESAMPLE}
     results = set(function.results)
     return any(op.record is RESAMPLE and op.operands[0] in found - results for op in function.block)

@@ -1,4 +1,4 @@
-"""Stages of a dispatch: how a region with several results runs as one kernel.
+"""Stages of a dispatch: a region with several results as one kernel of several loop nests.
 
 Each result is a stage: its elements are computed and stored before the next stage, which may load
 them. What all stages walk alike (leading dims) is the grid; within one of its workgroups stages run
@@ -44,7 +44,7 @@ _WORK = (
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a region that stores one result.
+    """The part of a region that computes and stores one result.
 
     Attributes:
         result: what the stage stores.
@@ -56,7 +56,7 @@ class Stage:
 
 
 def heaviest(ops: Sequence[Op]) -> Op:
-    """The op that decides the schedule of a stage: the heaviest kind, the first of it."""
+    """The op that decides a stage's schedule: the first op of the heaviest kind."""
     for kind in _WORK:
         for op in ops:
             if op.record.kind is kind:
@@ -65,7 +65,7 @@ def heaviest(ops: Sequence[Op]) -> Op:
 
 
 def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
-    """The stages of a block that ends in `results`, in the order of their definition."""
+    """The stages of a block that yields `results`, in definition order."""
     position = {op: n for n, op in enumerate(block)}
     ordered = sorted(dict.fromkeys(results), key=lambda v: position[v.op])  # type: ignore[index]
     stored: set[Value] = set()
@@ -87,8 +87,8 @@ def stages_of(block: Block, results: Sequence[Value]) -> list[Stage]:
 def plans_of(
     function: Function, target: Target, stages: Sequence[StageSchedule] = ()
 ) -> list[Plan]:
-    """The plan of each stage of an executable, as `stages` or else its own schedule has it; where
-    none is recorded, as its dims want."""
+    """The plan of each stage of an executable, from `stages`, else from its recorded schedule, else
+    from its dims."""
     found = stages_of(function.block, function.results)
     plans = [plan(call_of(heaviest(stage.ops)), target) for stage in found]
     recorded = stages or function.schedule
@@ -98,8 +98,8 @@ def plans_of(
 
 
 def planned(function: Function, target: Target, algorithm: str = "") -> tuple[StageSchedule, ...]:
-    """The schedule that the dims of an executable want, stage by stage; with an `algorithm`, that
-    of a convolution which is computed so."""
+    """The schedule planned for an executable's dims, stage by stage; with `algorithm`, for a
+    convolution by that algorithm."""
     found: list[StageSchedule] = []
     for stage in stages_of(function.block, function.results):
         call = call_of(heaviest(stage.ops))
@@ -110,12 +110,13 @@ def planned(function: Function, target: Target, algorithm: str = "") -> tuple[St
 
 
 def schedule_of(function: Function, target: Target) -> tuple[StageSchedule, ...]:
-    """How each stage of an executable runs: as is recorded, else as its dims want."""
+    """The schedule of each stage of an executable: the recorded one, else the planned one."""
     return function.schedule or planned(function, target)
 
 
 def loops_of(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
-    """The stages by loop nest, in order: one nest makes results whose elements need no others'.
+    """The stages grouped into loop nests, in order: a nest's results need no elements of each
+    other.
 
     A stage without reductions goes into the nest of those before it where its result has their
     dims and layout, and where it loads of their results only the elements at its own indices, and
@@ -132,7 +133,7 @@ def loops_of(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
 
 
 def _continues(nest: Sequence[Stage], stage: Stage) -> bool:
-    """Whether a nest of loops may store the result of `stage` as well."""
+    """Whether a loop nest can also store the result of `stage`."""
     first, type = nest[0].result.type, stage.result.type
     if (first.dims, first.layout) != (type.dims, type.layout):
         return False
@@ -150,7 +151,7 @@ def _continues(nest: Sequence[Stage], stage: Stage) -> bool:
 
 
 def _has_same_root(first: Stage, stage: Stage) -> bool:
-    """Whether all that two stages do after a contraction is done to its elements, one by one."""
+    """Whether two stages apply only elementwise ops to the same contraction."""
     roots = {op for op in (*first.ops, *stage.ops) if op.record.kind is Kind.CONTRACTION}
     if len(roots) != 1 or not all(root in s.ops for root in roots for s in (first, stage)):
         return False
@@ -173,13 +174,13 @@ def _has_same_root(first: Stage, stage: Stage) -> bool:
 
 
 def _is_elementwise(stage: Stage) -> bool:
-    """Whether the stage's elements are found without loops of their own."""
+    """Whether the stage's elements need no loops of their own."""
     return all(op.record.compute is not None and op.record.kind not in _WORK for op in stage.ops)
 
 
 def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
-    """How many leading dims of the results are a dispatch's grid: each index of them is a workgroup
-    that runs all loop nests in order.
+    """The number of leading result dims that form a dispatch's grid: one workgroup for each index,
+    which runs all loop nests in order.
 
     As many as all results share, but those along which a reduction would be done anew, and those
     that leave so few elements of an index that most of a vector, or of a GPU's lanes, is idle.
@@ -194,7 +195,7 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
     shared = stages[0].result.type.dims
 
     def steps() -> int:
-        """The serial work of a lane, in elements of full vectors."""
+        """The serial work per lane, in full vectors."""
         pairs = zip(work, loops, strict=True)
         return sum(
             own * lanes // min(_side_by_side(n[0], count, unknown), lanes) for own, n in pairs
@@ -206,9 +207,9 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
 
 
 def _reduced_once(stage: Stage) -> int:
-    """The number of leading dims of a stage's result over which no reduction is shared: all of its
-    reductions depend on them, and in a contraction they are batch dims, since tiles want several
-    rows and columns.
+    """The number of leading dims of a stage's result on which all its reductions depend, so that
+    none is shared across them; in a contraction these are batch dims, as tiles want several rows
+    and columns.
     """
     count = stage.result.type.rank
     for op in stage.ops:
@@ -227,8 +228,9 @@ def _reduced_once(stage: Stage) -> int:
 
 
 def _gathered_by_line(stage: Stage) -> int:
-    """The number of leading dims of a stage's result that leave it at least two dims where elements
-    are gathered along the innermost dim by a table: the table is then decoded once for all rows.
+    """The number of leading dims of a stage's result that leave at least two inner dims, where
+    elements are gathered along the innermost dim by a table: the table is then decoded once for all
+    rows.
     """
     type = stage.result.type
     order = memory_order(type)
@@ -247,14 +249,14 @@ def _gathered_by_line(stage: Stage) -> int:
 
 
 def _batch_dims(contraction: ContractionDims) -> int:
-    """The number of leading dims of a contraction's result that its tiles don't run along."""
+    """The number of leading dims of a contraction's result outside its tiles."""
     rows = (contraction.row_axis,) if contraction.windows else contraction.rows
     return min(*rows, contraction.row_axis, contraction.column)
 
 
 def _side_by_side(stage: Stage, count: int, unknown: int) -> int:
-    """How many elements lanes may compute together at one index of the first `count` dims: elements
-    of the result, or terms of a reduction that are contiguous in memory.
+    """The number of elements that lanes can compute together at one index of the first `count`
+    dims: result elements, or contiguous terms of a reduction.
     """
     most = estimate(dims.product(stage.result.type.dims[count:]), unknown)
     for op in stage.ops:
@@ -267,7 +269,7 @@ def _side_by_side(stage: Stage, count: int, unknown: int) -> int:
 
 
 def _runs_along(op: Op, read: Read, variable: int) -> bool:
-    """Whether neighbours along a variable are neighbours in the memory that is read."""
+    """Whether a read is contiguous along a variable."""
     value = op.operands[read.operand]
     if value is None or not read.subscripts or not value.type.rank:
         return False
@@ -306,14 +308,15 @@ def shared_dims(stages: Sequence[Stage]) -> int:
 
 
 def _leads(type: TensorType, last: int) -> bool:
-    """Whether the dims up to `last` are the outermost ones in memory, in order."""
+    """Whether dims up to `last` are the outermost ones in memory, in order."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     leading = [d for d in range(last + 1) if type.dims[d] != 1]
     return wide[: len(leading)] == leading
 
 
 def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
-    """Leading dims along which a result element needs only elements with its own indices."""
+    """The number of leading dims along which a result element needs only operand elements with the
+    same indices."""
     record = op.record
     if all(v not in aligned for v in op.operands if v is not None):
         return most
@@ -335,7 +338,8 @@ def _aligned(op: Op, result: int, aligned: dict[Value, int], most: int) -> int:
 
 
 def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = WORK) -> int:
-    """Elements that an op computes, and terms of its reductions, each as often as it is needed.
+    """The work of an op: its elements, and the terms of its reductions, each counted as often as it
+    is computed.
 
     `values` are the dim parameters of an executable, as one of its dispatches gives them; `unknown`
     is what others count as.
@@ -356,13 +360,11 @@ def work_of(op: Op, values: Mapping[str, Dim] = NO_VALUES, unknown: int = WORK) 
 
 
 def unknown_work(target: Target) -> int:
-    """The value assumed for an extent known only at run time, when a dispatch's work is
-    estimated.
-    """
+    """The value assumed for an extent known only at run time, to estimate a dispatch's work."""
     return WORK_ON_GPU if target.has_workgroups else WORK
 
 
 def estimate(dim: Dim, unknown: int = WORK) -> int:
-    """A dim as a number, open ones as `unknown`."""
+    """A dim as a number, with `unknown` for dynamic extents."""
     known = dims.estimate(dim, unknown)
     return 1 << 40 if known is None else known

@@ -1,4 +1,4 @@
-"""Recorded results of tuning: a table from an executable's key to its best choice.
+"""Tuning results: a table from an executable's key to its fastest choice.
 
 Owns what a key says of an executable: its text without what the plan decides, the extents that its
 dispatches give it, the target's facts and the compiler. Reads no file and measures nothing.
@@ -34,12 +34,11 @@ class Tuning:
     choices: Mapping[str, Choice] = field(default_factory=dict)
 
     def find(self, function: Function, runs: Sequence[Run], target: Target) -> Choice | None:
-        """The choice for an executable, if it was measured."""
+        """The recorded choice for an executable; None if it was not measured."""
         return self.choices.get(self.key(function, runs, target)) if self.choices else None
 
     def key(self, function: Function, runs: Sequence[Run], target: Target) -> str:
-        """The hex key of an executable with its dispatches on a target, under which tuning records
-        it.
+        """The hex key under which tuning records an executable with its dispatches on a target.
 
         The plan's choices are no part of it, so that what was measured stays found when the cost
         model changes; whether a choice is still admitted is asked when it is used.

@@ -1,4 +1,5 @@
-"""Code generators: kernel IR in, machine code or shader words out; neither knows the other.
+"""Code generators, from kernel IR to machine code or shader words; they are independent of each
+other.
 
 Files:
     registry, code: the `Backend` protocol: kernels and a target in, code out; which backend serves

@@ -1,4 +1,4 @@
-"""The backends: what each must answer, and which one compiles for a target.
+"""The backend protocol, and the registry that finds the backend of a target.
 
 The one place that goes from a target's `device` to a backend. Imports a backend when it is first
 asked for, because LLVM's takes long to load.
@@ -19,7 +19,8 @@ from aot.target.model import Target
 
 
 class Backend(Protocol):
-    """Compiles kernels for the targets of one device; a context manager of one compile.
+    """The protocol of a backend, which compiles kernels for targets of one device; a context
+    manager, for one compile.
 
     What a schedule must know of a device (tiles, lanes, workgroups) is in the target and no affair
     of a backend.
@@ -36,13 +37,15 @@ class Backend(Protocol):
     overlaps_dispatches: bool
 
     def expect(self, source: Any) -> None:
-        """Prepares for a model that will be compiled, before it is read."""
+        """Announces a model that will be compiled, before it is read."""
 
     def unrolled(self, kernel: Kernel) -> Container[For]:
-        """The loops of a kernel that its code does not have, as far as iterations are limited."""
+        """The loops of a kernel that its code unrolls, which do not count towards iteration
+        limits."""
 
     def begin(self, kernel: Kernel, target: Target) -> None:
-        """Begins with a kernel that `compile` will be given next, if that may run meanwhile."""
+        """Announces a kernel that `compile` will receive, so that its compilation may start
+        early."""
 
     def compile(
         self,
@@ -51,7 +54,7 @@ class Backend(Protocol):
         progress: Progress,
         why_too_long: WhyTooLong = never_too_long,
     ) -> Code:
-        """The code of kernels, whose names differ.
+        """Compiles kernels, whose names must differ.
 
         What breaks a limit of the target, or is too long for a lane of it, is in the code's
         `refused`, not an error.
@@ -62,8 +65,8 @@ class Backend(Protocol):
         ...
 
     def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
-        """What a device must have at least to hold a buffer of so many bytes: names of limits and
-        their values; none where all devices have it."""
+        """The device limits that a buffer of `largest` bytes requires, as (name, value); empty
+        where all devices have it."""
         ...
 
     def __enter__(self) -> Backend: ...

@@ -1,4 +1,4 @@
-"""The order of the stages: from a model to the image of a module, and what was counted meanwhile.
+"""The driver: runs all stages from a model to a module image, and collects their statistics.
 
 Owns the pipeline, a variant's stages, which executables a GPU's host runs, and the ledger of
 deduplication. Must not hold an algorithm of a stage.

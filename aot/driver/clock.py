@@ -1,4 +1,4 @@
-"""Seconds by stage, as the statistics of a compile have them."""
+"""A stopwatch for the stages of a compile, whose seconds go into its statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CPU fallback of a Vulkan variant: the CPU target, and the executables that it runs.
+"""The CPU fallback of a Vulkan variant: its CPU target, and the executables that run there.
 
 Owns both decisions and their statistics; `aot/driver/kernels.py` lowers by them. The CPU runs an
 executable if the Vulkan target cannot run one of its ops, if the kernel exceeds a limit of the
@@ -46,8 +46,8 @@ UNKNOWN = {Kind.SORT: SORTED, Kind.SCAN: ALONG_A_LINE, Kind.SCATTER: ALONG_A_LIN
 
 
 class VariantPlan:
-    """The variants to build: targets, each with its host. There is one variant for each
-    architecture that there is a host of, if a host has anything to run."""
+    """The variants to build: each target with its host CPU, if any. A target with work for the host
+    gets one variant per host architecture."""
 
     def __init__(self, wanted: Sequence[Target]) -> None:
         self._wanted = wanted
@@ -66,13 +66,13 @@ class VariantPlan:
                     break
 
     def built(self, *, uses_host: bool) -> None:
-        """Notes whether the host of this variant has anything to run."""
+        """Records whether the variant just built uses its host."""
         self._uses_host = uses_host
 
 
 def hosts_of(wanted: Sequence[Target]) -> tuple[Target, ...]:
-    """The CPU target with the lowest requirements, for each architecture, in order of first
-    mention.
+    """For each architecture, in order of first mention, the CPU target with the lowest
+    requirements.
     """
     by_arch: dict[tuple[str, int], list[Target]] = {}
     for target in wanted:
@@ -90,7 +90,7 @@ def _least(found: Sequence[Target]) -> Target:
 
 @dataclass
 class CpuFallback:
-    """The executables of a variant, and who runs them.
+    """Decides, for the executables of a variant, whether the target or the host CPU runs them.
 
     Attributes:
         why: why the host runs an executable, by name.
@@ -102,8 +102,8 @@ class CpuFallback:
     why: dict[str, str] = field(default_factory=dict)
 
     def apart(self, function: Function, iterations: Dim) -> Function | None:
-        """A copy of an executable for the dispatches whose lanes iterate too often, added to the
-        module; None where all its dispatches do, or none.
+        """Adds a copy of an executable for those of its dispatches whose lanes iterate too often;
+        None if that applies to all of its dispatches, or to none.
         """
         assert self.target.gpu is not None
         most, name = self._most_iterations(function, iterations), function.name
@@ -121,7 +121,7 @@ class CpuFallback:
         return made
 
     def may_be_too_long(self, kernel: Kernel, unrolled: Unrolled) -> bool:
-        """Whether extents that only the device knows may give a lane more to do than it may."""
+        """Whether a lane may exceed its iteration limit for some extents known only at run time."""
         if self.target.gpu is None or isinstance(lane_iterations(kernel), int):
             return False
         iterations = lane_iterations(kernel, unrolled(kernel))
@@ -132,7 +132,7 @@ class CpuFallback:
         return False
 
     def why_by_type(self, function: Function) -> str:
-        """Why the types of an executable are not for the target; "" where they are."""
+        """Why the target cannot run an executable because of its dtypes; "" if it can."""
         if self.host is None:
             return ""
         return next(filter(None, (why_on_cpu(op, self.target) for op in function.block)), "")
@@ -151,7 +151,7 @@ class CpuFallback:
         return f"a lane would go through {most:,} iterations, and may through {limit:,}"
 
     def _most_iterations(self, function: Function, iterations: Dim) -> list[int]:
-        """How many a lane may make, by dispatch of an executable."""
+        """The largest number of iterations of a lane, for each dispatch of an executable."""
         unknown = UNKNOWN.get(root_of(function).record.kind)
         most = []
         for _, values, known in self._dims.get(function.name, ()):
@@ -164,17 +164,17 @@ class CpuFallback:
 
     @cached_property
     def _dims(self) -> dict[str, list[_Dims]]:
-        """The dispatches by executable, each with its dim parameters and the bounds of their
+        """The dispatches of each executable, with their dim arguments and the bounds of their
         symbols."""
         return _dims_of_dispatches(self.module)
 
     def runner_of(self, function: Function) -> Target:
-        """The target or the host, whichever runs an executable."""
+        """The target, or the host if that runs the executable."""
         is_hosted = function.name in self.why and self.host is not None
         return self.host if is_hosted else self.target  # type: ignore[return-value]
 
     def refuse(self) -> None:
-        """Refuses what there is no host for.
+        """Raises an error if executables need a host and there is none.
 
         Raises:
             UnsupportedError: lists all of it.
@@ -188,7 +188,7 @@ class CpuFallback:
             )
 
     def launches(self) -> Iterator[HostLaunch]:
-        """The dispatches that the host runs."""
+        """The dispatches that run on the host."""
         executables = {f.name: f for f in self.module.executables}
         for op, name in dispatches_of(self.module):
             if name in self.why:
@@ -215,7 +215,7 @@ class CpuFallback:
 
 @dataclass(frozen=True)
 class HostLaunch:
-    """A dispatch that the host runs.
+    """A dispatch that runs on the host.
 
     Attributes:
         op: the heaviest op of the executable.
@@ -248,6 +248,6 @@ def _dims_of_dispatches(module: Module) -> dict[str, list[_Dims]]:
 
 
 def _assumed(dim: Dim, known: Mapping[str, Interval], unknown: int) -> dict[str, Interval]:
-    """Bounds of the dim's symbols; a symbol without an upper bound gets `unknown`."""
+    """Bounds of the dim's symbols, with `unknown` for a symbol without an upper bound."""
     found = {name: known.get(name, (0, None)) for name in dims.symbols(dim)}
     return {n: (low, unknown if high is None else high) for n, (low, high) in found.items()}

@@ -1,4 +1,5 @@
-"""The kernels of a variant: each executable lowered for who runs it, with the rules that built it.
+"""Lowers the executables of a variant to kernels, for the target or the host, and records the rules
+used.
 
 Owns which executables are lowered again, by two ways or for the host. Must not decide who runs
 what, which the CPU fallback does.
@@ -23,7 +24,7 @@ from aot.target.model import Target
 
 @dataclass
 class Kernels:
-    """The kernels of a module's executables, in their order, for whoever runs them."""
+    """The kernels of a module's executables, in order, each for the target or the host."""
 
     fallback: CpuFallback
     made: list[Kernel] = field(default_factory=list)
@@ -65,7 +66,7 @@ class Kernels:
         return kernels
 
     def give(self, number: int, why: str) -> bool:
-        """Gives an executable to the host; False where there is none."""
+        """Moves an executable to the host and returns True; returns False if there is no host."""
         function = self.fallback.module.executables[number]
         if self.fallback.host is None:
             self.fallback.why[function.name] = why
@@ -74,7 +75,7 @@ class Kernels:
         return True
 
     def _hosted(self, function: Function, why: str) -> Kernel:
-        """The kernel of an executable that the host runs, if there is one."""
+        """Lowers an executable for the host, or for the target if there is no host."""
         self.fallback.why[function.name] = why
         runner = self.fallback.host or self.fallback.target
         function.schedule = planned(function, runner)  # it had the target's

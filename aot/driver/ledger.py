@@ -1,4 +1,4 @@
-"""The ledger of deduplication: what each level met, kept and saved, as plain data.
+"""The deduplication ledger: for each level, what it received, kept and saved, as plain data.
 
 Owns the keys of the statistics that tell of it, and of what a module's notes keep for
 `aotc inspect --dedup`. Merges nothing. What was never made has no size and took no time: its bytes
@@ -75,8 +75,8 @@ def _bytes_saved(
     sizes: Mapping[str, int],
     estimate: CodeEstimate | None,
 ) -> dict[str, int | None]:
-    """Bytes of code saved by the structural and despecialised levels; None where the estimate is
-    not within a quarter.
+    """Code bytes saved by the structural and despecialised levels; None where the estimate is not
+    accurate to a quarter.
 
     Args:
         sizes: bytes of code of each executable in the module.
@@ -96,7 +96,7 @@ def _bytes_saved(
 
 
 def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[str]]:
-    """Final executable -> the outlined executables that were merged into it."""
+    """For each final executable, the outlined executables that were merged into it."""
     found: dict[str, list[str]] = {}
     for name, kept in dict.fromkeys(zip(outlined, final, strict=True)):
         found.setdefault(kept, []).append(name)
@@ -106,7 +106,8 @@ def _members(outlined: Sequence[str], final: Sequence[str]) -> dict[str, list[st
 def _own_bytes(
     members: Mapping[str, Sequence[str]], sizes: Mapping[str, int], estimate: CodeEstimate | None
 ) -> dict[str, float]:
-    """By outlined executable: what its code takes, or would take with a kernel of its own.
+    """For each outlined executable, its code bytes, or the estimated bytes if it had a kernel of
+    its own.
 
     What was compiled says how far the estimate is off: all of it, and the kernel that serves this
     executable. Neither alone is as near as what is between them.
@@ -131,7 +132,7 @@ def model_ledger(
     *,
     timed: bool = False,
 ) -> dict[str, Any]:
-    """The ledger of one model, from its statistics; a module's notes keep it.
+    """The ledger of one model, from its statistics; it is stored in a module's notes.
 
     Args:
         timed: include the seconds, which are other ones each time.

@@ -1,4 +1,5 @@
-"""Missed merges: pairs of executables that almost became one.
+"""Missed-merge remarks: pairs of executables that almost became one, and the difference that kept
+them apart.
 
 Finds the first difference of each pair and the rule that kept the two apart. Runs after all
 merging, and merges and changes nothing. Takes linear time: an executable is compared with the next
@@ -33,7 +34,8 @@ _NOTHING = "(nothing)"
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of two executables: the rule, and the IR of each."""
+    """The first difference between two executables: the rule that it violates, and the IR of
+    each."""
 
     rule: str
     first: str
@@ -42,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model was compiled, as far as rules speak of it."""
+    """The compile options that matter for missed merges."""
 
     optimize: str = "balanced"
     despecialise: bool = True
@@ -94,9 +96,8 @@ def _saved(miss: Mapping[str, Any]) -> int:
 
 
 class TypeKey(NamedTuple):
-    """The part of a type that no parameter can change; -1 stands for extents that can be
-    parameters.
-    """
+    """A type without what parameters can change: -1 stands for extents that can become
+    parameters."""
 
     dtype: DType
     dims: tuple[Dim, ...]
@@ -105,14 +106,14 @@ class TypeKey(NamedTuple):
 
 
 class OpKey(NamedTuple):
-    """The same of an op: its attributes and its results' types."""
+    """An op's attributes and result types, without what parameters can change."""
 
     attrs: tuple[tuple[str, Hashable], ...]
     results: tuple[TypeKey, ...]
 
 
 class Key(NamedTuple):
-    """The part of an executable that no parameter can change."""
+    """An executable's body without what parameters can change."""
 
     inputs: tuple[TypeKey, ...]
     ops: tuple[OpKey, ...]
@@ -134,8 +135,8 @@ def _type_key(found: Any) -> TypeKey:
 
 
 class _Executable:
-    """An executable with what identifies it: beside the key of its body, as despecialising sees
-    it, who may write over what and how its stages run."""
+    """An executable with everything that identifies it for merging: its body's key, operand ties,
+    and stage schedules."""
 
     def __init__(self, function: Function, ties: Attr, target: Target) -> None:
         self.function = function
@@ -187,7 +188,7 @@ def _values(function: Function) -> Iterator[Value]:
 
 
 def _pairs(known: Sequence[_Executable]) -> Iterator[tuple[_Executable, _Executable]]:
-    """Pairs that are worth comparing: at most two for each executable."""
+    """Pairs of executables worth comparing: at most two for each executable."""
     by_ops: dict[tuple[str, ...], list[_Executable]] = {}
     for executable in known:
         by_ops.setdefault(executable.ops, []).append(executable)
@@ -199,7 +200,7 @@ def _pairs(known: Sequence[_Executable]) -> Iterator[tuple[_Executable, _Executa
 
 
 def _is_close(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether the ops are the same but for one; `return` does not count."""
+    """Whether two lists of ops are equal except for one op; `return` does not count."""
     ahead = _common(one, other)
     behind = min(_common(one[::-1], other[::-1]), min(len(one), len(other)) - ahead)
     return ahead + behind > 1 and ahead + behind >= max(len(one), len(other)) - 1
@@ -291,7 +292,7 @@ def _op_rule(
 
 
 def _attr_rule(name: str, x: Op, y: Op) -> str:
-    """Why an attribute that differs is no parameter."""
+    """Why a differing attribute cannot be a parameter."""
     one, other = x.attrs.get(name), y.attrs.get(name)
     if isinstance(one, ConstantData) and isinstance(other, ConstantData):
         if one.type != other.type:
@@ -310,7 +311,7 @@ def _flat(value: Attr | None) -> list[Dim]:
 
 
 def _dims_rule(x: Sequence[Dim], y: Sequence[Dim], where: str) -> str:
-    """Why dims that differ are no parameters."""
+    """Why differing dims cannot be parameters."""
     if len(x) != len(y):
         return f"they have other numbers of dims {where}"
     differing = [d for pair in zip(x, y, strict=True) if pair[0] != pair[1] for d in pair]
@@ -324,7 +325,7 @@ def _dims_rule(x: Sequence[Dim], y: Sequence[Dim], where: str) -> str:
 
 
 def _type_rule(x: TensorType, y: TensorType, x_key: TypeKey, y_key: TypeKey) -> str | None:
-    """Why two types are not one with parameters; None where they can be."""
+    """Why two types cannot be made equal by parameters; None if they can."""
     if x_key == y_key:
         return None
     if x.dtype is not y.dtype:
@@ -344,7 +345,7 @@ def _plan_text(schedule: tuple[Schedule, bool, tuple[int, int]]) -> str:
 
 
 def _extents(a: _Executable, b: _Executable, settings: Settings) -> Difference:
-    """The rule for executables that differ in extents only."""
+    """The reason why two executables that differ only in extents were not merged."""
     x, y = next(
         (
             (x, y)

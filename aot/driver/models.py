@@ -1,4 +1,4 @@
-"""The models of one compile: what each is called, its options, and all of them as one module.
+"""The models of one compile: their names and options, and how they are joined in one module.
 
 Owns names of entry points and which options are whose. Reads no model and runs no pass.
 """
@@ -22,7 +22,7 @@ from aot.passes.base import PassContext
 
 @dataclass(frozen=True)
 class GivenModel:
-    """One of the models that a compile is given.
+    """One of the models passed to a compile.
 
     Attributes:
         label: what messages call it, where there are several.
@@ -38,7 +38,7 @@ class GivenModel:
 
 
 def given_models(model: Any, frontend: registry.Frontend | None = None) -> list[GivenModel]:
-    """The models that were given: one, a sequence of them, or a mapping from names.
+    """The models passed to a compile: a single one, a sequence, or a mapping from names.
 
     Args:
         frontend: which reads the only one, where that is known.
@@ -69,8 +69,8 @@ def _named(number: int, source: Any, name: str | None) -> GivenModel:
 
 
 def check_options(models: Sequence[GivenModel], options: CompileOptions) -> None:
-    """Raises a CompileError where an option is not for several models, or says of none whose it
-    is."""
+    """Checks the options of several models: raises a CompileError for options that allow only one
+    model, or that do not name theirs."""
     if models[0].name is None:
         return
     if options.entry_name is not None:
@@ -92,7 +92,7 @@ def check_options(models: Sequence[GivenModel], options: CompileOptions) -> None
 
 
 def recognised(model: GivenModel) -> GivenModel:
-    """The model with the frontend that reads it.
+    """The model with the frontend that recognises it.
 
     Raises:
         CompileError: its file cannot be read, or no frontend reads what it is.
@@ -104,7 +104,7 @@ def recognised(model: GivenModel) -> GivenModel:
 
 
 def options_of(model: GivenModel, options: CompileOptions) -> CompileOptions:
-    """The options with what is said of a model's inputs, by the names that it has for them."""
+    """The options of one model, with its inputs under its own names."""
     if model.name is None:
         return options
     own: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def options_of(model: GivenModel, options: CompileOptions) -> CompileOptions:
 
 @contextmanager
 def naming(model: GivenModel) -> Iterator[None]:
-    """Begins messages with the model that they are about, where there are several."""
+    """A context in which messages start with the model's name, if there are several models."""
     try:
         yield
     except UnsupportedError as error:
@@ -133,7 +133,7 @@ def naming(model: GivenModel) -> Iterator[None]:
 
 
 def together(modules: Sequence[Module]) -> Module:
-    """The one module of several models, whose functions are in the order of the models.
+    """Joins the functions of several models in one module, in the order of the models.
 
     Raises:
         CompileError: a model has several functions, or vocabularies differ.
@@ -158,7 +158,7 @@ def together(modules: Sequence[Module]) -> Module:
 
 
 def gathered(contexts: Sequence[PassContext], options: CompileOptions) -> PassContext:
-    """One context with the statistics of all models' passes."""
+    """A context that combines the statistics of all models' passes."""
     if len(contexts) == 1:
         return contexts[0]
     tables: dict[str, Any] = {o.name: {} for o in OPTIONS.values() if o.kind.is_table}

@@ -1,4 +1,4 @@
-"""The observer of a compile: the protocol by which a report receives its decisions.
+"""The observer protocol, through which reports receive the decisions of a compile.
 
 Calls go one way: nothing that an observer does changes a module.
 """
@@ -29,8 +29,8 @@ class VariantObserver(Protocol):
         programs: Sequence[EmittedProgram],
         launches: Sequence[tuple[Launch, ...]],
     ) -> None:
-        """Receives a finished variant: the kernels of its dispatches, in the order of the module's
-        executables, and its programs.
+        """Called with a finished variant: the kernels of its dispatches, in the order of the
+        module's executables, and its programs.
         """
 
 

@@ -1,4 +1,4 @@
-"""The way of the data, whole: frontend, passes, kernels, backend, link. The one place of its order.
+"""The whole pipeline in order: frontend, passes, kernels, backend, link.
 
 Runs each stage once and measures it; owns no algorithm.
 """
@@ -99,7 +99,7 @@ def compile_module(
 
 
 def _check_arithmetic(wanted: Sequence[Target], options: CompileOptions) -> None:
-    """Products in f16 and in bf16 are for targets that have fast ones.
+    """Checks that products in f16 or bf16 are requested only for targets that have fast ones.
 
     Raises:
         CompileError: a target has none.
@@ -181,7 +181,7 @@ def _compiled(
 
 
 def _vocabulary(module: Module) -> bytes:
-    """The segment of a language model's vocabulary, with its chat template rendered."""
+    """The module segment with a language model's vocabulary and chat template."""
     vocabulary = module.vocabulary
     if vocabulary is None:
         return b""
@@ -230,7 +230,8 @@ def _run_target_passes(
     observer: VariantObserver | None,
     tuner: Tuner | None,
 ) -> tuple[str, ...]:
-    """Returns the executable of each dispatch as outlining left them."""
+    """Runs the target's passes; returns the executable name of each dispatch as outlined, before
+    merging."""
     start = 0
     if observer is not None:
         context.remarks, start = FusionRemarks(), FORMED
@@ -261,13 +262,13 @@ def _tuner(options: CompileOptions, progress: Progress) -> Tuner | None:
 
 
 def _entry_names(models: Sequence[GivenModel], options: CompileOptions) -> list[str]:
-    """The entry point names that the user gave; empty if the models' own are used."""
+    """The entry point names that the user gave; empty if the models' own names are used."""
     names = [m.name for m in models] if options.entry_name is None else [options.entry_name]
     return [name for name in names if name is not None]
 
 
 def _named(variant: VariantImage, names: Sequence[str]) -> VariantImage:
-    """The variant with its entry points under the names that the user gave them."""
+    """The variant with its entry points renamed as the user asked."""
     entries = variant.entry_points
     if not names:
         return variant
@@ -279,7 +280,7 @@ def _named(variant: VariantImage, names: Sequence[str]) -> VariantImage:
 
 
 def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> dict[str, Any]:
-    """The statistics of a variant's passes."""
+    """The first part of a variant's statistics: those of its passes."""
     assert context.target is not None
     calls = {"import": rules["import"], **_rules_by_pass(context), "build": rules["build"]}
     storage = context.statistics.get(NARROW_STORAGE.name, {})
@@ -302,7 +303,7 @@ def _head(context: PassContext, rules: dict[str, int], alias: AliasCounts) -> di
 
 
 def _rules_by_pass(context: PassContext) -> dict[str, int]:
-    """Shape rules that passes called; a pass that runs several times is one."""
+    """The number of shape rules that each pass called, added up over its runs."""
     found: dict[str, int] = {}
     for run in context.runs:
         found[run.name] = found.get(run.name, 0) + run.shape_rule_calls
@@ -315,8 +316,8 @@ def prepared(
     progress: Progress = no_progress,
     frontend: registry.Frontend | None = None,
 ) -> tuple[Module, CompileOptions]:
-    """The model as a fresh module, and the options that are left for the passes. `frontend` reads
-    it; found if None."""
+    """(model as a module, options left for the passes). `frontend` reads the model; None finds
+    one."""
     frontend = frontend or registry.find(source)
     module = registry.read(frontend, source, options, progress)
     if not options.is_enabled("lazy-shapes"):
@@ -329,12 +330,12 @@ def prepared(
 
 
 def read_model(source: Any, options: CompileOptions) -> Module:
-    """The model as a fresh module, its inputs bound only if its frontend binds them."""
+    """The model as a module; its inputs are bound only if its frontend binds them."""
     return registry.read(registry.find(source), source, options)
 
 
 def _dumping_apart(options: CompileOptions, target: Target) -> CompileOptions:
-    """Several targets dump their IR to folders of their own."""
+    """The options with a separate IR dump folder for the target, if there are several targets."""
     if options.dump_ir is None or len(options.targets) == 1:
         return options
     return replace(options, dump_ir=options.dump_ir / target.name)

@@ -41,7 +41,7 @@ _SOURCES = ("kernels/proof", "kernels/ir", "ir")
 
 @dataclass(frozen=True)
 class Site:
-    """The dim parameters of one dispatch, with the facts that its function assumes.
+    """A dispatch site: the dim arguments of a dispatch, with the facts that its function assumes.
 
     Attributes:
         dims: the parameters' names, and what they are.
@@ -63,7 +63,7 @@ class Site:
 
 @dataclass
 class Proofs:
-    """The proofs of one variant.
+    """The proofs of one variant's kernels, with their statistics.
 
     Attributes:
         cache: where verdicts are kept, beside the objects.
@@ -83,7 +83,7 @@ class Proofs:
     _sites: Mapping[str, Sequence[Site]] | None = None
 
     def prove(self, function: Function, kernel: Kernel, target: Target) -> None:
-        """Proves that a kernel of an executable stays inside its memory.
+        """Proves that a kernel of an executable accesses only its own memory.
 
         Of a kernel with open extents that no proof is found for, a `ProofWarning` has the access.
 
@@ -115,7 +115,7 @@ class Proofs:
         self.kernels[_hardest(ends)] += 1
 
     def section(self) -> dict[str, Any]:
-        """The statistics of the proofs."""
+        """The section on proofs in the statistics."""
         return {
             "kernels": sum(self.kernels.values()),
             "by": {way: self.kernels[way] for way in WAYS},
@@ -140,7 +140,7 @@ class Proofs:
 
 
 def _counts(data: bytes) -> Counter[str] | None:
-    """The counts in a cache entry; None if it is damaged."""
+    """The counts stored in a cache entry; None if it is damaged."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -154,9 +154,9 @@ def _counts(data: bytes) -> Counter[str] | None:
 def proof_of(
     kernel: Kernel, sites: Sequence[Site], target: Target, needs: Sequence[Dim] = ()
 ) -> Verdict:
-    """The verdict on a kernel, tried for all values of its dim parameters, then for the range that
-    dispatches give, then for each dispatch. If dispatches give only a few numbers, these are tried
-    first, which is faster.
+    """The verdict on a kernel: tried for all values of its dim parameters, then for the range of
+    all dispatches, then for each dispatch. If dispatches pass only a few numbers, these come first,
+    as that is faster.
 
     Args:
         needs: dims of its parameters that a program has checked not to be negative.
@@ -190,7 +190,8 @@ def proof_of(
 
 
 def _ranges_to_try(sites: Sequence[Site]) -> Iterator[dict[str, Interval]]:
-    """Ranges of dim parameters: any number of the right sign, then the range of all dispatches."""
+    """Ranges of dim parameters to try: any number of the right sign, then the range over all
+    dispatches."""
     signed = {name for site in sites for name, _ in site.dims if name not in site.extents}
     yield dict.fromkeys(signed, (None, None))
     if sites:
@@ -198,7 +199,7 @@ def _ranges_to_try(sites: Sequence[Site]) -> Iterator[dict[str, Interval]]:
 
 
 def _ranges(sites: Sequence[Site]) -> dict[str, Interval]:
-    """The range of each dim parameter, over all dispatches."""
+    """The range of each dim parameter over all dispatches."""
     found: dict[str, list[Interval]] = {}
     for site in sites:
         known = _known(site)
@@ -216,7 +217,7 @@ def _ranges(sites: Sequence[Site]) -> dict[str, Interval]:
 
 
 def _known(site: Site, natural: Iterable[Dim] = ()) -> dict[str, Interval]:
-    """Bounds of a site's symbols, by its equal dims and its extents.
+    """Bounds of a site's symbols, derived from its equal dims and its extents.
 
     Args:
         natural: more dims that are not negative, as extents are.
@@ -248,7 +249,7 @@ def _sites(module: Module) -> dict[str, list[Site]]:
 
 def _site(given: Mapping[str, Dim], extents: set[Dim], equal: Sequence[tuple[Dim, Dim]]) -> Site:
     """The site of a dispatch, with the assumptions about its symbols. Symbols are renamed in order
-    of appearance, so that sites which differ in names alone are equal."""
+    of appearance, so that sites which differ only in names are equal."""
     numbers: dict[str, Dim] = {}
     for dim in given.values():
         for name in sorted(symbols(dim)):

@@ -1,4 +1,4 @@
-"""From a variant's outlined module to its image: kernels, code, the program.
+"""Builds a variant's image from its outlined module: kernels, code, program.
 
 The stages after the passes, each once and measured. Owns their order and the statistics of a
 variant, and no algorithm.
@@ -63,7 +63,7 @@ class VariantBuilder:
         self._backends.__exit__(*error)
 
     def expect(self, source: Any, wanted: Sequence[Target]) -> None:
-        """Tells of a model that will be compiled, before it is read."""
+        """Announces a model to the backends before it is read, so that they can prepare."""
         for target in {t.device: t for t in wanted}.values():
             self._backends.of(target).expect(source)
 
@@ -75,7 +75,7 @@ class VariantBuilder:
         clock: Clock,
         observer: VariantObserver | None = None,
     ) -> tuple[VariantImage, dict[str, Any]]:
-        """The image of a module after its target's passes, and its section of the statistics.
+        """(image, statistics section) of a module after its target's passes.
 
         Executables become code, functions programs. Those whose code is equal are one of the
         image. `outlined` is the executable of each dispatch as outlining left them.
@@ -154,7 +154,7 @@ class VariantBuilder:
         return variant, section
 
     def _prove(self, proofs: Proofs, kernels: Kernels) -> None:
-        """Proves the kernels of a variant that are not proved yet."""
+        """Proves the kernels of a variant that have no proof yet."""
         if not self._options.is_enabled(FEATURE):
             return
         fallback = kernels.fallback
@@ -162,8 +162,8 @@ class VariantBuilder:
             proofs.prove(function, kernel, fallback.runner_of(function))
 
     def _code(self, kernels: Kernels) -> Code:
-        """The code of all executables, in order: the target's, and the host's for what the target
-        can't run."""
+        """The code of all executables, in order: the target's, and the host's for those that the
+        target cannot run."""
         fallback = kernels.fallback
         backend = self._backends.of(fallback.target)
         own = [k for k in kernels.made if k.name not in fallback.why]
@@ -196,7 +196,7 @@ class VariantBuilder:
 
 
 def build_image(module: Module, target: Target, options: CompileOptions) -> ModuleImage:
-    """The image of a module whose functions are outlined already, of one variant and no notes."""
+    """The image of a module with outlined functions, with one variant and no notes."""
     with VariantBuilder(options, no_progress) as builder:
         context = PassContext(options, target)
         variant, _ = builder.variant(module, dispatched(module), context, Clock())
@@ -207,14 +207,14 @@ def build_image(module: Module, target: Target, options: CompileOptions) -> Modu
 def _limits(
     code: Code, programs: Sequence[EmittedProgram], backend: Backend
 ) -> tuple[tuple[str, int], ...]:
-    """What a device must have at least for the shaders, and for the buffers of every run."""
+    """The device limits that the shaders, and the buffers of every run, require."""
     sizes = (size for p in programs for size in _least_buffers(p.entry_point))
     return tuple(sorted((*code.limits, *backend.limits_of_buffers(max(sizes, default=0)))))
 
 
 def _least_buffers(entry: EntryPointImage) -> tuple[int, int, int]:
-    """(bytes of the arena's fixed part, of all inputs, of all outputs) in any run. Tensors with
-    open extents count as 0."""
+    """(bytes of the arena's fixed part, of all inputs, of all outputs) that every run needs at
+    least. Tensors with dynamic extents count as 0."""
     inputs, outputs = (
         sum(t.least_bytes for t in tensors) for tensors in (entry.inputs, entry.outputs)
     )
@@ -226,8 +226,8 @@ def _host_image(host: Target) -> HostImage:
 
 
 def _placing_scratch(entry: EntryPointImage, backend: Backend) -> EntryPointImage:
-    """The entry point with scratch placed where the backend has it: in the arena, or in workers'
-    own memory.
+    """The entry point with scratch placed where the backend wants it: in the arena, or in
+    per-worker memory.
     """
     if backend.scratch_in_arena:
         return entry

@@ -45,7 +45,7 @@ def to_bf16(x: Array) -> Array:
 
 
 def _cast_dims(x: Array, to: DType) -> Array:
-    """Dims as integers stay what they are; as floats they are ratios."""
+    """Dims cast to integers stay unchanged; cast to floats they become ratios."""
     if any(isinstance(item, Ratio) for item in x.flat):
         x = x if to.is_float else truncated(x)
     if to is DType.BOOL:

@@ -1,4 +1,4 @@
-"""Attributes of an op by the type that its record declares for them."""
+"""Typed access to an op's attributes, by the type that its record declares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from aot.ir.dims import Dim, DimExpr
 
 
 class Attributed:
-    """What has an op's attributes: ops of a graph, and calls of their records' rules.
+    """The base of objects with an op's attributes: ops of a graph, and calls of their records'
+    rules.
 
     The verifier has compared each attribute's type with the record's when a rule or a pass reads
     it, so that another type is an internal error.

@@ -1,4 +1,4 @@
-"""How an op runs its blocks: block arguments, yielded values, and number of runs.
+"""How an op runs its blocks: block arguments, yielded values, and the number of iterations.
 
 The one description that verifier, builder, interpreter and alias analysis follow, so that none of
 them knows an op with blocks by its name. Owns no op.

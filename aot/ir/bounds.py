@@ -1,4 +1,4 @@
-"""Bounds of dims: their text, how a function holds them, and what they say of its symbols.
+"""Bounds of dims: their text form, how a function stores them, and what they imply for symbols.
 
 A bound is an assumption such as `min(H, 960) == H`, so that it prints, parses and is kept like any
 other, and so that a model's own clipping counts too. Never changes a function.
@@ -57,7 +57,7 @@ Wanted = Union[Dim, str, None]
 
 
 def parse_wanted(item: Wanted) -> WantedDim:
-    """The requested dim that a text such as `224`, `H`, `32*h`, `?`, `H<=960` or `H:32..960` means.
+    """Parses a requested dim such as `224`, `H`, `32*h`, `?`, `H<=960` or `H:32..960`.
 
     Raises:
         ValueError: `item` is none of these, or its bounds leave nothing.
@@ -99,8 +99,8 @@ def _parts(item: str) -> tuple[str, int, int | None]:
 
 
 def parse_shape(text: str) -> tuple[int | str | None, ...]:
-    """A shape's items as `parse_wanted` takes them, from `1x3xHx224`, or with commas where a name
-    has an x; None is `?`.
+    """Splits a shape's text, `1x3xHx224`, or with commas where a name has an x, into items for
+    `parse_wanted`; None is `?`.
 
     Raises:
         ValueError: an item is no dim.
@@ -137,7 +137,7 @@ def assumptions_of(dim: Dim, wanted: WantedDim, what: str) -> Iterator[Assumptio
 
 
 def bound_of(left: Dim, right: Dim) -> tuple[Dim, Interval] | None:
-    """The dim and its bounds, where that is all that `left == right` says."""
+    """(dim, bounds), if `left == right` expresses only a bound of the dim; else None."""
     for extreme, dim in ((left, right), (right, left)):
         atom = _single_extremum(extreme)
         if atom is None or dim not in atom.args:
@@ -157,7 +157,7 @@ def bounds_of(assumptions: Iterable[Assumption]) -> dict[str, Interval]:
 
 
 def add_bound(known: dict[str, Interval], left: Dim, right: Dim) -> None:
-    """Takes the bound that `left == right` is, if it is one, into the bounds of symbols."""
+    """Adds the bound that `left == right` expresses, if any, to the known bounds of symbols."""
     found = bound_of(left, right)
     symbol = None if found is None else linear(found[0])
     if found is None or symbol is None:
@@ -174,8 +174,8 @@ def add_bound(known: dict[str, Interval], left: Dim, right: Dim) -> None:
 
 
 def add_not_negative(known: dict[str, Interval], dim: Dim) -> None:
-    """Takes that a dim is at least 0 into the bounds of symbols, if it is linear in one, or a
-    quotient by a number of what is."""
+    """Adds to the bounds of symbols that a dim is at least 0, if it is linear in one symbol, or a
+    quotient of such a dim by a number."""
     while isinstance(dim, DimExpr) and len(dim.terms) == 1:
         (((atom, *others), factor),) = dim.terms
         if others or factor < 1 or not isinstance(atom, FloorDiv):
@@ -198,8 +198,8 @@ def linear(dim: Dim) -> tuple[str, int, int] | None:
 
 
 def most_of(dim: Dim, depth: int = 4) -> int | None:
-    """The most that a dim can be, also where its parts move together: n - max(n - 1, 0) is at most
-    1; None where nothing says it in `depth` extrema, one inside another."""
+    """An upper bound of a dim that takes correlated parts into account: n - max(n - 1, 0) is at
+    most 1. None if none is found within `depth` nested extrema."""
     high = bounds(dim, {})[1]
     if high is not None or not isinstance(dim, DimExpr) or not depth:
         return high
@@ -217,12 +217,13 @@ def most_of(dim: Dim, depth: int = 4) -> int | None:
 
 
 def not_one(dim: Dim, reason: str) -> Assumption:
-    """The assumption that a dim, which is not negative, is any number but 1."""
+    """The assumption that a non-negative dim is not 1."""
     return Assumption(modulo(minimum(dim, 2), 2), 0, reason)
 
 
 def never_one(left: Dim, right: Dim) -> Dim | None:
-    """The dim of which `left == right` says that it is not 1, as `not_one` writes it."""
+    """The dim of which the assumption `left == right` says that it is not 1, as `not_one` writes
+    it; None for other assumptions."""
     if not isinstance(left, DimExpr) or right != 0:
         return None
     for monomial, coefficient in left.terms:

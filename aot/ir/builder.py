@@ -1,4 +1,4 @@
-"""The public builder: graphs made in Python, one call an op.
+"""The public builder: constructs graphs in Python, with one call per op.
 
 Owns convenience only (numpy constants, text types, attribute spelling); every op is checked by its
 record as it is made. Never optimises.
@@ -27,7 +27,7 @@ OperandLike = Union[Value, np.ndarray[Any, Any], np.generic, int, float, bool, N
 
 
 def parse_type(text: TypeLike) -> TensorType:
-    """The type that a text such as "f32[N, 3]" means; a TensorType is returned as it is.
+    """The type of a text such as "f32[N, 3]"; a TensorType is returned as it is.
 
     Raises:
         CompileError: `text` is no type.
@@ -118,7 +118,8 @@ class Builder:
         result_types: Sequence[TypeLike] = (),
         **attrs: Any,
     ) -> Any:
-        """Makes op `name` and gives its result: a Value, or a tuple of them if it has not one.
+        """Creates op `name` and returns its result: a Value, or a tuple of them unless there is
+        exactly one.
 
         Operands are values, None where an optional one is absent, arrays, or Python numbers, which
         take the dtype of the first operand that is a value. Attributes are given by name; a dtype,
@@ -148,7 +149,8 @@ class Builder:
         body: Callable[..., Sequence[Value] | Value],
         names: Sequence[str] = (),
     ) -> Block:
-        """A block for `op(..., blocks=[...])`: `body` gets its arguments and gives its results.
+        """A block for `op(..., blocks=[...])`: `body` receives its arguments and returns its
+        results.
 
         inner = b.block(["f32[4]"], lambda v: b.op("relu", v))
         y = b.op("region", x, blocks=[inner])
@@ -164,13 +166,14 @@ class Builder:
         return block
 
     def assume(self, left: dims.Dim | str, right: dims.Dim | str, reason: str) -> None:
-        """Takes `left == right` for granted; checked before a run, with `reason` if it fails."""
+        """Assumes `left == right`; it is checked before a run, with `reason` if it fails."""
         from aot.ir.graph import Assumption
 
         self._function.assumptions[Assumption(_dim(left), _dim(right), reason)] = None
 
     def function(self) -> Function:
-        """The finished function, which is now in its module; nothing can be added after."""
+        """Finishes the function and adds it to its module; nothing can be added to it
+        afterwards."""
         if not self._is_finished:
             self._block = self._function.block
             self._insert(RETURN, self._outputs, {})
@@ -218,7 +221,7 @@ def _attributes(record: OpRecord, given: Mapping[str, Any]) -> dict[str, Attr]:
 
 
 def _attribute(declared: str, value: Any) -> Attr:
-    """An attribute from what people write for it."""
+    """Converts what people write for an attribute to an attribute."""
     if declared == "data" and not isinstance(value, ConstantData):
         return ConstantData(np.asarray(value))
     if isinstance(value, np.ndarray):

@@ -1,5 +1,5 @@
-"""The ops that the graph itself cannot do without: constants, the ends of functions and blocks,
-pending shape changes, and dims that a value gives.
+"""Ops that the graph itself needs: constants, terminators of functions and blocks, pending shape
+changes, and dims defined by values.
 
 Owns their records, so that nothing in aot/ir needs the op table, which aot/ops fills with the rest.
 """

@@ -1,4 +1,4 @@
-"""Copies of ops, blocks, functions and modules, with values mapped from old to new."""
+"""Copies ops, blocks, functions and modules, with values mapped from old to new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def clone_op(
     map_type: TypeMap = lambda t: t,
     map_attr: AttrMap = lambda a: a,
 ) -> Op:
-    """A copy of `op` at the insertion point, on `values[old]` where there is one.
+    """Copies `op` to the insertion point, with operands replaced by `values[old]` where present.
 
     `values` learns the results (and, for blocks in the op, their values).
     """
@@ -40,7 +40,7 @@ def clone_block(
     map_type: TypeMap = lambda t: t,
     map_attr: AttrMap = lambda a: a,
 ) -> Block:
-    """A copy of `block`; `values` learns its arguments and results."""
+    """Copies a block, and adds its arguments and results to `values`."""
     made = Block([map_type(a.type) for a in block.args], [a.name for a in block.args])
     values.update(zip(block.args, made.args, strict=True))
     into = Rewriter(function, made)
@@ -50,7 +50,7 @@ def clone_block(
 
 
 def clone_function(function: Function) -> Function:
-    """A copy that shares nothing mutable; listeners stay behind."""
+    """A copy of the function that shares nothing mutable; listeners are not copied."""
     made = Function(function.name, Block(), function.result_names, function.kind)
     made.block = clone_block(function.block, {}, made)
     made.block.owner = made

@@ -17,7 +17,7 @@ from aot.ir.types import DType, Layout
 
 
 def attr_key(value: Any) -> Hashable:
-    """A key that is equal for equal attributes only: 1, 1.0 and true differ, 0.0 and -0.0 too.
+    """A key that only equal attributes share: 1, 1.0 and true differ, and so do 0.0 and -0.0.
 
     Raises:
         InternalError: `value` is no attribute.
@@ -35,16 +35,15 @@ def attr_key(value: Any) -> Hashable:
 
 
 def attrs_key(op: Op) -> Hashable:
-    """A key of all attributes of `op`; one that has its default value counts as absent."""
+    """A key of all attributes of `op`; those with default values count as absent."""
     defaults = {a.name: attr_key(a.default) for a in op.record.attributes if not a.is_required}
     keys = ((name, attr_key(value)) for name, value in op.attrs.items())
     return tuple(sorted(pair for pair in keys if pair[1] != defaults.get(pair[0])))
 
 
 def body_key(function: Function) -> Hashable:
-    """A key that is equal for functions that compute the same from the same buffers; names don't
-    count.
-    """
+    """A key that functions share if they compute the same from the same buffers; names don't
+    count."""
     numbers = {arg: n for n, arg in enumerate(function.inputs)}
     ops: list[Hashable] = []
     for op in function.block:
@@ -57,14 +56,14 @@ def body_key(function: Function) -> Hashable:
 
 def modules_equal(a: Module, b: Module) -> bool:
     """Whether two modules are the same program: functions in order, ops, types, origins, names of
-    inputs and results. Hints at the names of other values do not count."""
+    inputs and results. Names of other values do not count."""
     return list(a.functions) == list(b.functions) and all(
         functions_equal(f, b.functions[name]) for name, f in a.functions.items()
     )
 
 
 def functions_equal(a: Function, b: Function) -> bool:
-    """Whether two functions are equal as `modules_equal` says; their own names count."""
+    """Whether two functions are equal in the sense of `modules_equal`; their own names count."""
     return (
         a.name == b.name
         and a.kind == b.kind
@@ -107,7 +106,7 @@ def _ops_equal(a: Op, b: Op, paired: dict[Value, Value]) -> bool:
 
 
 def map_attr_dims(value: Attr, fn: Callable[[DimExpr], Dim]) -> Attr:
-    """`value` with `fn` applied to every dim in it that is symbolic."""
+    """`value` with `fn` applied to every symbolic dim in it."""
     if isinstance(value, DimExpr):
         return fn(value)
     if isinstance(value, tuple):

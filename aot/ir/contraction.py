@@ -17,8 +17,8 @@ MOST_NARROW = {DType.U8: 64, DType.I8: 127}
 
 
 def has_narrow_products(left: DType, max_weight: int) -> bool:
-    """Whether two products of numbers of `left` by weights of 8 bits that are no further from 0
-    than `max_weight` fit 16 bits together, whichever they are."""
+    """Whether two products of `left` numbers by 8-bit weights, of magnitude at most `max_weight`,
+    always fit 16 bits in sum."""
     return max_weight <= MOST_NARROW.get(left, -1)
 
 
@@ -51,7 +51,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Scales:
-    """Quantisation of a factor: a stored number means `(stored - zero_point) * scale`.
+    """The quantisation of a factor: a stored number means `(stored - zero_point) * scale`.
 
     Attributes:
         operand: number of the operand that holds the scales.
@@ -66,7 +66,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Factor:
-    """One of the two operands that are multiplied; each dim of it is in one of the fields.
+    """One of the two multiplied operands, with the role of each of its dims.
 
     Attributes:
         operand: its number.
@@ -127,22 +127,22 @@ class ContractionDims:
 
     @property
     def has_narrow_products(self) -> bool:
-        """Whether two products of bytes fit 16 bits together, whatever the left side holds."""
+        """Whether two products of bytes always fit 16 bits in sum, whatever the left side holds."""
         return self.max_weight is not None and has_narrow_products(self.left.dtype, self.max_weight)
 
     @property
     def m(self) -> Dim:
-        """Rows, of all windows and images."""
+        """The number of rows, over all windows and images."""
         return product([self.result.dims[d] for d in self.rows])
 
     @property
     def n(self) -> Dim:
-        """Columns per group."""
+        """The number of columns per group."""
         return floor_divide(self.result.dims[self.column], self.groups)
 
     @property
     def k(self) -> Dim:
-        """Terms per sum."""
+        """The number of terms per sum."""
         return product([self.channels, *(w.kernel for w in self.windows)])
 
     @property
@@ -153,7 +153,7 @@ class ContractionDims:
 
     @property
     def channels(self) -> Dim:
-        """Terms of a sum at one tap of the windows.
+        """The number of terms of a sum at one tap of the windows.
 
         The side whose extent is a number is asked, as the other one may only be assumed equal.
         """
@@ -163,7 +163,7 @@ class ContractionDims:
 
     @property
     def is_in_words(self) -> bool:
-        """Whether the right side's summed dim is split into groups that fill a word each."""
+        """Whether the right side's reduced dim is split into groups that fill a machine word."""
         layout = self.right.type.layout
         if layout is None or self.right.dtype.bytes > 2:
             return False
@@ -185,7 +185,7 @@ class ContractionDims:
 
     @property
     def row_axis(self) -> int:
-        """The result dim that a tile's rows run along: the innermost of several rows."""
+        """The result dim along which a tile's rows run: the innermost one of several row dims."""
         slid = tuple(window.axis for window in self.windows) or self.rows
         wide = [d for d in slid if self.result.dims[d] != 1]
         return wide[-1] if wide else slid[-1]

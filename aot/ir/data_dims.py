@@ -1,4 +1,4 @@
-"""Dims that a value of the model gives when it runs: which they are, and how large they can be.
+"""Data-dependent dims, which values define at run time: finds them and their upper bounds.
 
 The op `extent` makes a symbol of a value; behind it the symbol is a dim like any other. Its limits
 are assumptions of the form `min(symbol, limit) == symbol`, so that they print, parse and are kept
@@ -30,7 +30,7 @@ from aot.ir.graph import Assumption, Function, Op
 
 
 def extents_of(function: Function) -> dict[str, Op]:
-    """The `extent` op of each symbol that a value gives, in the order of the text."""
+    """The `extent` op that defines each data-dependent symbol, in program order."""
     return {
         str(dim): op
         for op in function.walk()
@@ -39,13 +39,13 @@ def extents_of(function: Function) -> dict[str, Op]:
 
 
 def is_capacity(op: Op) -> bool:
-    """Whether an `extent` is what the user says it is, by its limit: its operand is a constant."""
+    """Whether an `extent` is a capacity set by the user's limit: its operand is a constant."""
     x = op.operands[0]
     return x is not None and x.op is not None and x.op.name == "constant"
 
 
 def limit(dim: DimExpr, most: Dim, reason: str) -> Assumption | None:
-    """The assumption that `dim` is at most `most`; None where that is so whatever it is."""
+    """The assumption that `dim` is at most `most`; None if that is always true."""
     least = minimum(dim, most)
     return None if least == dim else Assumption(least, dim, reason)
 
@@ -101,7 +101,7 @@ def assumptions_by_last(function: Function) -> dict[str, list[Assumption]]:
 
 
 class Largest:
-    """Finds the largest values of dims whose symbols are computed from data.
+    """Finds upper bounds of dims whose symbols are computed from data.
 
     Args:
         names: the symbols that values give.
@@ -119,7 +119,7 @@ class Largest:
         return Largest(names, limits_of(names, function.assumptions))
 
     def is_given(self, dim: Dim) -> bool:
-        """Whether a value has a part in the dim."""
+        """Whether the dim contains a symbol that a value defines."""
         return bool(self.names) and not self.names.isdisjoint(symbols(dim))
 
     def largest(self, dim: Dim) -> Dim | None:
@@ -189,8 +189,8 @@ def _dim(atom: Atom) -> DimExpr:
 
 
 def unlimited(function: Function) -> dict[str, Op]:
-    """The `extent` ops, by symbol, of symbols without an upper bound from which others follow; all
-    of them where they follow from each other.
+    """`extent` ops, by symbol, of unbounded symbols that do not depend on other unbounded ones; all
+    unbounded ones if they depend on each other.
     """
     given = Largest.of(function)
     found = {

@@ -1,4 +1,4 @@
-"""How large an expression of extents may become, whatever ops make it.
+"""Limits on the size of dim expressions, whatever ops make them.
 
 Owns the limits, which `dims` checks where it multiplies, divides and compares: a few ops of a model
 on its shapes make an expression that no memory holds, or that takes minutes to bring to its form.
@@ -16,7 +16,7 @@ MOST_DEPTH = 96  # of divisions, minima and maxima in one another
 
 
 class OversizedDimError(CompileError):
-    """An expression of extents beyond the limits."""
+    """An expression of extents exceeds the limits."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -26,7 +26,7 @@ class OversizedDimError(CompileError):
 
 
 def check_length(characters: int) -> None:
-    """Checks how long an expression's text is, or would be at most.
+    """Checks the length of an expression's text, or an upper bound of it.
 
     Raises:
         OversizedDimError: it is longer than one may be.
@@ -36,7 +36,7 @@ def check_length(characters: int) -> None:
 
 
 def check_numbers(*numbers: int) -> None:
-    """Checks coefficients, or the product of two numbers.
+    """Checks the size of coefficients, or of a product of two numbers.
 
     Raises:
         OversizedDimError: one is longer than a number in an expression may be.

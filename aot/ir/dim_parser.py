@@ -1,4 +1,4 @@
-"""The text form of dims, read: what `str` of a dim has written, and what users write."""
+"""Parses the text form of dims, as printed by `str` or written by users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aot.ir.dims import (
 
 
 def parse(text: str) -> Dim:
-    """The dim that `str` printed.
+    """Parses a dim as printed by `str`.
 
     Raises:
         ValueError: `text` is not a dim.
@@ -29,7 +29,8 @@ def parse(text: str) -> Dim:
 
 
 class _Parser:
-    """Recursive descent over `+ - * // max(...) min(...)`; size and nesting are bounded."""
+    """A recursive-descent parser for `+ - * // max(...) min(...)`, with bounded size and
+    nesting."""
 
     MAX_LENGTH = 4096
     MAX_DEPTH = 32

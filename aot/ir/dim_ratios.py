@@ -23,7 +23,7 @@ _MOST = 1 << 12  # of a number that floats are multiplied with or divided by
 
 @dataclass(frozen=True)
 class Ratio:
-    """A dim over a positive number."""
+    """A dim divided by a positive number."""
 
     numerator: Dim
     denominator: int = 1
@@ -38,7 +38,7 @@ class Ratio:
 
 
 def ratio_of(value: Any) -> Ratio:
-    """An array's element as a ratio.
+    """An array element as a ratio.
 
     Raises:
         UndecidedError: it is infinite, NaN, or no small number over a small power of two.
@@ -135,7 +135,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def map_ratios(op: str, *arrays: Array) -> Array:
-    """The op's result on floats that are ratios of dims, as an object array.
+    """An op's result on floats that are ratios of dims, as an object array.
 
     Raises:
         UndecidedError: the op, or its result, says nothing that holds for all values of symbols.
@@ -171,7 +171,7 @@ def _truncated(a: Ratio) -> Dim:
 
 
 def numbers(elements: Array) -> Array | None:
-    """Ratios without symbols as floats; None where one has some."""
+    """Ratios without symbols as floats; None where one has symbols."""
     if any(isinstance(v, Ratio) and not v.is_number for v in elements.flat):
         return None
     return np.array([float(v) for v in elements.flat], np.float64).reshape(elements.shape)

@@ -23,8 +23,8 @@ _BOUNDS: ContextVar[Mapping[str, dims.Interval]] = ContextVar("bounds", default=
 
 
 class Taken:
-    """The assumptions that divisions may make where signs are unknown: symbols are at least 1, and
-    dividends are not negative.
+    """Assumptions recorded while deciding comparisons of dims: symbols that must be at least 1, and
+    dividends that must not be negative.
 
     Attributes:
         allowed: the names of these symbols, of which alone that may be what is divided.
@@ -41,8 +41,8 @@ _TAKEN: ContextVar[Taken | None] = ContextVar("taken", default=None)
 
 @contextmanager
 def assuming(known: Mapping[str, dims.Interval], taken: Taken | None = None) -> Iterator[None]:
-    """Inside, answers hold for symbols within the `known` bounds, and quotients where what is
-    added to `taken` holds."""
+    """A context in which answers hold for symbols within the bounds `known`, and quotients under
+    the conditions added to `taken`."""
     token, other = _BOUNDS.set(known), _TAKEN.set(taken)
     try:
         yield
@@ -56,7 +56,7 @@ class UndecidedError(Exception):
 
 
 def has_dims(*arrays: Array) -> bool:
-    """Whether an array holds Python objects, that is dims, rather than numbers."""
+    """Whether an array holds dims (Python objects) rather than numbers."""
     return any(a.dtype == object for a in arrays)
 
 
@@ -80,7 +80,7 @@ def as_dim(value: Any) -> Dim:
 
 
 def map_dims(function: Callable[..., Any], *arrays: Array) -> Array:
-    """`function` of the broadcast arrays' elements as dims, as an object array.
+    """`function` applied to the elements, as dims, of broadcast arrays; an object array.
 
     Raises:
         OversizedDimError: an element is a number that no program computes.
@@ -136,7 +136,7 @@ def is_less_equal(a: Dim, b: Dim) -> bool:
 
 
 def is_not_negative(a: Dim) -> bool:
-    """Whether `a >= 0` for all symbols, or that may be taken for granted.
+    """Whether `a >= 0` for all symbols, or by an assumption that may be recorded.
 
     Raises:
         UndecidedError: as in `is_equal`.
@@ -152,8 +152,8 @@ def is_not_negative(a: Dim) -> bool:
 
 
 def _where_positive(decide: Callable[[], bool], dim: Dim) -> bool:
-    """The result of `decide`; where it is undecided, its result under the assumption that the dim's
-    symbols are at least 1, which is recorded.
+    """The result of `decide`; if undecided, its result when the dim's symbols are at least 1, which
+    is recorded as an assumption.
     """
     try:
         return decide()

@@ -35,7 +35,7 @@ MOST_DOUBLINGS = 16  # of a guess that is too short for an extent
 
 @dataclass(frozen=True)
 class Symbol:
-    """A named non-negative integer, such as an input's open extent."""
+    """A named non-negative integer, such as the dynamic extent of an input."""
 
     name: str
 
@@ -47,9 +47,7 @@ class Symbol:
 
 
 class _Written:
-    """A base class of dims with a canonical text, which is computed once, orders terms, and is
-    hashed.
-    """
+    """A base class of dims with a canonical text, cached, which also gives order and hash."""
 
     _text: str
 
@@ -236,7 +234,7 @@ def _atom(atom: Atom) -> DimExpr:
 
 
 def _bounded(atom: FloorDiv | Extremum) -> DimExpr:
-    """The dim that an atom of other dims is.
+    """The dim that consists of a division or an extremum, checked against the limits.
 
     Raises:
         OversizedDimError: it is longer or deeper than an expression may be.
@@ -248,7 +246,7 @@ def _bounded(atom: FloorDiv | Extremum) -> DimExpr:
 
 
 def _depth(atom: Atom) -> int:
-    """How many divisions and extrema are in one another, this one included; found once."""
+    """The nesting depth of divisions and extrema, this atom included; cached."""
     if isinstance(atom, Symbol):
         return 0
     found: int | None = atom.__dict__.get("_nesting")
@@ -281,8 +279,8 @@ def add(a: Dim, b: Dim) -> Dim:
 
 
 def _add_few(long: DimExpr, short: DimExpr) -> Dim:
-    """The sum of many terms and few, which are put in their places: a sum of many symbols is built
-    term by term, and sorted anew at each it would take cubic time."""
+    """The sum of a long and a short list of terms, by insertion: a sum of many symbols is built
+    term by term, and resorting it each time would take cubic time."""
     terms = list(long.terms)
     for term in short.terms:
         order = _order(term)
@@ -304,7 +302,7 @@ def _sorted(monomial: Monomial) -> Monomial:
 
 
 def _scale(dim: DimExpr, factor: int) -> Dim:
-    """`dim * factor`: terms keep their order, which no coefficient decides."""
+    """`dim * factor`; the order of terms does not depend on coefficients."""
     if factor in (0, 1):
         return dim if factor else 0
     terms, constant = tuple((m, c * factor) for m, c in dim.terms), dim.constant * factor
@@ -390,7 +388,7 @@ def _divide_by_int(a: DimExpr, b: int) -> Dim:
 def monomial_quotient(
     monomial: tuple[_Factor, ...], by: tuple[_Factor, ...]
 ) -> tuple[_Factor, ...] | None:
-    """`monomial / by`, each the product of its factors; None where `by` does not divide it."""
+    """`monomial / by`, both as products of factors; None where `by` does not divide it."""
     left = list(monomial)
     for factor in by:
         if factor not in left:
@@ -437,12 +435,13 @@ def modulo(a: Dim, b: Dim) -> Dim:
 
 
 def maximum(*dims: Dim) -> Dim:
-    """The largest of `dims`; arguments that are provably not the largest are dropped."""
+    """The largest of `dims`, in canonical form; arguments that are provably not the largest are
+    dropped."""
     return _extremum(True, dims)
 
 
 def minimum(*dims: Dim) -> Dim:
-    """The canonical form of the smallest of `dims`."""
+    """The smallest of `dims`, in canonical form."""
     return _extremum(False, dims)
 
 
@@ -485,7 +484,7 @@ def bounds(dim: Dim, known: Mapping[str, Interval]) -> Interval:
 
 
 def _bounds(dim: Dim, known: Mapping[str, Interval], found: dict[Atom, Interval]) -> Interval:
-    """`bounds` of a dim; intervals of atoms, which dims share, are kept in `found`."""
+    """`bounds` of a dim; intervals of shared atoms are cached in `found`."""
     if isinstance(dim, int):
         return dim, dim
     low: int | None = dim.constant
@@ -510,7 +509,7 @@ def _bounds(dim: Dim, known: Mapping[str, Interval], found: dict[Atom, Interval]
 
 
 def decided(op: str, difference: Interval) -> bool | None:
-    """`a op b` where `a - b` is in an interval; None where it depends, or for other ops."""
+    """The truth of `a op b`, given an interval of `a - b`; None if undecided, and for other ops."""
     low, high = difference
     match op:
         case "lt":
@@ -528,7 +527,7 @@ def _decided(is_always: bool, is_never: bool) -> bool | None:
 
 
 def interval_product(a: Interval, b: Interval) -> Interval:
-    """The interval of the products of what is in `a` and in `b`."""
+    """The interval of all products of a number in `a` and one in `b`."""
     if a[0] is None or b[0] is None or a[0] < 0 or b[0] < 0:
         if None in a or None in b:
             return None, None
@@ -619,7 +618,7 @@ def narrow(dim: Dim, known: Mapping[str, Interval]) -> Dim:
 
 
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
-    """The number that `dim` is under `values`.
+    """The value of `dim` for the given `values` of its symbols.
 
     Raises:
         KeyError: a symbol of `dim` has no value.
@@ -631,7 +630,7 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
 
 
 def estimate(dim: Dim, unknown: int) -> int | None:
-    """`dim` with `unknown` for each symbol; None where that divides by zero."""
+    """The value of `dim` with `unknown` for each symbol; None where that divides by zero."""
     if isinstance(dim, int):
         return dim
     estimates: dict[int, int | None] = dim.__dict__.setdefault("_estimates", {})
@@ -644,8 +643,8 @@ def estimate(dim: Dim, unknown: int) -> int | None:
 
 
 def guess(extents: Iterable[Dim], unknown: int) -> int:
-    """The value to estimate symbols with: `unknown`, doubled until all of `extents` are at least 1,
-    as a length shorter than a window has no frames.
+    """A value for symbols in estimates: `unknown`, doubled until all `extents` are at least 1, as a
+    length shorter than a window has no frames.
     """
     found = unknown
     for extent in extents:
@@ -679,12 +678,12 @@ def _symbols(dim: DimExpr) -> frozenset[str]:
 
 
 def _parts(atom: FloorDiv | Extremum) -> tuple[Dim, ...]:
-    """The dims that an atom is made of."""
+    """The dims that an atom consists of."""
     return (atom.numerator, atom.denominator) if isinstance(atom, FloorDiv) else atom.args
 
 
 def atoms(dim: Dim) -> Iterator[Atom]:
-    """Every atom in `dim`, inner ones first."""
+    """Every atom in `dim`, innermost first."""
     if isinstance(dim, int):
         return
     for monomial, _ in dim.terms:

@@ -1,4 +1,4 @@
-"""Equalities that follow from a function's assumptions, between dims and between types.
+"""Equalities between dims, and between types, that follow from a function's assumptions.
 
 Owns the solving of assumptions for symbols. Never changes a function.
 """
@@ -31,8 +31,8 @@ def difference(a: Dim, b: Dim) -> Dim:
 
 
 def number_of_equal(left: Dim, right: Dim) -> tuple[str, int] | None:
-    """A symbol and the one number that it may be where two dims are equal; None where their
-    difference is not linear in one symbol, or no whole number satisfies it."""
+    """(symbol, number) such that two dims are equal only for this number; None where their
+    difference is not linear in one symbol, or no integer solves it."""
     apart = difference(left, right)
     found = linear(apart) or linear(multiply(apart, -1))
     if found is None:
@@ -43,7 +43,7 @@ def number_of_equal(left: Dim, right: Dim) -> tuple[str, int] | None:
 
 
 def check_satisfiable(function: Function) -> None:
-    """Checks that no symbol would have to be two numbers.
+    """Checks that the assumptions do not fix a symbol to two different numbers.
 
     Raises:
         CompileError: naming the symbol, and what asks for each number.
@@ -63,7 +63,7 @@ def check_satisfiable(function: Function) -> None:
 
 
 def solve(zero: Dim) -> tuple[str, Dim] | None:
-    """(name, value) of a symbol that `zero == 0` determines, or None.
+    """(name, value) of a symbol that `zero == 0` determines; None if there is none.
 
     The symbol stands alone in a term with coefficient 1 or -1 and nowhere else. Of several the
     last by name is taken, so that the answer depends on nothing else.
@@ -99,7 +99,7 @@ class DimEqualities:
             self.add(assumption.left, assumption.right)
 
     def add(self, left: Dim, right: Dim) -> None:
-        """Adds the fact `left == right`."""
+        """Adds the equality `left == right`."""
         add_bound(self.known, left, right)
         pending = [difference(left, right)]
         while pending:
@@ -121,7 +121,7 @@ class DimEqualities:
                 pending.append(old)
 
     def canonical(self, dim: Dim) -> Dim:
-        """`dim` with solved symbols replaced, and without what bounds decide."""
+        """`dim` with solved symbols substituted, simplified by the known bounds."""
         solved = self._solved_in(dim)
         dim = substitute(dim, {name: self._value(name) for name in solved}) if solved else dim
         return narrow(dim, self.known) if self.known else dim
@@ -130,7 +130,7 @@ class DimEqualities:
         return [name for name in symbols(dim) if name in self._values] if self._values else []
 
     def _value(self, name: str) -> Dim:
-        """A solved symbol in terms of unsolved ones; shortens the way there for the next time."""
+        """A solved symbol in terms of unsolved ones, with path compression."""
         stack = [name]
         while stack:
             value = self._values[stack[-1]]
@@ -146,7 +146,7 @@ class DimEqualities:
         return self._values[name]
 
     def are_equal(self, a: Dim, b: Dim) -> bool:
-        """Whether the assumptions make `a` and `b` equal, as far as can be seen."""
+        """Whether the assumptions imply that `a` and `b` are equal, as far as can be decided."""
         if a == b:
             return True
         left = self.canonical(difference(a, b))
@@ -154,8 +154,8 @@ class DimEqualities:
 
 
 class TypeRule:
-    """Decides whether a stored result type may stand for the one that the shape rule gives, in one
-    function.
+    """Decides, in one function, whether a stored result type is compatible with the type that the
+    shape rule computes.
 
     A function's dims must be equal under its assumptions. An executable's symbols are renamed
     parameters: there a symbolic dim goes with any dim that it could be, and ints must be equal.
@@ -166,7 +166,7 @@ class TypeRule:
         self.equalities = DimEqualities(function.assumptions)
 
     def accepts(self, recomputed: TensorType, stored: TensorType) -> bool:
-        """Whether a value may have type `stored` where the shape rule gives `recomputed`.
+        """Whether a value may have type `stored` if the shape rule computes `recomputed`.
 
         Layouts are chosen by passes: a rule that gives none accepts any.
         """
@@ -177,7 +177,7 @@ class TypeRule:
         return all(self.may_equal(a, b) for a, b in zip(recomputed.dims, stored.dims, strict=True))
 
     def may_equal(self, a: Dim, b: Dim) -> bool:
-        """Whether dims of two types that should be equal may be."""
+        """Whether corresponding dims of two types may be equal."""
         if self.equalities.are_equal(a, b):
             return True
         if not self._is_executable:

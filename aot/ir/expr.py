@@ -101,7 +101,7 @@ COMPARE_OPS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 @dataclass(frozen=True, eq=False)
 class Const:
-    """A literal; floats are given as Python floats and rounded to `dtype`."""
+    """A literal of `dtype`; floats are given as Python floats and rounded to it."""
 
     dtype: DType
     value: float | int | bool
@@ -109,7 +109,7 @@ class Const:
 
 @dataclass(frozen=True, eq=False)
 class Var:
-    """A loop index or a `Let`; identity is the object, `name` is for printing."""
+    """A variable: a loop index or a `Let`. Its identity is the object; `name` is for printing."""
 
     name: str
     dtype: DType = DType.INDEX
@@ -117,7 +117,7 @@ class Var:
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """The number that a dim is, dtype INDEX; in a kernel its symbols are INDEX parameters."""
+    """The value of a dim, of dtype INDEX; in a kernel its symbols are INDEX parameters."""
 
     dim: Dim
     dtype: DType = field(default=DType.INDEX, init=False)
@@ -125,7 +125,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class Param:
-    """A word of the parameter block. INDEX parameters are also dims' symbols, by name."""
+    """A word of the parameter block. INDEX parameters are also symbols of dims, by name."""
 
     name: str
     dtype: DType
@@ -309,8 +309,8 @@ _ON_DIMS: dict[str, Callable[[Dim, Dim], Dim]] = {
 
 
 def _fold_index(op: str, a: Expr, b: Expr) -> Expr | None:
-    """Simplified index arithmetic: on dims it is done as dims, and x+0, x*1, x*0, x//1 vanish. None
-    where nothing applies.
+    """Index arithmetic, simplified: dims are folded, and x+0, x*1, x*0, x//1 disappear. None where
+    nothing applies.
     """
     da, db = dim_of(a), dim_of(b)
     if (
@@ -336,7 +336,7 @@ def _fold_index(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def dim_of(e: Expr) -> Dim | None:
-    """The dim that an INDEX literal or Size is, else None."""
+    """The dim of an INDEX literal or Size; None for other expressions."""
     if isinstance(e, Size):
         return e.dim
     if isinstance(e, Const) and e.dtype is DType.INDEX:
@@ -365,7 +365,7 @@ def linear(*terms: Expr | Dim | tuple[Expr, Dim]) -> Expr:
 
 
 def all_of(conditions: Iterable[Expr | None]) -> Expr | None:
-    """The conjunction of BOOL expressions, None being one that always holds; None for none."""
+    """The conjunction of BOOL expressions, where None is true; None if all are None."""
     result: Expr | None = None
     for condition in conditions:
         if condition is not None:
@@ -374,7 +374,7 @@ def all_of(conditions: Iterable[Expr | None]) -> Expr | None:
 
 
 def conditions_of(guard: Expr) -> Iterator[Expr]:
-    """The conditions that `guard` is the conjunction of."""
+    """The conjuncts of `guard`."""
     if isinstance(guard, Binary) and guard.op == "and":
         yield from conditions_of(guard.a)
         yield from conditions_of(guard.b)
@@ -389,7 +389,7 @@ def select(condition: Expr, a: Expr, b: Expr) -> Select:
 
 
 def cast(a: Expr, dtype: DType) -> Expr:
-    """`a` converted by value; no node where it has the dtype already."""
+    """`a` converted by value; `a` itself if it has the dtype."""
     return a if a.dtype is dtype else Cast(a, dtype)
 
 
@@ -463,7 +463,8 @@ def rebuild(e: Expr, fn: Callable[[Expr], Expr]) -> Expr:
 def transform(
     e: Expr, fn: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None
 ) -> Expr:
-    """Top-down rewrite: where `fn` gives an expression it replaces the node, else recurse.
+    """A top-down rewrite: where `fn` returns an expression it replaces the node, else its children
+    are rewritten.
 
     Shared nodes stay shared (one memo per call, or the caller's).
     """
@@ -484,7 +485,7 @@ def substitute(e: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr] | Non
 
 
 def free_vars(e: Expr) -> set[Var]:
-    """Variables of `e` that no Reduce inside it binds."""
+    """Variables of `e` that are not bound by a Reduce inside it."""
     memo: dict[Expr, set[Var]] = {}
 
     def go(x: Expr) -> set[Var]:

@@ -54,7 +54,8 @@ class ConstantData:
 
     @staticmethod
     def given(array: np.ndarray[Any, Any], type: TensorType) -> ConstantData:
-        """The same of an array that nobody changes from now on, in its memory where it may be."""
+        """A constant of `type` that takes over `array`, which must not be changed afterwards; no
+        copy where possible."""
         return ConstantData(given(array if type.layout is None else to_physical(array, type)), type)
 
     @property
@@ -64,8 +65,8 @@ class ConstantData:
 
     @classmethod
     def borrowed(cls, array: np.ndarray[Any, Any]) -> ConstantData:
-        """A constant in the memory of `array`, which nobody may change while the constant is used;
-        a copy where that is not dense and aligned."""
+        """A constant that refers to the memory of `array`, which must not change while the constant
+        is used; a copy if the array is not dense and aligned."""
         if not array.flags.c_contiguous or not array.flags.aligned:
             return cls(array)
         data = cls.__new__(cls)
@@ -116,7 +117,7 @@ class ConstantData:
 
 @dataclass(frozen=True)
 class FunctionRef:
-    """The name of a function of the same module, as an attribute."""
+    """A reference to a function of the same module, by name, as an attribute."""
 
     name: str
 
@@ -215,7 +216,8 @@ class Op(Attributed):
 
 
 class Block:
-    """A list of ops with arguments. Linked, so that inserting and removing take constant time."""
+    """A list of ops, with block arguments. It is linked, so that insertion and removal take
+    constant time."""
 
     __slots__ = ("_count", "args", "first", "last", "owner")
 
@@ -230,7 +232,7 @@ class Block:
         self._count = 0
 
     def __iter__(self) -> Iterator[Op]:
-        """In order; the op just given may be removed meanwhile."""
+        """The ops in order; the op last yielded may be removed meanwhile."""
         op = self.first
         while op is not None:
             following = op.next
@@ -287,7 +289,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Assumption:
-    """`left == right`, taken for granted by shape rules and checked before a run.
+    """An equality `left == right` that shape rules may assume, checked before a run.
 
     Attributes:
         reason: the user's message if it does not hold.
@@ -299,7 +301,8 @@ class Assumption:
 
 
 class Listener:
-    """Told of every change that a Rewriter makes, after it was made unless stated."""
+    """The interface that is notified of every change by a Rewriter, after the change unless
+    stated."""
 
     def op_created(self, op: Op) -> None: ...
 
@@ -318,7 +321,7 @@ class Listener:
     def op_moved(self, op: Op) -> None: ...
 
     def op_widened(self, op: Op) -> None:
-        """An op with blocks carries or yields one more value than before."""
+        """Called after an op with blocks carries or yields one more value."""
 
     def type_changed(self, value: Value, old: TensorType) -> None: ...
 
@@ -328,8 +331,8 @@ class Listener:
 
 @dataclass(frozen=True)
 class Strings:
-    """Tensors of strings: their elements are numbers of a table's strings, or negative, which are
-    strings that it lacks, as whoever runs the function numbers them.
+    """A function's string tensors: their elements are indices into a table of strings, or negative
+    numbers for strings not in it, which the caller assigns.
 
     Attributes:
         table: the strings, each once.
@@ -386,12 +389,12 @@ class Function:
         return [v for v in self.block.terminator.operands if v is not None]
 
     def walk(self) -> Iterator[Op]:
-        """Every op, outer before inner, in order."""
+        """Every op in pre-order: an op before those nested in it."""
         return walk(self.block)
 
 
 def walk(block: Block) -> Iterator[Op]:
-    """Every op of `block` and of the blocks in it, outer before inner, in order."""
+    """Every op of `block` and of nested blocks, in pre-order."""
     for op in block:
         yield op
         for inner in op.blocks:
@@ -399,7 +402,7 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 class Module:
-    """Functions by name, in order; "main" is the model unless entry points say otherwise.
+    """Functions by name, in order; "main" is the model unless entry points are named.
 
     Attributes:
         states: inputs that the model itself ties to outputs, as `CompileOptions.states` has them;
@@ -437,14 +440,14 @@ class Module:
 
 
 def is_kept(dtype: DType, wide: DType) -> bool:
-    """Whether every value of `dtype` is one of `wide`."""
+    """Whether `wide` represents every value of `dtype` exactly."""
     if dtype.is_integer and wide is DType.F64 and dtype.bits > 32:
         return False  # which numpy calls safe
     return dtype is wide or bool(np.can_cast(dtype.numpy, wide.numpy, "safe"))
 
 
 def casts_as_one(source: DType, between: DType, to: DType) -> bool:
-    """Whether a cast to `between` and on to `to` is the cast to `to`: integers wrap, but what is a
+    """Whether a cast to `between` and then to `to` equals a cast to `to`: integers wrap, but a
     float in between saturates."""
     saturates = source.is_integer and between.is_float and to.is_integer
     return is_kept(source, between) and (not saturates or is_kept(source, to))

@@ -1,4 +1,4 @@
-"""Index maps: which element of a tensor an element of another one is.
+"""Index maps: for each element of a tensor, the corresponding element of another one.
 
 A map is a short list of steps from operand to result, each what one movement op does; neighbours
 that can be one step are one. Owns their composition, inverses and meaning in numpy; knows no ops.
@@ -19,21 +19,22 @@ from aot.ir.dims import Dim, DimExpr
 
 @dataclass(frozen=True)
 class Transpose:
-    """Result dim i is operand dim perm[i]."""
+    """A step in which result dim i is operand dim perm[i]."""
 
     perm: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Reshape:
-    """The same elements in row-major order under other dims."""
+    """A step that keeps the elements in row-major order under other dims."""
 
     dims: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Every step-th element from start up to, not including, stop, in each dim."""
+    """A step that takes every step-th element from start up to, not including, stop, in each
+    dim."""
 
     starts: tuple[Dim, ...]
     stops: tuple[Dim, ...]
@@ -42,7 +43,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Dims of extent 1, and new ones in front, repeat up to `dims`."""
+    """A step that repeats dims of extent 1, and adds leading ones, up to `dims`."""
 
     dims: tuple[Dim, ...]
 
@@ -79,7 +80,7 @@ class IndexMap:
 
     @property
     def perm(self) -> tuple[int, ...] | None:
-        """The permutation that the map is, where it is one and no identity."""
+        """The permutation that the map is, if it is one and not the identity; else None."""
         if len(self.steps) != 1 or not isinstance(self.steps[0], Transpose):
             return None
         return self.steps[0].perm
@@ -89,7 +90,7 @@ class IndexMap:
         return make_map((*self.steps, *other.steps), operand)
 
     def result_dims(self, operand: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The dims of the map's result for an operand of these dims."""
+        """The dims of the map's result, given the operand's."""
         found = tuple(operand)
         for step in self.steps:
             found = step_dims(step, found)
@@ -110,7 +111,7 @@ class IndexMap:
         return make_map(made, found)
 
     def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The result's elements, given the operand's; every dim of the map is a number."""
+        """The result's elements, given the operand's; all dims of the map must be numbers."""
         for step in self.steps:
             array = _apply(step, array)
         return array
@@ -181,7 +182,8 @@ def _joined(steps: Sequence[Step], operand: Sequence[Dim]) -> list[Step]:
 
 
 def _with_one_transpose(steps: Sequence[Step], operand: Sequence[Dim]) -> list[Step] | None:
-    """Steps of transposes and reshapes with one transpose, of the pieces that they split dims into.
+    """Transposes and reshapes combined into steps with a single transpose, of the pieces into which
+    they split dims.
 
     None where a reshape takes pieces of pieces that don't divide.
     """
@@ -207,7 +209,8 @@ def _with_one_transpose(steps: Sequence[Step], operand: Sequence[Dim]) -> list[S
 def _regrouped(
     flat: list[int], dims: Sequence[Dim], pieces: dict[int, Dim], order: list[int]
 ) -> list[list[int]] | None:
-    """The pieces `flat`, in row-major order, as axes of `dims`; splits pieces where it must."""
+    """The pieces `flat`, in row-major order, regrouped into axes of `dims`; splits pieces where
+    necessary."""
     axes: list[list[int]] = []
     rest = [p for p in flat if pieces[p] != 1]
     for extent in dims:
@@ -230,7 +233,8 @@ def _regrouped(
 
 
 def _split(piece: int, outer: Dim, inner: Dim, pieces: dict[int, Dim], order: list[int]) -> int:
-    """Makes `piece` its outer part, in every list that holds it; gives the inner part."""
+    """Splits `piece` into an outer part, which keeps its number, and an inner part, in every list
+    that contains it; returns the inner part."""
     made = len(pieces)
     pieces[piece], pieces[made] = outer, inner
     order.insert(order.index(piece) + 1, made)
@@ -238,7 +242,7 @@ def _split(piece: int, outer: Dim, inner: Dim, pieces: dict[int, Dim], order: li
 
 
 def _quotient(a: Dim, b: Dim) -> Dim | None:
-    """`a / b` where that is known to be whole."""
+    """`a / b` if that is known to be an integer; else None."""
     if b == 0:
         return None
     found = d.floor_divide(a, b)
@@ -269,7 +273,7 @@ def _transposing(
 
 
 def step_dims(step: Step, operand: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Dims of a step's result."""
+    """The dims of a step's result."""
     if isinstance(step, Transpose):
         return tuple(operand[p] for p in step.perm)
     if isinstance(step, Slice):
@@ -284,7 +288,7 @@ def inverse_permutation(perm: Sequence[int]) -> tuple[int, ...]:
 
 
 def slice_extent(start: Dim, stop: Dim, step: int, extent: Dim | None = None) -> Dim:
-    """How many of start, start + step, ... come before `stop`.
+    """The number of elements of start, start + step, ... before `stop`.
 
     `extent`, the dim that is sliced, is not negative, whatever its symbols' bounds say.
     """
@@ -317,7 +321,7 @@ def _does_nothing(step: Step, operand: tuple[Dim, ...]) -> bool:
 
 
 def _join(first: Step, second: Step) -> Step | None:
-    """One step that does what two do."""
+    """One step that combines two; None if there is none."""
     if isinstance(first, Transpose) and isinstance(second, Transpose):
         return Transpose(tuple(first.perm[p] for p in second.perm))
     if isinstance(first, Reshape) and isinstance(second, Reshape):

@@ -1,4 +1,5 @@
-"""Opening what a user names for reading: a file, and nothing that blocks or never ends.
+"""Opens files named by the user for reading: only regular files, which neither block nor grow
+without end.
 
 Owns the one way in which models, data beside them, targets, calibration inputs and caches are
 opened: without waiting, and only if what is there is a regular file. A pipe without a writer would
@@ -73,7 +74,7 @@ def contents(path: str | os.PathLike[str]) -> bytes:
 
 
 def text(path: str | os.PathLike[str]) -> str:
-    """All of a regular file of UTF-8.
+    """The text of a regular UTF-8 file.
 
     Raises:
         NoFileError: it is none.
@@ -84,7 +85,7 @@ def text(path: str | os.PathLike[str]) -> str:
 
 
 def standard_input(most_bytes: int) -> bytes:
-    """All of standard input, unless it has more than `most_bytes`.
+    """All bytes of standard input; an error if there are more than `most_bytes`.
 
     Raises:
         OSError: it has more, or can't be read.

@@ -1,4 +1,4 @@
-"""Storage of large arrays: in memory up to a bound, beyond it in temporary files.
+"""Storage of large arrays: in memory up to a bound, and beyond it in temporary files.
 
 The constants of a language model may be larger than memory. What is in a file leaves memory with
 `forget` and comes back when it is read. A file has no name, so that it is gone with its array.
@@ -26,7 +26,7 @@ Data = bytes | memoryview
 
 
 class _Memory:
-    """How many bytes large arrays take in memory."""
+    """The number of bytes that large arrays take in memory."""
 
     taken = 0
 
@@ -36,7 +36,7 @@ class _Memory:
 
     @classmethod
     def take(cls, array: Array) -> None:
-        """Counts an array in as long as it lives."""
+        """Counts an array for its lifetime."""
         if array.nbytes >= LARGE_BYTES:
             cls._add(array.nbytes)
             weakref.finalize(array, cls._add, -array.nbytes).atexit = False
@@ -51,8 +51,8 @@ class _File(mmap.mmap):
 
 
 def empty(shape: Sequence[int], dtype: Any) -> Array:
-    """A dense array of any elements, to be filled; in a file where large arrays in memory are too
-    many already, and the disk has room."""
+    """An uninitialised dense array; in a temporary file if large arrays in memory exceed the bound
+    and the disk has room."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     file = None if _Memory.has_room(size) else _file(size)
@@ -64,7 +64,7 @@ def empty(shape: Sequence[int], dtype: Any) -> Array:
 
 
 def frozen(array: Array) -> Array:
-    """An array that `empty` made, filled: nobody can change it from now on."""
+    """An array from `empty`, made immutable."""
     array.flags.writeable = False
     forget(array)
     return array
@@ -103,7 +103,7 @@ def given(array: Array) -> Array:
 
 
 def parts(data: Data) -> Iterator[memoryview]:
-    """Bytes by parts, of which only one is in memory at a time where they are in a file."""
+    """The bytes in parts; of a file, only one part is in memory at a time."""
     view = memoryview(data)
     for start in range(0, len(view), PART_BYTES):
         yield view[start : start + PART_BYTES]
@@ -119,7 +119,7 @@ def is_same(one: Data, other: Data) -> bool:
 
 
 def forget(data: Any) -> None:
-    """Lets what was read or written of a file's array, or memoryview, leave memory."""
+    """Drops the pages of a file-backed array or memoryview from memory."""
     while isinstance(data, np.ndarray | memoryview):
         data = data.base if isinstance(data, np.ndarray) else data.obj
     if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,5 +1,5 @@
-"""How much memory an import, and folding after it, may take beyond what the process has: 64 times
-the model's bytes and 256 MiB, or what the user says.
+"""The memory limit of an import, and of the folding after it, beyond what the process has: 64 times
+the model's bytes plus 256 MiB, or the user's limit.
 
 A file of a few kilobytes can ask for terabytes: a constant that is repeated, a loop that grows, an
 archive that inflates. Where the system can, it enforces the limit itself: then whatever takes more
@@ -24,7 +24,8 @@ _STATUS = Path("/proc/self/status")
 
 
 def limit_of(model_bytes: int, given_mib: int) -> int:
-    """The bytes that importing a model of `model_bytes` may take; `given_mib` 0 is the default."""
+    """The limit in bytes for a model of `model_bytes`; `given_mib` is the user's limit, 0 for the
+    default."""
     return given_mib << 20 if given_mib else FACTOR * model_bytes + FREE_BYTES
 
 
@@ -45,14 +46,14 @@ class Limit:
         self._former: tuple[int, int] | None = None
 
     def extend(self, model_bytes: int) -> None:
-        """Counts further bytes of the model, which are in another file."""
+        """Raises the limit for further bytes of the model in another file."""
         if self._grows:
             self.most_bytes += FACTOR * model_bytes
             if self._former is not None:
                 self._enforce()
 
     def begin(self) -> None:
-        """Has the system enforce the limit, where it can."""
+        """Makes the operating system enforce the limit, where it can."""
         self._taken = _data_bytes()
         if not self._taken or threading.active_count() > 1:
             return
@@ -83,12 +84,12 @@ _limit: ContextVar[Limit] = ContextVar("limit", default=_NONE)  # of the import 
 
 
 def extend(model_bytes: int) -> None:
-    """Says that the model that is being imported has more bytes, in a file beside it."""
+    """Raises the current import's limit for more bytes of the model, in a file beside it."""
     _limit.get().extend(model_bytes)
 
 
 def most_inflated(file_bytes: int) -> int:
-    """The bytes that the entries of an archive may have together."""
+    """The largest total size of an archive's inflated entries."""
     most = _limit.get().most_bytes or limit_of(file_bytes, 0)
     return max(most // INFLATED_PART, file_bytes)
 
@@ -108,7 +109,7 @@ def enforced(most_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def limited(model_bytes: int, given_mib: int, where: str = "") -> Iterator[None]:
-    """An import inside of which memory is limited.
+    """A context that limits the memory of an import.
 
     Args:
         model_bytes: length of the model's file; 0 of an object in memory.

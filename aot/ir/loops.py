@@ -1,4 +1,4 @@
-"""Loops that only their condition ends: which they are, and when they must have.
+"""Loops that only their condition ends, and their limit of iterations.
 
 A model may have such a loop whose condition never becomes false. What runs it ends it with an error
 that names it, rather than never. Owns the limit; never looks at what a loop computes.
@@ -17,7 +17,8 @@ NO_COUNT = 2**31 - 1
 
 
 def most_runs(op: Op, trip_count: int | None = None) -> int | None:
-    """The most runs of a `loop`; None where a trip count, shapes or the user's bound end it.
+    """The limit of iterations of a `loop`; None where a trip count, shapes or the user's bound end
+    it.
 
     Args:
         trip_count: the operand, where that is known.

@@ -1,4 +1,4 @@
-"""The types of layout propagation: operands behind index maps, and how an op runs on them.
+"""Types of layout propagation: operands behind index maps, and how an op runs on their sources.
 
 Owns the types; the rules, by family, are in aot/ops/layout_rules.py.
 """

@@ -1,5 +1,5 @@
-"""Op records: the one definition of an op, from which verifier, parser, docs, interpreter and tests
-derive.
+"""Op records: the single definition of an op, from which verifier, parser, docs, interpreter and
+tests derive.
 
 Owns the record's form and the registry. Importing aot.ops fills it, a file a family; no other
 place lists ops by name.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _of_kind(kind: DTypeKind) -> frozenset[DType]:
-    """The dtypes of a kind that some target computes in."""
+    """The dtypes of a kind in which some target computes."""
     return frozenset(d for d in DType if d.kind is kind and not d.is_storage_only)
 
 
@@ -78,7 +78,8 @@ class Kind(Enum):
 
     @property
     def blocks_fusion(self) -> bool:
-        """Whether that kernel takes in no other ops: none is fused with this one."""
+        """Whether the kernel is handwritten and cannot include other ops, so that nothing fuses
+        with it."""
         return self.has_handwritten_kernel and self is not Kind.ATTENTION
 
 
@@ -171,8 +172,8 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Need:
-    """A condition on open extents, `least <= most`. A program checks it; `what` begins the message
-    of a run that breaks it."""
+    """A condition on dynamic extents, `least <= most`. A program checks it; `what` begins the error
+    message of a run that violates it."""
 
     least: Dim
     most: Dim
@@ -180,13 +181,14 @@ class Need:
 
     @property
     def room(self) -> Dim:
-        """The difference that must not be negative."""
+        """The difference `most - least`, which must not be negative."""
         return dims.add(self.most, dims.multiply(self.least, -1))
 
 
 @dataclass(frozen=True)
 class Compute:
-    """A result's meaning: element `indices` of it is `value`; loads name operands by number."""
+    """The definition of a result: its element `indices` is `value`, whose loads refer to operands
+    by number."""
 
     indices: tuple[Var, ...]
     value: Expr
@@ -210,7 +212,7 @@ class Sample:
 
 @dataclass
 class Call(Attributed):
-    """One use of an op as its record sees it: operand types and complete attributes.
+    """One use of an op, as rules see it: operand types and complete attributes.
 
     Attributes:
         assumptions: equalities of dims that the shape rule took for granted.
@@ -227,7 +229,7 @@ class Call(Attributed):
     is_exact: bool = False
 
     def operand(self, index: int) -> TensorType:
-        """The type of an operand that must be there."""
+        """The type of an operand, which must be present."""
         found = self.operands[index]
         assert found is not None  # `check` has seen it, and what types attributes have
         return found
@@ -241,7 +243,7 @@ class Call(Attributed):
         return index < len(self.operands) and self.operands[index] is not None
 
     def equal(self, a: Dim, b: Dim, reason: str) -> bool:
-        """Whether dims are equal; unknown symbolic cases are assumed to be, and noted."""
+        """Whether dims are equal; undecidable symbolic cases are assumed to be, and recorded."""
         if a == b:
             return True
         if isinstance(a, int) and isinstance(b, int):
@@ -266,7 +268,8 @@ _shape_rule_calls: contextvars.ContextVar[list[int] | None] = contextvars.Contex
 
 
 class count_shape_rules:  # noqa: N801 - used like a function
-    """Context manager: counts shape-rule calls made inside; `.calls` is the number so far.
+    """A context manager that counts the shape rules called inside it; `.calls` is the number so
+    far.
 
     A counter inside another adds to it when it ends, unless `is_hidden`: checks that are no part
     of compiling, such as verifying after each pass, stay out of the statistics.
@@ -376,8 +379,8 @@ class OpRecord:
 
     @property
     def rounds_freely(self) -> bool:
-        """Whether two correct engines may differ in the last bits of a float result. They may in a
-        sum, whose order is open, and in a function that isn't correctly rounded."""
+        """Whether two correct implementations may differ in the last bits of a float result: in
+        sums, whose order is open, and in functions that are not correctly rounded."""
         if self.is_approximate is not None:
             return self.is_approximate
         return self.kind in _SUMMING
@@ -408,7 +411,7 @@ class OpRecord:
     def check(
         self, operands: Sequence[TensorType | None], attrs: Mapping[str, Attr], origin: str = ""
     ) -> Call:
-        """All of `call` but the shape rule: the call has no result types yet.
+        """Checks as `call` does, but without the shape rule: the call has no result types yet.
 
         Raises:
             CompileError: as `call`.
@@ -483,7 +486,7 @@ REGISTRY: dict[str, OpRecord] = {}
 
 
 def register(record: OpRecord) -> OpRecord:
-    """Adds a record to the table; its name must be new, and its effects must fit together."""
+    """Adds a record to the table; its name must be new, and its effects consistent."""
     if record.name in REGISTRY:
         raise InternalError(f"op {record.name!r} is defined twice")
     problem = effects_problem(record)
@@ -535,7 +538,7 @@ def contraction_of(op: Op) -> ContractionDims | None:
 
 
 def call_of(op: Op, *, is_exact: bool = False) -> Call:
-    """The use of a record that `op` is, with the types it stores: no shape rule runs.
+    """The call of a record that `op` represents, with the op's stored types; no shape rule runs.
 
     In an executable the stored types count, because they name its own dim parameters.
     """

@@ -1,4 +1,4 @@
-"""The one API that changes a function once it is built.
+"""The only API that changes a finished function.
 
 Keeps use lists and notifies listeners of every change. Must not decide what to change.
 """
@@ -70,7 +70,7 @@ class Rewriter:
         self.rewire(op, index, value)
 
     def rewire(self, op: Op, index: int, value: Value | None) -> None:
-        """Rewires one operand to a value of any type; the caller answers for the op."""
+        """Rewires one operand to a value of any type; the caller must keep the op valid."""
         old = op.operands[index]
         if old is not None:
             del old.uses[(op, index)]
@@ -80,7 +80,7 @@ class Rewriter:
         self._notify(lambda listener: listener.operand_changed(op, index, old))
 
     def replace(self, old: Value, fresh: Value) -> None:
-        """Lets every user of `old` use `fresh`, which must have the same type."""
+        """Replaces all uses of `old` by `fresh`, which must have the same type."""
         if old.type != fresh.type:
             raise InternalError(
                 f"replacing a value of type {old.type} by one of {fresh.type}: "
@@ -89,7 +89,7 @@ class Rewriter:
         self._rewire(old, fresh, fresh)
 
     def replace_lazily(self, old: Value, fresh: Value, map: IndexMap = IndexMap()) -> Value:  # noqa: B008
-        """Lets every user of `old` see `fresh` through `map`, whatever the type of `fresh`.
+        """Replaces all uses of `old` by `fresh` mapped by `map`, whatever the type of `fresh`.
 
         Users are not updated: where the types differ, they get a `pending_shape_change` of old's
         type whose element i is `fresh[map(i)]`, for resolve-shapes to carry on. A chain of pending
@@ -117,7 +117,8 @@ class Rewriter:
         return seen
 
     def pending(self, source: Value, type: TensorType, map: IndexMap) -> Value:
-        """`source` through `map` as `type`, beside it, so that every user comes after it.
+        """Inserts a pending shape change from `source` to `type` by `map`, next to the source, so
+        that all users come after it.
 
         Raises:
             InternalError: `map` does not lead from the one's dims to the other's.
@@ -140,7 +141,7 @@ class Rewriter:
         return Rewriter(self.function, block, anchor).insert(made).result
 
     def _rewire(self, old: Value, fresh: Value, source: Value) -> None:
-        """Users of `old` use `fresh`, but for the op that makes `source`, which may be one."""
+        """Replaces all uses of `old` by `fresh`, except in the op that defines `source`."""
         if not fresh.name and old.name and fresh.op is not None:
             fresh.name = old.name
         self._notify(lambda listener: listener.value_replaced(old, fresh))
@@ -157,7 +158,7 @@ class Rewriter:
         self.erase(op)
 
     def carry(self, loop: Op, value: Value) -> tuple[Value, Value]:
-        """Lets a loop carry one more value, which its block yields as it got it.
+        """Adds a value that a loop carries; its block yields the value unchanged.
 
         Returns:
             The block's argument and the loop's result, behind those that it carries already.
@@ -178,7 +179,8 @@ class Rewriter:
         return argument, result
 
     def add_choice(self, op: Op, values: Sequence[Value]) -> Value:
-        """One more result of an op that chooses between blocks: what each of them yields for it."""
+        """Adds a result to an op that chooses between blocks; `values` are what each block yields
+        for it."""
         for block, value in zip(op.blocks, values, strict=True):
             _insert_operand(block.terminator, len(block.terminator.operands), value)
         result = Value(values[0].type, op, len(op.results))
@@ -187,7 +189,7 @@ class Rewriter:
         return result
 
     def erase(self, op: Op) -> None:
-        """Removes an op that nothing uses."""
+        """Removes an op without uses."""
         for value in op.results:
             if value.uses:
                 raise InternalError(f"{op} is erased but its result {value.index} is used")
@@ -203,7 +205,7 @@ class Rewriter:
             op.parent._unlink(op)
 
     def erase_input(self, value: Value) -> None:
-        """Removes an input of the function that nothing uses."""
+        """Removes an unused input of the function."""
         args = self.function.block.args
         if value not in args or value.uses:
             raise InternalError(f"{value!r} is no unused input of {self.function.name!r}")
@@ -213,7 +215,7 @@ class Rewriter:
         self._notify(lambda listener: listener.input_erased(value))
 
     def move_before(self, op: Op, anchor: Op) -> None:
-        """Moves `op` in front of `anchor`; the caller answers for dominance."""
+        """Moves `op` before `anchor`; the caller must preserve dominance."""
         if op.parent is None or anchor.parent is None:
             raise InternalError("moving an op that is in no block")
         op.parent._unlink(op)
@@ -221,7 +223,7 @@ class Rewriter:
         self._notify(lambda listener: listener.op_moved(op))
 
     def splice(self, block: Block) -> None:
-        """Moves the ops of a block that is part of nothing to the insertion point."""
+        """Moves the ops of a detached block to the insertion point."""
         for op in block:
             block._unlink(op)
             self.insert(op)
@@ -232,7 +234,7 @@ class Rewriter:
         self._notify(lambda listener: listener.attr_changed(op, name))
 
     def set_type(self, value: Value, type: TensorType) -> None:
-        """Changes a value's type; the caller answers for its users."""
+        """Changes a value's type; the caller must keep its users valid."""
         old, value.type = value.type, type
         self._notify(lambda listener: listener.type_changed(value, old))
 
@@ -242,7 +244,7 @@ class Rewriter:
 
 
 def _insert_operand(op: Op, index: int, value: Value) -> None:
-    """Puts an operand before operand `index`."""
+    """Inserts an operand before operand `index`."""
     for number in range(index, len(op.operands)):
         old = op.operands[number]
         if old is not None:
@@ -255,7 +257,6 @@ def _insert_operand(op: Op, index: int, value: Value) -> None:
 
 
 def insert_constant(rewriter: Rewriter, data: ConstantData, origin: str = "") -> Value:
-    """Inserts a constant at the insertion point; no shape rule is called, since the data has a
-    type.
-    """
+    """Inserts a constant at the insertion point; no shape rule is called, as the data has a
+    type."""
     return rewriter.insert(Op(CONSTANT, [], {"value": data}, [data.type], (), origin)).result

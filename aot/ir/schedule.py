@@ -1,4 +1,4 @@
-"""How a stage of an executable runs: what a plan decided, written down with the executable.
+"""The schedule of an executable's stages: the plan's decisions, recorded with the executable.
 
 Facts only: `aot/analysis/cost/plan.py` decides them, `aot/kernels/nest` obeys them.
 """
@@ -18,7 +18,7 @@ QUAD = 4
 
 
 def word_terms(dtype: DType) -> int:
-    """Elements of a dtype in one word of a dot product."""
+    """The number of elements of a dtype in one word of a dot product."""
     return DOT_GROUP // dtype.bytes
 
 
@@ -53,7 +53,7 @@ class Schedule(Enum):
 
 @dataclass(frozen=True)
 class StageSchedule:
-    """How one stage runs; the class says by which algorithm.
+    """How one stage runs; its class determines the algorithm.
 
     Attributes:
         schedule: the class, which has a lowering of its own.

@@ -1,4 +1,4 @@
-"""The state variables of a function, read from its ops: types, and how their lengths change.
+"""The state variables of a function, derived from its ops: types, and how their lengths change.
 
 What the interpreter keeps between runs and what a program declares is one reading. Changes nothing,
 and knows no model: the pass bind-state is what makes states.
@@ -17,7 +17,7 @@ SLIDE_ROWS = 128  # a window's rows move by a multiple of so many
 
 @dataclass(frozen=True)
 class StateVariable:
-    """Memory that is kept between runs, all zero at first.
+    """Memory that is kept between runs, initially zero.
 
     Attributes:
         dims: of all of its memory: a growing one has its capacity along `axis`.
@@ -41,18 +41,18 @@ class StateVariable:
 
     @property
     def capacity(self) -> int:
-        """The largest extent along `axis`; 0 for a fixed one."""
+        """The largest extent along `axis`; 0 for a fixed state."""
         return 0 if self.axis is None else int(self.dims[self.axis])
 
     @property
     def type(self) -> TensorType:
-        """The type of all of its memory."""
+        """The type of the state's whole memory."""
         return TensorType(self.dtype, self.dims, self.layout)
 
     @property
     def leaving(self) -> Dim:
-        """Rows that are dropped at the state's start when a run has ended: a multiple of
-        SLIDE_ROWS, so that the other rows are moved only once in that many rows.
+        """The number of rows dropped at the state's start after a run: a multiple of SLIDE_ROWS, so
+        that the other rows are moved only once in that many rows.
         """
         if not self.window or self.next_length is None:
             return 0
@@ -61,13 +61,13 @@ class StateVariable:
 
     @property
     def kept_length(self) -> Dim | None:
-        """The extent that the next run finds: `next_length` without what leaves."""
+        """The extent at the start of the next run: `next_length` minus the dropped rows."""
         if self.next_length is None:
             return None
         return extents.add(self.next_length, extents.multiply(self.leaving, -1))
 
     def full_message(self, needed: int | str) -> str:
-        """The user's message for a run that would exceed the state's capacity."""
+        """The error message of a run that would exceed the state's capacity."""
         return (
             f'state "{self.name}" holds at most {self.capacity} of {needed} along dim '
             f"{self.axis}; reset the program"

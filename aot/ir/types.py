@@ -1,4 +1,4 @@
-"""Types of values: element type, logical dims, and the layout that puts them in memory.
+"""Types of values: element type, logical dims, and the layout in memory.
 
 A layout never changes what an op means; it only says where element (i, j, ...) is stored.
 """
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 
 
 class DTypeKind(Enum):
-    """How the bits of an element are read; INDEX is as wide as a pointer of the target, PACKED are
-    several neighbours in a word, which instructions for sums of products take."""
+    """How the bits of an element are interpreted. INDEX is as wide as the target's pointers; PACKED
+    holds several neighbouring elements in a word, as dot product instructions take them."""
 
     FLOAT = "float"
     SIGNED = "signed"
@@ -35,7 +35,7 @@ class DTypeKind(Enum):
 
 @dataclass(frozen=True)
 class DTypeFacts:
-    """Facts about an element type, on any target.
+    """Target-independent facts about an element type.
 
     Attributes:
         bits: of an element in memory; a bool takes a byte, 0 or 1.
@@ -68,7 +68,7 @@ class DTypeFacts:
 
     @property
     def element_bytes(self) -> int:
-        """How far apart elements are.
+        """The distance between consecutive elements, in bytes.
 
         Raises:
             ValueError: they share bytes.
@@ -78,7 +78,7 @@ class DTypeFacts:
         return self.bits // 8
 
     def storage_bytes(self, count: Dim) -> Dim:
-        """Bytes that `count` elements side by side take; the last block may not be full."""
+        """Bytes of `count` consecutive elements; the last block may be partial."""
         return multiply(ceil_divide(count, self.block), self.bits * self.block // 8)
 
 
@@ -120,7 +120,8 @@ _FACTS = {
 
 
 class DType(Enum):
-    """Element types; the value is the name in text IR. INDEX and PACKED ones are for kernels only.
+    """Element types; each value is the name in text IR. INDEX and packed types occur only in
+    kernels.
 
     Attributes:
         kind, bits, is_storage_only: as DTypeFacts has them.
@@ -175,7 +176,7 @@ class DType(Enum):
 
     @property
     def facts(self) -> DTypeFacts:
-        """The row of the table that says all of it."""
+        """The facts about this dtype, from the table."""
         return _FACTS[self._value_]  # `value` is a call of Python
 
     # Members are single objects; an enum's own hash is a call of Python at every look-up.
@@ -183,7 +184,7 @@ class DType(Enum):
 
     @property
     def bytes(self) -> int:
-        """How far apart elements side by side are in memory.
+        """The distance between consecutive elements, in bytes.
 
         Raises:
             ValueError: they share bytes; `storage_bytes` says what all of them take.
@@ -197,12 +198,12 @@ class DType(Enum):
     def storage_bytes(self, count: Dim) -> Dim: ...
 
     def storage_bytes(self, count: Dim) -> Dim:
-        """Bytes that `count` elements side by side take."""
+        """Bytes of `count` consecutive elements."""
         return self.facts.storage_bytes(count)
 
     @property
     def accumulator(self) -> DType:
-        """The dtype that sums of its elements are kept in."""
+        """The dtype in which elements are accumulated."""
         return DType(self.facts.accumulator) if self.facts.accumulator else self
 
     @property
@@ -224,18 +225,17 @@ class DType(Enum):
 
     @property
     def part(self) -> DType:
-        """The dtype of a packed word's elements; of others their own."""
+        """The element dtype of a packed word; other dtypes return themselves."""
         return DType(self.facts.part) if self.facts.part else self
 
     @property
     def parts(self) -> int:
-        """How many elements a packed word has; 1 of others."""
+        """The number of elements in a packed word; 1 for other dtypes."""
         return self.bits // self.part.bits
 
     def is_loaded_as(self, wide: DType) -> bool:
-        """Whether loads widen an element to `wide` at no cost that would justify storing it
-        widened.
-        """
+        """Whether loads widen this dtype to `wide` so cheaply that storing it widened does not
+        pay."""
         return bool(self.facts.loads_as == wide.value)
 
     @staticmethod
@@ -324,7 +324,7 @@ class Layout:
 
 
 def _split_of(text: str) -> tuple[int, Dim]:
-    """Parses `dim/factor`."""
+    """Parses a split, `dim/factor`."""
     from aot.ir.dim_parser import parse as parse_dim
 
     dim, _, factor = text.partition("/")
@@ -360,7 +360,8 @@ def _physical_strides(dims: tuple[Dim, ...], layout: Layout) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype, logical dims (outermost first), and a layout; no layout is dense row-major."""
+    """A tensor type: dtype, logical dims (outermost first), and a layout, where None is dense
+    row-major."""
 
     dtype: DType
     dims: tuple[Dim, ...]
@@ -391,7 +392,7 @@ class TensorType:
 
     @property
     def strides(self) -> tuple[Dim, ...]:
-        """Elements between neighbours along each logical dim, for layouts without splits."""
+        """The stride of each logical dim in elements, for layouts without splits."""
         layout = self.layout or _DENSE
         if layout.splits:
             raise ValueError(f"type {self} splits a dim: it has no logical strides")
@@ -399,7 +400,7 @@ class TensorType:
 
     @property
     def physical_strides(self) -> tuple[Dim, ...]:
-        """Elements between neighbours along each physical dim, in natural order."""
+        """The stride of each physical dim in elements, in natural order."""
         return _physical_strides(self.dims, self.layout or _DENSE)
 
     @property
@@ -409,12 +410,12 @@ class TensorType:
 
     @property
     def bytes(self) -> Dim:
-        """Bytes that a buffer of this type takes, from its first element to its last."""
+        """Bytes of a buffer of this type, from its first element to its last."""
         return self.dtype.storage_bytes(self.span)
 
     @property
     def span(self) -> Dim:
-        """How many elements a buffer of this type has room for, from the first to the last."""
+        """The number of elements that a buffer of this type spans, from the first to the last."""
         layout = self.layout or _DENSE
         if not layout.strides:
             return product(self.physical_dims)
@@ -453,15 +454,16 @@ class TensorType:
 
     @property
     def physical_dims(self) -> tuple[Dim, ...]:
-        """Extents of the dense array in memory, outermost first: splits round up, then `order`."""
+        """The extents of the dense array in memory, outermost first: splits round up, then `order`
+        is applied."""
         layout = self.layout or _DENSE
         extents = self._natural_extents
         order = layout.order or tuple(range(len(extents)))
         return tuple(extents[d] for d in order)
 
     def lies_as(self, other: TensorType) -> bool:
-        """Whether elements have the same places in memory as those of `other`, a type of the same
-        dims: layouts are equal, or differ only in stating strides.
+        """Whether elements have the same positions in memory as in `other`, a type with the same
+        dims: layouts are equal, or differ only in spelling out strides.
         """
         mine, theirs = self.layout or _DENSE, other.layout or _DENSE
         if mine == theirs or mine.splits or theirs.splits or mine.order != theirs.order:
@@ -505,7 +507,7 @@ def to_physical(array: np.ndarray[Any, Any], type: TensorType) -> np.ndarray[Any
 def _split(
     array: np.ndarray[Any, Any], dim: int, factor: int, order: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """A logical array whose one dim is split, in memory order; it takes no memory beside that."""
+    """A logical array with one dim split, in memory order, without another copy."""
     extent, rank = array.shape[dim], array.ndim
     order = order or tuple(range(rank + 1))
     shape = [*array.shape, factor]

@@ -1,4 +1,4 @@
-"""Invariants of the IR, checked: structure, dominance, use lists, types, names.
+"""The IR verifier: checks structure, dominance, use lists, types and names.
 
 Owns what a well-formed module is. Called on our own output (`InternalError`) and on what users
 wrote as text (`CompileError`). Never changes what it checks.
@@ -57,7 +57,7 @@ def verify(
 
 
 class _Broken(Exception):
-    """The error for an invariant that does not hold.
+    """An invariant is violated.
 
     Attributes:
         op_text: the op that breaks it; "" where none does.
@@ -130,11 +130,11 @@ class _FunctionCheck:
             raise self.fail("its assumptions contradict each other")
 
     def input_symbols(self) -> set[str]:
-        """Symbols that inputs, growing states and values give."""
+        """Symbols that inputs, growing states and values define."""
         return self.outer_symbols() | self.given
 
     def outer_symbols(self) -> set[str]:
-        """Symbols that inputs and growing states give."""
+        """Symbols that inputs and growing states define."""
         lengths = [v.length for v in state_variables(self.function) if v.length is not None]
         dims = [*lengths, *(d for v in self.function.inputs for d in v.type.dims)]
         return {n for d in dims for n in symbols(d)}
@@ -150,7 +150,7 @@ class _FunctionCheck:
         self.hidden = set(self.given)
 
     def check_dims(self, op: Op) -> None:
-        """Symbols that values give are used behind the op that gives them, where its block is."""
+        """Checks that symbols defined by values are used only where the defining op dominates."""
         if op.record is EXTENT:
             self.hidden.discard(str(op.attrs["dim"]))
         if not self.hidden:
@@ -255,7 +255,7 @@ class _FunctionCheck:
             raise self.fail(f"type {type} is wrong: {type.problem}", op)
 
     def check_call(self, op: Op) -> None:
-        """Operands, attributes, constraints and result types, by the op's record."""
+        """Checks an op's operands, attributes, constraints and result types against its record."""
         is_ruled = op.record.results_from == "rule"
         if is_ruled and self.is_ruled:
             return
@@ -308,14 +308,14 @@ class _FunctionCheck:
             self.check_types_match("yielded value", results, [v.type for v in op.results], op)
 
     def check_state(self, op: Op) -> None:
-        """One variable has one dtype, however much of it is shown."""
+        """Checks that all uses of a state variable agree on its dtype."""
         name, dtype = str(op.attrs["variable"]), op.result.type.dtype
         known = self.states.setdefault(name, dtype)
         if known is not dtype:
             raise self.fail(f"state variable {name!r} is {dtype} here and {known} before", op)
 
     def check_writes(self, op: Op) -> None:
-        """Constants are read only, however they are looked at."""
+        """Checks that no op writes a constant, even through views."""
         for number in op.record.writes:
             value = op.operands[number]
             while value is not None and value.op is not None:
@@ -376,8 +376,8 @@ class _FunctionCheck:
                     )
 
     def check_strings(self) -> None:
-        """Checks that strings are i64 inputs and results, and that the table has no
-        string twice.
+        """Checks that string tensors are i64 inputs or results, and that the string table has no
+        duplicates.
         """
         strings = self.function.strings
         if strings is None:
@@ -394,7 +394,7 @@ class _FunctionCheck:
             raise self.fail("the table of strings has one twice", self.function.block.last)
 
     def check_updates(self) -> None:
-        """Checks that each update is a result of its input's type, and no input has two."""
+        """Checks that each update is a result with its input's type, and that no input has two."""
         function = self.function
         inputs = {v.name: v for v in function.inputs}
         results = dict(zip(function.result_names, function.results, strict=False))
@@ -453,6 +453,6 @@ class _FunctionCheck:
 
 
 def _with_dims(type: TensorType, values: Mapping[str, Dim]) -> TensorType:
-    """A callee's type as the caller sees it."""
+    """A callee's type with the caller's dims."""
     layout = type.layout and type.layout.map_dims(lambda d: substitute(d, values))
     return TensorType(type.dtype, tuple(substitute(d, values) for d in type.dims), layout)

@@ -1,4 +1,4 @@
-"""Functions of one number in double precision, of which results in fewer bits are roundings.
+"""Unary functions in double precision, from which narrower results are rounded.
 
 What the reference of an op and the interpreter of kernels both compute. Formulas keep the digits of
 small results.
@@ -30,7 +30,8 @@ def sigmoid(x: Array) -> Array:
 
 
 def _gated(gate: Function) -> Function:
-    """x times `gate`, which is 0 at -infinity: NaN there, and -0 from a large negative x on."""
+    """x times `gate`, for gates that are 0 at -infinity: the result is NaN there, and -0 for a
+    large negative x."""
     return lambda x: np.asarray(x * gate(x))
 
 

@@ -1,4 +1,4 @@
-"""Alias analysis: which values may share memory, who writes it, and which moves that permits.
+"""Alias analysis: which values may share memory, who writes it, and which code motion that permits.
 
 Owns the alias database and its solver, which follow rewrites. Must not decide what to rewrite.
 

@@ -1,4 +1,5 @@
-"""Which values may share memory, and who writes it: built once a function, kept while it changes.
+"""The alias database of a function: which values may share memory and who writes it, updated as the
+function changes.
 
 A database listens to its function: every rewrite through a `Rewriter` updates it, and `AliasDb.of`
 returns the one that a function has. Never changes a function.
@@ -32,9 +33,9 @@ from aot.ir.types import TensorType
 
 @dataclass
 class AliasCounts:
-    """Counts of work on alias databases inside `count_alias`: databases that were built, times that
-    any database was solved from scratch, and incremental updates (a change of a function that a
-    database took in, other than one that provably writes nothing).
+    """Counts of work on alias databases inside `count_alias`: databases built, solves from scratch,
+    and incremental updates (changes of a function that a database processed, except those that
+    provably write nothing).
     """
 
     builds: int = 0
@@ -48,7 +49,7 @@ _counts: contextvars.ContextVar[AliasCounts | None] = contextvars.ContextVar(
 
 
 class count_alias:  # noqa: N801 - used like a function
-    """Context manager: counts databases that are built inside, and the rest of `AliasCounts`."""
+    """A context manager that counts the work on alias databases inside it, as `AliasCounts`."""
 
     def __enter__(self) -> AliasCounts:
         counts = AliasCounts()
@@ -100,7 +101,7 @@ class AliasDb(Listener):
 
     @staticmethod
     def of(function: Function) -> AliasDb:
-        """The database that listens to `function`; built if there is none."""
+        """The database that listens to `function`, built on first use."""
         for listener in function.listeners:
             if isinstance(listener, AliasDb):
                 return listener
@@ -108,7 +109,7 @@ class AliasDb(Listener):
 
     @staticmethod
     def build(function: Function) -> AliasDb:
-        """A database that listens to `function` from now on, whether or not another one does."""
+        """Builds a new database that listens to `function`, even if another one does."""
         counts = _counts.get()
         if counts is not None:
             counts.builds += 1
@@ -130,7 +131,7 @@ class AliasDb(Listener):
 
     @property
     def facts(self) -> AliasFacts:
-        """The solved facts from which queries are answered; for checks."""
+        """The solved facts behind the answers, for checks."""
         if not self._is_solved:
             self._facts.solve()
             self._is_solved = True
@@ -147,7 +148,7 @@ class AliasDb(Listener):
 
     @property
     def is_solved(self) -> bool:
-        """Whether values are numbered and what they may be is kept up to date."""
+        """Whether values are numbered and their alias sets are up to date."""
         return self._is_solved
 
     def _note_writing(self, block: Block) -> None:
@@ -158,7 +159,8 @@ class AliasDb(Listener):
     # who writes
 
     def writers(self, value: Value) -> Iterator[Op]:
-        """Ops, nested ones included, that may write what `value` is or keeps; some come twice."""
+        """Ops, nested ones included, that may write the memory that `value` is or contains; some
+        may be repeated."""
         if not self._writing:
             return iter(())
         locations = self.reached(value)
@@ -166,8 +168,8 @@ class AliasDb(Listener):
         return self._facts.writes.writers(locations, is_outside=is_outside)
 
     def has_writers(self, subject: Value | Op | None) -> bool:
-        """Whether anything may write what a value is or keeps, or what an op's operands and results
-        do. What is absent is written by nobody."""
+        """Whether anything may write the memory of a value, or of an op's operands and results.
+        None has no writers."""
         if subject is None:
             return False
         if isinstance(subject, Op):
@@ -183,7 +185,8 @@ class AliasDb(Listener):
         return not reads and not made and not self.effects(op).has_side_effects
 
     def writes_to_alias(self, op: Op, values: Iterable[Value]) -> bool:
-        """Whether `op`, or an op in it, may write what any of `values` is or keeps."""
+        """Whether `op`, or an op nested in it, may write memory that one of `values` is or
+        contains."""
         written = self.written(op)
         return written != EMPTY and any(intersect(written, self.reached(v)) for v in values)
 
@@ -222,7 +225,7 @@ class AliasDb(Listener):
         return MemoryEffects(reads, writes, op.record.has_side_effects)
 
     def reached(self, value: Value) -> Locations:
-        """The memory of `value` itself, and of all values that it contains."""
+        """The memory of `value`, including that of all values it contains."""
         facts = self.facts
         node = 2 * facts.number_of(value)
         kept = facts.graph.answers[node + 1]
@@ -232,7 +235,7 @@ class AliasDb(Listener):
     # changes; a Rewriter reports them, so that nobody else has to
 
     def create(self, op: Op) -> None:
-        """`op` has come into the function, with all that is in it."""
+        """Updates the database after `op`, with all nested ops, was inserted in the function."""
         if not self._is_attached(op):
             return
         if op.record.writes or op.record.has_unknown_effects:
@@ -244,7 +247,7 @@ class AliasDb(Listener):
         self._touch()
 
     def delete(self, op: Op) -> None:
-        """`op` is about to leave the function, with all that is in it."""
+        """Updates the database before `op`, with all nested ops, is removed from the function."""
         is_unknown = self._is_solved and op.results and op.results[0] not in self._facts.numbers
         if is_unknown or not self._is_attached(op):  # removed with its parent, or never inserted
             return
@@ -256,7 +259,7 @@ class AliasDb(Listener):
         self._touch()
 
     def replace(self, old: Value, fresh: Value) -> None:
-        """`fresh` is about to take the place of `old` with its users.
+        """Updates the database before `fresh` replaces `old` in all its users.
 
         Where both are memory of their own they exchange it: what shows `old` then comes to show
         `fresh`, and no answer changes but theirs.
@@ -275,7 +278,7 @@ class AliasDb(Listener):
         self._touch()
 
     def fuse(self, ops: Sequence[Op], group: Op, results: Iterable[tuple[Value, Value]]) -> None:
-        """`group`, which is in the function, is about to take the place of `ops`.
+        """Updates the database before `group`, which is in the function, replaces `ops`.
 
         Args:
             results: results of `ops` that others use, each with the group's.
@@ -330,7 +333,7 @@ class AliasDb(Listener):
             counts.updates += 1
 
     def _is_attached(self, op: Op) -> bool:
-        """Whether `op` is in the function, and not in a block that is still being made."""
+        """Whether `op` is in the function, and not in a block still under construction."""
         block = op.parent
         while block is not None and isinstance(block.owner, Op):
             block = block.owner.parent

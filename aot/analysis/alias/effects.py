@@ -86,21 +86,22 @@ def aliased_operands(op: Op) -> tuple[int, ...]:
 
 
 def _aliased_by_meaning(op: Op) -> tuple[int, ...]:
-    """Operands that the result is, whatever the types: what is written shows in it."""
+    """Operands that the result aliases by the op's definition, whatever the types."""
     if op.record.container == "joins":
         return tuple(range(len(op.operands)))
     return () if op.record.view_of is None else (op.record.view_of,)
 
 
 def written_operands(op: Op) -> tuple[Value, ...]:
-    """Operands that `op` itself writes, blocks aside; of unknown effects all."""
+    """Operands that `op` itself writes, apart from its blocks; all of them for an op with unknown
+    effects."""
     if op.record.has_unknown_effects:
         return _present(op)
     return tuple(v for n in op.record.writes if (v := op.operands[n]) is not None)
 
 
 def read_operands(op: Op) -> tuple[Value, ...]:
-    """Operands whose elements `op` itself reads, blocks aside."""
+    """Operands whose elements `op` itself reads, apart from its blocks."""
     record = op.record
     if record.kind is Kind.SHAPE or record.container == "holds":
         return ()
@@ -150,7 +151,7 @@ def dependents_of_operand(op: Op, index: int) -> list[Value]:
 
 
 def _carried(op: Op, number: int) -> list[Value]:
-    """The block arguments and the result that carried (or yielded) value `number` becomes."""
+    """The block arguments and the result that loop-carried (or yielded) value `number` becomes."""
     body = op.record.body
     assert body is not None
     if number < 0:

@@ -18,7 +18,7 @@ from aot.ir.types import DType
 
 
 class AliasFacts:
-    """Alias facts of one function, updated as rewrites change it.
+    """The alias facts of one function, updated as rewrites change it.
 
     Attributes:
         numbers: each value's number; a number is never reused.
@@ -50,7 +50,7 @@ class AliasFacts:
     # what the function has
 
     def solve(self) -> None:
-        """Takes in the whole function and answers everything in one pass."""
+        """Computes the facts of the whole function from scratch."""
         values: list[Value] = []
         writers: list[Op] = []
         self._number_block(self.function.block, values, writers)
@@ -59,7 +59,7 @@ class AliasFacts:
         self.settle()
 
     def add(self, op: Op) -> None:
-        """Takes in an op that is in the function now, with all that is in it."""
+        """Adds the facts of an op that was inserted, with all ops nested in it."""
         values: list[Value] = []
         writers: list[Op] = []
         self._number_op(op, values, writers)
@@ -77,7 +77,7 @@ class AliasFacts:
         self._connect(values, ())
 
     def remove(self, op: Op) -> None:
-        """Forgets an op that leaves the function, with all that is in it."""
+        """Removes the facts of an op that leaves the function, with all ops nested in it."""
         for block in op.blocks:
             for inner in block:
                 self.remove(inner)
@@ -93,7 +93,7 @@ class AliasFacts:
             register.pop(op, None)
 
     def forget(self, value: Value) -> None:
-        """Forgets a value that nothing uses any more."""
+        """Removes a value that is no longer used."""
         number = self.numbers.pop(value, None)
         if number is None:
             return
@@ -117,7 +117,8 @@ class AliasFacts:
             self._add_writer(op)
 
     def retype(self, value: Value) -> None:
-        """The type of `value` has changed, and with it perhaps what shows what."""
+        """Updates the facts after the type of `value`, and possibly what aliases what, has
+        changed."""
         affected = [v for op, n in value.uses for v in dependents_of_operand(op, n)]
         for one in [value, *affected]:
             if one in self.numbers:
@@ -149,7 +150,7 @@ class AliasFacts:
         return location is not None and self.graph.is_only(2 * number, location)
 
     def draft(self, value: Value, source: Value) -> None:
-        """Takes in a value outside of the function, which is what `source` is."""
+        """Adds a value outside the function, as an alias of `source`."""
         of = self.number_of(source)
         number = self._number(value)
         self.drafts[value] = None
@@ -197,7 +198,7 @@ class AliasFacts:
             writers.append(op)
 
     def _connect(self, values: Sequence[Value], writers: Sequence[Op]) -> None:
-        """After numbering: origins may name values that come later."""
+        """Adds constraints and writers after numbering, as origins may refer to later values."""
         for value in values:
             self.drafts.pop(value, None)
             self.constrain(value)
@@ -207,7 +208,7 @@ class AliasFacts:
     # where values come from
 
     def constrain(self, value: Value) -> None:
-        """Tells the graph where the memory of `value` comes from now."""
+        """Updates the constraint for the memory of `value` from its current origin."""
         number, found = self.numbers[value], origin(value)
         self._stale.update(self._written_through.get(number, {}))
         if found is FRESH:  # nearly all values
@@ -264,7 +265,7 @@ class AliasFacts:
     # answers
 
     def settle(self) -> None:
-        """Brings answers and writes up to date."""
+        """Brings alias sets and writers up to date."""
         if not self.graph.is_settled:
             self.graph.settle(self._may_cycle)
             for node in self.graph.changed:
@@ -280,7 +281,7 @@ class AliasFacts:
         return union(answers[node] for n in numbers for node in (2 * n, 2 * n + 1))
 
     def _may_cycle(self, node: int) -> bool:
-        """Whether a node's value is in a loop: there is no other way around."""
+        """Whether a node's value is inside a loop, since only loops make cycles."""
         if not self._loops:
             return False
         value = self._values[node // 2]
@@ -294,7 +295,7 @@ class AliasFacts:
         return False
 
     def outside_locations(self) -> Locations:
-        """All memory that code outside the function can access too, states included."""
+        """All memory, states included, that code outside the function can access."""
         return union([*self.outside.values(), *self.states.values()])
 
 

@@ -1,4 +1,4 @@
-"""Checks an alias database that was updated against one that is rebuilt; for tests.
+"""Checks an incrementally updated alias database against one that is rebuilt; for tests.
 
 Compares locations by the values that created them, never by numbers. Changes nothing.
 """
@@ -49,7 +49,7 @@ def _compare(db: AliasDb, value: Value, what: str, found: list[frozenset[Label]]
 
 
 def _check_register(db: AliasDb, facts: AliasFacts) -> None:
-    """Writers by location are the locations by writer."""
+    """Checks that the index of writers by location agrees with the locations by writer."""
     for value, number in facts.numbers.items():
         locations = facts.graph.answers[2 * number]
         found = (
@@ -63,7 +63,7 @@ def _check_register(db: AliasDb, facts: AliasFacts) -> None:
 
 
 class _Names:
-    """Locations by what they are, the same in every database of a function."""
+    """Names for memory locations that are the same in every database of a function."""
 
     def __init__(self, facts: AliasFacts, built: AliasFacts) -> None:
         self.facts = facts

@@ -1,4 +1,4 @@
-"""Which memory locations each value may be: a graph of values, solved once and kept solved.
+"""Points-to analysis: a constraint graph of values and memory locations, solved incrementally.
 
 A node is one question on a value: what it may *be* (own), or what it may *keep* (held, for tuples).
 A node's answer is its fixed locations and its sources' answers: the least such answers. Owns the
@@ -21,7 +21,8 @@ MAX_PATH = 32  # regions in regions; more need not be fast
 
 
 class PointsTo:
-    """Nodes by number: `2 * value` is what a value may be, `2 * value + 1` what it may keep.
+    """The constraint graph. Node `2 * value` stands for the memory that a value may be, node `2 *
+    value + 1` for what it may contain.
 
     Numbers of values and of locations only grow: one that is retired never comes back, so that
     nothing that was kept by number can come to mean something else.
@@ -42,7 +43,7 @@ class PointsTo:
         self._locations = 0
 
     def new_value(self) -> int:
-        """A number for a value, whose nodes have no answers yet."""
+        """Allocates a number for a value, whose nodes have no answers yet."""
         number = len(self.answers) // 2
         self.answers += (EMPTY, EMPTY)
         self._sources += ((), ())
@@ -55,7 +56,8 @@ class PointsTo:
         return self._locations - 1
 
     def set_constraint(self, node: int, fixed: Locations, sources: Sequence[int]) -> None:
-        """Says what `node` may be; takes effect with `solve` or `settle`."""
+        """Sets the constraint of `node`: fixed locations and source nodes. Takes effect with
+        `solve` or `settle`."""
         old = self._sources[node]
         is_less = not is_subset(self._fixed[node], fixed)
         if old != sources:
@@ -81,7 +83,7 @@ class PointsTo:
             self._dirty[node] = is_less or self._dirty.get(node, False)
 
     def set_location(self, node: int, location: int) -> None:
-        """Says that `node` is one location; what most nodes are, from the start on."""
+        """Sets `node` to a single location, the common case."""
         if self._sources[node] or self._dependents[node] or self._fixed[node] != EMPTY:
             self.set_constraint(node, location, ())
         else:
@@ -93,7 +95,7 @@ class PointsTo:
             self.set_constraint(node, EMPTY, ())
 
     def retire(self, node: int) -> None:
-        """Forgets a node; what depends on it must be updated by the caller."""
+        """Removes a node; the caller must update its dependents."""
         for source in self._sources[node]:
             dependents = self._dependents[source]
             if dependents is not None:
@@ -107,7 +109,7 @@ class PointsTo:
         self.changed.pop(node, None)
 
     def is_only(self, node: int, location: int) -> bool:
-        """Whether `node` is that location and has no sources."""
+        """Whether the node is exactly one location and has no sources."""
         return self._fixed[node] == location and not self._sources[node]
 
     def private_path(self, node: int) -> list[int]:
@@ -140,7 +142,7 @@ class PointsTo:
     # solving all
 
     def solve(self) -> None:
-        """Answers every node, whatever the answers were."""
+        """Computes all answers from scratch."""
         self._dirty.clear()
         for node, sources in enumerate(self._sources):
             self.answers[node] = EMPTY if sources else self._fixed[node]
@@ -201,7 +203,7 @@ class PointsTo:
         return not self._dirty
 
     def settle(self, may_cycle: Callable[[int], bool]) -> None:
-        """Brings the answers up to date; `changed` says whose differ.
+        """Updates the answers incrementally; `changed` then lists the nodes whose answers differ.
 
         Args:
             may_cycle: whether a node may be on a cycle; where it can't, nobody looks.
@@ -235,7 +237,8 @@ class PointsTo:
         self.answers[node] = answer
 
     def _restart(self, node: int, queue: _Queue) -> bool:
-        """Empties all that depends on `node` and queues it, if `node` itself is among that."""
+        """Clears and requeues all dependents of `node`, if the node is among them, that is on a
+        cycle."""
         reached: dict[int, None] = {}
         stack = [node]
         while stack:
@@ -252,7 +255,7 @@ class PointsTo:
 
 
 class _Queue:
-    """Nodes to look at, each once, in the order in which they came.
+    """A first-in first-out queue of nodes, without duplicates.
 
     Attributes:
         nodes: those that wait, and whether something was taken away from them.

@@ -1,4 +1,4 @@
-"""Who writes which memory: ops by location and locations by op.
+"""An index of memory writes: ops by location, and locations by op.
 
 Owns nothing but that register. It is kept apart from what values may alias, because most changes
 of a function touch one of the two only.
@@ -13,7 +13,7 @@ from aot.ir.graph import Op
 
 
 class WriteDb:
-    """Writing ops, nested ones included, each with the locations that it may write.
+    """Ops that write memory, nested ones included, each with the locations that it may write.
 
     An op of unknown effect also writes all *outside* memory: that is not listed by location, so
     that new outside memory is written by it at once.
@@ -32,7 +32,7 @@ class WriteDb:
         return iter(self._locations)
 
     def set(self, op: Op, locations: Locations, *, is_unknown: bool) -> None:
-        """Says what `op` writes, in place of what was said before."""
+        """Sets the locations that `op` writes, replacing earlier ones."""
         old = self._locations.get(op, EMPTY)
         if op in self._locations and old == locations:
             return
@@ -56,7 +56,7 @@ class WriteDb:
                 del self._writers[location]
 
     def written_by(self, op: Op) -> Locations:
-        """The locations that `op` itself writes, without its blocks and memory from outside the
+        """The locations that `op` itself writes, without its blocks and without memory outside the
         function.
         """
         return self._locations.get(op, EMPTY)

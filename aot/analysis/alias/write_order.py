@@ -58,8 +58,8 @@ class WriteOrder:
         return self._first_write(effects.reads, self.position[to] - 1) > self.position[op]
 
     def keeps(self, value: Value, *, is_apart: bool = False) -> bool:
-        """Whether nothing may write the memory of a value of the block, from where it is made on
-        until it has been used for the last time, by views of it too.
+        """Whether nothing may write the memory of a value from its definition to its last use, uses
+        through views included.
 
         Args:
             is_apart: the value will have memory of its own: who reads it may write the other one.
@@ -81,7 +81,7 @@ class WriteOrder:
         return True
 
     def _first_write(self, locations: Locations, after: int) -> int:
-        """The first place behind `after` at which any of the locations may be written."""
+        """The first position after `after` at which any of the locations may be written."""
         writers, first = self._index(), NEVER
         for location in members(locations):
             places = writers.get(location, ())
@@ -91,7 +91,7 @@ class WriteOrder:
         return first
 
     def _index(self) -> dict[int, list[int]]:
-        """Places at which each location is written, in order."""
+        """The positions at which each location is written, in order."""
         if self._writers is None:
             assert self.db is not None
             self._writers = {}
@@ -102,8 +102,8 @@ class WriteOrder:
 
 
 def uses_through_views(value: Value) -> Iterator[tuple[Op, int]]:
-    """Uses of a value and of its views, as (op, operand number); ops that make views
-    are included.
+    """Uses of a value and of its views, as (op, operand number), including the ops that make the
+    views.
     """
     stack, seen = [value], {value}
     while stack:

@@ -1,5 +1,5 @@
-"""Products whose results have neighbouring rows side by side in memory, and columns in planes: how
-many columns a tile has then, whose lines are stored in parts."""
+"""Tiles of products whose result is stored transposed: rows contiguous, columns in planes. Limits
+the columns of a tile where their cache lines conflict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_DENSE = 4
 
 
 def is_across(contraction: ContractionDims) -> bool:
-    """Whether neighbouring rows of the result are neighbours in its memory, and columns are not."""
+    """Whether the result's memory is contiguous along rows and not along columns."""
     order = [d for d in memory_order(contraction.result) if contraction.result.dims[d] != 1]
     return bool(order) and order[-1] == contraction.row_axis != contraction.column
 
@@ -40,7 +40,7 @@ def columns_across(contraction: ContractionDims) -> int:
 
 
 def _are_far(contraction: ContractionDims) -> bool:
-    """Whether a line of each of the result's columns wants the same place of a cache."""
+    """Whether corresponding cache lines of the result's columns map to the same cache set."""
     step = multiply(contraction.result.strides[contraction.column], 4)
     return isinstance(step, int) and step % WAY_BYTES == 0
 

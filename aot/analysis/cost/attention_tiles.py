@@ -1,4 +1,4 @@
-"""Tiles of attention on a CPU: vectors of queries and keys of a register tile, keys of all."""
+"""Tiles of attention on a CPU: the register tile, and the number of keys per tile."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SOFTMAX_COST, LOOP_COST = 40.0, 16.0
 def attention_tile(
     queries: int, keys: int, depth: int, registers: int, lanes: int
 ) -> tuple[int, int]:
-    """(vectors of queries, keys) of attention's register tile: the one that wastes least past both
-    ends, and loads least.
+    """(vectors of queries, keys) of attention's register tile: the one with the least waste at both
+    ends, and the fewest loads.
     """
 
     def price(tile: tuple[int, int]) -> tuple[float, int]:
@@ -44,8 +44,8 @@ def attention_tile(
 
 
 def keys_of_tile(keys: Dim, columns: int) -> int:
-    """How many keys a CPU's tile has, whole groups of `columns`: where their number is known, as
-    many in each tile."""
+    """The number of keys in a CPU's tile, a multiple of `columns`; if the total is known, tiles are
+    equally large."""
     if not isinstance(keys, int):
         return columns * max(1, -(-KEYS_AT_ONCE // columns))
     tiles = max(1, (keys + KEYS_AT_ONCE // 2) // KEYS_AT_ONCE)

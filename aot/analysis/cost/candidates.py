@@ -1,4 +1,5 @@
-"""How an executable may run on a target: the plan's choice first, then others by modelled cost.
+"""The candidate schedules of an executable on a target: the plan's own, then others by estimated
+cost.
 
 A choice is a tile for each stage, and for a convolution that has two ways to be computed, which of
 them. What the plan would admit is decided here and nowhere else, whether a choice was measured or
@@ -34,7 +35,7 @@ WINDOW_ROWS, WINDOW_VECTORS = range(2, 9), (1, 2, 4)
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to run an executable.
+    """A candidate schedule of an executable.
 
     Attributes:
         tiles: rows and columns, by stage.
@@ -51,7 +52,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Dispatches of an executable that give its dim parameters the same values.
+    """Dispatches of an executable with the same dim arguments.
 
     Attributes:
         op: the first of them.
@@ -85,14 +86,14 @@ def _dims_of(op: Op) -> tuple[Dim, ...]:
 
 
 def choice_of(function: Function, target: Target) -> Choice:
-    """The choice that an executable's present schedule stands for."""
+    """The candidate that an executable's current schedule represents."""
     stages = schedule_of(function, target)
     way = WINOGRAD if stages[0].schedule is Schedule.WINOGRAD else DIRECT
     return Choice(_tiles_of(stages), way if _has_two_ways(function, target) else "")
 
 
 def schedule_with(function: Function, choice: Choice, target: Target) -> tuple[StageSchedule, ...]:
-    """The schedule of an executable that runs as `choice` says, which must be one it admits."""
+    """The schedule of an executable for `choice`, which the executable must admit."""
     stages = schedule_of(function, target)
     if choice.algorithm != choice_of(function, target).algorithm:
         stages = planned(function, target, choice.algorithm)
@@ -106,7 +107,7 @@ def _tiles_of(stages: Sequence[StageSchedule]) -> tuple[Tile, ...]:
 def _with_tiles(
     stages: Sequence[StageSchedule], tiles: Sequence[Tile]
 ) -> tuple[StageSchedule, ...]:
-    """The schedule with other tiles, stage by stage."""
+    """`stages` with other tiles, stage by stage."""
     return tuple(
         stage
         if tile == (stage.rows, stage.columns)
@@ -123,7 +124,7 @@ def modelled_cost(function: Function, runs: Sequence[Run], target: Target) -> fl
 def candidates(
     function: Function, runs: Sequence[Run], target: Target, *, has_winograd: bool
 ) -> list[Choice]:
-    """Every choice that an executable admits: the one it has, then the others.
+    """All candidates that an executable admits: its current one first, then the others by cost.
 
     These are in the order of what the model says they cost, the best of each width and of each
     algorithm first: a model errs in what it knows of a machine, and then for all tiles alike.
@@ -154,7 +155,7 @@ def candidates(
 
 
 def admits(function: Function, choice: Choice, target: Target, *, has_winograd: bool) -> bool:
-    """Whether an executable may run so; `choice` may come from anywhere."""
+    """Whether an executable can run as `choice` says; `choice` may be untrusted."""
     own = choice_of(function, target)
     if choice == own:
         return True
@@ -177,7 +178,7 @@ def _by_cost(item: tuple[float, Choice]) -> tuple[float, tuple[Tile, ...]]:
 
 
 def _has_two_ways(function: Function, target: Target) -> bool:
-    """Whether an executable is a convolution that Winograd's algorithm could compute as well."""
+    """Whether an executable is a convolution that Winograd's algorithm could compute."""
     stages = stages_of(function.block, function.results)
     op = heaviest(stages[0].ops)
     return len(stages) == 1 and winograd.fits(call_of(op), target)
@@ -201,7 +202,7 @@ def _stage_costs(function: Function, runs: Sequence[Run], target: Target) -> lis
 
 
 def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
-    """The tiles that a stage may have; none where its schedule has no choice."""
+    """The candidate tiles of a stage; empty where its schedule has no choice."""
     made = plans_of(function, target)[stage]
     op = heaviest(stages_of(function.block, function.results)[stage].ops)
     if op.record.kind.has_handwritten_kernel:
@@ -224,8 +225,8 @@ def _tiles(function: Function, stage: int, target: Target) -> list[Tile]:
 
 
 def _register_tiles(made: Plan, target: Target, rows: Dim, columns: Dim) -> Iterator[Tile]:
-    """Register tiles of a product, (rows, columns), that use as many sums as registers hold beside
-    a row of vectors and a scalar.
+    """Candidate register tiles of a product, (rows, columns), whose sums fit the registers beside a
+    row of vectors and a scalar.
     """
     for width in (target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))):
         vectors = width // made.lanes
@@ -250,7 +251,8 @@ def _window_tiles(made: Plan, target: Target, rows: Dim) -> Iterator[Tile]:
 
 
 def _workgroup_tiles(made: Plan, target: Target, rows: Dim, columns: Dim) -> Iterator[Tile]:
-    """A workgroup's lanes in any rectangle, with a few rows and columns for each lane."""
+    """Candidate workgroup tiles of a product, (rows, columns): lanes in any rectangle, with a few
+    rows and columns each."""
     own = gpu_columns(target)
     most = max(1, gpu_sums(target) // own)
     each_rows = [n for n in (1, 2, 4, 8) if n <= most]

@@ -1,4 +1,5 @@
-"""The bytes of each part of a kernel's code, by architecture and vectors.
+"""A table of fitted code sizes: bytes of each part of a kernel's code, by architecture and vector
+width.
 
 A table only: `code_size.py` says what the parts are and counts them. Made by
 `python benchmarks/code_size.py --fit`, which compiles the reference models' executables.

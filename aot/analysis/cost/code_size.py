@@ -1,4 +1,4 @@
-"""How many bytes of machine code a stage of an executable takes on a CPU: an estimate.
+"""Estimates the machine code size of an executable's stages on a CPU.
 
 Counts what a schedule writes out: a body for each shape of tile, with its rows and vectors, its
 guards, masks and epilogue, and what extents that are parameters add. Decides nothing. It follows
@@ -73,7 +73,7 @@ class CodeModel(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The code of one shape of tile.
+    """The code for one shape of tile.
 
     Attributes:
         has_all_rows, has_all_columns: whether nothing of it asks what is there.
@@ -100,7 +100,7 @@ class Steps(NamedTuple):
         return Steps(_step(rows), _step(columns))
 
     def with_(self, other: Steps) -> Steps:
-        """The smaller steps of both: multiples of either are multiples of the result."""
+        """The common steps of both: multiples of either are multiples of the result."""
         return Steps(min(self.rows, other.rows), min(self.columns, other.columns))
 
 
@@ -131,14 +131,14 @@ class StageCode:
         return other if other is not None else self.kernel.form
 
     def bytes(self, fit: Fit, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> float:
-        """The bytes of the stage, in a dispatch by itself."""
+        """The estimated bytes of the stage in a dispatch of its own."""
         form = fit.get(self.form, fit["stream"])
         return sum(
             form.get(n, 0.0) * count for n, count in self.parts(steps, tile, dynamic).items()
         )
 
     def parts(self, steps: Steps, tile: Tile, dynamic: DynamicLoops) -> Counter[str]:
-        """The number of times that the code has each kind of part."""
+        """The number of occurrences of each kind of part in the code."""
         code, kernel = self.code, self.kernel
         found: Counter[str] = Counter({"kernel": 1, "parameters": sum(dynamic)})
         if kernel.form == "winograd":
@@ -159,28 +159,28 @@ class StageCode:
 
 
 def executable_bytes(fit: Fit, stages: Sequence[float]) -> float:
-    """The bytes of an executable, of what its stages take by themselves."""
+    """The estimated bytes of an executable, given the bytes of its stages."""
     return sum(stages) * (1.0 if len(stages) == 1 else fit["stages"]["several"])
 
 
 def fit_name(target: Target) -> str:
-    """The architecture and the bytes of a vector."""
+    """The name of a target's fit: its architecture and vector bytes."""
     return f"{target.arch}/{target.vector_bytes}"
 
 
 def is_sure(target: Target) -> bool:
-    """Whether what sharing saves is known to a quarter."""
+    """Whether the estimated saving of sharing code is accurate to a quarter."""
     return fit_name(target) in _SURE
 
 
 def fit_of(target: Target) -> Fit:
-    """The bytes of each part on a target, or on another one where there is no fit."""
+    """The fitted bytes of each part on a target; those of a common target if it has no fit."""
     return FITTED.get(fit_name(target), FITTED[_USUAL])
 
 
 @dataclass(frozen=True)
 class CodeEstimate:
-    """Bytes of executables' code in the estimate, which are right up to one factor.
+    """Estimated code bytes of executables, accurate up to one common factor.
 
     Attributes:
         own: by executable as `outline` left them, with kernels of their own.

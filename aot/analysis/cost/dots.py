@@ -1,4 +1,4 @@
-"""Products that are summed a word at a time on a target: which they are, and in which dtype.
+"""Which products are summed by dot products of packed words on a target, and in which dtype.
 
 Owns how many rows and columns their register tiles may have. Chooses no tiles.
 """
@@ -18,7 +18,7 @@ MOST_HALF_ROWS = 12
 
 
 def sums_words(contraction: ContractionDims) -> bool:
-    """Whether products of packed weights are summed a word of several terms at a time."""
+    """Whether a product with packed weights sums several terms per machine word."""
     channels = contraction.channels
     if contraction.right.dtype is DType.BF16 is contraction.left.dtype:
         return isinstance(channels, int) and channels > 1
@@ -32,20 +32,20 @@ def sums_words(contraction: ContractionDims) -> bool:
 
 
 def unpacks_weights(contraction: ContractionDims, target: Target) -> bool:
-    """Whether weights of 8 bits are unpacked to 16 as they are multiplied."""
+    """Whether 8-bit weights are widened to 16 bits for the multiplication."""
     if target.has_workgroups or not sums_words(contraction):
         return False
     return dot_dtype(contraction, target) is DType.I16
 
 
 def sums_in_pairs(contraction: ContractionDims, target: Target) -> bool:
-    """Whether products of bytes are summed in 16 bits first, by instructions that widen."""
+    """Whether products of bytes are first summed in pairs in 16 bits, by widening instructions."""
     is_bytes = dot_dtype(contraction, target) is DType.I8
     return is_bytes and target.has("neon") and not target.has("dotprod")
 
 
 def multiplies_matrices(contraction: ContractionDims, target: Target) -> bool:
-    """Whether two rows are multiplied by two columns at once, for words of packed weights."""
+    """Whether matrix instructions multiply two rows by two columns of packed words."""
     left, right = contraction.left.dtype, contraction.right.dtype
     return contraction.tile_extents[0] != 1 and target.multiplies_matrices(left, right)
 
@@ -58,8 +58,8 @@ def dot_dtype(contraction: ContractionDims, target: Target) -> DType:
 def columns_of_tiles_across(
     contraction: ContractionDims, target: Target, lanes: int, *, is_dotted: bool
 ) -> int:
-    """The most columns of a tile whose rows are neighbours in the result's memory; 0 of others, and
-    where words of bytes are multiplied in pairs or matrices, or scratch holds few rows."""
+    """The largest number of columns in a tile whose rows are contiguous in the result's memory; 0
+    for other products, for those by pairs or matrices, and where scratch holds few rows."""
     if lanes == 1:
         return 0
     if is_dotted:
@@ -72,7 +72,7 @@ def columns_of_tiles_across(
 
 
 def most_rows(contraction: ContractionDims, target: Target, *, is_dotted: bool, across: int) -> int:
-    """How many rows of a register tile there may be, whatever registers it has."""
+    """The largest number of rows in a register tile, apart from the limit by registers."""
     if is_dotted:
         return rows_in_scratch(contraction, target, ROWS if across else MOST_ROWS)
     is_half = contraction.accumulator is DType.F16 and target.multiplies_by_lane
@@ -81,7 +81,7 @@ def most_rows(contraction: ContractionDims, target: Target, *, is_dotted: bool, 
 
 
 def rows_in_scratch(contraction: ContractionDims, target: Target, most: int) -> int:
-    """How many rows of a sum of words a worker's scratch holds, at least 1 and at most `most`."""
+    """The number of staged rows of words that a worker's scratch holds, from 1 to `most`."""
     if not isinstance(contraction.k, int):
         return most
     dtype = dot_dtype(contraction, target)

@@ -1,4 +1,4 @@
-"""Tiles of products with so few columns that vectors of columns would be mostly idle.
+"""Tiles of products with too few columns to fill vectors of columns.
 
 Lanes run along the terms of the sums where these are long, or along rows, which are then transposed
 in registers. Pure functions of a contraction and a target's vectors; the caller has checked that
@@ -41,8 +41,8 @@ LEAST_CHANNELS, LEAST_BAND, MOST_BAND = 12, 6, 32
 
 def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool:
     """Whether a CPU loads rows of the left side as vectors of terms and transposes them in
-    registers, so that lanes run along rows: where a vector of columns, or the last one, would be
-    mostly idle. Targets that multiply by a lane don't need it.
+    registers, so that lanes run along rows: useful where a vector of columns, or the last one,
+    would be mostly idle. Targets with multiply-by-lane do not need it.
     """
     if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
         return False
@@ -67,7 +67,7 @@ def turns_rows(contraction: ContractionDims, target: Target, lanes: int) -> bool
 
 
 def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
-    """Whether sums are so long that adding up lanes takes less than turning rows."""
+    """Whether sums are so long that adding up lanes costs less than transposing rows."""
     columns, channels = int(contraction.n), int(contraction.channels)
     vectors, rest = divmod(channels, lanes)
     parts = 1 if target.has_masks else rest.bit_count()  # that terms of no whole vector take
@@ -78,7 +78,7 @@ def _is_long(contraction: ContractionDims, target: Target, lanes: int) -> bool:
 
 
 def turned_tile(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int]:
-    """Columns, and rows in whole vectors, of a tile whose rows are transposed in registers."""
+    """(columns, rows) of a tile whose rows are transposed in registers; rows are whole vectors."""
     columns, channels = int(contraction.n), int(contraction.channels)
     most = max(1, (target.vector_registers - 1) // (columns + 1))
     if columns > NARROW:
@@ -105,7 +105,8 @@ def has_lanes_along_sum(contraction: ContractionDims, target: Target, lanes: int
 
 
 def rows_of_sums(target: Target, contraction: ContractionDims) -> int:
-    """Rows of a tile of all columns: a power of two, whose sums fill most registers."""
+    """Rows of a tile that has all columns: a power of two, such that the sums fill most
+    registers."""
     columns, rows = int(contraction.n), contraction.tile_extents[0]
     most = max(1, (target.vector_registers - columns - 1) // max(columns, 1))
     if isinstance(rows, int):
@@ -114,7 +115,7 @@ def rows_of_sums(target: Target, contraction: ContractionDims) -> int:
 
 
 def sums_last(right: Factor) -> Layout:
-    """Columns, taps, what is summed: [O, C, taps...] -> [O][taps...][C]."""
+    """The layout with the reduced dim innermost: [O, C, taps...] -> [O][taps...][C]."""
     return Layout(order=(*right.own, *right.taps, right.summed))
 
 
@@ -129,9 +130,8 @@ def innermost(type: TensorType) -> int:
 
 
 def sums_by_tap(contraction: ContractionDims, target: Target, lanes: int) -> tuple[int, int] | None:
-    """The tile of a convolution with few columns that computes, for each place of an image row, the
-    sums of every tap as columns of their own, and adds shifted taps afterwards. None where that
-    does not apply.
+    """The tile of a convolution with few columns that sums each tap for each place of an image row
+    as a separate column, and then adds the shifted sums. None where that does not apply.
     """
     if target.has_workgroups or target.multiplies_by_lane or lanes < LEAST_TURNED_LANES:
         return None
@@ -165,8 +165,8 @@ def sums_by_tap(contraction: ContractionDims, target: Target, lanes: int) -> tup
 
 
 def lines_of_band(sums_bytes: int, line_bytes: int, lines: int, scratch_bytes: int) -> int:
-    """How many of all lines a workgroup does, as many in each; 0 where scratch does not hold what
-    sums of taps take beside a few."""
+    """The number of result lines per workgroup, balanced over workgroups; 0 where scratch cannot
+    hold the tap sums and a few lines."""
     most = min(MOST_BAND, lines, (scratch_bytes - sums_bytes) * 3 // 4 // line_bytes)
     if most < min(LEAST_BAND, lines):
         return 0

@@ -1,5 +1,5 @@
-"""The tile of a contraction by cooperative matrices: how many matrices a subgroup has, and how
-subgroups cover the workgroup's tile.
+"""Tiles of contractions by cooperative matrices: matrices per subgroup, and subgroups per
+workgroup.
 
 Owns that choice. Knows nothing of kernels; matrices_gpu.py obeys.
 """
@@ -74,7 +74,8 @@ class MatrixExtents:
 def matrix_tile(
     shape: MatrixShape, gpu: GpuGeometry, lanes: int, extents: MatrixExtents
 ) -> MatrixTile | None:
-    """The tile of a contraction: the largest that leaves lanes enough, and few of its columns idle.
+    """The tile of a contraction: the largest that leaves enough lanes busy and few columns idle;
+    None if there is none.
 
     None where it would be idle for the most part, or the least leaves too few lanes: a block of
     terms takes as long whatever multiplies it, and other tiles go through them in less.

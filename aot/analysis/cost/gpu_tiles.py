@@ -1,4 +1,4 @@
-"""A contraction's tile on a GPU: the workgroup's rows and columns, and its lanes' arrangement.
+"""Tiles of contractions on a GPU: a workgroup's rows and columns, and the arrangement of its lanes.
 
 Owns the rule by which lanes share sums: a dispatch of few results and long sums would keep few of a
 GPU's lanes busy; and which tiles have what they multiply in shared memory. Knows nothing of
@@ -62,7 +62,8 @@ class Extents:
 
     @property
     def most_shares(self) -> int:
-        """How many lanes may share a sum: 1 where extents are not known, or sums are in pieces."""
+        """The largest number of lanes that share a sum; 1 where extents are unknown or sums are
+        computed in pieces."""
         known = all(isinstance(n, int) for n in (self.rows, self.columns, self.others))
         if self.is_in_pieces or not known:
             return 1
@@ -72,8 +73,7 @@ class Extents:
 
 
 def gpu_tile(extents: Extents, target: Target, lanes: int, least: int = 1) -> tuple[int, int, int]:
-    """Rows and columns of a workgroup, of which it has `least` or more, and by how many lanes a sum
-    is shared.
+    """(rows, columns, lanes per sum) of a workgroup's tile; the tile has at least `least` columns.
 
     The tile is as near to a square as the extents let it be, up to as many elements a lane as there
     are sums. While the lanes of all workgroups are at most half of those that keep the target busy,
@@ -130,8 +130,8 @@ def staged_tile(
 def staged_bytes(
     rows: int, columns: int, shares: int, terms: int, lanes: int = 0, sums: int = 0
 ) -> int:
-    """Shared memory of a tile that has `terms` of its rows and columns there: and the sums of all
-    lanes at the end, where they share some."""
+    """Bytes of shared memory of a tile that stages `terms` terms of its rows and columns; lanes
+    that share sums also need room for these."""
     kept = terms * (row_stride(rows, terms) + columns)
     return 4 * (kept + (lanes * sums if shares > 1 else 0))
 
@@ -145,7 +145,7 @@ def row_stride(rows: int, terms: int) -> int:
 
 
 def _whole_grid(extents: Extents, target: Target, lanes: int) -> _Grid:
-    """The lanes of a tile without shares."""
+    """The arrangement of lanes for a tile without shared sums."""
     rows_total, columns_total = extents.rows, extents.columns
     own = gpu_columns(target)
 
@@ -166,7 +166,8 @@ def _whole_grid(extents: Extents, target: Target, lanes: int) -> _Grid:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The lanes of a tile, `along` rows and `across` columns, and how many of each a lane has."""
+    """The arrangement of a tile's lanes, `along` rows and `across` columns, with the rows and
+    columns of each lane."""
 
     extents: Extents
     along: int
@@ -180,14 +181,14 @@ class _Grid:
 
     @property
     def tiles(self) -> int:
-        """How many tiles the result has, of extents that are all known."""
+        """The number of tiles that cover the result; all extents must be known."""
         along = -(-int(self.extents.rows) // (self.along * self.rows))
         across = -(-int(self.extents.columns) // (self.across * self.columns))
         return along * across * int(self.extents.others)
 
     def is_busy(self, target: Target, shares: int) -> bool:
-        """Whether `shares` lanes for each sum are more than half of the lanes that keep the GPU
-        busy.
+        """Whether the tiles, with `shares` lanes per sum, occupy more than half of the lanes that
+        keep the GPU busy.
         """
         busy_lanes = 0 if target.gpu is None else target.gpu.busy_lanes
         return 2 * self.tiles * self.lanes * shares > busy_lanes
@@ -214,18 +215,18 @@ def _power_above(count: int) -> int:
 
 
 def gpu_sums(target: Target) -> int:
-    """How many sums of a contraction a lane of a GPU has at most."""
+    """The largest number of sums that a lane of a GPU keeps."""
     return target.vector_registers // 2
 
 
 def gpu_columns(target: Target) -> int:
-    """The number of columns whose sums a lane of a GPU has."""
+    """The number of columns that a lane of a GPU sums."""
     return GPU_COLUMNS if gpu_sums(target) >= MANY_GPU_SUMS else FEW_GPU_COLUMNS
 
 
 def gpu_lanes(target: Target, lanes: int, rows: int, columns: int) -> tuple[int, int]:
-    """(lanes along rows, lanes along columns) of a workgroup's tile, from the lanes that have sums
-    of their own.
+    """(lanes along rows, lanes along columns) of a workgroup's tile, given the lanes with sums of
+    their own.
     """
     across = max(1, columns // gpu_columns(target))
     along = max(1, min(lanes // across, rows))

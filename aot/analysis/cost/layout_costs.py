@@ -1,4 +1,4 @@
-"""The cost of an op under given layouts of its operands and results.
+"""Estimates the cost of an op under given layouts of its operands and results.
 
 In elements moved one at a time, as far as layouts make a difference: lanes that walk memory in step
 share that price. A pure function of call, types and target; unknown dims are assumed.
@@ -56,7 +56,7 @@ class LayoutCosts:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the op reads and writes dense memory only."""
+        """Whether the op can only read and write dense memory."""
         record = self.call.record
         return record.compute is None or record.kind.has_handwritten_kernel
 
@@ -73,7 +73,8 @@ class LayoutCosts:
         return count / lanes
 
     def operand(self, number: int, type: TensorType, result: TensorType) -> float:
-        """The cost of reading operand `number` as `type` where the first result is `result`."""
+        """The cost of reading operand `number` as `type`, with the first result stored as
+        `result`."""
         key = (number, type, result)
         if key not in self._known:
             self._known[key] = self._operand(number, type, result)
@@ -103,8 +104,8 @@ class LayoutCosts:
         return POSITION * count / (1 if innermost(result) == 1 else self._lanes(result))
 
     def _lanes(self, type: TensorType) -> int:
-        """Lanes in use when they run along the innermost dim of `type`; for a norm, along the two
-        innermost.
+        """The lanes in use when lanes run along the innermost dim of `type`; for a norm, along the
+        two innermost.
         """
         wide = [d for d in memory_order(type) if type.dims[d] != 1]
         is_norm = self.call.record is LAYER_NORM and not self.target.has_workgroups
@@ -112,7 +113,8 @@ class LayoutCosts:
         return min(lanes_of_type(self.target, type), _count([type.dims[d] for d in along]))
 
     def _moved(self, type: TensorType, result: TensorType) -> float:
-        """A transpose, reshape or slice: nothing where it is a view, with gaps perhaps."""
+        """The cost of a transpose, reshape or slice: zero where the result can be a view, possibly
+        with gaps."""
         assert self.map is not None
         seen = view_type(self.map, type)
         if seen is not None and lie_alike(seen, result):
@@ -124,7 +126,7 @@ class LayoutCosts:
         )
 
     def _joined(self, type: TensorType, result: TensorType) -> float:
-        """A part of a concat: nothing where it can be made in its place."""
+        """The cost of a part of a concat: zero where the part can be computed in place."""
         return 0.0 if lie_alike(type, result) else copy_cost(type, self.target)
 
     def _contracted(
@@ -174,8 +176,8 @@ class LayoutCosts:
         return count / lanes if innermost(type) == position else float(count)
 
     def _computed(self, number: int, type: TensorType, result: TensorType) -> float:
-        """By the addresses of the op's loads: how far apart lanes along the result's innermost
-        dim, or along the innermost reduced one, read."""
+        """The cost of an op's loads, from their strides between lanes along the result's innermost
+        dim, or along the innermost reduced dim."""
         total = 0.0
         for accesses in accesses_of_call(self.call):
             if not accesses.rank:
@@ -207,7 +209,7 @@ class LayoutCosts:
         return self._price(read, type, wide[-2], lanes) / times
 
     def _price(self, read: Read, type: TensorType, lane: int, lanes: int) -> float:
-        """The cost of one element of a read whose lanes run along variable `lane`."""
+        """The cost of one element of a read, with lanes along variable `lane`."""
         # where movement asks a condition is known for whole segments, of which few fill a vector of
         # narrow elements
         is_asked = self.call.record.kind is not Kind.MOVEMENT or type.dtype.bits < 32
@@ -231,7 +233,7 @@ class LayoutCosts:
 
 def _around(accesses: Accesses, read: Read) -> list[int]:
     """The variables whose loops surround a read: all of the result's, or, for a read inside
-    reductions, those that the reductions depend on together with its own axes.
+    reductions, those that the reductions depend on and its own axes.
     """
     own = set(read.axes)
     inside = [r for r in accesses.reductions if own.issuperset(r.axes)]
@@ -240,7 +242,7 @@ def _around(accesses: Accesses, read: Read) -> list[int]:
 
 
 def lie_alike(a: TensorType, b: TensorType) -> bool:
-    """Whether two types have their dims in the same order in memory, dims of extent 1 ignored."""
+    """Whether two types have the same memory order of dims, ignoring dims of extent 1."""
     wide = [d for d in range(a.rank) if a.dims[d] != 1 and b.dims[d] != 1]
     return [d for d in memory_order(a) if d in wide] == [d for d in memory_order(b) if d in wide]
 
@@ -253,13 +255,13 @@ def lanes_of_type(target: Target, type: TensorType) -> int:
 
 
 def copy_cost(type: TensorType, target: Target) -> float:
-    """The cost of copying a value from one order of dims to another."""
+    """The cost of copying a value from one memory order of dims to another."""
     count = _count(type.dims)
     return DISPATCH + count + count / lanes_of_type(target, type)
 
 
 def innermost(type: TensorType) -> int:
-    """The dim whose neighbours are neighbours in memory."""
+    """The dim with stride 1 in memory."""
     wide = [d for d in memory_order(type) if type.dims[d] != 1]
     return wide[-1] if wide else max(type.rank - 1, 0)
 

@@ -1,4 +1,4 @@
-"""Minimum cuts: the cheapest way to give each of many things one of two labels.
+"""Minimum cuts: the cheapest assignment of one of two labels to each of many items.
 
 Owns the maximum flow (Dinic's, without recursion) and the reduction of labelling to it. Integers
 in, so that the answer is the same everywhere. Knows nothing of graphs of ops.
@@ -13,7 +13,7 @@ Table = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Network:
-    """A flow network whose nodes are numbers; each edge has a capacity either way."""
+    """A flow network with numbered nodes; each edge has a capacity in either direction."""
 
     def __init__(self, nodes: int) -> None:
         self.edges: list[list[int]] = [[] for _ in range(nodes)]
@@ -21,15 +21,16 @@ class Network:
         self.room: list[int] = []
 
     def connect(self, a: int, b: int, forward: int, back: int = 0) -> None:
-        """An edge from `a` to `b`, and one the other way."""
+        """Adds an edge from `a` to `b` with capacity `forward`, and one back with capacity
+        `back`."""
         for source, target, capacity in ((a, b, forward), (b, a, back)):
             self.edges[source].append(len(self.head))
             self.head.append(target)
             self.room.append(capacity)
 
     def reachable(self, source: int, sink: int) -> list[bool]:
-        """Sends as much as flows from source to sink; gives what is on the source's side of the
-        smallest cut, the fewest nodes where several are."""
+        """Computes a maximum flow, and returns which nodes are on the source's side of the minimum
+        cut, the smallest one if there are several."""
         while True:
             level = self._levels(source, sink)
             if level[sink] < 0:
@@ -37,7 +38,7 @@ class Network:
             self._push_all(source, sink, level)
 
     def _levels(self, source: int, sink: int) -> list[int]:
-        """How many edges with room lead to each node; -1 where none do."""
+        """The distance of each node from the source over unsaturated edges; -1 if unreachable."""
         level = [-1] * len(self.edges)
         level[source] = 0
         queue = deque([source])
@@ -53,7 +54,7 @@ class Network:
         return level
 
     def _push_all(self, source: int, sink: int, level: list[int]) -> None:
-        """A blocking flow: fills shortest paths until each has a full edge."""
+        """Sends a blocking flow: saturates an edge on each shortest path."""
         edges, head, room = self.edges, self.head, self.room
         following = [0] * len(edges)
         path: list[int] = []
@@ -86,7 +87,7 @@ class Network:
 
 
 class Labelling:
-    """Things with a label of 0 or 1 each, and what labels cost alone and in pairs."""
+    """Items to label 0 or 1, with the costs of labels and of pairs of labels."""
 
     def __init__(self, count: int) -> None:
         self.alone = [[0, 0] for _ in range(count)]
@@ -116,7 +117,7 @@ class Labelling:
             both[first > second] += excess
 
     def solve(self) -> list[int]:
-        """The labels that cost least; 0 where both are as good."""
+        """The labels with the least total cost; 0 where both are equal."""
         count = len(self.alone)
         source, sink = count, count + 1
         network = Network(count + 2)

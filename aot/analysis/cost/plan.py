@@ -1,4 +1,4 @@
-"""How an op would run on a target: schedule class, tiles, packing, scratch, cost.
+"""Plans how an op runs on a target: schedule class, tiles, packing, scratch, cost.
 
 The one place that answers it: a pure function of op, dims and target. Passes ask it when they pack
 and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
@@ -48,7 +48,7 @@ from aot.target.model import GpuGeometry, Target
 
 @dataclass(frozen=True)
 class Plan:
-    """How an op would run on a target.
+    """The plan for running an op on a target.
 
     Attributes:
         schedule, lanes, rows, columns, shares, staged: what is recorded of it, see `StageSchedule`.
@@ -68,12 +68,12 @@ class Plan:
 
     @property
     def stage(self) -> StageSchedule:
-        """The part of the plan that an executable records and its kernel obeys."""
+        """The part of the plan that is recorded in an executable, and that its kernel obeys."""
         tile = self.rows, self.columns, self.shares, self.staged
         return StageSchedule(self.schedule, self.lanes, *tile)
 
     def as_recorded(self, stage: StageSchedule) -> Plan:
-        """The plan with what an executable records of it."""
+        """The plan with the choices recorded in `stage`."""
         kept = {f.name for f in fields(self)} & {f.name for f in fields(stage)}
         return replace(self, **{name: getattr(stage, name) for name in kept})
 
@@ -147,7 +147,7 @@ def plan(call: Call, target: Target) -> Plan:
 
 
 def weight_layouts(call: Call, target: Target) -> dict[int, Layout]:
-    """The layout that each constant operand should be packed to: panels `[n/P][k][P]`."""
+    """The packed layout of each constant operand: panels `[n/P][k][P]`."""
     made = plan(call, target)
     if made.schedule is Schedule.RECURRENCE:
         return _gate_layouts(call, target)
@@ -227,8 +227,8 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
 
 
 def _is_line(contraction: ContractionDims, target: Target) -> bool:
-    """Whether the right side is one column of integers, which stays as it is: packing it would add
-    columns that don't exist.
+    """Whether the right side is a single integer column, which is not packed, as packing would add
+    columns.
     """
     is_one = contraction.n == 1 and contraction.groups == 1 and not contraction.windows
     return is_one and not contraction.accumulator.is_float and not target.has_workgroups
@@ -247,14 +247,14 @@ def _has_rows_together(contraction: ContractionDims, target: Target) -> bool:
 
 
 def _sums_floats(contraction: ContractionDims) -> bool:
-    """Whether floats are multiplied one by one."""
+    """Whether the product multiplies floats one by one, without words of several terms."""
     return contraction.accumulator.is_float and not sums_words(contraction)
 
 
 def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
-    """Whether a CPU's vectors hold rows, not columns: where they are neighbours in the memory of
-    the left side, and in that of the result or there are few columns for a vector. Taps would be
-    neighbours at other places."""
+    """Whether a CPU's vectors hold rows instead of columns: where rows are contiguous in the left
+    side's memory, and also in the result's, or columns are few. With taps this does not hold, as
+    their neighbours are elsewhere."""
     lanes = lanes_of(target, contraction.accumulator.bytes)
     if target.has_workgroups or lanes == 1 or not _sums_floats(contraction):
         return False
@@ -297,7 +297,7 @@ def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, i
 def _row_vectors(
     rows: int, lanes: int, by_lane: bool, together: bool, slide: tuple[int, int] | None
 ) -> tuple[int, float]:
-    """Vectors that hold the scalars of rows, and loads of them a step."""
+    """(vectors that hold the row scalars, loads per step)."""
     if slide is not None:
         step, taps = slide
         held = -(-((rows - 1) * step + taps) // lanes)
@@ -324,7 +324,7 @@ def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
 
 
 def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flops: int) -> Plan:
-    """A product whose weights are stored in blocks, which have panels of their own."""
+    """The plan of a product with block-quantised weights, which have panels of their own."""
     if target.has_workgroups:
         usual = staged_tile(contraction, target, lanes) or (
             *gpu_tile(Extents.of(contraction), target, lanes, least=target.panel),
@@ -346,8 +346,8 @@ def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[
     """
 
     def most(vectors: int, sums: int) -> int:
-        """The most rows of `vectors` vectors of columns, `sums` sums each, that registers hold
-        beside the vectors' words and codes.
+        """The largest number of rows, for `vectors` vectors of columns with `sums` sums each, for
+        which registers suffice beside words and codes.
         """
         free = target.vector_registers - 2 * vectors - BLOCKED_REGISTERS
         return free // (sums * vectors)
@@ -360,9 +360,8 @@ def _tile_of_sums(target: Target, lanes: int, rows: int, columns: int) -> tuple[
 
 
 def rest_chunks(chunks: int) -> tuple[int, ...]:
-    """The height of the tiles for rows left over by tiles of `rows`; 0 where the main tile is low
-    enough for them.
-    """
+    """Widths, in vectors, of the narrower tiles for remaining columns, given the main tile's
+    width."""
     return (2, 1) if chunks > 2 else (1,)
 
 
@@ -382,7 +381,7 @@ def wide_extents(call: Call) -> list[Dim]:
 
 
 def _row_bytes(left: Factor) -> int:
-    """Bytes between neighbouring rows of a left side whose summed dim is contiguous, else 0."""
+    """Bytes between consecutive rows of a left side whose reduced dim is contiguous; else 0."""
     type = left.type
     *_, row, summed = memory_order(type)
     extent = type.dims[summed]
@@ -411,7 +410,8 @@ def _plan_depthwise(call: Call, contraction: ContractionDims, target: Target, la
 
 
 def _plan_attention(call: Call, target: Target, lanes: int) -> Plan:
-    """Queries in lanes, some vectors of them, times as many keys as registers allow.
+    """The plan of attention on a CPU: queries in lanes, with as many vectors of queries and keys as
+    registers allow.
 
     Without vectors a block has fewer queries where the target's scratch would not hold it, one that
     is alone beside it, and a tile's scores.
@@ -461,7 +461,7 @@ def _plan_attention_on_gpu(depth: Dim, width: Dim, lanes: int, gpu: GpuGeometry)
 
 
 def _columns_last(right: Factor) -> Layout:
-    """Batch, taps, what is summed, columns: [O, C, taps...] -> [taps...][C][O]."""
+    """The layout with columns innermost: [O, C, taps...] -> [taps...][C][O]."""
     return Layout(order=(*right.batch, *right.taps, right.summed, *right.own))
 
 
@@ -488,7 +488,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
 
 
 def _flops(contraction: ContractionDims) -> int:
-    """A multiplication and an addition for each term of each sum."""
+    """The floating-point operations of a contraction: a multiplication and an addition per term."""
     terms = product([contraction.result.element_count, contraction.k])
     return 2 * terms if isinstance(terms, int) else 0
 
@@ -502,16 +502,17 @@ def _panel_layout(right: Factor, panel: int) -> Layout:
 
 
 def _in_words(right: Factor, layout: Layout) -> Layout:
-    """The layout with columns innermost, changed so that groups of summed elements are inside of a
-    column, a machine word each: [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O]
-    -> [taps...][C/4][O][4] of bytes; groups of 2 of bf16.
+    """A layout with columns innermost, changed so that groups of reduced elements form a machine
+    word within each column: [O/P][taps...][C][P] -> [O/P][taps...][C/4][P][4], [taps...][C][O] ->
+    [taps...][C/4][O][4] for bytes; groups of 2 for bf16.
     """
     word = right.type.rank + len(layout.splits)
     return Layout((*layout.splits, (right.summed, word_terms(right.dtype))), (*layout.order, word))
 
 
 def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:
-    """W [D, 4H, I] and R [D, 4H, H] -> [D][4H/P][I][P]."""
+    """Packed layouts of recurrent weights, with gates in panels: W [D, 4H, I] and R [D, 4H, H] ->
+    [D][4H/P][I][P]."""
     layout = Layout(((1, target.panel),))
     return {1: layout, 2: layout}
 
@@ -535,7 +536,7 @@ def _tile(
     most: int = MOST_ROWS,
     across: int = 0,
 ) -> tuple[int, int]:
-    """Rows and columns of the register tile that keeps the multipliers busiest.
+    """(rows, columns) of the register tile that keeps the multipliers busiest.
 
     With r rows and v vectors of columns, a step of k loads r scalars and v vectors for r*v
     multiply-adds, and needs r*v + v + 1 registers. A core loads about as often as it multiplies.
@@ -619,18 +620,18 @@ def _tile(
 
 
 def are_far(weight_bytes: int, cache_bytes: int) -> bool:
-    """Whether the weights of a tile's columns come from beyond the second level of cache each time
-    that rows pass them; never where `cache_bytes` is 0."""
+    """Whether a tile's weights come from beyond the L2 cache each time rows pass them; never if
+    `cache_bytes` is 0."""
     return 0 < cache_bytes * CACHED_SHARE < weight_bytes
 
 
 def _used(total: Dim, size: int) -> float:
-    """How much of tiles of `size` over an extent is no waste."""
+    """The fraction of tiles of `size` that is not waste, over an extent of `total`."""
     return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
 
 
 def _rows_in_cache(target: Target, row_bytes: int) -> int:
-    """How many rows so far apart the nearest cache holds beside what streams through it.
+    """The number of rows, `row_bytes` apart, that the L1 cache holds beside streaming data.
 
     A cache of 8 ways keeps 8 lines at one place of a way; rows a multiple of a way apart all want
     the same place. One of them is left to what streams.

@@ -1,4 +1,4 @@
-"""The cost of recomputing a value in each pass over a row, compared with storing it once.
+"""Estimates the cost of recomputing a value in each pass over a row, compared with storing it once.
 
 Prices are of one element, in loads of neighbours, on a CPU: a pure function of ops and target that
 fusion asks. Decides nothing.
@@ -24,7 +24,8 @@ _SLOW_OPS = ("div", "sqrt", "floordiv", "floormod")
 
 @dataclass(frozen=True)
 class Prices:
-    """What an element of a value costs its user, recomputed or stored.
+    """The costs of an operand's element, if recomputed in its user or stored by a dispatch of its
+    own.
 
     Attributes:
         passes: how often the user's loops read an element.
@@ -65,7 +66,7 @@ def is_kept(cost: int, again: int) -> bool:
 def recompute_prices(
     producer: Sequence[Op], inputs: int, user: Op, operand: int, target: Target
 ) -> Prices:
-    """The prices of computing an operand of a reduction in its loads, or apart.
+    """The costs of computing a reduction's operand in the reduction's loads, or separately.
 
     Args:
         producer: the ops that compute the operand.
@@ -83,7 +84,7 @@ def recompute_prices(
 
 
 def _may_keep(found: Accesses, user: Op, target: Target) -> bool:
-    """Whether scratch holds a row of the user's reductions."""
+    """Whether scratch can hold a row of the user's reductions."""
     rows = {product([found.extents[v] for v in r.axes]) for r in found.reductions}
     bytes = max(user.result.type.dtype.bytes, 4)
     return all(isinstance(n, int) and n * bytes <= target.scratch_bytes for n in rows)

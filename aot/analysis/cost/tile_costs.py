@@ -1,4 +1,4 @@
-"""The cost of an op on a core under a tile, with known or parametric extents.
+"""Estimates the cost of an op on one core with a given tile, for known or dynamic extents.
 
 Costs are in vector operations, about a cycle each: an estimate, to compare tiles and to say what
 one kernel for several layers loses. Changes nothing; plan.py chooses tiles, kernels obey it.
@@ -98,7 +98,7 @@ class Loops(NamedTuple):
 
 
 class DynamicLoops(NamedTuple):
-    """Which extents of an op's loops are dynamic dims: only the device knows them."""
+    """Which extents of an op's loops are dynamic, that is known only at run time."""
 
     rows: bool = False
     columns: bool = False
@@ -106,7 +106,7 @@ class DynamicLoops(NamedTuple):
     outer: bool = False
 
     def with_(self, other: DynamicLoops) -> DynamicLoops:
-        """The loops that have a dynamic extent in either of both kernels."""
+        """The loops that are dynamic in at least one of both kernels."""
         return DynamicLoops(*(a or b for a, b in zip(self, other, strict=True)))
 
     @staticmethod
@@ -150,12 +150,12 @@ class KernelModel(NamedTuple):
 
     @property
     def unpacking(self) -> int:
-        """The registers that unpacking weights takes."""
+        """The number of registers that unpacking weights takes."""
         return UNPACK_REGISTERS if self.is_unpacked else 0
 
     @staticmethod
     def of(made: Plan, target: Target, call: Call | None = None) -> KernelModel:
-        """The kernel of a plan; borders count where its `call` is given."""
+        """The kernel model of a plan; with `call`, the cost of borders is included."""
         contraction = None if call is None else call.contraction
         forms = {
             Schedule.CONTRACTION: "products",
@@ -186,8 +186,8 @@ class KernelModel(NamedTuple):
 
 
 def _has_far_terms(contraction: ContractionDims) -> bool:
-    """Whether a window's channels lie a multiple of a page apart, more of them than a cache has
-    places for: a kernel that knows that reads each line for all taps at once."""
+    """Whether a window's channels are a multiple of a page apart and outnumber the cache's ways: a
+    kernel for such strides reads each cache line for all taps at once."""
     left, channels = contraction.left, contraction.channels
     step = dims.multiply(left.type.strides[left.summed], left.dtype.bytes)
     if contraction.is_pointwise or not isinstance(step, int) or step % WAY_BYTES != 0:
@@ -196,7 +196,7 @@ def _has_far_terms(contraction: ContractionDims) -> bool:
 
 
 def _is_cached(made: Plan, contraction: ContractionDims | None) -> bool:
-    """Whether what the second level of cache holds counts for the cost of a plan's kernel."""
+    """Whether the contents of the L2 cache matter to the cost of a plan's kernel."""
     if made.schedule is Schedule.WINOGRAD or contraction is None:
         return made.schedule is Schedule.WINOGRAD
     is_float = contraction.right.dtype is DType.F32 and contraction.groups == 1
@@ -204,8 +204,7 @@ def _is_cached(made: Plan, contraction: ContractionDims | None) -> bool:
 
 
 def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, DynamicLoops]:
-    """The loops of an op as a dispatch that gives its dims `values` has them, and what of them its
-    own kernel doesn't know."""
+    """(loops, dynamic loops) of an op for a dispatch that passes `values` as its dims."""
     result = call.result_types[0]
     rows, columns, terms = extents_of(call, made)
     types = [t for t in (*call.operands, result) if t is not None]
@@ -219,7 +218,7 @@ def loops_of(call: Call, made: Plan, values: Mapping[str, Dim]) -> tuple[Loops, 
 
 
 def call_cost(call: Call, target: Target) -> float:
-    """The cost of an op in a kernel of its own, in vector operations."""
+    """The estimated cost of an op in its own kernel, in vector operations."""
     made = plan(call, target)
     loops, dynamic = loops_of(call, made, {})
     kernel = KernelModel.of(made, target)
@@ -249,7 +248,7 @@ def extents_of(call: Call, made: Plan) -> tuple[Dim, Dim, Dim]:
 
 
 def is_window(made: Plan) -> bool:
-    """Whether a reduction runs as tiles of neighbours by channels."""
+    """Whether a reduction runs as tiles of several positions by channels."""
     return made.schedule is Schedule.REDUCTION and made.rows > 1
 
 

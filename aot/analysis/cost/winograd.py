@@ -1,4 +1,4 @@
-"""When Winograd's F(4x4, 3x3) does a convolution, with which tiles, and what it costs.
+"""Winograd's F(4x4, 3x3) on CPUs: which convolutions it fits, its tiles, and its cost.
 
 A pure function of call, target and tile, like the plan that it is a part of. Sizes here are what
 aot/kernels/rules/products/winograd.py works with.
@@ -52,8 +52,9 @@ SCALAR_COST, VECTOR_COST = 0.2, 0.3
 
 
 def fits(call: Call, target: Target) -> bool:
-    """Whether it can do `call` on `target` at all: a 3x3 convolution of floats, stride 1, that
-    reads and stores channels side by side, and whose record leaves the choice."""
+    """Whether Winograd's algorithm can compute `call` on `target`: a 3x3 float convolution with
+    stride 1 and contiguous channels in input and output, whose record allows a choice of
+    algorithm."""
     return "algorithm" in call.attrs and _has_form(call, target)
 
 
@@ -74,20 +75,20 @@ def _has_form(call: Call, target: Target) -> bool:
 
 
 def is_wanted(call: Call, target: Target) -> bool:
-    """Whether `call` is to be done so, and can be."""
+    """Whether `call` is marked for Winograd's algorithm and fits it."""
     if has_transformed_filters(call):
         return _has_form(call, target)
     return call.attrs.get("algorithm") == "winograd" and fits(call, target)
 
 
 def has_transformed_filters(call: Call) -> bool:
-    """Whether the filters of `call` are given as the algorithm multiplies by them."""
+    """Whether the filters of `call` are stored already transformed."""
     return call.record is CONV_WINOGRAD
 
 
 def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int, int]:
-    """How many tiles of outputs a block has, a multiple of a register tile's, and how many register
-    tiles it has along the filters.
+    """(tiles, register tiles along filters) of a block; the tiles are a multiple of a register
+    tile's.
 
     Args:
         tile: rows (tiles of outputs) and columns (filters) of a register tile.
@@ -107,8 +108,8 @@ def block_of(tile: tuple[int, int], filters: Dim, cache_bytes: int) -> tuple[int
 
 
 def piece_of(channels: Dim, target: Target) -> Dim:
-    """How many channels are transformed and multiplied at a time, where filters are stored as they
-    are: a divisor of open ones where it isn't `CHANNELS`."""
+    """The number of channels transformed and multiplied at a time, for filters stored
+    untransformed: `CHANNELS`, or a divisor of a dynamic number of channels."""
     if not target.multiplies_by_lane or dims.modulo(channels, CHANNELS) != 0:
         return CHANNELS
     odd = dims.modulo(dims.floor_divide(channels, CHANNELS), 2)
@@ -136,8 +137,8 @@ def stored_block_of(
 
 
 def together(across: int, blocks: Dim, filters: Dim, columns: int) -> int:
-    """How many register tiles along the filters a workgroup has where it transforms all channels of
-    its inputs once: all of them, but for what keeps a second thread busy.
+    """The number of register tiles along filters per workgroup, when it transforms all input
+    channels once: all of them, or fewer to keep a second thread busy.
 
     Args:
         across: what it has elsewhere.
@@ -152,7 +153,7 @@ def together(across: int, blocks: Dim, filters: Dim, columns: int) -> int:
 
 
 def extents(call: Call) -> tuple[Dim, Dim, Dim]:
-    """Tiles of outputs, filters and channels of a convolution."""
+    """(output tiles, filters, channels) of a convolution."""
     contraction = call.contraction
     assert contraction is not None
     slid = {window.axis for window in contraction.windows}
@@ -164,8 +165,8 @@ def extents(call: Call) -> tuple[Dim, Dim, Dim]:
 def register_tiles(
     panel: int, lanes: int, registers: int, *, has_row_vectors: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """(rows, columns) of each register tile that fits: rows are tiles of outputs, columns filters.
-    With `has_row_vectors`, a vector of each row's scalars is kept in registers too.
+    """(rows, columns) of each register tile that fits: rows are output tiles, columns filters. With
+    `has_row_vectors`, a vector of each row's scalars also stays in registers.
     """
     for columns in (panel // 2, panel, 2 * panel):
         vectors = columns // lanes
@@ -175,7 +176,7 @@ def register_tiles(
 
 
 def best_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
-    """The register tile that costs `call` least."""
+    """The register tile with the lowest cost for `call`."""
     sizes = tuple(map(_number, extents(call)))
     found = register_tiles(
         target.panel, lanes, target.vector_registers, has_row_vectors=target.multiplies_by_lane
@@ -233,7 +234,8 @@ def cost(
 
 
 def product_cost(rows: int, vectors: float) -> float:
-    """The cost of one outer product of a register tile, Winograd's or a contraction's."""
+    """The cost of one outer product in a register tile, in Winograd's algorithm or a plain
+    contraction."""
     return max(rows * vectors, LEAST_SUMS) + LOAD_COST * (rows + vectors)
 
 

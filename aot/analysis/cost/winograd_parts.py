@@ -1,5 +1,5 @@
-"""When a GPU does a 3x3 convolution by Winograd's algorithm, a dispatch for each part of it, and
-with which tiles.
+"""3x3 convolutions on a GPU by Winograd's algorithm in three dispatches: when it pays, and with
+which tiles.
 
 Owns the price of both ways, in nanoseconds of a device whose speeds the target file has; devices of
 which it has none do no such thing. The parts are aot/ops/winograd_parts.py's.
@@ -27,7 +27,7 @@ MOST_PART_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Parts:
-    """A convolution by Winograd's algorithm in three dispatches.
+    """A convolution by Winograd's algorithm as three dispatches.
 
     Attributes:
         outputs: along a side of a tile.
@@ -41,8 +41,8 @@ class Parts:
 
 
 def fits(call: Call, target: Target) -> bool:
-    """Whether `call` is a convolution that may be done in parts on `target`: by 3x3 filters, of
-    floats, in steps of 1, with channels side by side."""
+    """Whether `call` can be computed in three dispatches on `target`: a 3x3 float convolution with
+    stride 1 and contiguous channels."""
     contraction = call.contraction
     if contraction is None or call.attrs.get("algorithm") != "direct" or target.gpu is None:
         return False
@@ -115,8 +115,8 @@ def parts_ns(call: Call, outputs: int, target: Target) -> float | None:
 
 
 def _ns(gpu: GpuGeometry, products: int, blocks: int, moved: int) -> float:
-    """Nanoseconds of a dispatch: its launch and the longest of its multiplications, its blocks of
-    terms, which wait for each other, and its memory traffic in bytes.
+    """Estimated nanoseconds of a dispatch: its launch time plus the longest of: multiplications,
+    dependent blocks of terms, and memory traffic in bytes.
     """
     return gpu.launch_ns + max(
         1000 * products / gpu.products_per_us,
@@ -126,7 +126,7 @@ def _ns(gpu: GpuGeometry, products: int, blocks: int, moved: int) -> float:
 
 
 def _blocks(call: Call, terms: Dim, target: Target) -> int:
-    """In how many blocks the terms of a sum come."""
+    """The number of blocks into which the terms of a sum are divided."""
     return -(-_number(terms) // max(plan(call, target).staged, QUAD))
 
 

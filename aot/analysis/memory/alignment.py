@@ -1,4 +1,4 @@
-"""At which multiples of bytes the operands and results of executables begin in all dispatches.
+"""The alignment of executables' operands and results, over all their dispatches.
 
 What a GPU may load and store as vectors. Looks at a module whose functions are outlined, and says
 nothing of memory whose place only a run knows: states, what branches yield, rows of loops. Changes
@@ -23,8 +23,8 @@ ROOT_BYTES = 16
 
 
 def buffer_alignments(module: Module) -> dict[str, tuple[int, ...]]:
-    """For each executable that is dispatched, of each operand, then each result: a power of two up
-    to ROOT_BYTES that its first byte's place is a multiple of in every dispatch.
+    """The alignment of each operand, then each result, of each dispatched executable: the largest
+    power of two, up to ROOT_BYTES, that divides its byte offset in every dispatch.
 
     It is 1 for an operand whose memory a result takes over.
     """
@@ -51,7 +51,8 @@ def _alignment(assignment: BufferAssignment, value: Value) -> int:
 
 
 def _begins_buffer(assignment: BufferAssignment, buffer_slice: BufferSlice) -> bool:
-    """Whether the root of a buffer_slice is a buffer of its own, placed by link or the runtime."""
+    """Whether the root of a buffer slice has a buffer of its own, placed by the linker or the
+    runtime."""
     root = buffer_slice.root
     if root in assignment.rows or root in assignment.nexts:
         return False
@@ -61,7 +62,8 @@ def _begins_buffer(assignment: BufferAssignment, buffer_slice: BufferSlice) -> b
 
 
 def _power_in(offset: Dim) -> int:
-    """The largest power of two up to ROOT_BYTES that divides `offset` whatever its symbols are."""
+    """The largest power of two, up to ROOT_BYTES, that divides `offset` for all values of its
+    symbols."""
     power = ROOT_BYTES
     while power > 1 and modulo(offset, power) != 0:
         power //= 2
@@ -69,7 +71,7 @@ def _power_in(offset: Dim) -> int:
 
 
 def _taken_over(op: Op) -> Sequence[int]:
-    """Numbers of the operands whose memory a dispatch's results take over."""
+    """Numbers of the operands whose memory a dispatch's results reuse."""
     ties = op.attrs.get("ties", ())
     assert isinstance(ties, tuple)
     return [t for t in ties if isinstance(t, int) and t >= 0]

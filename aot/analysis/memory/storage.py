@@ -1,5 +1,5 @@
-"""Where each value of a program is stored: its buffer class, the value whose memory it uses, and
-its offset there.
+"""The storage of a program's values: buffer class, the value whose memory each one uses, and its
+offset there.
 
 A view is stored in its operand; a part of an assembled value in that value; what a branch yields in
 the result of its op; what a loop's iteration stacks in its row. Changes no op and assigns no
@@ -25,7 +25,7 @@ CONSTANTS, ARENA, INPUTS, OUTPUTS = range(4)  # BufferClass of module.fbs
 
 @dataclass(frozen=True)
 class BufferSlice:
-    """A part of a buffer in which a value is stored.
+    """The part of a buffer in which a value is stored.
 
     Attributes:
         root: the value whose memory this is: a constant, an input, a dispatch's result, the value
@@ -102,7 +102,7 @@ class BufferAssignment:
             self._places[root] = self.states[name], 0
 
     def _holds(self, whole: Value, variable: str) -> bool:
-        """Whether a value is assembled with a state variable as one of its parts."""
+        """Whether a value is a concatenation in memory that has a state variable as a part."""
         if whole.op is None or whole.op.record is not CONCAT_ALIAS:
             return False
         parts = [root_of(v)[0] for v in whole.op.operands if v is not None]
@@ -157,7 +157,8 @@ class BufferAssignment:
                 self.rows[root] = result
 
     def _free_root(self, value: Value, block: Block) -> Value | None:
-        """The root of a value all of whose memory is made in `block` and may be anywhere."""
+        """The root of a value, if all its memory is created in `block` and may be placed anywhere;
+        else None."""
         root, offset = root_of(value)
         is_free = root not in self._places and root not in self.nexts and root not in self.rows
         is_here = root.op is not None and root.op.parent is block and self.is_made(root)
@@ -165,7 +166,7 @@ class BufferAssignment:
         return root if is_free and is_here and is_whole else None
 
     def is_made(self, root: Value) -> bool:
-        """Whether ops write the root's memory, wherever it is."""
+        """Whether ops write the root's memory, so that the linker may place it."""
         op = root.op
         if op is None or op.record in (CONSTANT, STATE):
             return False
@@ -173,7 +174,7 @@ class BufferAssignment:
         return op.record is not LOOP or root.index >= carried_count(op)
 
     def is_invariant(self, argument: Value) -> bool:
-        """Whether a carried argument is the loop's operand in every run."""
+        """Whether a loop-carried argument equals the loop's operand in every iteration."""
         return argument in self._places
 
     def _find(self, value: Value) -> tuple[Value, Dim]:
@@ -208,7 +209,7 @@ class BufferAssignment:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a loop carries from run to run.
+    """A value that a loop carries from one iteration to the next.
 
     Attributes:
         following: what the block yields for the next run.
@@ -221,17 +222,17 @@ class Carried:
 
 
 def is_choice(op: Op) -> bool:
-    """Whether it is control flow that runs one of its blocks."""
+    """Whether the op is control flow that runs one of its blocks."""
     return op.record is IF
 
 
 def is_loop(op: Op) -> bool:
-    """Whether it is control flow that runs its block any number of times."""
+    """Whether the op is control flow that runs its block repeatedly."""
     return op.record is LOOP
 
 
 def carried_count(loop: Op) -> int:
-    """How many values a `loop` op carries: the first of its results."""
+    """The number of values that a `loop` op carries; they are its first results."""
     body = loop.record.body
     assert body is not None
     return len(loop.operands) - body.first
@@ -256,7 +257,7 @@ def yielded(op: Op, block: Block) -> list[Value]:
 
 
 def part_offsets(op: Op) -> list[Dim]:
-    """Elements before each part of an assembled value, in its memory."""
+    """The offset in elements of each part within a concatenation's memory."""
     axis, type = op.int("axis"), op.result.type
     step = type.strides[axis]
     found: list[Dim] = []
@@ -269,8 +270,7 @@ def part_offsets(op: Op) -> list[Dim]:
 
 
 def root_of(value: Value) -> tuple[Value, Dim]:
-    """The value whose bytes `value` is, and the byte that it begins at: follows views to what they
-    look at."""
+    """(value whose bytes `value` shares, byte offset within it), following all views."""
     offset: Dim = 0
     while value.op is not None and is_view(value.op):
         map, source = map_of(value.op), value.op.operands[value.op.record.view_of or 0]

@@ -1,4 +1,4 @@
-"""Which values are other values' bytes: the layouts under which a movement moves nothing.
+"""Views: layouts with which a movement op's result shares its operand's bytes.
 
 The one place that says whether a transpose, reshape or slice is free, and how a type's layout is
 written: canonical types that place every element alike are equal. Changes nothing.
@@ -23,7 +23,7 @@ from aot.ops.movement import shortest_group
 
 
 class _Axis(NamedTuple):
-    """A logical dim in memory: its extent and stride in elements.
+    """A logical dim in memory: extent and stride in elements.
 
     With a `factor` it is stored in pieces of that many elements: `stride` is from piece to piece,
     `inner` from element to element of one.
@@ -51,15 +51,15 @@ def memory_order(type: TensorType) -> tuple[int, ...]:
 
 
 def canonical(type: TensorType) -> TensorType:
-    """The type with its layout in canonical form: none where it is dense, or only an order where
-    that suffices. Positions of dims of extent 1 are kept.
+    """The type with its layout in canonical form: no layout if it is dense, an order where that
+    suffices. Positions of dims with extent 1 are kept.
     """
     axes = None if type.layout is None else _axes(type)
     return type if axes is None else _typed(type, axes)
 
 
 def view_type(map: IndexMap, type: TensorType, *, may_split: bool = False) -> TensorType | None:
-    """The type of `map`'s result, for a value of `type`, as a view of the value's bytes.
+    """The type of `map`'s result as a view of a value of `type`; None if it cannot be a view.
 
     A slice's bytes begin at `view_offset`. None where no layout does it: a reshape of what doesn't
     are in order, elements repeated or taken backwards, a part of a dim that is in pieces. With
@@ -77,7 +77,7 @@ def view_type(map: IndexMap, type: TensorType, *, may_split: bool = False) -> Te
 
 
 def view_offset(map: IndexMap, type: TensorType) -> Dim:
-    """The offset in elements at which the view by `map` of a value of `type` begins."""
+    """The element offset at which the view by `map` of a value of `type` starts."""
     offset: Dim = 0
     for step in map.steps:
         axes = _axes(type)
@@ -92,12 +92,12 @@ def view_offset(map: IndexMap, type: TensorType) -> Dim:
 
 
 def map_of(op: Op) -> IndexMap | None:
-    """The index map from the op's result to its only operand, if the op is one; else None."""
+    """The index map from the op's result to its only operand, if the op has one; else None."""
     return None if op.record.index_map is None else op.record.index_map(call_of(op))
 
 
 def is_view(op: Op) -> bool:
-    """Whether the op's result is bytes of its operand, as the types of both are now."""
+    """Whether the op's result shares its operand's bytes, given the types of both."""
     if op.record.index_map is None:
         return op.record.view_of is not None
     source = op.operands[0]
@@ -126,7 +126,7 @@ MAX_VIEWS = 1 << 14
 
 
 def _axes(type: TensorType) -> Axes | None:
-    """The axes of a type; None where pieces are padded, or pieces of pieces."""
+    """The memory axes of a type; None for padded or nested splits."""
     layout = type.layout
     if layout is None or not layout.splits:
         return [
@@ -145,7 +145,7 @@ def _axes(type: TensorType) -> Axes | None:
 
 
 def _seen(axes: Axes, step: Step, *, may_split: bool) -> Axes | None:
-    """The axes after one step, or None where it can't be a view."""
+    """The memory axes after one movement step; None where it cannot be a view."""
     if isinstance(step, Transpose):
         return [axes[p] for p in step.perm]
     if isinstance(step, Reshape):
@@ -162,7 +162,7 @@ def _seen(axes: Axes, step: Step, *, may_split: bool) -> Axes | None:
 
 
 def _reshaped(axes: Axes, fresh: Sequence[Dim], *, may_split: bool) -> Axes | None:
-    """The axes of a view of other dims, or None where it would have to move elements."""
+    """The memory axes of a reshaped view; None where elements would have to move."""
     if any(extent == 0 for extent in fresh) or _layout(axes) is None:
         return _dense(fresh)
     old = [axis for axis in axes if axis.extent != 1]
@@ -181,7 +181,8 @@ def _reshaped(axes: Axes, fresh: Sequence[Dim], *, may_split: bool) -> Axes | No
 
 
 def _regrouped(old: Axes, fresh: Sequence[Dim], *, may_split: bool) -> Axes | None:
-    """`old` as axes of extents `fresh`, which are as many elements."""
+    """`old` regrouped into axes of extents `fresh`, which have as many elements; None where a group
+    is not contiguous."""
     if len(old) == len(fresh) == 1:
         return old
     if len(old) == 1 and old[0].factor:
@@ -249,7 +250,7 @@ def _layout_of(axes: tuple[_Axis, ...]) -> Layout | None:
 
 
 def _order(rank: int, wide: Sequence[int], moved: Sequence[int]) -> tuple[int, ...]:
-    """`moved` in the places of `wide`, the other dims in their own; empty for the natural order."""
+    """`moved` at the positions of `wide`, other dims at their own; empty for the natural order."""
     following = iter(moved)
     order = tuple(next(following) if d in wide else d for d in range(rank))
     return () if order == tuple(range(rank)) else order

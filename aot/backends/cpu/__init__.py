@@ -1,4 +1,5 @@
-"""The CPU backend: kernel IR to objects through LLVM, one function each, nothing undefined.
+"""The CPU backend: compiles kernel IR through LLVM to objects of one function each, without
+undefined symbols.
 
 Owns LLVM text, objects and their cache. Knows nothing of the Vulkan backend. Importing it loads
 nothing, so that commands that only ask the cache stay quick.

@@ -1,4 +1,4 @@
-"""Addresses of elements in each lane, from the dispatch's record of buffers and parameters.
+"""Computes element addresses in each lane, from the dispatch's record of buffers and parameters.
 
 Owns what the entry block loads of the dispatch, where buffers and scratch begin, and how indices
 become addresses that neighbouring accesses share.
@@ -63,7 +63,7 @@ class Addresses:
         self._by_name = {p.name: p for p in kernel.params if p.dtype is DType.INDEX}
 
     def field(self, position: int) -> Value:
-        """A pointer of the dispatch."""
+        """A pointer field of the dispatch record."""
         if position not in self._fields:
             here, self.asm.current = self.asm.current, self.asm.entry
             width = self.traits.target.word_bytes
@@ -96,7 +96,7 @@ class Addresses:
         return self._params[param]
 
     def symbol(self, name: str) -> Value:
-        """A dim's symbol, which is the INDEX parameter of that name."""
+        """The value of a dim's symbol: the INDEX parameter of that name."""
         if name not in self._by_name:
             raise InternalError(f"kernel {self.kernel.name}: dim symbol {name} is not a parameter")
         return self.param(self._by_name[name])
@@ -192,7 +192,8 @@ class Addresses:
     def _key(
         self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
     ) -> object | None:
-        """All that a start depends on within a block; None where it needs what has no value yet."""
+        """A key of everything that a start address depends on within a block; None where a part has
+        no value yet."""
         if isinstance(memory, Scratch) and self.plan.slots[memory].copies != (1, 1, 1):
             return None
         key: list[object] = [memory, open_part]
@@ -207,7 +208,7 @@ class Addresses:
     def _start(
         self, memory: Buffer | Scratch, open_part: Dim, terms: list[tuple[Expr, Dim]]
     ) -> tuple[Laned, Value]:
-        """The elements that are no known number, and an address to count from."""
+        """(element offset that is not a constant, pointer to count from)."""
         parts: dict[int, Laned] = {0: self.dims.value(open_part)}
         for e, factor in terms:
             scale = self.dims.value(factor)
@@ -235,7 +236,7 @@ class Addresses:
         return total, base
 
     def _copy_of(self, memory: Buffer | Scratch) -> Value:
-        """The base of the current lane's copy, for scratch that lanes have their own of."""
+        """The base address of the current lane's copy, for scratch private to lanes."""
         base = self.base(memory)
         if isinstance(memory, Buffer) or self.plan.slots[memory].copies == (1, 1, 1):
             return base
@@ -251,8 +252,8 @@ class Addresses:
         return self.asm.offset(base, self.asm.op("mul", copy, self.lanes.constant(size)))
 
     def resolved(self, form: LinearForm) -> tuple[Dim, list[tuple[Expr, Dim]]]:
-        """The constant and the terms of a sum where variables that are numbers here are numbers:
-        copies of unrolled loops differ in the constant alone."""
+        """(constant, terms) of a linear form after replacing variables with known values: copies of
+        an unrolled loop then differ only in the constant."""
         known = self.scopes.known
         constant, terms = form.constant, []
         for e, factor in form.terms:

@@ -75,8 +75,8 @@ def _float_unary(asm: Assembler, traits: Traits, op: str, a: Value, dtype: DType
 
 
 def _round_by_addition(asm: Assembler, op: str, a: Value) -> Value:
-    """Rounds with the unit's own rounding: adding and taking away 2^(mantissa bits) leaves an
-    integer, nearest and to even; the other directions correct that by one."""
+    """Rounds a float with the FPU's own rounding: adding and subtracting 2^(mantissa bits) leaves
+    the nearest integer, ties to even; the other directions correct that by one."""
     type_ = a.type
     limit = real(2.0 ** (52 if type_.element == "double" else 23), type_)
     size = asm.call("llvm.fabs", type_, [a], type_.mangled)
@@ -115,7 +115,7 @@ def binary(
     *,
     is_nonnegative: bool = False,
 ) -> Value:
-    """`a op b` for operands of `dtype`; comparisons are `compare`'s.
+    """`a op b` for operands of `dtype`; comparisons are in `compare`.
 
     Args:
         is_nonnegative: both operands are known not to be negative.
@@ -161,7 +161,8 @@ def _float_binary(
 
 
 def _extremum(asm: Assembler, traits: Traits, op: str, a: Value, b: Value) -> Value:
-    """NaN if either is; zeros of unlike sign count as equal, as in numpy."""
+    """The maximum or minimum: NaN if either is; zeros of unlike sign count as equal, as in
+    numpy."""
     if traits.has_nan_extrema:
         name = "llvm.minimum" if op == "min" else "llvm.maximum"
         return asm.call(name, a.type, [a, b], a.type.mangled)
@@ -186,7 +187,7 @@ def _is_number(a: Value) -> bool:
 
 
 def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DType) -> Value:
-    """`a * b + c`: one rounding where the target has the instruction, else two."""
+    """`a * b + c` with one rounding where the target has such an instruction, else two."""
     if not dtype.is_float:
         return asm.op("add", asm.op("mul", a, b), c)
     if traits.has_relaxed_fma and a.type.lanes and dtype in (DType.F32, DType.F64):
@@ -202,8 +203,8 @@ def fma(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value, dtype: DTy
 
 
 def _relaxed_fma(asm: Assembler, width: int, a: Value, b: Value, c: Value) -> Value:
-    """The same in registers of `width` lanes, into which LLVM can't split it; what does not fill
-    them is rounded twice."""
+    """`fma` in registers of exactly `width` lanes, which LLVM does not split; vectors of other
+    sizes are rounded twice."""
     lanes = a.type.lanes
     if lanes % width or lanes & (lanes - 1):
         return asm.op("fadd", asm.op("fmul", a, b), c)

@@ -1,4 +1,4 @@
-"""Writes LLVM IR as text: typed values, folded integer constants, blocks and declarations.
+"""Writes LLVM IR text: typed values, folded integer constants, blocks and declarations.
 
 Owns the syntax and nothing else; what is computed is decided by the modules beside it. Text rather
 than `llvmlite.ir` objects, because writing is most of a small kernel's compile time. Names are
@@ -53,8 +53,7 @@ PTR = Type("ptr")
 
 @dataclass(slots=True, eq=False)  # frozen ones take three times as long to make
 class Value:
-    """An SSA value or a constant; `number` is set where it is a known integer, splat included.
-    Nothing changes one."""
+    """An immutable SSA value or constant; `number` is set for a known integer, splat included."""
 
     ref: str
     type: Type
@@ -66,7 +65,7 @@ class Value:
 
 @dataclass(eq=False)
 class Block:
-    """A basic block; it is printed where it was first entered.
+    """A basic block, printed at the position where it was first entered.
 
     Attributes:
         known: its instructions whose result depends on their text alone.
@@ -80,9 +79,8 @@ class Block:
     starts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def text(self, many: float) -> list[str]:
-        """The block's lines. A base pointer of `many` or more addresses is frozen, at no cost:
-        LLVM's loop strength reduction then keeps one address and leaves the others to
-        displacements.
+        """The block's lines. A base pointer with `many` or more addresses is frozen, at no cost:
+        LLVM's loop strength reduction then keeps one address and uses displacements for the others.
         """
         lines = list(self.lines)
         for ref, (line, count) in self.starts.items():
@@ -159,14 +157,14 @@ class Assembler:
         return f"%{hint}{self._count}"
 
     def emit(self, type_: Type, text: str) -> Value:
-        """An instruction with a result."""
+        """Appends an instruction with a result."""
         ref = self.fresh()
         self.current.lines.append(f"{ref} = {text}")
         return Value(ref, type_)
 
     def emit_pure(self, type_: Type, text: str) -> Value:
-        """The same of an instruction that neither reads nor writes memory: once a block, because
-        most of what kernels would emit again is part of an address beside another."""
+        """Appends an instruction that does not access memory, or returns the value of an equal one
+        in the block: most repeated ones are parts of similar addresses."""
         found = self.current.known.get(text)
         if found is None:
             found = self.current.known[text] = self.emit(type_, text)
@@ -191,7 +189,7 @@ class Assembler:
     def branch(
         self, condition: Value, then: Block, otherwise: Block, odds: tuple[int, int] | None = None
     ) -> None:
-        """Goes on with one of two blocks; `odds` say how often each is taken, if known."""
+        """Appends a conditional branch; `odds` are the relative frequencies, if known."""
         line = f"br i1 {condition.ref}, label %{then.label}, label %{otherwise.label}"
         if odds is not None:
             line += f', !prof !{{!"branch_weights", i32 {odds[0]}, i32 {odds[1]}}}'
@@ -231,7 +229,7 @@ class Assembler:
         return self.emit(a.type, f"select {condition}, {a}, {b}")
 
     def cast(self, name: str, a: Value, element: str) -> Value:
-        """A conversion instruction (`sext`, `fptrunc`, `bitcast`, ...) per element."""
+        """Appends a conversion (`sext`, `fptrunc`, `bitcast`, ...) of each element."""
         to = a.type.of(element)
         if to == a.type:
             return a
@@ -243,11 +241,11 @@ class Assembler:
         return self.emit_pure(to, f"{name} {a} to {to}")
 
     def bitcast_to(self, a: Value, to: Type) -> Value:
-        """A reinterpretation that may change the number of lanes."""
+        """Reinterprets a value's bits; the number of lanes may change."""
         return a if to == a.type else self.emit(to, f"bitcast {a} to {to}")
 
     def call(self, name: str, result: Type, args: list[Value], suffix: str = "") -> Value:
-        """A call of an intrinsic; `suffix` is what its name says of the types."""
+        """Appends a call of an intrinsic; `suffix` is the type part of its name."""
         full = f"{name}.{suffix}" if suffix else name
         self.declare(full, result, args)
         return self.emit(result, f"call {result} @{full}({', '.join(map(str, args))})")
@@ -286,8 +284,8 @@ class Assembler:
         return result
 
     def shuffle(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
-        """A vector of chosen lanes of two vectors: lanes of `b` are counted after those of `a`, and
-        a negative number leaves the lane undefined.
+        """A vector of selected lanes of two vectors: lanes of `b` are numbered after those of `a`,
+        and a negative number leaves the lane undefined.
         """
         chosen = ["i32 poison" if lane < 0 else f"i32 {lane}" for lane in lanes]
         to = Type(a.type.element, len(chosen))
@@ -308,7 +306,7 @@ class Assembler:
     # Memory.
 
     def offset(self, pointer: Value, offset: Value) -> Value:
-        """The address `offset` bytes on; wraps around."""
+        """The address `offset` bytes after `pointer`; wraps around."""
         if offset.number == 0:
             return pointer
         block, text = self.current, f"getelementptr i8, {pointer}, {offset}"
@@ -331,7 +329,7 @@ class Assembler:
         self.emit_void(f"store {value}, {pointer}, align {align}{metadata}")
 
     def alloca(self, type_: Type, count: int, align: int) -> Value:
-        """Memory of the function's frame, made in the entry block whatever block is current."""
+        """Allocates stack memory, in the entry block whatever block is current."""
         ref = self.fresh("slot")
         self.entry.lines.insert(0, f"{ref} = alloca [{count} x {type_}], align {align}")
         return Value(ref, PTR)

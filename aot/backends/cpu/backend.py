@@ -17,7 +17,7 @@ from aot.target.model import Target
 
 
 class CpuBackend:
-    """A `Backend` for machine code, by LLVM."""
+    """The `Backend` that compiles machine code with LLVM."""
 
     device = Device.CPU
     scratch_in_arena = True

@@ -1,4 +1,4 @@
-"""Tables of a byte for each number of 8 bits, looked up for a vector of numbers at once.
+"""Lookups in 256-byte tables, a vector of 8-bit indices at a time.
 
 Owns the instructions that a target has for it; `Target.looks_up_bytes` says whether it has any.
 """
@@ -12,7 +12,7 @@ _BYTES, ENTRIES = 64, 256
 
 
 def lookup(asm: Assembler, table: Value, numbers: Value, metadata: str) -> Value:
-    """Entry `numbers` of the table at `table`, lane by lane, by AVX-512 VBMI.
+    """The entries of the 256-byte table at `table` for the vector `numbers`, by AVX-512 VBMI.
 
     An instruction chooses among the 128 bytes of two registers by 7 bits; the 8th chooses between
     the halves of the table.

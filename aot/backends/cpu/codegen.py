@@ -1,4 +1,5 @@
-"""Objects of a variant's kernels: from the cache where it has them, else by LLVM, here or beside.
+"""Compiles a variant's kernels to objects: from the cache, or with LLVM in this process or in
+workers.
 
 Owns what an object's key says, and when other processes are worth starting. The objects and their
 order are the same however they were come by.
@@ -57,7 +58,7 @@ class Objects:
 
 @dataclass
 class CpuCodegen:
-    """Makes the objects of one compile, of all its variants; a context manager.
+    """Compiles the objects of all variants of one compile; a context manager.
 
     Attributes:
         cache: where objects are kept.
@@ -85,8 +86,8 @@ class CpuCodegen:
         self._stack.__exit__(*error)  # type: ignore[arg-type]
 
     def expect(self, source: Any, options: CompileOptions) -> None:
-        """Starts a process that loads LLVM, if the model has not been compiled with these options
-        before: it loads while this process reads the model.
+        """Starts a worker that loads LLVM while this process reads the model, unless the model was
+        compiled with these options before.
         """
         if self.jobs == 1 or llvm.is_loaded():
             return
@@ -101,8 +102,8 @@ class CpuCodegen:
         self._hand_out((), None, 0)
 
     def begin(self, kernel: Kernel, target: Target) -> None:
-        """Announces a kernel that `objects` will be called with: writes its LLVM text now, while
-        workers compile earlier ones.
+        """Announces a kernel that `objects` will receive: writes its LLVM text while workers
+        compile earlier ones.
 
         Raises:
             InternalError: a rule of kernel IR is broken.
@@ -137,7 +138,7 @@ class CpuCodegen:
             self._hand_out(batch.texts.values(), target, batch.text_bytes)
 
     def objects(self, kernels: Sequence[Kernel], target: Target, progress: Progress) -> Objects:
-        """An object for each of `kernels`.
+        """The compiled objects of `kernels`, one each.
 
         Raises:
             InternalError: LLVM rejects what was emitted, or ends; of several, the first kernel's.
@@ -164,7 +165,7 @@ class CpuCodegen:
         )
 
     def _hand_out(self, waiting: Collection[_Text], target: Target | None, text_bytes: int) -> None:
-        """Gives workers what is not given yet, and starts as many as the text is worth."""
+        """Gives texts to workers, and starts as many workers as the amount of text is worth."""
         with contextlib.suppress(UnavailableError):
             workers = self._workers or Workers(self.jobs)
             worth = max(1, min(len(waiting), text_bytes // _WORKER_BYTES))
@@ -184,7 +185,8 @@ class CpuCodegen:
 
 @dataclass
 class _Text:
-    """The LLVM IR of a kernel, or of equal ones; its object, and that to come from a worker."""
+    """The LLVM IR of a kernel, or of several equal ones, with its object or the future one from a
+    worker."""
 
     name: str
     text: str
@@ -194,7 +196,7 @@ class _Text:
 
 @dataclass
 class _Batch:
-    """Kernels of one target that were begun with, and what the cache's counts were before.
+    """Kernels of one target that were announced, and the cache's counts before.
 
     Attributes:
         keys: of objects, by kernel.
@@ -224,7 +226,7 @@ def _result(text: _Text, target: Target) -> bytes:
 
 
 def _model_id(source: Any) -> bytes | None:
-    """A digest that identifies a model, found without reading it; None where there is none."""
+    """A digest that identifies a model without reading it; None where there is none."""
     if isinstance(source, bytes):
         return hashlib.sha256(source).digest()
     if not isinstance(source, (str, os.PathLike)):
@@ -252,7 +254,7 @@ def _target_id(target: Target) -> bytes:
 
 @lru_cache(maxsize=1)
 def compiler_id() -> bytes:
-    """This compiler's code generation and its LLVM, by content."""
+    """A digest of this compiler's code generation and its LLVM."""
     digest = hashlib.sha256(sources.digest(*_SOURCES))
     # LLVM is asked for nothing here: where every object is found it is not even loaded.
     found = importlib.util.find_spec("llvmlite")
@@ -265,7 +267,7 @@ def compiler_id() -> bytes:
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

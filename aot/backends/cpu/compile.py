@@ -1,4 +1,4 @@
-"""From a kernel to LLVM IR text, and through LLVM to an ELF object without outside symbols.
+"""Compiles a kernel to LLVM IR text, and with LLVM to an ELF object without undefined symbols.
 
 Owns the module around a kernel's code: attributes that keep LLVM from calling anything. Depends on
 the kernel and the target only, so the same input gives the same bytes in any process.
@@ -36,7 +36,7 @@ def compile_kernel(kernel: Kernel, target: Target) -> bytes:
 
 
 def to_object(name: str, text: str, target: Target) -> bytes:
-    """The object of what `to_llvm` gave; `name` is the kernel's, for the message.
+    """The object compiled from the text of `to_llvm`; `name` is the kernel's, for messages.
 
     Raises:
         InternalError: LLVM rejects the text or the target.
@@ -65,7 +65,7 @@ def emit_assembly(kernel: Kernel, target: Target) -> str:
 
 @contextmanager
 def blaming(name: str, target: Target) -> Iterator[None]:
-    """A context in which an error of LLVM becomes one that names the kernel and the target."""
+    """A context that turns an error of LLVM into one that names the kernel and the target."""
     try:
         yield
     except llvm.RejectedError as error:
@@ -81,7 +81,8 @@ def machine_of(target: Target) -> llvm.Machine:
 
 
 def to_llvm(kernel: Kernel, target: Target) -> str:
-    """The module's text. It says nothing of the kernel's name: equal kernels are equal objects."""
+    """The module text of a kernel. It does not contain the kernel's name, so that equal kernels
+    give equal objects."""
     emitter = KernelEmitter(kernel, Traits.of(target))
     emitter.run()
     asm: Assembler = emitter.asm

@@ -1,4 +1,4 @@
-"""Conversions between element types, f16 in integer arithmetic where a target lacks it.
+"""Conversions between element types; f16 in integer arithmetic where the target lacks it.
 
 Owns Cast: saturation, NaN to 0, one rounding. Like all emission, inline code only.
 """
@@ -12,7 +12,7 @@ from aot.ir.types import DType
 
 
 def convert(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) -> Value:
-    """`a` of `source` converted by value, scalar or vector."""
+    """`a`, of dtype `source`, converted by value; scalar or vector."""
     if source is to:
         return a
     if to is DType.BOOL:
@@ -35,7 +35,7 @@ def convert(asm: Assembler, traits: Traits, a: Value, source: DType, to: DType) 
 
 
 def type_bits(element: str) -> int:
-    """Width of an integer type's name."""
+    """The width of an integer type, from its name."""
     return int(element[1:])
 
 
@@ -50,7 +50,7 @@ def _to_bool(asm: Assembler, traits: Traits, a: Value, source: DType) -> Value:
 
 
 def _clamped(asm: Assembler, a: Value, low: float, high: float) -> Value:
-    """Between two floats; `low` where it is no number."""
+    """`a` clamped to [low, high]; `low` for NaN."""
     least, most = real(low, a.type), real(high, a.type)
     # the comparison is false on NaN, which gives the least: one maxps
     above = asm.select(asm.fcmp("ogt", a, least), a, least)
@@ -58,7 +58,8 @@ def _clamped(asm: Assembler, a: Value, low: float, high: float) -> Value:
 
 
 def _float_to_i32(asm: Assembler, a: Value) -> Value:
-    """Vectors, saturated; the greatest i32 is no float, so that it is chosen afterwards."""
+    """Converts vectors of floats to i32 with saturation. As the greatest i32 is no float, it is
+    selected afterwards; NaN gives 0."""
     number = asm.cast("fptosi", _clamped(asm, a, -(2.0**31), 2.0**31 - 128), "i32")
     is_beyond = asm.fcmp("oge", a, real(2.0**31, a.type))
     number = asm.select(is_beyond, integer(2**31 - 1, number.type), number)
@@ -75,7 +76,8 @@ def _float_to_i64(asm: Assembler, a: Value) -> Value:
 
 
 def _float_to_narrow(asm: Assembler, a: Value, to: DType, element: str) -> Value:
-    """Saturated, as floats: LLVM makes the conversion that does it lane by lane on x86."""
+    """Converts floats to narrow integers, saturating while they are floats: LLVM's saturating
+    conversion works lane by lane on x86."""
     bits = type_bits(element)
     low = -(1 << bits - 1) if to.is_signed else 0
     high = (1 << bits - (1 if to.is_signed else 0)) - 1
@@ -112,7 +114,8 @@ def _integer_to_float(asm: Assembler, traits: Traits, a: Value, source: DType, t
 
 
 def _check_wide(traits: Traits, float_element: str, integer_bits: int) -> None:
-    """64-bit integers, and f64 without a unit for it, have no inline conversions there."""
+    """Checks that no conversion of 64-bit integers, or of f64 without an FPU for it, has to be
+    inlined."""
     target = traits.target
     if integer_bits == 64 and not traits.has_wide_integers:
         raise InternalError(
@@ -179,7 +182,7 @@ def half_to_float(asm: Assembler, traits: Traits, a: Value) -> Value:
 
 
 def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
-    """f32 as f16, or its bits; to nearest, ties to even."""
+    """Converts f32 to f16, or to its bits; to nearest, ties to even."""
     if traits.has_half:
         if traits.has_neon_half and a.type.lanes % 4 == 0 and a.type.lanes:
             bits = _by_fours(asm, a, "vcvtfp2hf", "i16")
@@ -211,7 +214,8 @@ def float_to_half(asm: Assembler, traits: Traits, a: Value) -> Value:
 
 
 def _by_fours(asm: Assembler, a: Value, name: str, element: str) -> Value:
-    """NEON's conversion of four elements, for 32-bit Arm: LLVM makes scalar ones of a vector's."""
+    """NEON's four-element conversion for 32-bit Arm, where LLVM would convert a vector element by
+    element."""
     four, made = Type(element, 4), []
     for start in range(0, a.type.lanes, 4):
         part = asm.shuffle(a, a, range(start, start + 4))

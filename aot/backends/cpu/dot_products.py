@@ -1,4 +1,4 @@
-"""Sums of products of packed words, by the instructions that a target has for them.
+"""Dot products of packed words, with the instructions that a target has.
 
 Owns which instruction that is, and what stands for it where there is none. All of them are exact:
 none saturates on the way, whatever the operands are.
@@ -68,7 +68,7 @@ def dot(
 
 
 def _dot_of_bf16(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -> Value:
-    """`c` plus the products of two bf16, in f32."""
+    """`c` plus the dot product of two pairs of bf16, in f32."""
     lanes = c.type.lanes
     for width, features, name, suffix in _BF16:
         if not lanes or lanes % width or lanes & (lanes - 1):
@@ -132,21 +132,22 @@ def matrix_dot(asm: Assembler, a: Value, b: Value, c: Value, dtypes: tuple[DType
 
 
 def column_pairs(asm: Assembler, low: Value, high: Value) -> list[Value]:
-    """Two columns side by side, twice, of the first and the last 4 bytes of 8 of four columns."""
+    """Two vectors of column pairs, made from vectors with the first and the last 4 bytes of four
+    columns' 8 bytes."""
     first, second = (asm.bitcast_to(x, Type("i32", 4)) for x in (low, high))
     orders = (0, 4, 1, 5), (2, 6, 3, 7)
     return [asm.bitcast_to(asm.shuffle(first, second, order), low.type) for order in orders]
 
 
 def _sums_of_bytes(asm: Assembler, name: str, codes: Value, numbers: Value) -> Value:
-    """The sums of neighbouring products of bytes, in 16 bits."""
+    """Sums of adjacent byte products, in 16 bits."""
     bytes_, pairs = (Type(f"i{n}", codes.type.lanes * 32 // n) for n in (8, 16))
     operands = [asm.bitcast_to(x, bytes_) for x in (codes, numbers)]
     return asm.call(f"llvm.x86.{name}", pairs, operands)
 
 
 def unpack(asm: Assembler, traits: Traits, a: Value, parts: tuple[int, int], dtype: DType) -> Value:
-    """Two bytes of each word, as two numbers of 16 bits."""
+    """Two bytes of each word, extended to two 16-bit numbers."""
     is_signed = dtype.part.is_signed
     lanes = a.type.lanes
     widen = "ashr" if is_signed else "lshr"
@@ -185,7 +186,8 @@ def _part(asm: Assembler, word: Value, dtype: DType, number: int) -> Value:
 
 
 def _by_width(asm: Assembler, width: int, made: Part, a: Value, b: Value, c: Value) -> Value:
-    """The sums of `a`, `b` and `c`, computed in registers of `width` lanes each."""
+    """Applies `made` to `a`, `b` and `c` in registers of `width` lanes each, and concatenates the
+    results."""
     lanes = c.type.lanes
     if lanes == width:
         return made(a, b, c)
@@ -197,7 +199,8 @@ def _by_width(asm: Assembler, width: int, made: Part, a: Value, b: Value, c: Val
 
 
 def _sum_of_long_products(asm: Assembler, traits: Traits, a: Value, b: Value, c: Value) -> Value:
-    """Multiplications that widen 16 bits to 32, and an addition of neighbours."""
+    """A dot product by widening multiplications from 16 to 32 bits, and additions of adjacent
+    products."""
     halves = []
     for first in (0, 4):
         part = range(first, first + 4)
@@ -238,8 +241,8 @@ def _sum_of_bytes(
 
 
 def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
-    """(lanes, function) of ways to compute a dot product by two instructions: one sums pairs of
-    products in 16 bits, the other sums pairs of these.
+    """(lanes, function) of the ways to compute a dot product with two instructions: one sums pairs
+    of products in 16 bits, the other sums pairs of these.
     """
     found: list[tuple[int, Part]] = []
     for width, feature, name, wide in _PAIRS:
@@ -258,12 +261,12 @@ def _sums_of_pairs(asm: Assembler, traits: Traits) -> list[tuple[int, Part]]:
 def _instructions(
     asm: Assembler, traits: Traits, left: DType, right: DType, *, is_narrow: bool
 ) -> list[tuple[int, Part]]:
-    """How many lanes each fitting instruction has, and how it is called, widest first."""
+    """(lanes, function) of each suitable instruction, widest first."""
     target = traits.target
     found: list[tuple[int, Part]] = []
 
     def accumulating(name: str, width: int, suffix: str = "", *, swaps: bool = False) -> None:
-        """An instruction that adds products of bytes to `c`."""
+        """Adds an instruction that accumulates products of bytes into `c`."""
 
         def made(a: Value, b: Value, c: Value) -> Value:
             type_ = Type("i8", 4 * c.type.lanes)
@@ -273,7 +276,7 @@ def _instructions(
         found.append((width, made))
 
     def multiplying(name: str, width: int) -> None:
-        """An instruction that sums the products of pairs of 16 bits, to be added to `c`."""
+        """Adds an instruction that sums pairs of 16-bit products, without accumulating into `c`."""
 
         def made(a: Value, b: Value, c: Value) -> Value:
             type_ = Type("i16", 2 * c.type.lanes)

@@ -1,4 +1,4 @@
-"""Emits expressions: each node once, as a scalar while all lanes agree and as a vector otherwise.
+"""Emits expressions, each node once: as a scalar while all lanes agree, else as a vector.
 
 Owns the dispatch from expression nodes to arithmetic, conversions, indices and memory. Statements
 and loops are `statements`'s.
@@ -42,7 +42,8 @@ from aot.ir.types import DType
 
 
 class Expressions:
-    """Values of expressions at the current point; `mask` is the lanes that are on (None: all)."""
+    """The values of expressions at the current position; `mask` has the active lanes (None:
+    all)."""
 
     def __init__(self, lanes: Lanes, scopes: Scopes) -> None:
         self.lanes = lanes
@@ -73,11 +74,11 @@ class Expressions:
         return known[root]
 
     def root(self, e: Expr) -> Laned:
-        """The value of a statement's expression, operators without instructions spelled out."""
+        """The value of a statement's expression, with operators without instructions expanded."""
         return self.evaluate(self.expand(e))
 
     def condition(self, e: Expr | None) -> Value | None:
-        """A bool expression as i1 or a vector of i1; None is true."""
+        """A bool expression as i1 or a vector of i1; None if it is always true."""
         if e is None:
             return None
         value = self.root(e)
@@ -85,7 +86,7 @@ class Expressions:
         return value
 
     def expand(self, e: Expr) -> Expr:
-        """`e` in operators that have instructions."""
+        """`e` rewritten to operators that have instructions."""
         if self.scopes.facts(e).needs_expansion:
             from aot.kernels.transcendentals.expansion import expand
 
@@ -200,7 +201,7 @@ class Expressions:
         )
 
     def _difference(self, a: Expr, b: Expr) -> Interval:
-        """The interval of `a - b` at all iterations of the loops around."""
+        """The interval of `a - b` over all iterations of the surrounding loops."""
         constant, terms = self.memory.addresses.resolved(LinearForm.of((a, b), (1, -1)))
         return interval(constant, terms, self.scopes.ranges)
 
@@ -259,8 +260,8 @@ class Expressions:
         return self._lift(one, [a])
 
     def _quantised(self, e: Cast) -> Value | None:
-        """Emits a cast that quantises or dequantises, by x86's instructions; None for
-        other casts.
+        """Emits a cast that quantises or dequantises by x86's rounding instructions; None for other
+        casts.
         """
         if self.traits.target.arch != "x86_64" or not self.traits.has_rounding:
             return None
@@ -277,7 +278,7 @@ class Expressions:
         return made(self.asm, self.traits, found, self.lanes.vector(number), zero)
 
     def _stepped(self, a: Affine, type_: Type) -> Value:
-        """`base + step * lane` in a narrower integer type."""
+        """The vector `base + step * lane` in a narrower integer type."""
         from aot.backends.cpu.assembler import iota
 
         splat = self.asm.splat(a.base, type_.lanes)
@@ -308,8 +309,8 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 
 
 def _limit(e: Select) -> str | None:
-    """The extremum that a selection is which keeps a float from going beyond a number other than 0,
-    NaN staying NaN; None of others."""
+    """The op, max or min, of a selection that limits a float by a constant other than 0 and keeps
+    NaN; None for others."""
     ask, number = e.condition, e.a
     if not isinstance(ask, Binary) or not isinstance(number, Const) or not e.dtype.is_float:
         return None

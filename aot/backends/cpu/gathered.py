@@ -1,4 +1,5 @@
-"""Accesses of lanes whose places are known and near each other: by vectors of neighbours.
+"""Vector accesses for lanes at known, nearby positions: loads or stores a few whole vectors and
+shuffles.
 
 A group's words beside those of the next group, or one word in several lanes, are such, and rows of
 planes. Owns how places become vectors and their order; guards are not its affair.
@@ -15,7 +16,7 @@ MOST_APART = 4
 
 
 def are_near(places: Sequence[int]) -> bool:
-    """Whether some lanes have one place, or several lanes' places follow each other."""
+    """Whether many of the lanes' positions are equal or adjacent, so that vectors cover them."""
     return 2 * len(_runs(places)) <= len(places)
 
 
@@ -37,7 +38,7 @@ def store_places(
     size: int,
     metadata: str,
 ) -> None:
-    """Stores lanes, of `size` bytes, `places` from a pointer, all of them different."""
+    """Stores lanes, of `size` bytes each, at distinct positions `places` from a pointer."""
     lane_of = {place: lane for lane, place in enumerate(places)}
     run: list[int] = []
     for place in (*sorted(places), None):
@@ -61,7 +62,7 @@ def load_places(
     size: int,
     metadata: str,
 ) -> Value:
-    """The elements, of `size` bytes, that are `places` from a pointer, one in each lane."""
+    """Loads the elements, of `size` bytes, at positions `places` from a pointer, one per lane."""
     runs = _runs(places)
     longest = max(run[-1] - run[0] + 1 for run in runs)
     wide = 1 << (longest - 1).bit_length()
@@ -82,8 +83,8 @@ def load_places(
 
 
 def before_a_step(fixed: int, step: int | None, factors: Sequence[object]) -> int | None:
-    """Elements before the first lane's in a whole step, if all address terms but the constant are
-    whole steps, so that the first and last step are inside the memory; else None.
+    """Elements before the first lane's in its step, if all address terms but the constant are
+    multiples of the step, so that whole steps are in bounds; else None.
     """
     if not step or not all(isinstance(n, int) and n % step == 0 for n in factors):
         return None
@@ -101,8 +102,7 @@ def load_picked(
     before: int | None = None,
     used: int | None = None,
 ) -> Value:
-    """Loads `count` elements that are `step` elements apart as full vectors and picks them out by
-    shuffles.
+    """Loads elements that are `step` apart, as whole vectors, and selects them by shuffles.
 
     Wide loads match how the elements were stored, so that store forwarding works. Only the first
     `used` lanes are loaded, or all. With a negative `step`, elements are before the pointer.

@@ -1,4 +1,4 @@
-"""Values inside a vector loop: one for all lanes, one per lane, or an index that steps by lane.
+"""Values inside a vector loop: uniform over lanes, one per lane, or an index with a step per lane.
 
 Owns the three shapes an expression's value takes while a VECTOR loop is widened, and arithmetic on
 indices, which stays scalar as long as it can: vectors of 64-bit indices are slow everywhere.
@@ -33,9 +33,9 @@ class PerLane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Address:
-    """The address of an access: `pointer + lane * step` elements, or a pointer per lane, `places`
-    elements from the first one's base if known. `before` elements in front of the pointer, and all
-    up to a whole step, are in bounds too.
+    """The address of an access: `pointer + lane * step` elements, or a pointer per lane; `places`
+    are the lanes' offsets in elements from the first one's base, if known. `before` elements in
+    front of the pointer, and all up to a whole step, are in bounds too.
     """
 
     pointer: Value
@@ -84,7 +84,7 @@ class Lanes:
         return found
 
     def lane(self, value: Laned, lane: int) -> Value:
-        """The scalar of one lane."""
+        """The scalar in one lane of a value."""
         if isinstance(value, PerLane):
             return value.values[lane]
         if isinstance(value, Affine):
@@ -157,7 +157,8 @@ class Lanes:
         return self.asm.gather(bits)
 
     def _compare_steps(self, op: str, a: Value, b: Value, step: int) -> Value:
-        """`a + step*lane op b` by way of `step*lane op b - a`, clamped to 32 bits."""
+        """`a + step*lane op b`, computed as `step*lane op b - a` with the right side clamped to 32
+        bits."""
         asm = self.asm
         if step == 0:
             return arithmetic.compare(asm, self.traits, op, a, b, DType.INDEX)
@@ -203,7 +204,7 @@ class Lanes:
         return result
 
     def bits(self, mask: Value) -> Value:
-        """A vector of i1 as an integer, lane 0 lowest."""
+        """A vector of i1 as an integer, with lane 0 in the lowest bit."""
         return self.asm.bitcast_to(mask, Type(f"i{mask.type.lanes}"))
 
     def all(self, mask: Value) -> Value:
@@ -219,7 +220,7 @@ class Lanes:
         return self.asm.icmp("eq", bits, integer(-1, bits.type))
 
     def any(self, mask: Value) -> Value:
-        """Whether a lane of a mask is set."""
+        """Whether any lane of a mask is set."""
         if not mask.type.lanes:
             return mask
         if mask.number is not None:
@@ -229,7 +230,7 @@ class Lanes:
 
 
 class DimEvaluator:
-    """Values of dims, computed once in the entry block from INDEX parameters."""
+    """Computes the values of dims from INDEX parameters, once each, in the entry block."""
 
     def __init__(self, lanes: Lanes, symbol: Callable[[str], Value]) -> None:
         self.lanes = lanes

@@ -1,4 +1,4 @@
-"""LLVM itself: text IR in, an object or assembly out, in this process or as a worker of another.
+"""Runs LLVM: IR text to an object or assembly, in this process or as another one's worker.
 
 Owns LLVM's switches and passes. Imports nothing of `aot`, and LLVM only when it is first used: as a
 script, this file is the worker that `workers.py` starts, and starting must cost little.
@@ -34,11 +34,11 @@ class Machine(NamedTuple):
 
 
 class RejectedError(Exception):
-    """LLVM does not take the text or the machine; the message is its own, on one line."""
+    """LLVM rejects the text or the machine; the message is LLVM's, on one line."""
 
 
 def is_loaded() -> bool:
-    """Whether this process has LLVM already."""
+    """Whether LLVM is loaded in this process."""
     return "llvmlite" in sys.modules
 
 
@@ -121,7 +121,7 @@ def send(stream: IO[bytes], kind: bytes, data: bytes) -> None:
 
 
 def receive(stream: IO[bytes]) -> tuple[bytes, bytes] | None:
-    """Reads one frame; None where the other side has closed."""
+    """Reads one frame; None at the end of the stream."""
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size:
         return None
@@ -145,7 +145,7 @@ def _answer(data: bytes) -> tuple[bytes, bytes]:
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
-    """Answers requests until the other side closes."""
+    """Answers requests until the stream ends."""
     _initialize()
     send(sink, READY, b"")
     while (asked := receive(source)) is not None:

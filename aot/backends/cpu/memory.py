@@ -1,4 +1,4 @@
-"""Loads and stores: guards and masks, for scalars and for vector loops.
+"""Emits loads and stores, with guards and masks, for scalars and vector loops.
 
 Owns how an access of a Buffer or Scratch becomes LLVM loads and stores. A guarded load without a
 mask register reads zeros from the image instead of branching; a guarded store branches.
@@ -52,7 +52,7 @@ _PAST_CACHES = ", !nontemporal !6"
 
 
 class Memory:
-    """Accesses of one kernel's memory; `evaluate` gives the value of an index expression."""
+    """Accesses to one kernel's memory; `evaluate` gives the value of an index expression."""
 
     def __init__(
         self,
@@ -74,12 +74,12 @@ class Memory:
         self.opaque_masks: dict[int, Value] = {}
 
     def zeros(self, bytes_: int) -> Value:
-        """Address of at least that many zero bytes in the image: what guarded loads read."""
+        """The address of at least `bytes_` zero bytes in the image, which guarded loads read."""
         self.zeros_bytes = max(self.zeros_bytes, bytes_)
         return Value("@zeros", PTR)
 
     def opaque_mask(self, lanes: int) -> Value:
-        """A mask of all lanes that LLVM can't know to be one."""
+        """A mask of all lanes that LLVM cannot recognise as constant."""
         if lanes not in self.opaque_masks:
             here, self.asm.current = self.asm.current, self.asm.entry
             bits = self.asm.emit(Type("i64"), "load volatile i64, ptr @ones, align 8")
@@ -99,8 +99,8 @@ class Memory:
         other: Laned | None,
         mask: Value | None,
     ) -> Laned:
-        """The element, or `other` (0 where there is none) in lanes where `guard` does not hold;
-        lanes outside `mask` read nothing and have any value.
+        """Loads an element. Lanes where `guard` fails give `other` (default 0); lanes outside
+        `mask` read nothing and have any value.
 
         A word of packed elements may begin at any element."""
         if guard is not None and guard.number == 0:
@@ -138,7 +138,7 @@ class Memory:
         return result
 
     def _are_near(self, address: Address) -> bool:
-        """Whether lanes' places are known, and few vectors hold all of them."""
+        """Whether the lanes' positions are known and few vectors cover them."""
         is_known = bool(address.places) and self.traits.target.arch == "x86_64"
         return is_known and are_near(address.places)
 
@@ -155,7 +155,7 @@ class Memory:
         return is_whole and is_number and not others and memory.dtype.bytes == 1
 
     def _of_words(self, address: Address, dtype: DType) -> Address:
-        """The address of packed words, in units of words, which vectors require aligned."""
+        """The address of packed words, in units of words; vectors must be aligned to words."""
         if address.is_uniform:
             return address
         if address.places and not any(n % dtype.parts for n in address.places):
@@ -168,7 +168,8 @@ class Memory:
         return Address(address.pointer, self.lanes.constant(step // dtype.parts))
 
     def _choose(self, guard: Value, result: Value, other: Laned | None, dtype: DType) -> Value:
-        """`other` where the guard does not hold; guarded loads give 0 there already."""
+        """`other` where the guard does not hold, else `result`; guarded loads give 0 there
+        already."""
         # A uniform load under a lane's guard was made for any lane, so it is not 0 in all.
         is_for_any = bool(guard.type.lanes) and not result.type.lanes
         if not is_for_any and (other is None or (isinstance(other, Value) and _is_zero(other))):
@@ -264,7 +265,7 @@ class Memory:
     def _load_by_lane(
         self, vector: Type, pointer: Value, size: int, mask: Value, fallback: Value
     ) -> Value:
-        """Through memory, lane by lane in a loop: rare, so it is kept small."""
+        """Loads through memory, lane by lane in a loop: rare, so that small code matters more."""
         element = Type(vector.element)
         slot = self.asm.alloca(element, vector.lanes, 64)
         self.asm.store(fallback, slot, size)
@@ -340,8 +341,8 @@ class Memory:
         return self.asm.gather(values)
 
     def _most_picked(self, size: int) -> int:
-        """Steps between lanes up to which what is between is loaded too: as many as a vector's
-        lanes are worth where one instruction picks out of two vectors."""
+        """The largest step between lanes at which elements in between are loaded too: a quarter of
+        the lanes where one instruction selects from two vectors."""
         if not self.traits.target.picks_lanes(size):
             return MOST_PICKED
         return max(2 * MOST_PICKED, self.lanes.count // 4)
@@ -355,7 +356,7 @@ class Memory:
         return self.asm.offset(address.pointer, distance)
 
     def line(self, memory: Buffer | Scratch, indices: tuple[Expr, ...], type_: Type) -> Value:
-        """Loads a vector of contiguous elements, all in bounds."""
+        """Loads a vector of contiguous elements, all of them in bounds."""
         pointer = self.addresses.of(memory, indices).pointer
         metadata = self.metadata(memory, is_load=True)
         return self.asm.load(type_, pointer, self.traits.bytes_of(memory.dtype), metadata)
@@ -367,7 +368,7 @@ class Memory:
         self.asm.store(value, pointer, self.traits.bytes_of(memory.dtype), metadata)
 
     def prefetch(self, memory: Buffer, index: Expr) -> None:
-        """Hints that the element at `index` will be loaded; no target faults where none is."""
+        """Prefetches the element at `index`; no target faults on an invalid address."""
         pointer = self.addresses.of(memory, (index,)).pointer
         name = "llvm.prefetch.p0"
         self.asm.declarations[name] = f"declare void @{name}(ptr, i32, i32, i32)"
@@ -384,7 +385,7 @@ class Memory:
         guard: Value | None,
         mask: Value | None,
     ) -> None:
-        """Writes the element of each lane where `guard` and `mask` hold."""
+        """Stores the element of each lane where `guard` and `mask` hold."""
         address = self.addresses.of(memory, indices)
         condition = self.lanes.mask_and(guard, mask)
         if condition is not None and condition.number == 1:
@@ -456,12 +457,13 @@ class Memory:
             self.asm.enter(done)
 
     def _is_streamed(self, memory: Buffer, vector: Value) -> bool:
-        """Whether a vector is stored past the caches: whole lines of what they don't keep."""
+        """Whether a vector is stored past the caches: whole cache lines of a streamed buffer."""
         is_line = vector.type.bits * vector.type.lanes % (8 * CACHE_LINE) == 0
         return memory.is_streamed and is_line and self.traits.target.streams_lines
 
     def _stream(self, vector: Value, pointer: Value, size: int, metadata: str) -> None:
-        """Stores lines past the caches where the vector begins one, which only a run tells."""
+        """Stores vectors past the caches if they are aligned to cache lines, which is checked at
+        run time."""
         self.has_streams = True
         place = self.asm.cast("ptrtoint", pointer, "i64")
         rest = self.asm.op("and", place, integer(CACHE_LINE - 1, place.type))
@@ -477,7 +479,7 @@ class Memory:
         self.asm.enter(done)
 
     def fence(self) -> None:
-        """Orders what went past the caches before what the thread stores next."""
+        """Emits a fence that orders stores past the caches before the thread's later stores."""
         if self.has_streams:
             name = "llvm.x86.sse.sfence"
             self.asm.declarations[name] = f"declare void @{name}()"
@@ -507,7 +509,7 @@ class Memory:
         self._for_lanes(mask, size, move)
 
     def _when(self, condition: Value | None, body: Callable[[], None]) -> None:
-        """Runs `body` where the scalar condition holds."""
+        """Runs `body` if the scalar condition holds."""
         if condition is None or condition.number == 1:
             body()
             return

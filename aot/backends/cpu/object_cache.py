@@ -1,4 +1,4 @@
-"""Objects on disk by what they are made from: content-addressed files, safe to share and to lose.
+"""A content-addressed cache of compiled objects on disk, safe to share and to lose.
 
 Owns the folder, the files' form, their checksums and which of them go when there are too many.
 Knows nothing of kernels: a key says everything that its object depends on. Whatever the disk does,
@@ -65,7 +65,7 @@ class CacheInfo:
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """`AOT_CACHE_DIR`, or the system's place for what can be made again; None where none is known.
+    """`AOT_CACHE_DIR`, or the system's cache folder; None where none is known.
 
     Linux and others: `$XDG_CACHE_HOME/aotc`, else `~/.cache/aotc`. macOS: `~/Library/Caches/aotc`.
     Windows: `%LOCALAPPDATA%\\aotc\\cache`.
@@ -99,7 +99,7 @@ def default_limit(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def key_of(parts: Iterable[bytes]) -> str:
-    """The key of an object that is made from `parts`, in their order."""
+    """The cache key of an object made from `parts`, in order."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(_LENGTH.pack(len(part)))
@@ -129,8 +129,8 @@ class ObjectCache:
 
     @staticmethod
     def at(folder: Path | None = None, *, is_used: bool = True) -> ObjectCache:
-        """The cache in `folder`, or where the environment says. One that is to be used, not only
-        looked into or cleared, has no folder where that is not the user's own.
+        """The cache in `folder`, or where the environment says. If it `is_used`, rather than just
+        inspected or cleared, it must belong to the user, else it is disabled.
 
         Raises:
             CompileError: the environment's limit is wrong.
@@ -144,8 +144,8 @@ class ObjectCache:
         return found
 
     def get(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
-        """The object of `key`, None where there is none; one that is damaged is removed. What has
-        its checksum may still be none: `is_whole` tells."""
+        """The object under `key`; None where there is none. Damaged entries are removed, as
+        `is_whole` tells for those with a valid checksum."""
         data = self.find(key, is_whole)
         if data is None:
             self.misses += 1
@@ -154,13 +154,11 @@ class ObjectCache:
         return data
 
     def find(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
-        """The entry under a key, as `get` returns it, for entries that are no objects and not
-        counted.
-        """
+        """An entry as `get` returns it, for entries that are not objects and not counted."""
         return self._read(key, is_whole)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keeps an object; a folder that cannot be written keeps nothing."""
+        """Stores an object; does nothing if the folder cannot be written."""
         if self.folder is None or not self._is_writable:
             return
         path = self._path(key)
@@ -176,7 +174,7 @@ class ObjectCache:
         self._added_bytes += len(entry)
 
     def has_met(self, key: str) -> bool:
-        """Whether `meet` was called with `key`: its objects are probably here."""
+        """Whether `meet` was called with `key`, so that its objects are probably cached."""
         if self.folder is None:
             return False
         try:
@@ -185,8 +183,7 @@ class ObjectCache:
             return False
 
     def meet(self, key: str) -> None:
-        """Remembers a compile whose objects are here; nothing depends on it but what is begun
-        early."""
+        """Records a compile whose objects are cached; this affects only what is started early."""
         if self.folder is None or not self._is_writable:
             return
         path = self.folder / _MET
@@ -195,8 +192,8 @@ class ObjectCache:
             write_whole(path, b"\n".join((*lines, key.encode(), b"")))
 
     def close(self) -> None:
-        """Books what was added, and removes the least recently used entries where that is too
-        much. To be called once, after the last `put`."""
+        """Updates the ledger, and removes the least recently used entries over the limit. To be
+        called once, after the last `put`."""
         if self.folder is None or not self._added_bytes:
             return
         added, self._added_bytes = self._added_bytes, 0
@@ -255,7 +252,8 @@ class ObjectCache:
         return data
 
     def _book(self, added: int) -> int | None:
-        """Bytes in all, as far as compiles have counted them; None where they must be counted."""
+        """Adds bytes to the ledger, and returns their total; None where the files must be
+        counted."""
         assert self.folder is not None
         ledger = self.folder / _LEDGER
         is_new = not ledger.exists()
@@ -355,7 +353,7 @@ def _open_own(path: str, flags: int) -> int:
 
 
 def _read_own(path: Path) -> bytes | None:
-    """The bytes of a file of the user's; None of a link, a pipe, a device or another's file.
+    """The bytes of a file owned by the user; None for a link, a pipe, a device or another's file.
 
     Raises:
         OSError: it cannot be read.
@@ -372,14 +370,15 @@ def _read_own(path: Path) -> bytes | None:
 
 
 def _checked(entry: bytes, key: str) -> bytes | None:
-    """The object in an entry's bytes; None where they are damaged or another key's."""
+    """The object in an entry's bytes; None if they are damaged or belong to another key."""
     data = entry[_HEADER_BYTES:]
     head = (_MAGIC, bytes.fromhex(key), hashlib.sha256(data).digest(), _LENGTH.pack(len(data)))
     return data if entry[:_HEADER_BYTES] == b"".join(head) else None
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all. Not synced: what a power cut damages is found by its checksum."""
+    """Writes a file completely or not at all. It is not synced: damage by a power cut is found by
+    the checksum."""
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(6)}{_TEMPORARY}")
     try:
         with temporary.open("xb") as stream:

@@ -1,5 +1,5 @@
-"""Elements of two vectors that lanes pick by numbers, as one instruction of AVX-512 does. Owns
-which loads are such, and what they become."""
+"""Loads by AVX-512's two-vector permute: lanes select elements of two vectors by index. Finds such
+loads, and emits them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_BYTES = {
 
 
 def is_picked(memory: Memory, load: Load) -> bool:
-    """Whether lanes choose by numbers as wide as elements among scratch that is as large as two
+    """Whether a load selects by index, as wide as an element, from scratch as large as two
     vectors."""
     source = load.source
     if not isinstance(source, Scratch) or source.space is not Space.PRIVATE:
@@ -36,8 +36,8 @@ def is_picked(memory: Memory, load: Load) -> bool:
 
 
 def picked(memory: Memory, load: Load) -> Value | None:
-    """The elements that lanes pick out of two vectors, by one instruction; None where all lanes
-    pick the same.
+    """The elements that lanes select from two vectors, by one instruction; None where all lanes
+    select the same.
     """
     assert isinstance(load.source, Scratch) and isinstance(load.indices[0], Cast)
     dtype = load.source.dtype
@@ -62,7 +62,7 @@ def picked(memory: Memory, load: Load) -> Value | None:
 
 
 def _unmasked(number: Expr, lanes: int) -> Expr:
-    """Numbers of lanes without a mask of the bits that the instruction looks at."""
+    """Lane indices without a mask of the low bits, which the instruction ignores anyway."""
     match number:
         case Binary(op="and", a=whole, b=Const(value=mask)) if mask == 2 * lanes - 1:
             return whole

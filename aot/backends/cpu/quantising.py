@@ -1,4 +1,4 @@
-"""Rounding to numbers of 8 and 16 bits on x86, whose conversion to i32 rounds to even.
+"""Quantisation to 8 and 16 bits on x86, whose conversion to i32 rounds to even.
 
 Owns two forms of quantised numbers, `cast(round(x) + zero)`, and that minus `zero` as f32. Both
 saturate before they round: bounds and zero point are integers, so that this changes no result.
@@ -30,7 +30,7 @@ _PACKING = {
 
 @dataclass(frozen=True)
 class Quantised:
-    """`cast(round(number) + cast(zero, F32), dtype)`.
+    """A quantisation: `cast(round(number) + cast(zero, F32), dtype)`.
 
     Attributes:
         zero: an integer of at most 16 bits; None for 0.
@@ -52,7 +52,7 @@ class Quantised:
 
 
 def quantised(e: Cast) -> Quantised | None:
-    """The parts of a quantisation that `e` is; None for other expressions."""
+    """The quantisation that `e` computes; None for other expressions."""
     if e.dtype not in _NARROW or e.a.dtype is not F32:
         return None
     number: Expr = e.a
@@ -68,9 +68,7 @@ def quantised(e: Cast) -> Quantised | None:
 
 
 def centred(e: Cast) -> Quantised | None:
-    """The parts of a quantisation whose result, less its zero point, `e` is as f32; None for
-    others.
-    """
+    """The quantisation of which `e` is the result minus its zero point, as f32; None for others."""
     if e.dtype is not F32 or e.a.dtype is not I32:
         return None
     number: Expr = e.a
@@ -100,7 +98,7 @@ def _is_same(a: Expr | None, b: Expr | None) -> bool:
 
 
 def packs(traits: Traits, dtype: DType) -> bool:
-    """Whether `PACKED` registers of numbers become one of `dtype` by few instructions."""
+    """Whether few instructions pack `PACKED` registers of numbers into one of `dtype`."""
     return traits.target.packs_bytes and dtype in (DType.U8, DType.I8)
 
 
@@ -123,7 +121,7 @@ def quantise(
 def _packed(
     asm: Assembler, traits: Traits, q: Quantised, number: Value, zero: Value | None
 ) -> Value:
-    """Two or four registers of numbers as bytes.
+    """Packs two or four registers of numbers into bytes.
 
     What is too great for i32 is cut before it is rounded; what is too small rounds to the least
     i32. Packing saturates to 16 bits, to which the zero point is added, and then to 8.
@@ -186,13 +184,14 @@ def quantise_centred(
 
 
 def _wide(asm: Assembler, q: Quantised, zero: Value) -> Value:
-    """A zero point in i32; one of all lanes is a scalar."""
+    """The zero point in i32; a scalar if uniform."""
     assert q.zero is not None
     return asm.cast("sext" if q.zero.dtype.is_signed else "zext", zero, "i32")
 
 
 def _rounded(asm: Assembler, q: Quantised, number: Value, zero: Value | None) -> Value:
-    """The numbers without their zero point in i32, saturated; the least where it is NaN."""
+    """Rounded numbers in i32, without their zero point, saturated to the dtype's range; the least
+    for NaN."""
     type_ = number.type if zero is None else zero.type.of("float")
     least, most = (real(float(bound), type_) for bound in q.bounds)
     if zero is not None:

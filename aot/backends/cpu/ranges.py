@@ -16,7 +16,7 @@ from aot.kernels.nest.index_math import Terms, add_terms
 
 @dataclass(frozen=True, slots=True)
 class LinearForm:
-    """A linear form: `constant` plus each term times its factor; terms are variables or opaque
+    """A linear form: a constant plus terms times factors; terms are variables or opaque
     expressions.
     """
 
@@ -36,8 +36,8 @@ class LinearForm:
 def interval(
     constant: Dim, terms: Iterable[tuple[Expr, Dim]], ranges: Mapping[Expr, Interval]
 ) -> Interval:
-    """The interval of `constant` plus each term times its factor; a term without a range may be
-    anything."""
+    """The interval of a linear form, `constant` plus each term times its factor; a term without a
+    range is unbounded."""
     low, high = dims.bounds(constant, {})
     for term, factor in terms:
         first, last = ranges.get(term, (None, None))

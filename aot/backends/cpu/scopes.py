@@ -1,4 +1,4 @@
-"""Which expressions already have a value at a point of the program, and where a value stays valid.
+"""Tracks which expressions have a value at the current position, and how long a value stays valid.
 
 Owns the memo that makes a shared expression be computed once: a value is kept as far out as its
 variables and the control flow allow. Emits nothing.
@@ -42,7 +42,7 @@ class _Scope:
 
 
 class Scopes:
-    """A stack of scopes over one table of values.
+    """A stack of scopes over one table of expression values.
 
     A region is code that need not run (a loop's body, a branch): what it computes is unknown after
     it. A scope that is no region is straight-line code, such as one copy of an unrolled loop.
@@ -66,7 +66,7 @@ class Scopes:
     def bind(
         self, var: Var, value: Laned, *, is_nonnegative: bool = False, last: int | None = None
     ) -> None:
-        """Gives `var` a value until the innermost scope closes; it is `last` at most."""
+        """Binds `var` to a value until the innermost scope closes; `last` is its largest value."""
         if var in self.known:
             raise InternalError(f"variable {var.name} is bound twice")
         if is_nonnegative:
@@ -80,13 +80,13 @@ class Scopes:
         self.known[var] = value
 
     def assume(self, e: Expr, value: Laned) -> None:
-        """Lets `e` have `value` until the innermost scope closes."""
+        """Sets the value of `e` until the innermost scope closes."""
         if e not in self.known:
             self.stack[-1].keys.append(e)
             self.known[e] = value
 
     def put(self, e: Expr, value: Laned) -> None:
-        """Keeps the value of `e`, just computed, as far out as it stays valid."""
+        """Stores the computed value of `e` in the outermost scope in which it stays valid."""
         facts = self.facts(e)
         level = len(self.stack) - 1
         if not facts.has_load:
@@ -98,8 +98,8 @@ class Scopes:
         self.known[e] = value
 
     def depth(self, e: Expr) -> int:
-        """How deep the innermost variable of `e` is bound that is no number; loads count as
-        deepest."""
+        """The nesting depth at which the innermost variable of `e` without a constant value is
+        bound; loads are deepest."""
         if isinstance(e, Var):
             return self.depths.get(e, 0)
         facts = self.facts(e)

@@ -33,7 +33,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Slot:
-    """The place of one scratch.
+    """The place of one scratch: registers, stack or worker memory.
 
     Attributes:
         offset: bytes into the worker's memory, or None on the stack, where what is indexed by
@@ -84,8 +84,8 @@ def plan_scratch(kernel: Kernel, traits: Traits) -> ScratchPlan:
 def _place(
     sizes: Mapping[Scratch, int], live: Mapping[Scratch, tuple[int, int]]
 ) -> dict[Scratch, int]:
-    """Places scratch at offsets, the largest first, each at the first free one. Arrays that live at
-    the same time share no byte.
+    """Assigns offsets to scratch, largest first, each at the first free one. Scratch that is live
+    at the same time does not overlap.
     """
     offsets: dict[Scratch, int] = {}
     for scratch in sorted(sizes, key=lambda s: -sizes[s]):
@@ -105,7 +105,7 @@ def _place(
 
 
 def _live_ranges(kernel: Kernel) -> dict[Scratch, tuple[int, int]]:
-    """First and last of the workgroup's statements that uses each scratch.
+    """The first and last of the workgroup's statements that use each scratch.
 
     Nothing is kept from one workgroup to the next; what loops within one keep, the whole loop, one
     statement here, keeps.
@@ -126,7 +126,7 @@ def _live_ranges(kernel: Kernel) -> dict[Scratch, tuple[int, int]]:
 
 
 def _all_scratches(stmt: Stmt) -> set[Scratch]:
-    """Scratch that a statement uses, its body included."""
+    """The scratch that a statement uses, including its body."""
     found = _scratches_of(stmt)
     bodies = (stmt.then, stmt.otherwise) if isinstance(stmt, If) else ()
     for body in (stmt.body,) if isinstance(stmt, For) else bodies:
@@ -141,7 +141,7 @@ def scratch_bytes(kernel: Kernel, target: Target) -> int:
 
 
 def _carried_by_lanes(kernel: Kernel) -> set[Scratch]:
-    """REGISTER scratch that lanes store to and that outlives one run of one lane's code."""
+    """REGISTER scratch that lanes store and that is live beyond one iteration over the lanes."""
     stored: set[Scratch] = set()
     uses: dict[Scratch, set[For | None]] = {}
     repeated: set[Scratch] = set()
@@ -168,7 +168,7 @@ def _carried_by_lanes(kernel: Kernel) -> set[Scratch]:
 
 
 def _scratches_of(stmt: Stmt) -> set[Scratch]:
-    """Scratch that the statement itself stores to or loads from, its body left out."""
+    """The scratch that a statement itself stores or loads, without its body."""
     match stmt:
         case Store():
             found = {stmt.target} if isinstance(stmt.target, Scratch) else set()
@@ -185,7 +185,7 @@ def _scratches_of(stmt: Stmt) -> set[Scratch]:
 
 
 def loads(roots: list[Expr]) -> list[Load]:
-    """Every Load in `roots`, once."""
+    """Every Load in `roots`, once each."""
     seen: set[Expr] = set()
     stack, found = list(roots), []
     while stack:

@@ -66,7 +66,7 @@ class KernelEmitter:
         self._blocks: dict[For, Block | None] = {}
 
     def run(self) -> None:
-        """Emits everything; the text is in `asm`."""
+        """Emits the kernel; the text is then in `asm`."""
         start = self.asm.block("body")
         self.asm.enter(start)
         self.body(self.kernel.body)
@@ -146,7 +146,8 @@ class KernelEmitter:
         self.scopes.close()
 
     def missing_lanes(self, target: object) -> list[int]:
-        """Axes on which `target` has copies and no LANE loop runs: a uniform store fills all."""
+        """Axes with a copy of `target` per lane that are in no LANE loop here: a uniform store
+        fills all copies."""
         if not isinstance(target, Scratch):
             return []
         copies = self.plan.slots[target].copies
@@ -245,7 +246,7 @@ class KernelEmitter:
         self.scopes.close()
 
     def counted(self, extent: Dim, body: Callable[[Value], None]) -> None:
-        """`body` for 0 <= i < extent, in order."""
+        """A serial loop that runs `body(i)` for 0 <= i < extent."""
         asm, one = self.asm, self.lanes.constant(1)
         count = self.memory.addresses.dims.value(extent)
         if count.number == 1:
@@ -285,7 +286,7 @@ class KernelEmitter:
             self.iteration(stmt, self.lanes.constant(i), is_region=False)
 
     def block_of(self, stmt: For) -> Block | None:
-        """The block of transposed accesses that an unrolled loop is, if it is one."""
+        """The block of transposed accesses that an unrolled loop forms; None if it forms none."""
         is_candidate = (
             not self.lanes.count
             and self.traits.has_vectors
@@ -301,8 +302,8 @@ class KernelEmitter:
         return self._blocks[stmt]
 
     def transposed(self, stmt: For, block: Block) -> None:
-        """A block, by pieces of its vector loop: transposed loads, all that is computed, and then
-        the transposed stores, which reach no element that another iteration loads."""
+        """Emits a transposed block, in pieces of its vector loop: transposed loads, all
+        computation, then transposed stores, which write no element that another iteration loads."""
         inner, count = block.inner, _constant_extent(stmt)
         width = self.width_of(inner)
         for first in range(0, _constant_extent(inner), width):
@@ -336,7 +337,7 @@ class KernelEmitter:
             self.lanes.count = 0
 
     def in_iteration(self, stmt: For, i: int, inner: For, at: Affine) -> None:
-        """Opens a scope of the lanes `at` of `inner`, in an iteration of the loop around it."""
+        """Opens a scope for lanes `at` of the loop `inner`, in iteration `i` of `stmt`."""
         self.scopes.open(is_region=False)
         self.scopes.bind(stmt.var, self.lanes.constant(i), is_nonnegative=True)
         self.scopes.bind(inner.var, at, is_nonnegative=True)
@@ -377,14 +378,14 @@ class KernelEmitter:
         self.branches(condition, guarded_by_none, lambda: self.serial(stmt))
 
     def is_spread(self, stmt: For) -> bool:
-        """Whether the loop's variable picks elements of REGISTER scratch."""
+        """Whether the loop's variable indexes elements of REGISTER scratch."""
         if stmt not in self._spread:
             self._spread[stmt] = _indexes_registers(stmt, self.scopes)
         return self._spread[stmt]
 
     def width_of(self, stmt: For) -> int:
-        """Lanes of a piece: what one register holds; whole where a loop runs inside, because each
-        piece would run that loop again."""
+        """The lanes of a piece: one register's; the whole loop where another loop runs inside, as
+        each piece would repeat it."""
         if stmt not in self._widths:
             has_loop = any(
                 isinstance(s, For) and s.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
@@ -443,8 +444,8 @@ class KernelEmitter:
         self.expressions.mask = None
 
     def all_guards(self, stmt: For) -> tuple[Value, list[Expr]] | None:
-        """Where masks are expensive: (scalar that is true if the cheap guards hold for all lanes,
-        these guards); None elsewhere.
+        """(scalar that is true if the cheap guards hold for all lanes, these guards), where masks
+        are expensive; else None.
         """
         if self.traits.has_masked(4):
             return None
@@ -476,7 +477,7 @@ class KernelEmitter:
 
 
 def _last(stmt: For) -> int | None:
-    """The loop's last index, where it is the same at every run."""
+    """The loop's last index, if constant."""
     return stmt.extent - 1 if isinstance(stmt.extent, int) else None
 
 
@@ -487,7 +488,7 @@ def _constant_extent(stmt: For) -> int:
 
 
 def _guards(body: tuple[Stmt, ...]) -> list[Expr]:
-    """Every condition in `body` that keeps lanes from memory, once, in order."""
+    """The conditions in `body` that keep lanes from accessing memory, once each, in order."""
     found: dict[Expr, None] = {}
     for stmt in walk(body):
         if isinstance(stmt, If):
@@ -515,7 +516,7 @@ def _roots(stmt: Stmt) -> list[Expr]:
 
 
 def _indexes_registers(stmt: For, scopes: Scopes) -> bool:
-    """Whether the loop's variable picks elements of REGISTER scratch."""
+    """Whether the loop's variable indexes elements of REGISTER scratch."""
     for inner in walk(stmt.body):
         accesses = [(x.source, x.indices) for x in loads(_roots(inner))]
         if isinstance(inner, Store):
@@ -531,7 +532,7 @@ def _indexes_registers(stmt: For, scopes: Scopes) -> bool:
 
 
 def _widest_bytes(body: tuple[Stmt, ...]) -> int:
-    """Size of the widest element that `body` computes with, indices left out."""
+    """The size of the widest element that `body` computes with, apart from indices."""
     widest = 1
     seen: set[Expr] = set()
     for stmt in walk(body):

@@ -23,7 +23,7 @@ _ELEMENTS = {
 
 @dataclass(frozen=True)
 class Traits:
-    """The instructions of one target.
+    """The single-instruction operations of one target.
 
     Attributes:
         has_fma: multiply-add with one rounding.
@@ -81,14 +81,14 @@ class Traits:
 
     @property
     def has_free_steps(self) -> bool:
-        """Whether addresses that are a register and a number are as cheap in a loop as sums of
-        registers, or cheaper: a load steps its own on, or there are no others."""
+        """Whether addresses with constant displacements cost no more in a loop than sums of
+        registers, because loads increment their register or have no other form."""
         return self.target.arch in ("aarch64", "arm", "riscv64")
 
     @property
     def group_bytes(self) -> int:
-        """Bytes that one instruction processes: a register, or on RISC-V a group of four, so that
-        wider registers than the target's are used and narrow cores fetch fewer instructions.
+        """Bytes per vector operation: a register, or on RISC-V a group of four, so that wider
+        registers than the target's are used and narrow cores fetch fewer instructions.
         """
         return self.target.vector_bytes * (4 if self.target.has("zvl128b") else 1)
 
@@ -98,7 +98,7 @@ class Traits:
         return Type(f"i{8 * self.target.word_bytes}")
 
     def element(self, dtype: DType) -> str:
-        """LLVM's type of a value in registers; f16 is carried as bits where it is foreign."""
+        """LLVM's type of a value in registers; f16 is kept as bits where the target lacks it."""
         if dtype is DType.INDEX:
             return self.index.element
         if dtype is DType.F16:

@@ -1,4 +1,5 @@
-"""Transposes blocks of elements in registers, where memory has them in another order than vectors.
+"""Transposes blocks of elements in registers, for accesses that are contiguous along another loop
+than the vector's.
 
 An unrolled loop around a vector loop is such a block where neighbours along the unrolled loop are
 neighbours in memory, and lanes are not. Lane by lane each element would be an access of its own;
@@ -49,8 +50,8 @@ class Block:
 
 
 def block_of(stmt: For, width: int) -> Block | None:
-    """The block that an unrolled loop is, its vector loop in pieces of `width`; None where nothing
-    in it is transposed, or more than plain stores is done."""
+    """The block that an unrolled loop forms, with its vector loop in pieces of `width`; None where
+    nothing in it is transposed, or it has other statements than plain stores."""
     if len(stmt.body) != 1 or not isinstance(stmt.extent, int) or stmt.extent < 2:
         return None
     (inner,) = stmt.body
@@ -72,8 +73,8 @@ def block_of(stmt: For, width: int) -> Block | None:
     is_square = _is_power(stmt.extent) and stmt.extent >= LEAST
 
     def is_transposed(memory: Buffer | Scratch, indices: Sequence[Expr], *, far: bool) -> bool:
-        """Whether neighbours along the unrolled loop are neighbours in memory, in either order, and
-        lanes are not; `far` is whether data may say where a lane's are."""
+        """Whether an access is contiguous, in either direction, along the unrolled loop and not
+        along lanes; with `far`, lanes' positions may depend on data."""
         if isinstance(memory, Scratch) and memory.space is Space.REGISTER:
             return False
         along, across = (_step(memory, indices, v) for v in (stmt.var, inner.var))
@@ -155,12 +156,13 @@ def _taken_apart(lane: Var, count: int, word: Var, part: Var) -> Callable[[Expr]
 
 
 def _backwards(memory: Buffer | Scratch, indices: Sequence[Expr], along: Var, count: int) -> int:
-    """How many elements behind the first in memory the first iteration's is."""
+    """How many elements after the first in memory the first iteration's is: all others, if they run
+    backwards."""
     return count - 1 if _step(memory, indices, along) == -1 else 0
 
 
 def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) -> list[Value]:
-    """The vectors that a transposed load gives in each of `count` iterations along `along`. The
+    """The vectors of a transposed load, one for each of `count` iterations along `along`. The
     current scope is that of the first iteration.
     """
     source, asm, lanes = load.source, memory.asm, memory.lanes.count
@@ -194,7 +196,7 @@ def load_columns(memory: Memory, load: Load, along: Var, lane: Var, count: int) 
 
 
 def store_columns(memory: Memory, store: Store, along: Var, values: Sequence[Value]) -> None:
-    """A transposed store of what each iteration of the unrolled loop has; as above."""
+    """Stores the vectors of a transposed store, one for each iteration of the unrolled loop."""
     target, asm = store.target, memory.asm
     address = memory.addresses.of(target, store.indices)
     size = memory.traits.bytes_of(target.dtype)
@@ -213,7 +215,7 @@ def store_columns(memory: Memory, store: Store, along: Var, values: Sequence[Val
 
 
 def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:
-    """The first lane of each of the vectors, then the second of each, and so on."""
+    """Interleaves vectors: the first lane of each, then the second of each, and so on."""
     count, lanes = len(rows), rows[0].type.lanes
     if count == 1:
         return rows[0]
@@ -227,8 +229,8 @@ def interleaved(asm: Assembler, rows: Sequence[Value]) -> Value:
 
 
 def _kept(asm: Assembler, vector: Value) -> Value:
-    """A vector that shuffles of it are not merged with how it was made: LLVM makes of several
-    shuffles of two registers more of many."""
+    """Fences `vector`, so that LLVM does not merge its uses' shuffles with those that made it:
+    merged, they become shuffles of many registers, which cost more."""
     if vector.type.element != "float":
         return vector
     return asm.call("llvm.arithmetic.fence", vector.type, [vector], vector.type.mangled)
@@ -300,7 +302,7 @@ def _square(asm: Assembler, rows: list[Value]) -> list[Value]:
 
 
 def _zipped(asm: Assembler, rows: list[Value], span: int, grain: int) -> list[Value]:
-    """The transpose of each `span` lanes of all rows, whose elements are `grain` lanes."""
+    """The transpose of each `span` lanes of all rows, in elements of `grain` lanes."""
     half, lanes = len(rows) // 2, rows[0].type.lanes
     elements = span // grain
     for _ in range(len(rows).bit_length() - 1):
@@ -319,9 +321,9 @@ def _zipped(asm: Assembler, rows: list[Value], span: int, grain: int) -> list[Va
 
 
 def _unzipped(asm: Assembler, rows: list[Value], grain: int) -> list[Value]:
-    """The transpose of rows of as many elements as there are rows, each `grain` lanes: the even
-    ones of two neighbours side by side, and the odd ones, an instruction each where elements are
-    parts of registers."""
+    """The transpose of rows with as many elements, of `grain` lanes each, as there are rows: unzips
+    pairs of rows into even and odd elements, which takes one instruction each if elements are parts
+    of registers."""
     elements = 2 * rows[0].type.lanes // grain
 
     def every_other(start: int) -> list[int]:

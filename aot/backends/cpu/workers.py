@@ -1,4 +1,4 @@
-"""Processes that run LLVM beside this one: requests in, objects out, nothing left behind.
+"""Worker processes that run LLVM: requests in, objects out, and no process left behind.
 
 Processes, because llvmlite holds one lock around all of LLVM. Each runs `llvm.py` as a script, so
 that it needs neither a fork of this process nor its imports. Owns their lives: whatever ends the
@@ -26,11 +26,11 @@ _SCRIPT = Path(llvm.__file__)
 
 
 class CrashedError(Exception):
-    """A worker ended while it made an object; the message is the last that LLVM said."""
+    """A worker ended while it compiled an object; the message is LLVM's last one."""
 
 
 class UnavailableError(AotError):
-    """No worker can be started here; the caller does without."""
+    """No worker can be started here, so that the caller must do without."""
 
 
 class _Task(NamedTuple):
@@ -39,7 +39,7 @@ class _Task(NamedTuple):
 
 
 class Workers:
-    """Up to `limit` processes that make objects; a context manager.
+    """Up to `limit` worker processes that compile objects; a context manager.
 
     Thread safety: `submit` and `start` are called by one thread.
     """
@@ -57,7 +57,7 @@ class Workers:
         return len(self._processes)
 
     def start(self) -> bool:
-        """Starts one more process; says whether there was room for one.
+        """Starts one more process; returns whether the limit allowed it.
 
         Raises:
             UnavailableError: the first one cannot be started.
@@ -87,7 +87,8 @@ class Workers:
         return True
 
     def submit(self, text: str, machine: llvm.Machine, function: str) -> Future[bytes]:
-        """The object to come; or llvm.RejectedError, CrashedError or UnavailableError."""
+        """A future object; its exception may be llvm.RejectedError, CrashedError or
+        UnavailableError."""
         self._is_used = True
         task = _Task(llvm.request(text, machine, function), Future())
         self._tasks.put(task)
@@ -97,7 +98,7 @@ class Workers:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Ends all processes; at once after an exception, or if they were never used."""
+        """Ends all processes, at once after an exception or if they were never used."""
         if kind is not None or not self._is_used:
             for process in self._processes:
                 with contextlib.suppress(OSError):
@@ -119,7 +120,8 @@ def _command() -> list[str] | None:
 def _serve_tasks(
     process: subprocess.Popen[bytes], errors: IO[bytes], tasks: SimpleQueue[_Task | None]
 ) -> None:
-    """One process's thread: hands it a task at a time until there is none, or it ends."""
+    """The thread of one process: gives it one task at a time until there are no more, or it
+    ends."""
     assert process.stdin is not None and process.stdout is not None
     is_ready = False
     failure: Exception | None = None
@@ -151,7 +153,7 @@ def _serve_tasks(
 
 
 def _end_of(process: subprocess.Popen[bytes], errors: IO[bytes], is_ready: bool) -> Exception:
-    """Why a process ended without an answer."""
+    """The reason why a process ended without an answer."""
     status = process.wait()
     if not is_ready:
         return UnavailableError("a worker ended before it was ready")

@@ -1,4 +1,4 @@
-"""The reference interpreter: runs any stage's graph in numpy, and is the oracle of every backend.
+"""The reference interpreter: runs the graph of any stage in numpy, as the oracle of every backend.
 
 Owns evaluation and memory that several values alias. Must not optimise.
 """

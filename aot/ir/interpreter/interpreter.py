@@ -1,4 +1,4 @@
-"""The reference interpreter: any function in numpy, by the ops' own reference semantics.
+"""The reference interpreter: runs any function in numpy, by the ops' reference semantics.
 
 The oracle for every pass and backend, at every stage of the pipeline. Values are logical arrays
 whatever their layouts. Slow by design; never used to run a product.
@@ -29,10 +29,10 @@ Inputs = Sequence[Any] | Mapping[str, Any]
 
 
 class Disturbance(Protocol):
-    """Changes what ops read and give, to see what becomes of it."""
+    """Perturbs the operands and results of ops, to study the effect."""
 
     def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
-        """The arrays that `op` reads, in place of its operands."""
+        """The arrays to use in place of `op`'s operands."""
 
     def after(self, op: Op, results: list[Array]) -> list[Array]:
         """The arrays to use in place of `op`'s results."""
@@ -92,7 +92,7 @@ def run(
 
 
 def _updated(function: Function, arrays: Sequence[Array], results: list[Array]) -> list[Array]:
-    """The results, after those that update an input in place are also written into its array."""
+    """The results, after writing those that update an input in place to its array."""
     if function.updates:
         results = [np.array(r) for r in results]  # one may be an input's array itself
         inputs = {v.name: a for v, a in zip(function.inputs, arrays, strict=True)}
@@ -104,7 +104,7 @@ def _updated(function: Function, arrays: Sequence[Array], results: list[Array]) 
 
 
 def _lengths(growing: Sequence[StateVariable], states: States) -> dict[str, int]:
-    """The values of growing states' length symbols before a run."""
+    """The values, before a run, of the length symbols of growing states."""
     found: dict[str, int] = {}
     for variable in growing:
         symbol, length = str(variable.length), 0
@@ -119,7 +119,7 @@ def _lengths(growing: Sequence[StateVariable], states: States) -> dict[str, int]
 
 
 def _next_lengths(growing: Sequence[StateVariable], values: Mapping[str, int]) -> dict[str, int]:
-    """Lengths after a run, by variable."""
+    """The lengths after a run, by variable."""
     found: dict[str, int] = {}
     for variable in growing:
         assert variable.next_length is not None
@@ -130,7 +130,7 @@ def _next_lengths(growing: Sequence[StateVariable], values: Mapping[str, int]) -
 
 
 def _slide(variable: StateVariable, states: States, leaving: int) -> None:
-    """Moves the rows of a window that stay to its start."""
+    """Moves the remaining rows of a sliding window to its start."""
     memory, axis = states[variable.name], variable.axis
     if not leaving or axis is None:
         return
@@ -143,7 +143,7 @@ def _slide(variable: StateVariable, states: States, leaving: int) -> None:
 
 
 def _place(array: Array) -> Place:
-    """A place in `array` itself, where it can be written."""
+    """A place in `array` itself, which must be writable."""
     is_usable = array.flags.c_contiguous and array.flags.writeable
     return Place.of(array if is_usable else np.array(array, order="C"))
 
@@ -176,7 +176,7 @@ def _input_name(value: Value) -> str:
 def bind_symbols(
     function: Function, shapes: Sequence[tuple[int, ...]], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The values of the function's symbols for inputs of these shapes. Checks all shapes.
+    """The values of the function's symbols for inputs of these shapes, after checking all shapes.
 
     Raises:
         CompileError: a shape does not fit, a symbol stays unknown, or an assumption is false.
@@ -219,7 +219,8 @@ def _shape_error(value: Value, shape: tuple[int, ...], why: str) -> CompileError
 def _solve(
     item: tuple[Value, int, int], shapes: Sequence[tuple[int, ...]], values: dict[str, int]
 ) -> bool:
-    """Takes what one extent says of a symbol, or checks it; False if it must wait."""
+    """Solves for a symbol from one extent, or checks the extent; False if symbols are still
+    missing."""
     value, axis, extent = item
     try:
         dim = substitute(value.type.dims[axis], values)
@@ -243,7 +244,8 @@ def _solve(
 
 
 def solve_linear(dim: Dim, extent: int) -> tuple[str, int | None] | None:
-    """The symbol that `dim == extent` determines and its value, None for no whole number.
+    """(symbol, value) that solves `dim == extent`; the value is None if it is no integer. None if
+    the dim is not of that form.
 
     Only a dim `a * symbol + b` determines one; for others the answer is None.
     """
@@ -288,7 +290,7 @@ def _divides_by_zero(dim: Dim) -> CompileError:
 
 
 class _Frame:
-    """One function's run: its symbols' values, and arrays of the values that are alive.
+    """The state of one function's run: values of symbols, and arrays of live values.
 
     What a value is kept as is `read`'s and `store`'s to know.
     """
@@ -311,7 +313,7 @@ class _Frame:
         self._dying: dict[Block, dict[Op, list[Value]]] = {}
 
     def read(self, kept: Any) -> Array:
-        """The elements of what a value is kept as."""
+        """The elements of a value, from its representation in the frame."""
         return np.asarray(kept)
 
     def store(self, array: Array) -> Any:
@@ -319,7 +321,7 @@ class _Frame:
         return array
 
     def run(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
-        """Runs a block's ops, and gives the values that its terminator names."""
+        """Runs a block's ops, and returns the values that its terminator passes on."""
         self.env.update(zip(block.args, arguments, strict=True))
         dying = self._dying.get(block)
         if dying is None:
@@ -350,7 +352,7 @@ class _Frame:
         return results
 
     def give_extent(self, op: Op, elements: Array) -> list[Any]:
-        """Makes the symbol of an `extent` op what its operand is."""
+        """Sets the symbol of an `extent` op to its operand."""
         number, dim = int(elements.reshape(())), op.attrs["dim"]
         where = f"{op.origin}: " if op.origin else ""
         if not isinstance(dim, DimExpr):
@@ -365,7 +367,7 @@ class _Frame:
         return []
 
     def run_blocks(self, op: Op, operands: Sequence[Any]) -> list[Any]:
-        """Runs the blocks of `op` as its body says."""
+        """Runs the blocks of `op` as its `Body` describes."""
         body = op.record.body
         assert body is not None
         given = [a for a in operands[body.first :] if a is not None]
@@ -402,14 +404,14 @@ class _Frame:
         return [*values, *map(self.store, stacks)]
 
     def callee(self, op: Op) -> tuple[Module, Function]:
-        """The function that `op` names, and where it is."""
+        """(module, function) that `op` refers to."""
         reference = next((a for a in op.attrs.values() if isinstance(a, FunctionRef)), None)
         if self.module is None or reference is None:
             raise InternalError(f"no module is given to find the function in\n  {print_op(op)}")
         return self.module, self.module.functions[reference.name]
 
     def call(self, op: Op, operands: Sequence[Any]) -> list[Any]:
-        """Runs the function that `op` names."""
+        """Runs the function that `op` calls."""
         _, callee = self.callee(op)
         given = op.attrs.get("dims", ())
         assert isinstance(given, tuple)
@@ -425,7 +427,8 @@ class _Frame:
         )
 
     def refer(self, op: Op, operands: Sequence[Array | None]) -> list[Array]:
-        """The record's reference, on types and attributes whose dims are numbers."""
+        """Runs the record's reference implementation, with dims in types and attributes replaced by
+        numbers."""
         reference = op.record.reference
         if reference is None:
             raise InternalError(f"op {op.name} has no reference semantics\n  {print_op(op)}")
@@ -466,9 +469,8 @@ class _Frame:
 
 
 class _MemoryFrame(_Frame):
-    """A frame in which values are places in memory, so that a write is visible through every value
-    that aliases it.
-    """
+    """A frame in which values are places in memory, so that a write is visible through all
+    aliases."""
 
     states: States
 
@@ -516,7 +518,7 @@ class _MemoryFrame(_Frame):
 
 
 def _last_uses(block: Block) -> dict[Op, list[Value]]:
-    """Per op of the block, the block's own values that nothing needs after it."""
+    """For each op of a block, the block's own values that are not used after it."""
     seen: set[Value] = set()
     dying: dict[Op, list[Value]] = {}
     for op in reversed(block):

@@ -1,4 +1,4 @@
-"""Memory as the interpreter has it: arrays that several values show parts of.
+"""The interpreter's model of memory: arrays of which several values can be views.
 
 Only functions that write in place, keep state or call others need it; everywhere else a value is
 an array of its own. Knows nothing of ops.
@@ -18,7 +18,7 @@ from aot.ir.types import Array, Layout, TensorType, to_logical
 
 
 class Buffer:
-    """One piece of memory: a flat array, which may come to be a longer one.
+    """A piece of memory: a flat array, which can grow.
 
     Attributes:
         length: of a growing state variable's memory: its extent along the dim that grows.
@@ -33,7 +33,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Place:
-    """The memory of a value's elements.
+    """The memory locations of a value's elements.
 
     Attributes:
         buffers: what they are in; other places may share it.
@@ -61,8 +61,8 @@ class Place:
 
     @staticmethod
     def joined(places: Sequence[Place], join: Callable[[list[Array]], Array]) -> Place:
-        """One place over the buffers of several, whose elements `join` orders: it is applied to the
-        arrays of the places' indices.
+        """A place over the buffers of several places, with elements ordered by `join`, which is
+        applied to their index arrays.
         """
         first = [sum(len(p.buffers) for p in places[:n]) for n in range(len(places))]
         return Place(
@@ -85,7 +85,7 @@ class Place:
             buffer.array[self.index[inside]] = elements[inside]
 
     def view(self, choose: Callable[[Array], Array]) -> Place:
-        """The place of elements that `choose` picks from an array of this one's shape."""
+        """The place of the elements that `choose` selects from an array of this place's shape."""
         return Place(self.buffers, choose(self.index), choose(self.which))
 
 
@@ -93,7 +93,8 @@ States = dict[str, Buffer]
 
 
 def is_about_memory(function: Function) -> bool:
-    """Whether it has an op for which it counts whose memory a value is."""
+    """Whether the function has an op for which the identity of memory matters: writes, states or
+    unknown effects."""
     return any(
         op.record.writes or op.record.is_state or op.record.has_unknown_effects
         for op in function.walk()
@@ -101,7 +102,7 @@ def is_about_memory(function: Function) -> bool:
 
 
 def state_place(states: States, name: str, type: TensorType) -> Place:
-    """The memory of state variable `name`, zero where it is new, as a value of `type` shows it."""
+    """The memory of state variable `name`, zero if it is new, as seen through `type`."""
     layout = type.layout or Layout()
     shape = type.shape
     if layout.strides:

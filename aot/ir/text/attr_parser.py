@@ -1,4 +1,4 @@
-"""The text form's values, read: dims, types, attributes, contents of constants and blobs.
+"""Parses values of the text form: dims, types, attributes, contents of constants, and blobs.
 
 Owns the grammar inside one op's braces and types; `aot.ir.text.parser` owns what is around it.
 """
@@ -30,7 +30,7 @@ _OPERATORS = frozenset({"+", "-", "*", "//"})
 
 def read_blobs(tokens: Tokens) -> dict[str, bytes | None]:
     """Contents of the blobs at the end of a text, by digest; None for elided ones. They are read
-    first, since constants need them.
+    first, as constants need them.
 
     Blobs stand at the end but constants need them, so that they are read first.
     """
@@ -72,7 +72,7 @@ class AttrParser:
         self.splat_bytes = 0
 
     def skip_blob(self) -> None:
-        """Steps over `blob "digest" = "base64"` or `blob "digest" elided N bytes`."""
+        """Skips `blob "digest" = "base64"` or `blob "digest" elided N bytes`."""
         tokens = self.tokens
         tokens.expect("blob")
         tokens.string("the blob's digest in quotes")
@@ -91,7 +91,7 @@ class AttrParser:
         return self.tokens.next("word", "the name of a function")
 
     def dim(self) -> Dim:
-        """A dim: as many tokens as one expression takes."""
+        """Parses a dim: as many tokens as one expression has."""
         tokens = self.tokens
         start, depth, wants_operand = tokens.at, 0, True
         while tokens.kind != END:
@@ -120,7 +120,7 @@ class AttrParser:
             raise tokens.error(str(error), start) from None
 
     def type(self) -> TensorType:
-        """`dtype[dims]` and a layout in braces."""
+        """Parses `dtype[dims]` and an optional layout in braces."""
         tokens = self.tokens
         start = tokens.at
         if tokens.kind != "word" or tokens.word not in _DTYPES:
@@ -184,7 +184,7 @@ class AttrParser:
         return self.dim()
 
     def number(self) -> float | None:
-        """A float if one is next: it has a point, an exponent, or is inf or nan."""
+        """Parses a float if one is next: it has a point, an exponent, or is inf or nan."""
         tokens = self.tokens
         skip = 1 if tokens.is_punct("-") else 0
         at = tokens.at + skip
@@ -210,7 +210,7 @@ class AttrParser:
         return tuple(items)
 
     def constant(self) -> ConstantData:
-        """`type <elements>`, `type <splat element>` or `type <blob "digest">`."""
+        """Parses `type <elements>`, `type <splat element>` or `type <blob "digest">`."""
         tokens = self.tokens
         start = tokens.at
         type = self.type()
@@ -271,7 +271,7 @@ class AttrParser:
         return np.frombuffer(contents, little).astype(type.dtype.numpy).reshape(shape)
 
     def element(self, dtype: DType) -> Any:
-        """One element of a constant."""
+        """Parses one element of a constant."""
         tokens = self.tokens
         start = tokens.at
         if dtype is DType.BOOL:

@@ -1,4 +1,4 @@
-"""The text form, read: grammar of modules, functions, blocks and ops.
+"""Parses the text form: modules, functions, blocks and ops.
 
 Everything that a text can get wrong is a `CompileError` with line and column; nesting and sizes are
 bounded, so that no text can exhaust the stack or memory. Types are checked against shape rules.
@@ -25,7 +25,7 @@ _KINDS = {keyword: kind for kind, keyword in KEYWORDS.items()}
 
 
 def parse_module(text: str, source: str = "") -> Module:
-    """The module that `print_module` wrote, or that a person did.
+    """Parses a module as written by `print_module`, or by a person.
 
     Assumptions that ops rely on and the text leaves out are added. The result obeys the grammar
     and the shape rules; `verify` checks the rest.
@@ -97,7 +97,7 @@ class _FunctionParser:
         return tuple(names)
 
     def inputs(self) -> tuple[list[TensorType], list[str], list[str]]:
-        """Types, names and `%` names of the function's inputs."""
+        """Parses (types, names, `%` names) of a function's inputs."""
         types: list[TensorType] = []
         names: list[str] = []
         keys: dict[str, None] = {}
@@ -193,7 +193,7 @@ class _FunctionParser:
         return tuple(stages)
 
     def stage(self) -> StageSchedule:
-        """How a stage runs, as `StageSchedule` prints it."""
+        """Parses a stage's schedule, as printed by `StageSchedule`."""
         tokens = self.tokens
         name = tokens.next("word", "a schedule class")
         if name not in _SCHEDULES:
@@ -345,7 +345,7 @@ class _FunctionParser:
         start: int,
         types_at: int,
     ) -> dict[str, Attr]:
-        """Complete attributes; an error where the record refuses the op or its types."""
+        """The op's complete attributes; an error if the record rejects the op or its types."""
         given = [None if v is None else v.type for v in operands]
         is_ruled = record.results_from == "rule"
         try:

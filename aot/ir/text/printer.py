@@ -1,4 +1,4 @@
-"""The text form, written: modules, functions, single ops.
+"""Prints the text form of modules, functions and single ops.
 
 The form is for people and for tests: deterministic, no addresses, paths or times, and
 `aot.ir.text.parser` reads it back to an equal module. Grammar: docs/internals/text-ir.md. Never
@@ -42,12 +42,12 @@ def print_module(module: Module, *, elide_blobs: bool = False) -> str:
 
 
 def print_function(function: Function) -> str:
-    """One function's text; contents of large constants are named by digest and not given."""
+    """The text of one function; contents of large constants are only named by digest."""
     return _FunctionPrinter(function, {}).text()
 
 
 def print_op(op: Op) -> str:
-    """One op's text, with the names that its function's text has; for messages."""
+    """The text of one op, with the names that its function's text uses; for messages."""
     function = _function_of(op)
     printer = _FunctionPrinter(function, {}) if function is not None else _Printer({})
     if function is not None:
@@ -57,7 +57,7 @@ def print_op(op: Op) -> str:
 
 
 def print_attr(value: Attr) -> str:
-    """An attribute's text; the contents of a large constant are named by digest."""
+    """The text of an attribute; contents of a large constant are only named by digest."""
     return _Printer({}).attr(value)
 
 
@@ -71,12 +71,12 @@ def quote(text: str) -> str:
 
 
 def function_name(name: str) -> str:
-    """`@name`, quoted where it is no identifier."""
+    """`@name`, quoted unless it is an identifier."""
     return f"@{name}" if _PLAIN_NAME.fullmatch(name) else f"@{quote(name)}"
 
 
 def float_text(value: float | np.floating[Any]) -> str:
-    """The shortest text that reads back as `value` in its own precision."""
+    """The shortest text that parses to exactly `value` in its own precision."""
     if not isinstance(value, np.floating) or not np.isfinite(value):
         return repr(float(value))
     # numpy's own text of a half or single differs between its versions
@@ -102,7 +102,7 @@ def _blob(digest: str, data: ConstantData, elide: bool) -> str:
 
 
 class _Printer:
-    """Lines of ops, with names for their values."""
+    """Prints ops line by line, with names for their values."""
 
     def __init__(self, blobs: dict[str, ConstantData]) -> None:
         self.lines: list[str] = []
@@ -113,7 +113,7 @@ class _Printer:
         self._count = 0
 
     def name_block(self, block: Block) -> None:
-        """Names all values of `block` and of blocks in it, in the order of the text."""
+        """Names all values of `block` and of nested blocks, in the order of the text."""
         for value in block.args:
             self.define(value)
         for op in block:
@@ -195,7 +195,7 @@ class _Printer:
         raise InternalError(f"{value!r} of type {type(value).__name__} is no attribute")
 
     def data(self, data: ConstantData) -> str:
-        """The text of constant data in memory order: a repeated element once, many elements by
+        """The text of constant data in memory order: a repeated element once, large contents by
         digest.
         """
         flat = data.array.reshape(-1)
@@ -216,7 +216,7 @@ def _is_splat(flat: np.ndarray[Any, Any]) -> bool:
 
 
 def _is_printable(flat: np.ndarray[Any, Any]) -> bool:
-    """Whether text can hold the elements: the only NaN that it knows is numpy's."""
+    """Whether the text form can represent the elements: the only NaN that it knows is numpy's."""
     if not DType.of(flat.dtype).is_float:
         return True
     nans = flat[np.isnan(flat)]

@@ -1,4 +1,4 @@
-"""Tokens of the text form, with their places, and the errors that name them.
+"""The tokenizer of the text form, with positions and the errors that name them.
 
 Owns lexical rules only; `aot.ir.text.parser` knows the grammar.
 """
@@ -27,7 +27,7 @@ END = "end"
 
 
 class Tokens:
-    """A text cut into tokens, and a place in it.
+    """A text split into tokens, with a current position.
 
     Attributes:
         kinds, texts, starts: kind, text and offset of each token; the last is of kind `END`.
@@ -73,13 +73,13 @@ class Tokens:
         return CompileError(f"{prefix}line {line}, column {column}: {message}")
 
     def expected(self, wanted: str, at: int | None = None) -> CompileError:
-        """The error that `wanted` was expected at token `at` (default: the next one)."""
+        """An error that `wanted` was expected at token `at` (default: the next one)."""
         at = self.at if at is None else at
         found = "the end of the text" if self.kinds[at] == END else repr(_short(self.texts[at]))
         return self.error_at(self.starts[at], f"{wanted}, found {found}")
 
     def error(self, message: str, at: int | None = None) -> CompileError:
-        """An error about token `at` (the next one) that is no matter of grammar."""
+        """An error, other than of syntax, about token `at` (default: the next one)."""
         return self._located(self.starts[self.at if at is None else at], message)
 
     @property
@@ -100,7 +100,7 @@ class Tokens:
         return self.kind == "punct" and self.word == text
 
     def take(self, text: str) -> bool:
-        """Steps over punctuation or a keyword if it is next."""
+        """Consumes punctuation or a keyword if it is next; returns whether it was."""
         if self.kind not in ("punct", "word") or self.word != text:
             return False
         self.at += 1
@@ -111,14 +111,14 @@ class Tokens:
             raise self.expected(repr(text))
 
     def next(self, kind: str, wanted: str) -> str:
-        """The text of the next token, which must be of `kind`."""
+        """Consumes the next token, which must be of `kind`, and returns its text."""
         if self.kind != kind:
             raise self.expected(wanted)
         self.at += 1
         return self.texts[self.at - 1]
 
     def string(self, wanted: str = "a quoted string") -> str:
-        """The contents of the string that is next."""
+        """Consumes a string and returns its contents."""
         text = self.next("string", wanted)
         try:
             value = json.loads(text)
