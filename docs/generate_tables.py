@@ -22,6 +22,7 @@ OPS = ROOT / "docs" / "internals" / "ops.md"
 CLI = ROOT / "docs" / "use" / "cli.md"
 PYTORCH = ROOT / "docs" / "use" / "pytorch.md"
 TFLITE = ROOT / "docs" / "use" / "tflite.md"
+GGUF = ROOT / "docs" / "use" / "gguf.md"
 ALGEBRA = ROOT / "docs" / "internals" / "algebra.md"
 API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
@@ -61,6 +62,25 @@ def tflite_operators() -> str:
     from aot.frontends.tflite import supported_ops
 
     return textwrap.fill(", ".join(supported_ops()) + ".", 120, break_on_hyphens=False)
+
+
+def gguf_architectures() -> str:
+    """One row a decoder architecture."""
+    from aot.frontends.gguf.architectures import ARCHITECTURES
+
+    rows = ["| architecture | models |", "|---|---|"]
+    rows += [f"| `{name}` | {row.models} |" for name, row in sorted(ARCHITECTURES.items())]
+    return "\n".join(rows)
+
+
+def gguf_block_types() -> str:
+    """The block types' names, floats first, then by their bits an element."""
+    from aot.frontends.gguf.block_types import BLOCK_TYPES
+
+    types = sorted(
+        BLOCK_TYPES.values(), key=lambda t: (t.floats is None, -t.bytes / t.elements, t.name)
+    )
+    return textwrap.fill(", ".join(type.name for type in types) + ".", 120)
 
 
 def options_table() -> str:
@@ -130,6 +150,7 @@ def rules_table() -> str:
 
 README_SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
 CLI_SECTIONS = {"options": options_table, "disable": disable_table}
+GGUF_SECTIONS = {"architectures": gguf_architectures, "block types": gguf_block_types}
 Sections = Mapping[str, Callable[[], str]]
 
 
@@ -187,6 +208,7 @@ def main() -> int:
         (CLI, lambda: generate(CLI, CLI_SECTIONS)),
         (PYTORCH, lambda: generate(PYTORCH, {"torch": torch_operators})),
         (TFLITE, lambda: generate(TFLITE, {"tflite": tflite_operators})),
+        (GGUF, lambda: generate(GGUF, GGUF_SECTIONS)),
         (ALGEBRA, lambda: generate(ALGEBRA, {"rules": rules_table})),
         (OPS, op_tables.page),
         (API, lambda: docstrings_of_api(API.read_text(encoding="utf-8"))),

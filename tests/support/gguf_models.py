@@ -40,6 +40,14 @@ class Shape:
     """A model: its architecture, its extents, and what it has beside.
 
     Attributes:
+        heads, groups, hidden: of all layers, or of each.
+        has_bias, has_every_bias: of queries, keys and values, and of every matrix of a layer.
+        has_norm_bias: the norms of layers and the last one have one.
+        norms: of a layer, by their tensors' names.
+        norm_kind: "rms", "layer", or "plain" for one without weights.
+        head_norms: "head", "heads" or "row", as aot.frontends.gguf.parts.HeadNorms has it; or "".
+        is_fused: queries, keys and values are one matrix.
+        gate: "own", "fused" or "", as aot.frontends.gguf.parts.FeedForward has it.
         extra: keys below the architecture's name.
         vectors: tensors of one dim by name.
         kind, head_kind: block types of matrices, and of the head or a tied embedding.
@@ -49,18 +57,22 @@ class Shape:
     arch: str
     layers: int = 2
     width: int = 32
-    heads: int = 4
-    groups: int = 2
+    heads: int | tuple[int, ...] = 4
+    groups: int | tuple[int, ...] = 2
     depth: int = 8
-    hidden: int = 48
+    hidden: int | tuple[int, ...] = 48
     vocabulary: int = 42
     context: int = 64
     rotated: int = 0
     has_head: bool = True
     has_bias: bool = False
-    has_post_norms: bool = False
-    has_head_norms: bool = False
+    has_every_bias: bool = False
+    has_norm_bias: bool = False
+    norms: tuple[str, ...] = ("attn_norm", "ffn_norm")
+    norm_kind: str = "rms"
+    head_norms: str = ""
     is_fused: bool = False
+    gate: str = "own"
     extra: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     kind: Kind = Kind.F32
@@ -69,9 +81,32 @@ class Shape:
 
 
 _LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
-_GEMMA = Shape("gemma2", has_head=False, has_post_norms=True, depth=16, spread=0.6)
-_PHI = Shape("phi3", is_fused=True, groups=4)
+_YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+}
+_WINDOW = {"attention.sliding_window": 6}
+_AROUND = ("attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm")
+_BEHIND = ("post_attention_norm", "post_ffw_norm")
 _LONG = [1.0, 1.3, 2.0, 4.5]
+_FACTORS = {"rope_factors_long": _LONG, "rope_factors_short": _LONG[::-1]}
+_GEMMA = Shape("gemma2", has_head=False, norms=_AROUND, depth=16, spread=0.6)
+_PHI = Shape("phi3", is_fused=True, gate="fused", groups=4)
+_LAYER = Shape(
+    "starcoder2", norm_kind="layer", gate="", has_bias=True, has_every_bias=True, has_norm_bias=True
+)
+_COHERE = Shape("cohere2", norms=("attn_norm",), norm_kind="layer", has_head=False)
+_GRANITE = Shape(
+    "granite",
+    extra={
+        "logit_scale": 4.0,
+        "residual_scale": 0.22,
+        "embedding_scale": 12.0,
+        "attention.scale": 0.1,
+    },
+)
+_SECTIONS = {"rope.dimension_sections": [1, 1, 2, 0]}
 MODELS: dict[str, Shape] = {
     "llama": Shape("llama"),
     "llama_factors": Shape(
@@ -80,23 +115,122 @@ MODELS: dict[str, Shape] = {
     "llama_odd": Shape("llama", 3, width=30, heads=6, groups=3, depth=10, hidden=37, has_bias=True),
     "llama_linear": Shape("llama", groups=1, extra=_LINEAR),
     "qwen2": Shape("qwen2", has_bias=True, has_head=False),
-    "qwen3": Shape("qwen3", depth=12, has_head_norms=True),
-    "gemma2": replace(_GEMMA, layers=3, extra={"attention.sliding_window": 6}),
+    "qwen3": Shape("qwen3", depth=12, head_norms="head"),
+    "gemma2": replace(_GEMMA, layers=3, extra=_WINDOW),
     "gemma3": replace(
-        _GEMMA,
-        arch="gemma3",
-        layers=7,
-        has_head_norms=True,
-        extra={"attention.sliding_window": 6, **_LINEAR},
+        _GEMMA, arch="gemma3", layers=7, head_norms="head", extra={**_WINDOW, **_LINEAR}
     ),
     "phi3": _PHI,
     "phi3_partial": replace(_PHI, groups=2, rotated=4),
     "phi3_long": replace(
         _PHI,
         context=256,
-        vectors={"rope_factors_long": _LONG, "rope_factors_short": _LONG[::-1]},
+        vectors=_FACTORS,
         extra={"rope.scaling.attn_factor": 1.19, "rope.scaling.original_context_length": 16},
     ),
+    "llama_yarn": Shape("llama", extra=_YARN),
+    "llama_longrope": Shape(
+        "llama",
+        vectors=_FACTORS,
+        extra={"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 16},
+    ),
+    "llama_biases": Shape("llama", is_fused=True, has_every_bias=True),
+    "qwen3_yarn": Shape("qwen3", depth=12, head_norms="head", extra=_YARN),
+    "gemma3_pattern": replace(
+        _GEMMA,
+        arch="gemma3",
+        layers=4,
+        head_norms="head",
+        extra={
+            **_WINDOW,
+            "attention.sliding_window_pattern": [False, True, True, False],
+            "rope.freq_base_swa": 500.0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "arcee": Shape("arcee", gate=""),
+    "chatglm": Shape("chatglm", is_fused=True, gate="fused", rotated=4, has_bias=True),
+    "cohere2": replace(_COHERE, layers=5, extra={**_WINDOW, "logit_scale": 0.25}),
+    "command-r": replace(_COHERE, arch="command-r", extra={"logit_scale": 0.25}),
+    "deci": Shape(
+        *("deci", 5),
+        heads=(4, 2, 0, 4, 4),
+        groups=(2, 1, 0, 0, 4),
+        hidden=(48, 20, 30, 24, 33),
+    ),
+    "ernie4_5": Shape("ernie4_5"),
+    "exaone": Shape("exaone", vectors={"rope_freqs": [1.0, 1.5, 4.0, 8.0]}),
+    "exaone4": Shape("exaone4", norms=_BEHIND, head_norms="head"),
+    "exaone4_windows": Shape("exaone4", 64, norms=_BEHIND, head_norms="head", extra=_WINDOW),
+    "gemma": Shape("gemma", has_head=False, depth=16),
+    "glm4": Shape("glm4", norms=_AROUND, gate="fused", rotated=4, has_bias=True),
+    "glm4_sections": Shape("glm4", norms=_AROUND, gate="fused", extra=_SECTIONS),
+    "gptneox": replace(
+        _LAYER,
+        arch="gptneox",
+        is_fused=True,
+        groups=4,
+        rotated=4,
+        extra={"use_parallel_residual": True},
+    ),
+    "gptneox_serial": replace(
+        _LAYER, arch="gptneox", is_fused=True, groups=4, extra={"use_parallel_residual": False}
+    ),
+    "granite": _GRANITE,
+    "granite_unrotated": replace(
+        _GRANITE, extra={"logit_scale": 4.0, "rope.scaling.finetuned": False}
+    ),
+    "hunyuan-dense": Shape("hunyuan-dense", head_norms="head"),
+    "internlm2": Shape("internlm2"),
+    "maincoder": Shape("maincoder", head_norms="head"),
+    "minicpm": Shape("minicpm", extra={"logit_scale": 4.0}),
+    "minicpm_scales": replace(
+        _GRANITE, arch="minicpm", extra={k: v for k, v in _GRANITE.extra.items() if "att" not in k}
+    ),
+    "mistral3": Shape("mistral3", extra={**_YARN, "attention.temperature_scale": 0.3}),
+    "mistral3_ramp": Shape(
+        "mistral3",
+        depth=16,
+        extra={
+            **_YARN,
+            "rope.scaling.yarn_beta_fast": 4.0,
+            "rope.scaling.yarn_beta_slow": 0.25,
+            "rope.scaling.yarn_log_multiplier": 0.8,
+        },
+    ),
+    "nanbeige": Shape("nanbeige", extra={"num_loops": 2}),
+    "nanbeige_plain": Shape("nanbeige", extra={"num_loops": 2, "skip_loop_final_norm": True}),
+    "nemotron": replace(_LAYER, arch="nemotron", rotated=4),
+    "olmo": Shape("olmo", norm_kind="plain", extra={"attention.clamp_kqv": 0.4}),
+    "olmo2": Shape("olmo2", norms=_BEHIND, head_norms="row"),
+    "olmo2_windows": Shape("olmo2", 5, norms=_BEHIND, head_norms="row", extra={**_WINDOW, **_YARN}),
+    "orion": Shape("orion", norm_kind="layer", has_norm_bias=True),
+    "pangu-embedded": Shape(
+        "pangu-embedded",
+        has_bias=True,
+        vectors={f"blk.{n}.attn_output.bias": [0.3 - m / 32 for m in range(32)] for n in range(2)},
+    ),
+    "phi2": replace(
+        _LAYER,
+        arch="phi2",
+        norms=("attn_norm",),
+        rotated=4,
+        vectors={"output.bias": [n / 42 for n in range(42)]},
+    ),
+    "qwen2vl": Shape("qwen2vl", has_bias=True, extra=_SECTIONS),
+    "qwen3vl": Shape(
+        "qwen3vl",
+        depth=12,
+        head_norms="head",
+        extra={"rope.dimension_sections": [2, 2, 2, 0], "n_deepstack_layers": 0},
+    ),
+    "seed_oss": Shape("seed_oss", norms=("attn_norm", "post_attention_norm"), has_bias=True),
+    "smollm3": Shape("smollm3", 5),
+    "stablelm": replace(
+        _LAYER, arch="stablelm", gate="own", has_every_bias=False, head_norms="heads", rotated=4
+    ),
+    "starcoder2": _LAYER,
+    "xverse": Shape("xverse", groups=4),
 }
 
 
@@ -106,12 +240,13 @@ def write(path: Path, shape: Shape, tokens: Sequence[str] = ()) -> Path:
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.hidden)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.groups)
+    writer.add_feed_forward_length(_listed(shape.hidden))
+    writer.add_head_count(_listed(shape.heads))
+    writer.add_head_count_kv(_listed(shape.groups))
     writer.add_key_length(shape.depth)
     writer.add_value_length(shape.depth)
-    writer.add_layer_norm_rms_eps(1e-5)
+    add_epsilon = writer.add_layer_norm_rms_eps
+    (add_epsilon if shape.norm_kind == "rms" else writer.add_layer_norm_eps)(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(shape.rotated or shape.depth)
     writer.add_vocab_size(shape.vocabulary)
@@ -119,7 +254,13 @@ def write(path: Path, shape: Shape, tokens: Sequence[str] = ()) -> Path:
     if tokens:
         writer.add_token_list(list(tokens))
     for key, value in shape.extra.items():
-        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32}
+        add = {
+            str: writer.add_string,
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            list: writer.add_array,
+        }
         add[type(value)](f"{shape.arch}.{key}", value)
     for number, (name, tensor) in enumerate(_tensors(shape).items()):
         made = tensor if isinstance(tensor, list) else uniform(number + 1, tensor)
@@ -131,6 +272,10 @@ def write(path: Path, shape: Shape, tokens: Sequence[str] = ()) -> Path:
     return path
 
 
+def _listed(value: int | tuple[int, ...]) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def data(shape: Shape, tokens: Sequence[str] = ()) -> bytes:
     """The bytes of such a file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -138,10 +283,9 @@ def data(shape: Shape, tokens: Sequence[str] = ()) -> bytes:
 
 
 def _add(writer: Any, shape: Shape, name: str, array: Array) -> None:
-    if array.ndim == 1:
-        if name.endswith("norm.weight"):
-            array = 1 + array / 2
-        writer.add_tensor(name, array)
+    is_norm = name.endswith("norm.weight")
+    if array.ndim == 1 or is_norm:
+        writer.add_tensor(name, 1 + array / 2 if is_norm else array)
         return
     is_head = name in ("output.weight", "token_embd.weight")
     kind = (shape.head_kind if is_head else None) or shape.kind
@@ -171,32 +315,58 @@ def blocks(array: Array, kind: Kind) -> Array:
 
 def _tensors(shape: Shape) -> dict[str, Any]:
     """Dims of tensors by name, or their elements."""
-    d, queries, keys = shape.width, shape.heads * shape.depth, shape.groups * shape.depth
+    d = shape.width
     found: dict[str, Any] = {"token_embd.weight": (shape.vocabulary, d)}
     if shape.has_head:
         found["output.weight"] = (shape.vocabulary, d)
-    found |= {f"{name}.weight": list(vector) for name, vector in shape.vectors.items()}
+    for name, vector in shape.vectors.items():
+        found[name if name.endswith(".bias") else f"{name}.weight"] = list(vector)
     for layer in range(shape.layers):
-        own: dict[str, Any] = {"attn_norm.weight": (d,), "ffn_norm.weight": (d,)}
-        if shape.has_post_norms:
-            own |= {"post_attention_norm.weight": (d,), "post_ffw_norm.weight": (d,)}
-        if shape.has_head_norms:
-            own |= {f"attn_{n}_norm.weight": (shape.depth,) for n in "qk"}
-        if shape.is_fused:
-            own |= {
-                "attn_qkv.weight": (queries + 2 * keys, d),
-                "ffn_up.weight": (2 * shape.hidden, d),
-            }
-        else:
-            rows = {"q": queries, "k": keys, "v": keys}
-            own |= {f"attn_{n}.weight": (count, d) for n, count in rows.items()}
-            if shape.has_bias:
-                own |= {f"attn_{n}.bias": (count,) for n, count in rows.items()}
-            own |= {f"ffn_{n}.weight": (shape.hidden, d) for n in ("gate", "up")}
-        own |= {"attn_output.weight": (d, queries), "ffn_down.weight": (d, shape.hidden)}
-        found |= {f"blk.{layer}.{name}": dims for name, dims in own.items()}
-    found["output_norm.weight"] = (d,)
+        found |= {f"blk.{layer}.{name}": dims for name, dims in _layer(shape, layer).items()}
+    if shape.norm_kind != "plain":
+        found["output_norm.weight"] = (d,)
+        if shape.has_norm_bias:
+            found["output_norm.bias"] = (d,)
     return found
+
+
+def _layer(shape: Shape, layer: int) -> dict[str, Any]:
+    """Dims of a layer's tensors, by the ends of their names."""
+    heads, groups, hidden = (
+        n[layer] if isinstance(n, tuple) else n for n in (shape.heads, shape.groups, shape.hidden)
+    )
+    d, queries, keys = shape.width, heads * shape.depth, groups * shape.depth
+    own: dict[str, Any] = {}
+    for name in shape.norms if shape.norm_kind != "plain" else ():
+        if hidden if "ff" in name else heads:
+            own[f"{name}.weight"] = (d,)
+            if shape.has_norm_bias:
+                own[f"{name}.bias"] = (d,)
+    if shape.head_norms and groups:
+        for name, count in (("q", heads), ("k", groups)):
+            depth = shape.depth
+            dims = {"head": (depth,), "heads": (count, depth), "row": (count * depth,)}
+            own[f"attn_{name}_norm.weight"] = dims[shape.head_norms]
+    matrices: dict[str, tuple[int, int]] = {}
+    if groups and shape.is_fused:
+        matrices["attn_qkv"] = (queries + 2 * keys, d)
+    elif groups:
+        matrices |= {"attn_q": (queries, d), "attn_k": (keys, d), "attn_v": (keys, d)}
+    own |= {f"{name}.weight": dims for name, dims in matrices.items()}
+    if shape.has_bias:
+        own |= {f"{name}.bias": dims[:1] for name, dims in matrices.items()}
+    if hidden:
+        if shape.gate == "own":
+            matrices["ffn_gate"] = (hidden, d)
+        matrices["ffn_up"] = (2 * hidden if shape.gate == "fused" else hidden, d)
+    if heads:
+        matrices["attn_output"] = (d, queries if groups else d)
+    if hidden:
+        matrices["ffn_down"] = (d, hidden)
+    own |= {f"{name}.weight": dims for name, dims in matrices.items()}
+    if shape.has_every_bias:
+        own |= {f"{name}.bias": dims[:1] for name, dims in matrices.items()}
+    return own
 
 
 if __name__ == "__main__":

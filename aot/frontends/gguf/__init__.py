@@ -1,6 +1,8 @@
 """Language models of GGUF files: llama.cpp's format of weights, without a graph.
 
-Owns the way from a file to a module: the reader, what architectures are, and a decoder's graph.
+Owns the way from a file to a module. `reader` and `block_types` read files; `parts` and
+`architectures` are the table of architectures; `keys`, `layers` and `model` read a model's numbers
+by it; `checks` refuses what it does not have; `weights`, `caches` and `decoder` make the graph.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ import os
 from functools import partial
 
 from aot.errors import CompileError, UnsupportedError
-from aot.frontends.gguf.architectures import Decoder, decoder_of
+from aot.frontends.gguf.checks import EMBEDDING, checked
 from aot.frontends.gguf.decoder import MOST_TOKENS, DecoderBuilder
+from aot.frontends.gguf.model import Decoder, decoder_of
 from aot.frontends.gguf.reader import GgufFile, read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
@@ -46,13 +49,14 @@ def import_gguf(
 
     Raises:
         CompileError: the file is broken, or its contents contradict each other.
-        UnsupportedError: its architecture or some block types are not supported.
+        UnsupportedError: its architecture is not supported, or it has keys, tensors or block types
+            that nothing reads; all of them are named.
     """
     if sequences > MOST_TOKENS:
         raise CompileError(f"sequences is {sequences}, expected {MOST_TOKENS} at most")
     file = read_gguf(source)
     model = decoder_of(file)
-    weights = Weights(file, partial(progress, "import"))
+    weights = Weights(file, checked(file, model), partial(progress, "import"))
     _check_vocabulary(file)
     builder = DecoderBuilder(
         *(model, weights, context_of(model, context)),
@@ -62,7 +66,6 @@ def import_gguf(
     )
     module = builder.build()
     module.vocabulary = _vocabulary(file)
-    weights.check_all_used()
     return module
 
 
@@ -85,11 +88,11 @@ def _vocabulary(file: GgufFile) -> Vocabulary | None:
 def _check_vocabulary(file: GgufFile) -> None:
     """Raises a CompileError where the tokens are not as many as the embedding's rows."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
-    embedding = file.tensors.get("token_embd.weight")
+    embedding = file.tensors.get(EMBEDDING)
     if not isinstance(tokens, list) or embedding is None:
         return
     if len(tokens) != embedding.dims[0]:
         raise CompileError(
             f"{file.where}: the vocabulary has {len(tokens)} tokens, and tensor "
-            f"'token_embd.weight' has {embedding.dims[0]} rows"
+            f"{EMBEDDING!r} has {embedding.dims[0]} rows"
         )

@@ -36,6 +36,11 @@ class BlockType:
     floats: np.dtype[Any] | None = None
     codes: Decode | None = None
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether its elements cannot be read."""
+        return self.floats is None and self.codes is None
+
 
 def type_name(number: int) -> str:
     """ggml's name of a block type."""

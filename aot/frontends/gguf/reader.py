@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aot.base.records import dataclass
-from aot.errors import CompileError, UnsupportedError
+from aot.errors import CompileError
 from aot.frontends.gguf.block_types import BLOCK_TYPES, BlockType, type_name
 from aot.ir import input_files
 from aot.ir.types import Array
@@ -51,6 +51,7 @@ class Tensor:
 
     Attributes:
         dims: the outermost first, as numpy has them; elements along the last are in blocks.
+        type: unknown where there is none of the file's number; the data are empty then.
         data: its bytes, u8[rows, bytes of a row], in the file.
     """
 
@@ -87,7 +88,6 @@ def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
 
     Raises:
         CompileError: it cannot be read, or is no GGUF file of a version that is known.
-        UnsupportedError: tensors have block types that are not known; all of them are named.
     """
     if isinstance(source, bytes):
         return _Reader("model", np.frombuffer(source, np.uint8)).file()
@@ -250,18 +250,6 @@ class _Reader:
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self.error(f"general.alignment is {alignment!r}, expected a power of two")
-        unknown = [
-            f"tensor {e.name!r}: {type_name(e.number)}"
-            for e in entries
-            if e.number not in BLOCK_TYPES
-        ]
-        if unknown:
-            known = ", ".join(sorted(t.name for t in BLOCK_TYPES.values()))
-            raise UnsupportedError(
-                f"{self.where}: block types that are not supported ({len(unknown)}), expected "
-                f"{known}:",
-                unknown,
-            )
         start = -(-self.at // alignment) * alignment
         found: dict[str, Tensor] = {}
         for entry in entries:
@@ -271,9 +259,12 @@ class _Reader:
         return found
 
     def tensor(self, entry: _Entry, start: int, alignment: int) -> Tensor:
-        what, type = f"tensor {entry.name!r}", BLOCK_TYPES[entry.number]
+        what, type = f"tensor {entry.name!r}", BLOCK_TYPES.get(entry.number)
         if 0 in entry.dims:
             raise self.error(f"{what} has dims {list(entry.dims)}: one is 0")
+        if type is None:
+            unknown = BlockType(type_name(entry.number), 1, 0)
+            return Tensor(entry.name, entry.dims, unknown, self.data[:0].reshape(1, 0))
         if entry.dims[-1] % type.elements:
             raise self.error(
                 f"{what} has rows of {entry.dims[-1]} elements, expected a multiple of "

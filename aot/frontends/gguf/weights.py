@@ -1,16 +1,15 @@
-"""The tensors of a GGUF model, by the parts of a decoder that they are: checked, and as constants.
+"""The tensors of a GGUF model as constants, by name.
 
-Owns the check that a file has all tensors of its architecture, in their shapes, and no others.
 Quantised tensors stay in their bits: products and embeddings read them as they are stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
-from aot.errors import CompileError, UnsupportedError
+from aot.errors import InternalError
 from aot.frontends.gguf.reader import GgufFile, Tensor
 from aot.frontends.lib.place import Place
 from aot.ir.graph import Attr, ConstantData, Value
@@ -24,17 +23,21 @@ PACKED_ELEMENTS = 1 << 24  # of a matrix, whose rows are packed together
 
 
 class Weights:
-    """A model's tensors by name; each is requested with the shape that it must have.
+    """A model's tensors by name.
 
     Args:
+        needed: those that may be requested; the file has them in their shapes.
         progress: called with the number of tensors that were asked for, and of all.
 
     Attributes:
         names: of those that were asked for.
     """
 
-    def __init__(self, file: GgufFile, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, file: GgufFile, needed: Collection[str], progress: Callable[[int, int], None]
+    ) -> None:
         self.file = file
+        self.needed = needed
         self.names: set[str] = set()
         self._progress = progress
         self._blocked: dict[str, tuple[list[Value | None], dict[str, Attr]]] = {}
@@ -42,57 +45,28 @@ class Weights:
     def has(self, name: str) -> bool:
         return name in self.file.tensors
 
-    def tensor(self, name: str, *dims: int) -> Tensor:
-        """A tensor of a shape.
-
-        Raises:
-            CompileError: there is none of that name, or it has another shape.
-        """
-        found = self.file.tensors.get(name)
-        if found is None:
-            raise CompileError(f"{self.file.where}: tensor {name!r} is missing")
+    def tensor(self, name: str) -> Tensor:
+        if name not in self.needed:
+            raise InternalError(f"tensor {name!r} is read, and no part names it")
         self.names.add(name)
         self._progress(len(self.names), len(self.file.tensors))
-        if found.dims != dims:
-            raise CompileError(
-                f"{self.file.where}: tensor {name!r} has dims {list(found.dims)}, expected "
-                f"{list(dims)}"
-            )
-        return found
+        return self.file.tensors[name]
 
-    def vector(self, name: str, extent: int) -> Array:
-        """A tensor of one dim, in f32.
-
-        Raises:
-            CompileError: there is none, it has another shape or is quantised.
-        """
-        tensor = self.tensor(name, extent)
-        if tensor.type.floats is None:
-            raise CompileError(
-                f"{self.file.where}: tensor {name!r} is {tensor.type.name}, expected floats"
-            )
-        return tensor.data.view(tensor.type.floats).reshape(extent).astype(np.float32)
-
-    def check_all_used(self) -> None:
-        """Raises an UnsupportedError if the file has tensors that were never requested."""
-        others = sorted(set(self.file.tensors) - self.names)
-        if others:
-            raise UnsupportedError(
-                f"{self.file.where}: tensors that its architecture does not have ({len(others)}):",
-                [f"tensor {name!a}" for name in others],
-            )
+    def vector(self, name: str) -> Array:
+        """A tensor of floats, in f32."""
+        tensor = self.tensor(name)
+        assert tensor.type.floats is not None
+        return tensor.data.view(tensor.type.floats).reshape(tensor.dims).astype(np.float32)
 
     # as constants
 
-    def product(
-        self, place: Place, x: Value, name: str, dims: tuple[int, int], order: Array | None = None
-    ) -> Value:
+    def product(self, place: Place, x: Value, name: str, order: Array | None = None) -> Value:
         """x [..., columns] times a matrix [rows, columns] of the file, transposed.
 
         Args:
             order: which row of the file comes where; None where they stay.
         """
-        tensor = self.tensor(name, *dims)
+        tensor = self.tensor(name)
         if tensor.type.codes is None:
             matrix = place.emit("transpose", self._floats(place, tensor, order), perm=(1, 0))
             return place.emit("matmul", x, place.cast(matrix, F32))
@@ -100,9 +74,9 @@ class Weights:
         attrs = {**attrs, "may_quantize": True}
         return place.emit("matmul_blocked", x, *operands, **attrs)
 
-    def rows(self, place: Place, numbers: Value, name: str, dims: tuple[int, int]) -> Value:
+    def rows(self, place: Place, numbers: Value, name: str) -> Value:
         """Rows by number of a matrix of the file, in f32."""
-        tensor = self.tensor(name, *dims)
+        tensor = self.tensor(name)
         if tensor.type.codes is None:
             table = self._floats(place, tensor, None)
             return place.cast(place.emit("gather", table, numbers, axis=0), F32)

@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 import aot
 from aot.errors import AotError, CompileError, UnsupportedError
 from aot.frontends.gguf import import_gguf
+from aot.frontends.gguf.architectures import ARCHITECTURES
+from aot.frontends.gguf.block_types import BLOCK_TYPES
+from aot.frontends.gguf.keys import NEUTRAL
+from aot.frontends.gguf.model import decoder_of
 from aot.frontends.gguf.reader import read_gguf
 from aot.ir.text.printer import print_module
 from tests.support.gguf_models import MODELS, data
@@ -76,19 +80,20 @@ def test_versions() -> None:
 
 
 def test_architectures() -> None:
-    message = said(data(replace(SMALL, arch="mamba")))
-    assert message == (
-        "model: the architecture is not supported, expected gemma2, gemma3, llama, phi3, qwen2, "
-        "qwen3:\n  mamba"
-    )
+    known = ", ".join(sorted(ARCHITECTURES))
+    message = f"model: the architecture is not supported, expected {known}:\n  "
+    assert said(data(replace(SMALL, arch="mamba"))) == message + "mamba"
+    assert said(data(replace(SMALL, arch="olmoe"))) == message + "olmoe, the nearest is olmo"
 
 
 def test_block_types_are_listed() -> None:
     at = FILE.index(key("blk.0.attn_q.weight")) + 8 + 19 + 4 + 16
-    model = FILE[:at] + struct.pack("<I", 23) + FILE[at + 4 :]
+    model = FILE[:at] + struct.pack("<I", 19) + FILE[at + 4 :]
+    known = ", ".join(sorted(type.name for type in BLOCK_TYPES.values()))
     assert said(model) == (
-        "model: block types that are not supported (1), expected BF16, F16, F32, Q4_0, Q4_1, Q4_K, "
-        "Q5_0, Q5_1, Q5_K, Q6_K, Q8_0:\n  tensor 'blk.0.attn_q.weight': IQ4_XS"
+        "model: is not as the architecture llama has it (2):\n"
+        "  tensor 'blk.0.attn_q.weight' has the block type IQ1_S\n"
+        f"  block types that are read: {known}"
     )
 
 
@@ -104,17 +109,61 @@ def test_offsets_outside_the_file() -> None:
 
 def test_tensors_that_are_missing_or_of_other_shapes() -> None:
     renamed = patched(key("blk.0.ffn_up.weight"), key("blk.0.ffn_xx.weight"))
-    assert said(renamed) == "model: tensor 'blk.0.ffn_up.weight' is missing"
+    missing = (
+        "  tensor 'blk.0.ffn_xx.weight' is not read, the nearest that is: 'blk.0.ffn_up.weight'\n"
+        "  tensor 'blk.0.ffn_up.weight' is missing"
+    )
+    assert said(renamed) == f"model: is not as the architecture llama has it (2):\n{missing}"
     at = FILE.index(key("blk.0.ffn_up.weight")) + 8 + 19 + 4
     model = FILE[:at] + struct.pack("<QQ", 4, 16) + FILE[at + 16 :]
-    assert said(model) == "model: tensor 'blk.0.ffn_up.weight' has dims [16, 4], expected [8, 8]"
-
-
-def test_tensors_that_nothing_uses() -> None:
-    shape = replace(SMALL, vectors={"other": [1.0, 2.0]})
-    assert said(data(shape)) == (
-        "model: tensors that its architecture does not have (1):\n  tensor 'other.weight'"
+    assert said(model) == (
+        "model: is not as the architecture llama has it (1):\n"
+        "  tensor 'blk.0.ffn_up.weight' has dims [16, 4], expected [8, 8]"
     )
+
+
+def test_everything_that_nothing_reads_is_named_at_once() -> None:
+    """Keys, tensors, shapes and block types in one message; neutral values are no difference."""
+    extra = {
+        "attention.clamp_kqv": 4.0,
+        "rope.freq_bass": 500.0,
+        "expert_count": 0,
+        "attention.causal": True,
+        "vocab_size": 42,
+    }
+    model = data(replace(SMALL, extra=extra, vectors={"other": [1.0, 2.0]}))
+    at = model.index(key("blk.0.ffn_up.weight")) + 8 + 19 + 4
+    model = model[:at] + struct.pack("<QQ", 4, 16) + model[at + 16 :]
+    assert said(model) == (
+        "model: is not as the architecture llama has it (4):\n"
+        "  key 'llama.attention.clamp_kqv' is not read\n"
+        "  key 'llama.rope.freq_bass' is not read, the nearest that is: 'llama.rope.freq_base'\n"
+        "  tensor 'other.weight' is not read\n"
+        "  tensor 'blk.0.ffn_up.weight' has dims [16, 4], expected [8, 8]"
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_key_that_a_part_names_is_read(name: str) -> None:
+    """And no other: a view of a part's keys gives no others."""
+    shape = next(shape for shape in MODELS.values() if shape.arch == name)
+    model = decoder_of(read_gguf(data(shape)))
+    named = set(ARCHITECTURES[name].key_names())
+    only_with = {n for n in named if n.startswith("rope.scaling.yarn") or n == "rope.scale_linear"}
+    only_with |= {"rope.freq_base_swa", "attention.sliding_window_pattern"}
+    assert model.keys.read - {"expert_count"} <= named
+    assert named - model.keys.read <= only_with
+
+
+@pytest.mark.parametrize("key", NEUTRAL)
+def test_neutral_keys_change_nothing(key: str) -> None:
+    """They may be there, with any value or one."""
+    value = {None: 7}.get(NEUTRAL[key], NEUTRAL[key])
+    plain, model = data(SMALL), data(replace(SMALL, extra={key: value}))
+    assert print_module(import_gguf(plain)) == print_module(import_gguf(model))
+    if NEUTRAL[key] is not None:
+        other = {"extra": {key: not value if isinstance(value, bool) else value + 3}}
+        assert f"llama.{key}' is" in said(data(replace(SMALL, **other)))
 
 
 def test_vocabulary_and_head_that_disagree() -> None:
@@ -124,17 +173,18 @@ def test_vocabulary_and_head_that_disagree() -> None:
 
 
 def test_keys() -> None:
-    renamed = patched(key("llama.block_count"), key("llama.block_xxxxx"))
-    assert said(renamed) == "model: key 'llama.block_count' is missing"
+    renamed = patched(key("llama.block_count"), key("llama.block_cuont"))
+    assert said(renamed) == (
+        "model: key 'llama.block_count' is missing, the nearest that there is: 'llama.block_cuont'"
+    )
     at = FILE.index(key("llama.attention.head_count")) + 8 + 26 + 4
     model = FILE[:at] + struct.pack("<I", 0) + FILE[at + 4 :]
     assert said(model) == (
         "model: key 'llama.attention.head_count' is 0, expected a whole number, 1 or more"
     )
-    yarn = replace(SMALL, extra={"rope.scaling.type": "yarn"})
-    assert said(data(yarn)) == (
-        "model: the scaling of positions is not supported, expected linear, longrope or none:\n"
-        "  key 'llama.rope.scaling.type' is 'yarn'"
+    other = replace(SMALL, extra={"rope.scaling.type": "llama3"})
+    assert said(data(other)) == (
+        "model: key 'llama.rope.scaling.type' is 'llama3', expected none, linear, yarn or longrope"
     )
     experts = replace(SMALL, extra={"expert_count": 8})
     assert said(data(experts)) == (
@@ -169,8 +219,8 @@ def test_changed_bytes_are_read_or_refused(random: st.DataObject) -> None:
     ("change", "message"),
     [
         (
-            {"extra": {"attn_logit_softcapping": "small"}},
-            "key 'llama.attn_logit_softcapping' is 'small', expected a number",
+            {"extra": {"rope.freq_base": "small"}},
+            "key 'llama.rope.freq_base' is 'small', expected a number",
         ),
         (
             {"extra": {"rope.scaling.factor": -1.0}},
@@ -215,7 +265,8 @@ def test_blocks_of_rows_and_of_vectors() -> None:
     wide = data(replace(SMALL, width=32, heads=8, groups=4))
     at = wide.index(key("output_norm.weight")) + 8 + 18 + 4 + 8
     assert said(wide[:at] + struct.pack("<I", 8) + wide[at + 4 :]) == (
-        "model: tensor 'output_norm.weight' is Q8_0, expected floats"
+        "model: is not as the architecture llama has it (1):\n"
+        "  tensor 'output_norm.weight' is Q8_0, expected floats"
     )
 
 
@@ -287,8 +338,8 @@ def test_a_number_for_each_layer() -> None:
         return FILE[:at] + listed(U32, *(struct.pack("<I", n) for n in counts)) + FILE[at + 8 :]
 
     assert said(with_counts(1, 2)) == (
-        "model: layers that differ in their extents are not supported:\n"
-        "  key 'llama.attention.head_count_kv' is [1, 2]"
+        "model: key 'llama.attention.head_count_kv' is [1, 2], expected a number, or 1 of them, "
+        "one for each layer"
     )
 
 

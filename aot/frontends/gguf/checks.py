@@ -1,0 +1,82 @@
+"""Whether a file has what its architecture reads, and nothing else: all differences at once.
+
+A key or a tensor that no part reads is refused: whatever it is for, results without it would be
+those of another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from aot.errors import UnsupportedError
+from aot.frontends.gguf.block_types import BLOCK_TYPES
+from aot.frontends.gguf.keys import nearest
+from aot.frontends.gguf.layers import Needed, Whole
+from aot.frontends.gguf.model import Decoder
+from aot.frontends.gguf.reader import GgufFile
+
+EMBEDDING = "token_embd.weight"
+
+
+def checked(file: GgufFile, model: Decoder) -> Mapping[str, Needed]:
+    """The tensors that a model reads, by name; the file has all that are not optional.
+
+    Raises:
+        UnsupportedError: keys or tensors are not read, tensors are missing or of other shapes or
+            block types; all of them are named, with what is nearest.
+    """
+    needed = {n.name: n for n in _needed(file, model)}
+    items = [*_keys(model), *_tensors(file, needed)]
+    if items:
+        raise UnsupportedError(
+            f"{file.where}: is not as the architecture {model.name} has it ({len(items)}):", items
+        )
+    return needed
+
+
+def _needed(file: GgufFile, model: Decoder) -> Iterator[Needed]:
+    embedding = file.tensors.get(EMBEDDING)
+    vocabulary = embedding.dims[0] if embedding is not None else 0
+    whole = Whole(model.width, vocabulary, model.pairs, model.is_long)
+
+    def has(name: str) -> bool:
+        return name in file.tensors
+
+    for part in model.architecture.parts():
+        yield from part.shared(whole)
+        for layer in model.layers[: model.matrices]:
+            yield from part.tensors(layer, has)
+
+
+def _keys(model: Decoder) -> Iterator[str]:
+    known = model.architecture.key_names()
+    for key in model.keys.unread(model.architecture.unused):
+        yield f"key {model.name + '.' + key!a} is not read{_likely(key, known, model.name + '.')}"
+
+
+def _likely(name: str, known: Collection[str], prefix: str = "", suffix: str = "") -> str:
+    found = nearest(name, known)
+    return f", the nearest that is: {prefix + found + suffix!r}" if found else ""
+
+
+def _tensors(file: GgufFile, needed: Mapping[str, Needed]) -> Iterator[str]:
+    for name in sorted(set(file.tensors) - set(needed)):
+        stem, _, kind = name.rpartition(".")
+        known = [n.rpartition(".")[0] for n in needed if n not in file.tensors]
+        yield f"tensor {name!a} is not read{_likely(stem, known, suffix='.' + kind)}"
+    has_types = True
+    for name, wanted in needed.items():
+        found = file.tensors.get(name)
+        if found is None:
+            if not wanted.is_optional:
+                yield f"tensor {name!r} is missing"
+        elif found.dims != wanted.dims:
+            yield f"tensor {name!r} has dims {list(found.dims)}, expected {list(wanted.dims)}"
+        elif found.type.is_unknown:
+            has_types = False
+            yield f"tensor {name!r} has the block type {found.type.name}"
+        elif wanted.has_floats and found.type.floats is None:
+            yield f"tensor {name!r} is {found.type.name}, expected floats"
+    if not has_types:
+        types = ", ".join(sorted(type.name for type in BLOCK_TYPES.values()))
+        yield f"block types that are read: {types}"

@@ -1,0 +1,380 @@
+"""The parts that decoders of GGUF files are made of: what differs between architectures.
+
+A part names the metadata keys and the tensors that it reads, and has the options by which
+architectures differ. An architecture is a record of parts (aot/frontends/gguf/architectures.py);
+aot/frontends/gguf/model.py reads their keys, and aot/frontends/gguf/decoder.py builds them. The
+meaning of keys and tensors is that of llama.cpp's src/models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import ClassVar
+
+from aot.base.records import dataclass
+from aot.frontends.gguf.layers import Has, Layer, Needed, Whole
+
+
+def _linear(name: str, rows: int, columns: int) -> Iterator[Needed]:
+    """A matrix, and the bias that it may have."""
+    yield Needed(f"{name}.weight", (rows, columns))
+    yield Needed(f"{name}.bias", (rows,), is_optional=True)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a decoder.
+
+    Attributes:
+        KEYS: below the architecture's name, that every such part reads.
+    """
+
+    KEYS: ClassVar[tuple[str, ...]] = ()
+
+    def key_names(self) -> tuple[str, ...]:
+        """The keys that it reads, with these options."""
+        return self.KEYS
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        """The tensors of a layer that it reads."""
+        return iter(())
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        """The tensors of no layer that it reads."""
+        return iter(())
+
+
+@dataclass(frozen=True)
+class Extents(Part):
+    """Counts and widths of layers; those of a layer may be a list, one for each.
+
+    Attributes:
+        has_loops: layers may be gone through several times.
+    """
+
+    has_loops: bool = False
+
+    KEYS: ClassVar = (
+        *("block_count", "context_length", "embedding_length", "feed_forward_length"),
+        *("attention.head_count", "attention.head_count_kv"),
+        *("attention.key_length", "attention.value_length"),
+    )
+
+    def key_names(self) -> tuple[str, ...]:
+        loops = ("num_loops", "skip_loop_final_norm")
+        return (*self.KEYS, *loops) if self.has_loops else self.KEYS
+
+
+@dataclass(frozen=True)
+class Embedding(Part):
+    """The rows of tokens, and what they are multiplied by.
+
+    Attributes:
+        scale: "" for nothing, "width" for the root of the width, "key" for what the file says.
+        default: of the key; 0 is none.
+    """
+
+    scale: str = ""
+    default: float = 0.0
+
+    def key_names(self) -> tuple[str, ...]:
+        return ("embedding_scale",) if self.scale == "key" else ()
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        yield Needed("token_embd.weight", (whole.vocabulary, whole.width))
+
+
+@dataclass(frozen=True)
+class Norms(Part):
+    """Norms of what attention and the feed-forward network take and give, and of the last layer.
+
+    Attributes:
+        kind: "rms", or "layer", which subtracts the mean and may have a bias.
+        attention, feed_forward: names of the norms of what they take; "" is none.
+        after: names of the norms of what the two give; "" is none.
+        has_weights: else they only normalise.
+    """
+
+    kind: str = "rms"
+    attention: str = "attn_norm"
+    feed_forward: str = "ffn_norm"
+    after: tuple[str, str] = ("", "")
+    has_weights: bool = True
+
+    @property
+    def epsilon(self) -> str:
+        """The key of what is added to variances."""
+        kinds = {"rms": "layer_norm_rms_epsilon", "layer": "layer_norm_epsilon"}
+        return f"attention.{kinds[self.kind]}"
+
+    def key_names(self) -> tuple[str, ...]:
+        return (self.epsilon,)
+
+    def _vectors(self, name: str, extent: int) -> Iterator[Needed]:
+        yield Needed(f"{name}.weight", (extent,))
+        if self.kind == "layer":
+            yield Needed(f"{name}.bias", (extent,), is_optional=True)
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        if not self.has_weights:
+            return
+        before, after = (self.attention, self.feed_forward), self.after
+        for place, is_there in enumerate((layer.heads > 0, layer.hidden > 0)):
+            for name in filter(None, (before[place], after[place]) if is_there else ()):
+                yield from self._vectors(f"{layer.label}.{name}", layer.width)
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        if self.has_weights:
+            yield from self._vectors("output_norm", whole.width)
+
+
+@dataclass(frozen=True)
+class HeadNorms(Part):
+    """Norms of queries and keys.
+
+    Attributes:
+        over: "head", with the same weights for each; "heads", with its own for each; or "row", of
+            all heads of a token together.
+        kind: as of Norms.
+        follow_rotation: of rotated queries and keys; else they are rotated afterwards.
+        are_optional: a file may have none.
+    """
+
+    over: str = "head"
+    kind: str = "rms"
+    follow_rotation: bool = False
+    are_optional: bool = False
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        heads = {"q": layer.heads, "k": layer.groups}
+        for name, count in heads.items() if layer.groups else ():
+            depth = layer.key_depth
+            dims = {"head": (depth,), "heads": (count, depth), "row": (count * depth,)}[self.over]
+            yield Needed(f"{layer.label}.attn_{name}_norm.weight", dims, self.are_optional, True)
+
+
+@dataclass(frozen=True)
+class Attention(Part):
+    """Attention: its matrices, what scores are multiplied by, and what bounds them.
+
+    Attributes:
+        scale: "depth" for one by the root of a key's elements, "key" for what the file says or
+            else that.
+        wide_layers: with so many layers, a head's share of the embedding is in the place of a key.
+        cap: c of c tanh(s / c), where the file says nothing; None where there is no such key.
+        has_temperature: queries grow with the logarithm of their position.
+        clamps: a key may say the largest magnitude of queries, keys and values.
+    """
+
+    scale: str = "depth"
+    wide_layers: int = 0
+    cap: float | None = None
+    has_temperature: bool = False
+    clamps: bool = False
+
+    def key_names(self) -> tuple[str, ...]:
+        found = ["attention.scale"] if self.scale == "key" else []
+        found += [] if self.cap is None else ["attn_logit_softcapping"]
+        found += ["attention.temperature_scale"] if self.has_temperature else []
+        return (*found, "attention.clamp_kqv") if self.clamps else tuple(found)
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        label, width, rows = f"{layer.label}.attn", layer.width, layer.rows
+        mixed = layer.heads * layer.value_depth
+        if layer.heads and not layer.groups:
+            yield from _linear(f"{label}_output", width, width)
+            return
+        if not layer.heads:
+            return
+        if has(f"{label}_qkv.weight"):
+            yield from _linear(f"{label}_qkv", sum(rows.values()), width)
+            for name, count in rows.items() if not has(f"{label}_qkv.bias") else ():
+                yield Needed(f"{label}_{name}.bias", (count,), is_optional=True)
+        else:
+            for name, count in rows.items():
+                yield from _linear(f"{label}_{name}", count, width)
+        yield from _linear(f"{label}_output", width, mixed)
+
+
+@dataclass(frozen=True)
+class Window(Part):
+    """Local layers, whose queries read only keys of a window.
+
+    Attributes:
+        default: of tokens, where the file says nothing; 0 is no window.
+        period: the last of so many layers is global, others are local; with 1 all are local.
+        layers: the default is that of models of so many layers; 0 is all.
+        base: of the rotation in local layers; 0 is that of the others.
+        is_plain: local layers are not scaled as others are.
+    """
+
+    default: int = 0
+    period: int = 1
+    layers: int = 0
+    base: float = 0.0
+    is_plain: bool = False
+
+    def key_names(self) -> tuple[str, ...]:
+        only = ("attention.sliding_window",)
+        if self.period == 1:
+            return only
+        return (*only, "attention.sliding_window_pattern", "rope.freq_base_swa")
+
+
+@dataclass(frozen=True)
+class Rope(Part):
+    """The rotation of queries and keys.
+
+    Attributes:
+        pairs: "halves", of element i and i + half, or "neighbours", of 2i and 2i + 1.
+        factors: tensors by which frequencies are divided: "" for none, "any", or "long" where the
+            file need not say that they are for long texts.
+        skips: every so many layers one does not rotate; 0 is none.
+        is_local: global layers do not rotate, where there are local ones.
+        has_sections: pairs may have positions of their own in images, and are halves then; in
+            text all are one.
+        may_be_absent: a key says that no layer rotates.
+        has_ramp: keys say where YaRN's ramp begins and ends.
+    """
+
+    pairs: str = "halves"
+    factors: str = ""
+    skips: int = 0
+    is_local: bool = False
+    has_sections: bool = False
+    may_be_absent: bool = False
+    has_ramp: bool = False
+
+    KEYS: ClassVar = (
+        *("rope.dimension_count", "rope.freq_base", "rope.scale_linear"),
+        *("rope.scaling.type", "rope.scaling.factor", "rope.scaling.attn_factor"),
+        "rope.scaling.original_context_length",
+    )
+
+    def key_names(self) -> tuple[str, ...]:
+        found = [*self.KEYS]
+        if self.has_sections:
+            found.append("rope.dimension_sections")
+        if self.may_be_absent:
+            found.append("rope.scaling.finetuned")
+        if self.has_ramp:
+            names = ("beta_fast", "beta_slow", "log_multiplier")
+            found += [f"rope.scaling.yarn_{name}" for name in names]
+        return tuple(found)
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        if not self.factors:
+            return
+        is_long = whole.is_long or self.factors == "long"
+        sizes = ("factors_short", "factors_long") if is_long else ("freqs",)
+        for name in sizes:
+            yield Needed(f"rope_{name}.weight", (whole.pairs,), is_optional=True)
+
+
+@dataclass(frozen=True)
+class FeedForward(Part):
+    """The feed-forward network.
+
+    Attributes:
+        gate: "own" for a matrix of its own, "fused" for the first rows of ffn_up, or "".
+        activation: of the gate, or of what there is without one.
+    """
+
+    gate: str = "own"
+    activation: str = "silu"
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        label, width, hidden = f"{layer.label}.ffn", layer.width, layer.hidden
+        if not hidden:
+            return
+        if self.gate == "own":
+            yield from _linear(f"{label}_gate", hidden, width)
+        yield from _linear(f"{label}_up", hidden * (2 if self.gate == "fused" else 1), width)
+        yield from _linear(f"{label}_down", width, hidden)
+
+
+@dataclass(frozen=True)
+class Residual(Part):
+    """How attention and the feed-forward network are added to what comes in.
+
+    Attributes:
+        is_parallel: both take the same; a feed-forward network without a norm takes attention's.
+        is_choice: a key says whether they do.
+        scale: a key says what both are multiplied by.
+        scaled_depth: of the key's default, this over the root of the layers; 0 is none.
+    """
+
+    is_parallel: bool = False
+    is_choice: bool = False
+    scale: bool = False
+    scaled_depth: float = 0.0
+
+    def key_names(self) -> tuple[str, ...]:
+        found = ["use_parallel_residual"] if self.is_choice else []
+        return (*found, "residual_scale") if self.scale else tuple(found)
+
+
+@dataclass(frozen=True)
+class Head(Part):
+    """Logits.
+
+    Attributes:
+        scale: "" for none, "times" or "over" for what the key says.
+        needs_scale: the key must be there.
+        cap: as of Attention.
+    """
+
+    scale: str = ""
+    needs_scale: bool = False
+    cap: float | None = None
+
+    def key_names(self) -> tuple[str, ...]:
+        found = ["logit_scale"] if self.scale else []
+        return tuple(found) if self.cap is None else (*found, "final_logit_softcapping")
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        yield Needed("output.weight", (whole.vocabulary, whole.width), is_optional=True)
+        yield Needed("output.bias", (whole.vocabulary,), is_optional=True)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The parts of the decoders of a name.
+
+    Attributes:
+        models: that are known to be of it.
+        head_norms, window: None where there are none.
+        unused: keys that no part needs to read, and what they are of.
+    """
+
+    models: str
+    extents: Extents = Extents()
+    embedding: Embedding = Embedding()
+    norms: Norms = Norms()
+    head_norms: HeadNorms | None = None
+    attention: Attention = Attention()
+    window: Window | None = None
+    rope: Rope = Rope()
+    feed_forward: FeedForward = FeedForward()
+    residual: Residual = Residual()
+    head: Head = Head()
+    unused: Mapping[str, str] = field(default_factory=dict)
+
+    def parts(self) -> list[Part]:
+        found = (
+            *(
+                self.extents,
+                self.embedding,
+                self.norms,
+                self.head_norms,
+                self.attention,
+                self.window,
+            ),
+            *(self.rope, self.feed_forward, self.residual, self.head),
+        )
+        return [part for part in found if part is not None]
+
+    def key_names(self) -> list[str]:
+        """The keys that its parts read, below its name."""
+        return [key for part in self.parts() for key in part.key_names()]
