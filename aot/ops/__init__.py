@@ -1,4 +1,4 @@
-"""The op table. Importing this package fills the registry; each family is one file."""
+"""The op table. Importing this package fills the registry; each family of ops has one file."""
 
 from aot.ir.record import REGISTRY, OpRecord, lookup
 from aot.ops import (

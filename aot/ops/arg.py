@@ -1,4 +1,4 @@
-"""Positions of extrema: arg_max and arg_min along an axis, and in windows of a max pooling.
+"""Positions of extrema: arg_max and arg_min along an axis, and positions in max pooling windows.
 
 A reduction finds the extremum, a second one the first (or last) position that has it.
 """
@@ -46,7 +46,7 @@ DTYPE_FITS = Constraint("dtype is i64 or i32", lambda call: position_dtype(call)
 
 
 def is_extremum(value: e.Expr, extremum: e.Expr) -> e.Expr:
-    """Whether a value is the extremum; where one is NaN that is the extremum."""
+    """The condition that a value is the extremum, where NaN counts as one."""
     found = e.binary("eq", value, extremum)
     return e.binary("or", found, e.unary("isnan", value)) if value.dtype.is_float else found
 
@@ -150,7 +150,7 @@ def _pool_indices_type(call: Call) -> Sequence[TensorType]:
 def _number(
     at: Sequence[e.Expr], extents: Sequence[Dim], order: Sequence[int], dtype: DType
 ) -> e.Expr:
-    """The number of element `at` when `order` lists dims from slowest to fastest."""
+    """The flat index of element `at`, with dims listed in `order` from slowest to fastest."""
     total: e.Expr = e.index(0)
     for d in order:
         total = e.add(e.mul(total, e.index(extents[d])), at[d])

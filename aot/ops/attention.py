@@ -1,4 +1,4 @@
-"""Scaled dot-product attention as one op: scores, their softmax and the mix of values.
+"""Scaled dot-product attention as one op: scores, softmax, and the weighted sum of values.
 
 The kernel keeps running maxima and sums instead of scores, so that nothing of queries times keys
 is ever stored; it is written by hand in aot/kernels/rules/attention/attention.py.
@@ -37,7 +37,7 @@ def score_dims(call: Call) -> tuple[Dim, ...]:
 
 
 def heads_a_group(call: Call) -> Dim:
-    """How many neighbouring heads of q share one of k and v."""
+    """The number of consecutive query heads that share one key and value head."""
     ours, theirs = call.operand(Q).dims[-3], call.operand(K).dims[-3]
     if ours == theirs:
         return 1
@@ -121,8 +121,8 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _flops(call: Call) -> Dim:
-    """Two products; of each score a scaling, and what a softmax takes: 5 (max, minus, exp, sum,
-    divided)."""
+    """Arithmetic operations of attention: two products, and for each score a scaling and 5
+    operations of a softmax (max, subtract, exp, sum, divide)."""
     q, v = call.operand(Q), call.operand(V)
     scores = product([*q.dims[:-1], v.dims[-2]])
     depths = add(q.dims[-1], v.dims[-1])

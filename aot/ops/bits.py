@@ -109,7 +109,8 @@ def _bitwise(
 
 
 def _shift(op: str, a: e.Expr, b: e.Expr) -> e.Expr:
-    """Shifted by the amount; one outside [0, width) leaves 0, or the sign of a signed `a`."""
+    """`a` shifted by `b`; an amount outside [0, width) gives 0, or -1 for a negative signed `a`
+    shifted right."""
     width = a.dtype.bits
     amount = e.binary("and", b, e.const(width - 1, b.dtype))
     is_small = e.binary("eq", amount, b)

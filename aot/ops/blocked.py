@@ -1,4 +1,4 @@
-"""Matrix products whose constant weights are stored in few bits, with a scale for each block of K.
+"""Matrix products with constant block-quantised weights: few bits, and a scale for each block of K.
 
 Owns the way such weights are stored. A *code* is an unsigned number of 2 to 8 bits; a weight is
 `(code - zero_point) * scale`, plus a minimum where blocks have them. Columns stand in panels of 16,
@@ -55,7 +55,7 @@ _CHUNK = 1 << 22  # weights that are packed at a time
 
 @dataclass(frozen=True)
 class Blocks:
-    """How weights are stored in blocks.
+    """The storage format of block-quantised weights.
 
     Attributes:
         k: terms of a sum.
@@ -71,27 +71,27 @@ class Blocks:
 
     @property
     def low_bits(self) -> int:
-        """Bits of a code that are in its word."""
+        """The number of a code's bits in its own word."""
         return LOW_BITS if self.bits in SPLIT_BITS else self.bits
 
     @property
     def high_bits(self) -> int:
-        """Bits of a code that are in a word behind; 0 where there are none."""
+        """The number of a code's bits in a separate word of high bits; 0 if it is not split."""
         return self.bits - self.low_bits
 
     @property
     def group(self) -> int:
-        """Words of codes before a word with their highest bits; 0 where there is none."""
+        """The number of words of codes per word of their high bits; 0 if codes are not split."""
         return self.low_bits // self.high_bits if self.high_bits else 0
 
     @property
     def per_word(self) -> int:
-        """Codes per word."""
+        """The number of codes per word."""
         return 32 // self.low_bits
 
     @property
     def count(self) -> int:
-        """Blocks per column."""
+        """The number of blocks per column."""
         return -(-self.k // self.block)
 
     @property
@@ -100,7 +100,7 @@ class Blocks:
 
     @property
     def words(self) -> int:
-        """Stored words per column, including those of high bits."""
+        """The number of stored words per column, including those of high bits."""
         last = self.k - (self.count - 1) * self.block if self.count else 0
         words = max(self.count - 1, 0) * self.words_per_block + -(-last // self.per_word)
         return self.stored(words)
@@ -113,27 +113,27 @@ class Blocks:
 
     @property
     def factor_words(self) -> int:
-        """Words of a column's factors of scales."""
+        """The number of words of a column's scale factors."""
         return -(-self.count // FACTORS)
 
     @property
     def supers(self) -> int:
-        """Super-blocks per column."""
+        """The number of super-blocks per column."""
         return -(-self.count // self.together) if self.together else 0
 
     @property
     def zero_words(self) -> int:
-        """Words of a column's zero points."""
+        """The number of words of a column's zero points."""
         return -(-self.count // self.per_word)
 
 
 def blocks_of(call: Call) -> Blocks:
-    """How the weights of a `matmul_blocked` are stored."""
+    """The storage format of a `matmul_blocked`'s weights."""
     return Blocks(call.int("depth"), call.int("block"), call.int("bits"), call.int("together"))
 
 
 def _packed_words(codes: Array, bits: int) -> Array:
-    """Codes [..., n * 32 / bits] as words [..., n]."""
+    """Packs codes [..., n * 32 / bits] into words [..., n]."""
     parts = 8 // bits
     grouped = codes.reshape(*codes.shape[:-1], -1, parts, _BYTES)
     bytes_ = np.zeros((*grouped.shape[:-2], _BYTES), np.uint8)
@@ -143,7 +143,7 @@ def _packed_words(codes: Array, bits: int) -> Array:
 
 
 def _unpacked_words(words: Array, bits: int) -> Array:
-    """The codes of packed words; the inverse of `_packed_words`."""
+    """Unpacks words into codes; the inverse of `_packed_words`."""
     parts = 8 // bits
     bytes_ = np.ascontiguousarray(words, "<u4")[..., None].view(np.uint8)
     mask = np.uint8((1 << bits) - 1)
@@ -152,19 +152,20 @@ def _unpacked_words(words: Array, bits: int) -> Array:
 
 
 def _in_panels(array: Array, columns: int) -> Array:
-    """[columns, n] as [columns / 16, n, 16], zeros behind the last column."""
+    """Rearranges [columns, n] into panels [columns / 16, n, 16], with zeros after the last
+    column."""
     count = -(-columns // PANEL) * PANEL
     padded = np.pad(array, ((0, count - columns), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, PANEL, array.shape[1]).transpose(0, 2, 1))
 
 
 def _by_column(panels: Array, columns: int) -> Array:
-    """Columns of a matrix in panels; the inverse of `_in_panels`."""
+    """Rearranges panels into columns; the inverse of `_in_panels`."""
     return panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:columns]
 
 
 def pack_codes(codes: Array, blocks: Blocks) -> Array:
-    """Codes u8[columns, k] as words u32[columns / 16, words, 16]."""
+    """Packs codes u8[columns, k] into words u32[columns / 16, words, 16]."""
     columns, k = codes.shape
     step = max(1, _CHUNK // max(1, k) // PANEL) * PANEL
     parts = [_pack_some(codes[n : n + step], blocks) for n in range(0, columns, step)]
@@ -187,7 +188,7 @@ def _pack_some(codes: Array, blocks: Blocks) -> Array:
 
 
 def unpack_codes(words: Array, blocks: Blocks, columns: int) -> Array:
-    """The codes [columns, k] of packed words; the inverse of `pack_codes`."""
+    """Unpacks words into codes [columns, k]; the inverse of `pack_codes`."""
     stored = _by_column(words, columns)
     if blocks.group:
         grouped = stored.reshape(columns, -1, blocks.group + 1)
@@ -203,30 +204,30 @@ def unpack_codes(words: Array, blocks: Blocks, columns: int) -> Array:
 
 
 def pack_scales(scales: Array) -> Array:
-    """Scales [columns, blocks] as [columns / 16, blocks, 16]."""
+    """Packs scales [columns, blocks] into panels [columns / 16, blocks, 16]."""
     return _in_panels(scales, scales.shape[0])
 
 
 def pack_zero_points(zeros: Array, blocks: Blocks) -> Array:
-    """Zero points u8[columns, blocks] as words u32[columns / 16, zero_words, 16]."""
+    """Packs zero points u8[columns, blocks] into words u32[columns / 16, zero_words, 16]."""
     filled = np.pad(zeros, ((0, 0), (0, blocks.zero_words * blocks.per_word - zeros.shape[1])))
     return _in_panels(_packed_words(filled, blocks.bits), zeros.shape[0])
 
 
 def pack_factors(factors: Array) -> Array:
-    """Factors i8[columns, blocks] as words u32[columns / 16, blocks / 4, 16]."""
+    """Packs factors i8[columns, blocks] into words u32[columns / 16, blocks / 4, 16]."""
     filled = np.pad(factors, ((0, 0), (0, -factors.shape[1] % FACTORS)))
     return _in_panels(_packed_words(filled.view(np.uint8), 8), factors.shape[0])
 
 
 def _unpacked_factors(words: Array, columns: int) -> Array:
-    """The inverse of `pack_factors`, with factors of 0 behind the last."""
+    """Unpacks factors; the inverse of `pack_factors`, with factors of 0 after the last."""
     return _unpacked_words(_by_column(words, columns), 8).view(np.int8)
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Weights in few bits, before they are packed.
+    """Block-quantised weights before they are packed.
 
     Attributes:
         codes: u8[columns, k].
@@ -246,8 +247,8 @@ class Codes:
     super_minimums: Array | None = None
 
     def operands(self) -> list[Array | None]:
-        """The constants that a `matmul_blocked` reads behind its left side, as far as there are
-        some."""
+        """The constant operands of a `matmul_blocked` after its left side, up to the last one
+        present."""
         zeros = self.zeros
         if self.supers is not None:
             least, top = self.minimums, self.super_minimums
@@ -305,7 +306,7 @@ def weights(call: Call, inputs: Sequence[Any]) -> Array:
 
 
 def has_minimums(call: Call) -> bool:
-    """Whether blocks have minimums, in the place of zero points."""
+    """Whether blocks have minimums instead of zero points."""
     if call.has(SUPER_MINIMUMS):
         return True
     return call.has(ZERO_POINTS) and call.operand(ZERO_POINTS).dtype.is_float
@@ -342,7 +343,7 @@ def _compute(call: Call) -> Sequence[Compute]:
 
 
 def _block(blocks: Blocks, k: e.Expr) -> e.Expr:
-    """The block that has term k."""
+    """The number of the block that contains term k."""
     return e.binary("floordiv", k, e.index(blocks.block)) if blocks.count > 1 else e.index(0)
 
 
@@ -379,21 +380,21 @@ def weight_at(call: Call, panel: e.Expr, lane: e.Expr, k: e.Expr) -> e.Expr:
 
 
 def factor(word: e.Expr, place: e.Expr) -> e.Expr:
-    """A factor in f32, from its word and its place there."""
+    """A factor in f32, given its word and its position in the word."""
     left = e.mul(e.sub(e.index(FACTORS - 1), place), e.index(8))
     raised = e.binary("shl", word, e.cast(left, U32))
     return e.cast(e.binary("shr", e.Bitcast(raised, I32), e.const(24, I32)), F32)
 
 
 def stored_word(blocks: Blocks, word: e.Expr) -> e.Expr:
-    """The index of word `word` in the stored codes, which have words of low bits between groups."""
+    """The index of word `word` among the stored words, which include words of high bits."""
     if not blocks.group:
         return word
     return e.add(word, e.binary("floordiv", word, e.index(blocks.group)))
 
 
 def word_behind(blocks: Blocks, word: e.Expr, place: e.Expr) -> tuple[e.Expr, e.Expr]:
-    """The word with the highest bits of code number `place` of a word, and its place there."""
+    """(index of the word with the high bits of code number `place` of a word, position there)."""
     group = e.index(blocks.group)
     number, within = e.binary("floordiv", word, group), e.binary("floormod", word, group)
     behind = e.add(e.mul(number, e.index(blocks.group + 1)), group)
@@ -401,7 +402,7 @@ def word_behind(blocks: Blocks, word: e.Expr, place: e.Expr) -> tuple[e.Expr, e.
 
 
 def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
-    """The word that has term k, and its place there."""
+    """(index of the word that contains term k, position there)."""
     per = e.index(blocks.per_word)
     if blocks.count == 1 or blocks.block % blocks.per_word == 0:
         return e.binary("floordiv", k, per), e.binary("floormod", k, per)
@@ -412,7 +413,7 @@ def _place(blocks: Blocks, k: e.Expr, block: e.Expr) -> tuple[e.Expr, e.Expr]:
 
 
 def _code(operand: int, at: tuple[e.Expr, e.Expr, e.Expr, e.Expr], bits: int) -> e.Expr:
-    """A code in i32, from the word [panel, word, lane] and its place there."""
+    """A code in i32, given the index [panel, word, lane] of its word and its position there."""
     panel, word, place, lane = at
     four = e.index(_BYTES)
     byte = e.mul(e.binary("floormod", place, four), e.index(8))

@@ -1,4 +1,4 @@
-"""Rows of weights that are stored in few bits: a token's embedding, of the panels of a product.
+"""Rows of block-quantised weights, such as token embeddings, read from the panels of a product.
 
 A model whose head is its embedding stores it once: `matmul_blocked` reads its panels column by
 column, this op reads some columns of them as rows.

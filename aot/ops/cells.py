@@ -152,7 +152,7 @@ def activations_text(activations: Sequence[Activation]) -> str:
 
 @dataclass(frozen=True)
 class Unit:
-    """One hidden unit in one step, in expressions or arrays alike.
+    """One hidden unit in one step, over expressions or arrays alike.
 
     Attributes:
         before: the states before the step: h, and c of an LSTM.
@@ -175,7 +175,7 @@ class Unit:
     one: Any
 
     def gate(self, number: int, looks_at: Any = None) -> Any:
-        """The whole sum of a gate; with a peephole at `looks_at`."""
+        """The complete sum of a gate, including a peephole on `looks_at`, if given."""
         total = self.add(self.input(number), self.recurrent(number))
         weight = None if looks_at is None else self.peephole(number)
         return total if weight is None else self.add(total, self.mul(weight, looks_at))
@@ -183,7 +183,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Cell:
-    """A kind of recurrent layer.
+    """A kind of recurrent cell, such as LSTM or GRU.
 
     Attributes:
         gates: w and r have gates * hidden_size rows.
@@ -207,7 +207,7 @@ class Cell:
 
 
 def _lstm_unit(forgets_by_input: bool) -> Callable[[Unit], Sequence[Any]]:
-    """c' = f c + i g; h' = o tanh(c'); gates in the order i, o, f, g."""
+    """The LSTM cell: c' = f c + i g; h' = o tanh(c'); gates in the order i, o, f, g."""
 
     def unit(u: Unit) -> Sequence[Any]:
         before = u.name(u.before[1])
@@ -226,8 +226,8 @@ def _gru_reset(u: Unit) -> Any:
 
 
 def _gru_unit(resets_after: bool) -> Callable[[Unit], Sequence[Any]]:
-    """h' = (1 - z) g + z h; gates in the order z, r, g. The reset gate r scales h before the
-    recurrent product of g, or that product."""
+    """The GRU cell: h' = (1 - z) g + z h; gates in the order z, r, g. The reset gate r scales h
+    before the recurrent product of g, or that product if `resets_after`."""
 
     def unit(u: Unit) -> Sequence[Any]:
         z = u.name(u.activate(0, u.gate(0)))
@@ -262,5 +262,5 @@ def gru_cell(resets_after: bool) -> Cell:
 
 
 def rnn_cell() -> Cell:
-    """h' = tanh(x W + h R + b)."""
+    """The plain recurrent cell: h' = tanh(x W + h R + b)."""
     return Cell(1, 1, ("tanh",), lambda u: [u.activate(0, u.gate(0))])

@@ -36,7 +36,7 @@ F32 = DType.F32
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in which references sum; integers wrap in their own."""
+    """The dtype in which references accumulate; integers wrap in their own."""
     return np.dtype(np.float64) if dtype.kind == "f" else dtype
 
 
@@ -50,7 +50,7 @@ def window_extent(
     *,
     ceil_mode: bool = False,
 ) -> Dim:
-    """How many windows of `kernel` taps fit along a dim of `size` with `begin`, `end` padding.
+    """The number of windows of `kernel` taps along a dim of `size` with padding `begin` and `end`.
 
     With `ceil_mode` a last window may run over the end, but must not start there.
     """
@@ -64,24 +64,26 @@ def window_extent(
 
 
 def window_position(out: e.Expr, tap: e.Expr, stride: int, dilation: int, begin: Dim) -> e.Expr:
-    """`out * stride + tap * dilation - begin`: where a tap of a window reads, maybe outside."""
+    """`out * stride + tap * dilation - begin`: the position that a window's tap reads, possibly out
+    of bounds."""
     position = e.add(e.mul(out, e.index(stride)), e.mul(tap, e.index(dilation)))
     return e.sub(position, e.index(begin))
 
 
 def inside(position: e.Expr, size: Dim) -> list[e.Expr]:
-    """The two conditions that `position` is in [0, size)."""
+    """The two conditions of `position` being in [0, size)."""
     return [e.binary("ge", position, e.index(0)), e.binary("lt", position, e.index(size))]
 
 
 def may_be_positions(values: Sequence[Dim]) -> bool:
-    """Whether no dim of `values` is surely negative."""
+    """Whether no dim in `values` is certainly negative."""
     highs = [dims.bounds(value, {})[1] for value in values]
     return all(high is None or high >= 0 for high in highs)
 
 
 def has_window_attributes(call: Call) -> bool:
-    """Whether strides, dilations and pads have one item (pads two) a spatial dim, in range."""
+    """Whether strides, dilations and pads have one item (pads two) per spatial dim, within
+    range."""
     spatial = call.operand(0).rank - 2
     strides, dilations = call.ints("strides"), call.ints("dilations")
     pads = call.dims("pads")
@@ -121,12 +123,12 @@ _HALF_SUMS_ARE_OF_F16 = Constraint(
 
 
 def _is_in_integers(call: Call) -> bool:
-    """Whether operands of 8 and 16 bits, of unlike dtypes too, are summed in i32."""
+    """Whether operands of 8 and 16 bits, possibly of different dtypes, are summed in i32."""
     return call.record.sums_in is DType.I32
 
 
 def _accumulator(call: Call) -> DType:
-    """The dtype that sums are kept in."""
+    """The dtype in which sums are accumulated."""
     dtype = call.operand(0).dtype
     return dtype if call.attrs.get("half_sums") else call.record.sums_in or dtype.accumulator
 
@@ -136,24 +138,24 @@ def _result_dtype(call: Call) -> DType:
 
 
 def _pad_value(call: Call) -> int:
-    """The value of a tap in the padding."""
+    """The value of padding elements."""
     return call.int("pad_value") if "pad_value" in call.attrs else 0
 
 
 def _max_weight(call: Call) -> int | None:
-    """How far from 0 weights of integers are at most, where that is known."""
+    """The largest magnitude of integer weights, if known."""
     return call.int("max_weight") if "max_weight" in call.attrs else None
 
 
 def _reference_sum_dtype(call: Call, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The numpy dtype in which the reference sums: `sum_dtype`, or float64 for 16-bit products,
-    which is exact too and faster.
+    which is also exact and faster.
     """
     return np.dtype(np.float64) if call.record.sums_in is not None else sum_dtype(dtype)
 
 
 def _rounded(call: Call, sums: Array) -> Array:
-    """The sums in the result's dtype; integers beyond it wrap."""
+    """The sums in the result's dtype, where integers wrap."""
     if _is_in_integers(call):
         sums = sums.astype(np.int64)
     return sums.astype(_result_dtype(call).numpy)
@@ -177,8 +179,8 @@ def _conv_group_divides(call: Call) -> bool:
 
 
 def bias_fits(call: Call, name: str = "conv") -> bool:
-    """Whether the bias of the convolution that is called `name`, if it has one, has a number for
-    each filter."""
+    """Whether the bias of the convolution, whose op is called `name`, is absent or has one number
+    for each filter."""
     if not call.has(2):
         return True
     bias, filters = call.operand(2), call.operand(1).dims[0]
@@ -307,7 +309,8 @@ def take_taps(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Array:
-    """The elements that `extents` windows over the last dims of `padded` read at one tap."""
+    """The elements that windows at `extents` positions over the last dims of `padded` read at one
+    tap."""
     chosen = tuple(
         slice(t * dilation, t * dilation + (n - 1) * stride + 1, stride)
         for t, n, stride, dilation in zip(tap, extents, strides, dilations, strict=True)
@@ -316,7 +319,7 @@ def take_taps(
 
 
 def add_products(out: Array, a: Array, b: Array, is_exact: bool) -> None:
-    """`out += a @ b` for a [..., M, K] and b [..., K, N]; exact is one k after the other."""
+    """`out += a @ b` for a [..., M, K] and b [..., K, N]; with `is_exact`, one k after another."""
     if is_exact or a.shape[-1] == 1:
         for k in range(a.shape[-1]):
             out += a[..., :, k, None] * b[..., None, k, :]
@@ -447,9 +450,7 @@ def matmul_compute(call: Call) -> Sequence[Compute]:
 
 
 def matmul_dims(call: Call) -> ContractionDims:
-    """The roles of a matmul's dims; batch dims count as rows if all of them share one
-    right side.
-    """
+    """The roles of a matmul's dims; batch dims count as rows if all share one right side."""
     (a, b), (result,) = (call.operand(0), call.operand(1)), call.result_types
     outer_a, outer_b = tuple(range(a.rank - 2)), tuple(range(b.rank - 2))
     row = a.rank - 2

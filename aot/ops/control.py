@@ -1,4 +1,4 @@
-"""Control flow, state, containers and what writes in place: ops whose meaning is memory.
+"""Control flow, states, containers and writes in place: ops whose meaning involves memory.
 
 `if` and `loop` hold blocks that see the values around them. A *state* is memory that is kept
 between calls. What writes an operand changes memory that other values may show; `get` and what

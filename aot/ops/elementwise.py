@@ -39,7 +39,7 @@ F32 = DType.F32
 
 
 def broadcast_dims(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
-    """The numpy broadcast of `shapes`; unknown dims that meet are assumed equal.
+    """The numpy broadcast of `shapes`; unknown dims are assumed to be equal where they meet.
 
     Raises:
         CompileError: extents differ and none is 1.
@@ -72,7 +72,7 @@ def result_indices(rank: int) -> tuple[e.Var, ...]:
 
 
 def broadcast_load(call: Call, operand: int, indices: Sequence[e.Expr]) -> e.Load:
-    """The element of `operand` that a broadcast result's element `indices` reads."""
+    """The load of `operand`'s element that a broadcast result's element `indices` reads."""
     type = call.operand(operand)
     tail = indices[len(indices) - type.rank :]
     chosen = tuple(
@@ -82,7 +82,8 @@ def broadcast_load(call: Call, operand: int, indices: Sequence[e.Expr]) -> e.Loa
 
 
 def elementwise_compute(call: Call, body: Callable[..., e.Expr]) -> Sequence[Compute]:
-    """`body` of each present operand's element (None where absent)."""
+    """The `compute` of an elementwise op, whose element is `body` of the present operands' elements
+    (None where absent)."""
     (result,) = call.result_types
     indices = result_indices(result.rank)
     loads = [
@@ -106,7 +107,7 @@ def _f32(*dims: Dim) -> TensorType:
 
 
 def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` computed in float64 and rounded once, for f16 and f32.
+    """`function`, computed in float64 and rounded once for f16 and f32.
 
     Rounding hides the last-bit differences between CPUs' math libraries, so that a folded
     constant is the same on every machine.
@@ -316,7 +317,7 @@ RELU = _unary(
 
 
 def _gated(name: str, summary: str, numpy: Callable[..., Any]) -> OpRecord:
-    """x times a gate between 0 and 1, with samples where the gate bends."""
+    """A record of x times a gate between 0 and 1, with samples where the gate changes."""
     return _unary(name, summary, _wide(numpy), _by_name(name), low=-6.0, high=6.0, is_cheap=False)
 
 
@@ -494,7 +495,7 @@ def clamp_array(x: Array, to: DType) -> Array:
 
 
 def narrowed(x: e.Expr, to: DType) -> e.Expr:
-    """`x` as `to`, as a clamping cast does it."""
+    """`x` converted to `to` as by a clamping cast."""
     if not to.is_float or not x.dtype.is_float or to.bits >= x.dtype.bits:
         return e.cast(x, to)
     limit = float(np.finfo(to.numpy).max)

@@ -1,4 +1,4 @@
-"""Movement by operands that hold positions: gather_elements, gather_nd; and triangles.
+"""Movement by operands with positions: gather_elements, gather_nd; and triangles.
 
 As in gather, negative positions count from the end, and what is still outside is clamped.
 """
@@ -41,22 +41,20 @@ def zero(dtype: DType) -> e.Const:
 
 
 def clamp_array(positions: Array, extent: int) -> Array:
-    """Positions as `clamped_position` computes them, in numpy: negative ones count from the end,
-    all are clamped.
-    """
+    """Positions clamped as by `clamped_position`, in numpy; negative ones count from the end."""
     wanted = positions.astype(np.int64)
     return np.clip(np.where(wanted < 0, wanted + extent, wanted), 0, max(extent - 1, 0))
 
 
 def not_empty(extents: Sequence[Dim]) -> e.Expr | None:
-    """The condition that unknown extents are not 0; None where all are known."""
+    """The condition that unknown extents are not 0; None if all are known."""
     return e.all_of(
         e.binary("lt", e.index(0), e.index(d)) for d in extents if not isinstance(d, int)
     )
 
 
 def needs_of_i32(call: Call, extents: Sequence[Dim]) -> list[Need]:
-    """The needs of a kernel that keeps positions along some extents in i32."""
+    """The conditions of a kernel that keeps positions along `extents` in i32."""
     what = f"i32 does not count the elements along a dim of operand 0, {call.operand(0)}"
     return [Need(extent, (1 << 31) - 1, what) for extent in extents]
 
@@ -70,7 +68,7 @@ def _axis_is_a_dim(call: Call) -> bool:
 
 
 def has_elements(call: Call, extents: Sequence[Dim]) -> bool:
-    """Whether there is something to choose along `extents`, or nothing is chosen."""
+    """Whether `extents` have elements to select, or nothing is selected."""
     return all(d != 0 for d in extents) or any(d == 0 for d in call.operand(1).dims)
 
 
@@ -78,7 +76,7 @@ def has_elements(call: Call, extents: Sequence[Dim]) -> bool:
 
 
 def indices_fit_but_along_axis(call: Call) -> bool:
-    """Whether indices has data's rank, and no more elements along any dim but axis."""
+    """Whether indices have data's rank, and are no longer than data along each dim except axis."""
     data, chosen = call.operand(0), call.operand(1)
     return data.rank == chosen.rank and may_be_positions(
         [need.room for need in needs_but_along_axis(call)]
@@ -86,7 +84,7 @@ def indices_fit_but_along_axis(call: Call) -> bool:
 
 
 def needs_but_along_axis(call: Call) -> Sequence[Need]:
-    """The needs of indices that are no longer than data along any dim but axis."""
+    """The conditions that indices are no longer than data along each dim except axis."""
     data, chosen = call.operand(0), call.operand(1)
     return [
         Need(a, b, f"axis {d} of its data is too short")

@@ -1,4 +1,4 @@
-"""Layout propagation by op: how an op runs on the sources of its mapped operands.
+"""Layout propagation rules: how each op runs on the sources of its mapped operands.
 
 A rule gets one call and its operands as index maps of their sources. It returns new attributes, the
 maps that operands must still go through, and the old results as maps of the new ones; None where
@@ -37,7 +37,7 @@ LAUNCH_BYTES = 4 << 10  # what a movement of its own costs, however small
 
 
 def estimated(dim: Dim) -> int:
-    """A dim as a number to compare costs by."""
+    """A dim as a number, for cost comparisons."""
     if isinstance(dim, int):
         return dim
     found = d.substitute(dim, dict.fromkeys(d.symbols(dim), LAYOUT))
@@ -45,7 +45,7 @@ def estimated(dim: Dim) -> int:
 
 
 def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
-    """Whether what the map gives of a dense tensor is that tensor's bytes."""
+    """Whether the mapped tensor has the same bytes as the dense operand."""
     found = tuple(operand)
     for step in map.steps:
         if not isinstance(step, Reshape) and not _moves_ones_only(step, found):
@@ -55,7 +55,7 @@ def is_free(map: IndexMap, operand: Sequence[Dim]) -> bool:
 
 
 def cost(mapped: MappedOperand, map: IndexMap) -> int:
-    """The cost of applying `map` to the source of `mapped`: about the bytes that are written."""
+    """The cost of applying `map` to the source of `mapped`: about the number of bytes written."""
     if mapped.is_constant:
         return 0
     total, found = 0, mapped.type.dims
@@ -71,7 +71,7 @@ def cost(mapped: MappedOperand, map: IndexMap) -> int:
 
 
 def moves(mapped: MappedOperand, map: IndexMap) -> int:
-    """How many steps of the map write memory for `mapped`'s source."""
+    """The number of steps of the map that write memory for `mapped`'s source."""
     found, count = mapped.type.dims, 0
     for step in map.steps:
         count += not mapped.is_constant and not is_free(IndexMap((step,)), found)
@@ -101,13 +101,13 @@ def _perm_of(operands: Operands, number: int = 0) -> tuple[int, ...] | None:
 
 
 def _permuted(values: Sequence[Attr], perm: Sequence[int]) -> tuple[Attr, ...]:
-    """A list with an item an old dim, for the source's dims."""
+    """A list with one item per old dim, reordered for the source's dims."""
     back = inverse_permutation(perm)
     return tuple(values[back[dim]] for dim in range(len(perm)))
 
 
 def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ...]:
-    """The map of every operand; the identity for operands that the op takes unmapped."""
+    """The map of each operand; the identity for operands that the op takes unmapped."""
     free = set(unmapped)
     return tuple(
         IDENTITY if mapped is None or number in free else mapped.map
@@ -116,14 +116,14 @@ def _own_maps(operands: Operands, unmapped: Iterable[int]) -> tuple[IndexMap, ..
 
 
 def _as_it_is(operands: Operands, results: int, *, moves: bool = False) -> Propagated | None:
-    """The op on its sources, where no operand has a map."""
+    """The unchanged op, if no operand has a map; else None."""
     if any(mapped is not None and not mapped.map.is_identity for mapped in operands):
         return None
     return Propagated((IDENTITY,) * len(operands), (IDENTITY,) * results, moves=moves)
 
 
 def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
-    """The map of `steps`, its transposes of extents of 1 as reshapes."""
+    """The map of `steps`, with transposes that only move extents of 1 written as reshapes."""
     found, made = tuple(operand), []
     for step in steps:
         after = step_dims(step, found)
@@ -133,8 +133,8 @@ def _tidy(steps: Sequence[Step], operand: Sequence[Dim]) -> IndexMap:
 
 
 def aligned(mapped: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
-    """The map from an operand's source to what broadcasts with sources that others have through
-    `perm`, for results of `rank` dims."""
+    """The map from an operand's source to a value that broadcasts with sources that have `perm` as
+    their map, for results of `rank` dims."""
     found = mapped.dims
     if all(extent == 1 for extent in found) or list(perm) == sorted(perm):
         return mapped.map
@@ -149,7 +149,7 @@ def aligned(mapped: MappedOperand, rank: int, perm: Sequence[int]) -> IndexMap:
 
 
 def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propagated | None:
-    """The answer whose operands' maps cost least; of equal ones the first."""
+    """The answer with the cheapest operand maps; the first of equal ones."""
 
     def price(answer: Propagated) -> int:
         return sum(
@@ -162,7 +162,7 @@ def _cheapest(answers: Iterable[Propagated | None], operands: Operands) -> Propa
 
 
 def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
-    """The maps that operands have, each once; the identity where none has one."""
+    """The distinct maps of the operands; the identity if none has one."""
     found: dict[IndexMap, None] = {}
     for number in numbers:
         mapped = operands[number]
@@ -175,8 +175,8 @@ def _targets(operands: Operands, numbers: Iterable[int]) -> list[IndexMap]:
 
 
 def elementwise(call: Call, operands: Operands) -> Propagated | None:
-    """The layout rule of elementwise ops: run on the sources if all full operands have one map;
-    other operands get the inverse map.
+    """The rule of elementwise ops: run on the sources if all full operands have the same map; other
+    operands get the inverse map.
     """
     rank = call.result_types[0].rank
     full = [
@@ -228,8 +228,8 @@ def _elementwise(
 
 
 def cast(call: Call, operands: Operands) -> Propagated | None:
-    """A cast of a value that is mapped as another dtype is one change of dtype, where the dtype
-    between holds all values or is the last one; else a cast is elementwise."""
+    """The rule of cast: merges with a pending change of dtype, if the intermediate dtype holds all
+    values or is the final one; else as elementwise."""
     (mapped,) = operands
     assert mapped is not None
     source, between, to = mapped.type.dtype, call.operand(0).dtype, call.attrs["to"]
@@ -246,7 +246,7 @@ def cast(call: Call, operands: Operands) -> Propagated | None:
 
 
 def transpose(call: Call, operands: Operands) -> Propagated | None:
-    """Makes a transpose part of its operand's index map."""
+    """The rule of transpose: becomes part of its operand's index map."""
     return _folded(call, operands, Transpose(call.ints("perm")))
 
 
@@ -260,8 +260,8 @@ def _folded(call: Call, operands: Operands, step: Step) -> Propagated | None:
 
 
 def reshape(call: Call, operands: Operands) -> Propagated | None:
-    """The layout rule of reshape: it stays if it joins and splits dims that are adjacent in the
-    source, else it becomes part of the map.
+    """The rule of reshape: stays if it joins and splits dims that are adjacent in the source, else
+    becomes part of the map.
     """
     (mapped,) = operands
     assert mapped is not None
@@ -278,7 +278,7 @@ def _reshape_before(
     source: Sequence[Dim], perm: Sequence[int], shape: Sequence[Dim]
 ) -> tuple[tuple[Dim, ...], tuple[int, ...]] | None:
     """(dims, permutation) with which reshape-then-transpose of `source` equals transposing by
-    `perm` and then reshaping to `shape`; None where there are none.
+    `perm` and reshaping to `shape`; None if there are none.
     """
     groups = _groups([source[p] for p in perm], shape)
     if not groups:
@@ -331,7 +331,8 @@ def _is_less(a: Dim, b: Dim) -> bool:
 
 
 def slice_(call: Call, operands: Operands) -> Propagated | None:
-    """Cuts the source by the same positions in its order of dims, so that less is moved."""
+    """The rule of slice: slices the source by the same positions in its dim order, so that less
+    data is moved."""
     perm = _perm_of(operands)
     starts, stops, steps = call.dims("starts"), call.dims("stops"), call.ints("steps")
     if perm is None:
@@ -364,7 +365,7 @@ def pad(call: Call, operands: Operands) -> Propagated | None:
 
 
 def copy(call: Call, operands: Operands) -> Propagated | None:
-    """Not needed: its result's type says how the change ends."""
+    """The rule of copy: removes the op, as the result's type determines the layout."""
     (mapped,) = operands
     assert mapped is not None
     return Propagated((IDENTITY,), (mapped.map,), is_removed=True, moves=True)
@@ -374,8 +375,8 @@ def copy(call: Call, operands: Operands) -> Propagated | None:
 
 
 def along_axis(call: Call, operands: Operands) -> Propagated | None:
-    """Lets an op along one axis work on the source of a transpose, along the axis that corresponds
-    there; other operands stay as they are.
+    """The rule of an op along one axis: works on the source of a transpose, along the corresponding
+    axis; other operands stay.
     """
     perm = _perm_of(operands)
     if perm is None:
@@ -385,7 +386,7 @@ def along_axis(call: Call, operands: Operands) -> Propagated | None:
 
 
 def aligned_along_axis(call: Call, operands: Operands) -> Propagated | None:
-    """The layout rule of ops along an axis whose operands have equal dims except on that axis."""
+    """The rule of ops along an axis whose operands have equal dims except along that axis."""
     moves = call.attrs.get("reduction", "none") == "none"
 
     def answer(map: IndexMap) -> Propagated | None:
@@ -410,7 +411,8 @@ def map_answers(
 
 
 def reduction(call: Call, operands: Operands) -> Propagated | None:
-    """Reduces (`axes`) or looks along (`axis`) other dims; what is kept is in another order."""
+    """The rule of reductions (`axes`) and positions of extrema (`axis`): works on the source's
+    dims, and permutes the result."""
     perm = _perm_of(operands)
     if perm is None:
         return None
@@ -429,8 +431,8 @@ def reduction(call: Call, operands: Operands) -> Propagated | None:
 
 
 def gather(call: Call, operands: Operands) -> Propagated | None:
-    """The layout rule of gather: another axis of the data; the dims of the positions are at that
-    axis.
+    """The rule of gather: takes the corresponding axis of the data's source; the dims of the
+    positions are inserted there.
     """
     perm = _perm_of(operands)
     positions = operands[1]
@@ -469,8 +471,8 @@ def layer_norm(call: Call, operands: Operands) -> Propagated | None:
 
 
 def matmul(call: Call, operands: Operands) -> Propagated | None:
-    """Batch dims in another order, where both sides have it; rows too, where there is one right
-    side for all of them."""
+    """The rule of matmul: permutes batch dims if both sides allow it, and rows if all batches share
+    one right side."""
     a, b = operands[0], operands[1]
     rank = call.result_types[0].rank
     if a is None or b is None:
@@ -492,7 +494,8 @@ def matmul(call: Call, operands: Operands) -> Propagated | None:
 
 
 def matmul_of_rows(call: Call, operands: Operands) -> Propagated | None:
-    """Rows in another order: they are the left side's, whose last dim stays the last."""
+    """The rule of products by stored weights: permutes the left side's rows, as long as its last
+    dim stays last."""
     mapped, rank = operands[0], call.result_types[0].rank
     perm = None if mapped is None else permutation(mapped.map, rank)
     is_alone = all(o is None or o.map.is_identity for o in operands[1:])

@@ -1,4 +1,4 @@
-"""Movement of one operand: result elements are chosen operand elements.
+"""Movement ops with one operand: each result element is an operand element.
 
 `compute` is an index map, so that a movement can become part of whatever reads it.
 """
@@ -68,7 +68,7 @@ def _movement(
     rule: LayoutRule | None = None,
     step: Callable[[Call], Step] | None = None,
 ) -> OpRecord:
-    """An op whose result element at some indices is `load` of its one operand.
+    """A record of an op whose result element at some indices is `load` of its only operand.
 
     Args:
         rule: what becomes of an index map on the operand.
@@ -116,7 +116,7 @@ def _same_count(call: Call) -> bool:
 def reshape_indices(
     old: Sequence[Dim], new: Sequence[Dim], indices: Sequence[e.Expr]
 ) -> tuple[e.Expr, ...]:
-    """The indices in dims `old` of the row-major element `indices` of dims `new`.
+    """Indices in dims `old` of the element that has `indices` in dims `new`, in row-major order.
 
     Dims are matched in the shortest groups of equal products, so that an index of one group never
     depends on another's; dims that can't be told equal form one last group.
@@ -351,8 +351,8 @@ def _pads_fit(call: Call) -> bool:
 
 
 def _pad_mode_fits(call: Call) -> bool:
-    """Whether the extents are large enough for the pad mode's repeated elements; open extents are
-    checked at each run.
+    """Whether the extents are large enough for the pad mode's repeated elements; dynamic extents
+    are checked at each run.
     """
     mode, x, pads = str(call.attrs["mode"]), call.operand(0), call.dims("pads")
     if mode not in _PAD_MODES:
@@ -371,7 +371,7 @@ def _pad_mode_fits(call: Call) -> bool:
 
 
 def _repeated(mode: str, amount: Dim) -> Dim:
-    """How many elements an axis must have for a mode to add `amount` at an end of it."""
+    """The smallest extent of an axis with which a mode can add `amount` elements at an end."""
     # positions that wrap are remainders, as many as there are
     return dims.add(amount, 1) if mode == "reflect" else 1
 

@@ -1,4 +1,4 @@
-"""Changes of layout: the same logical tensor, lying otherwise in memory."""
+"""Changes of layout: the same logical tensor in another memory order."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def window(
 
 
 def padded_input(call: Call, x: Array, fill: float | int, dtype: np.dtype[Any]) -> Array:
-    """x with its pads, and room for the windows that run over the end."""
+    """x padded, with room for windows that pass the end."""
     spatial = x.ndim - 2
     borders = [(0, 0), (0, 0)]
     for d in range(spatial):
@@ -148,7 +148,7 @@ def _extent_of(call: Call, x: Array, d: int) -> Dim:
 
 
 def taps_of(call: Call, x: Array, padded: Array) -> list[Array]:
-    """For each tap the elements that all windows read there, in the taps' order."""
+    """For each tap, the elements that all windows read there, in the taps' order."""
     extents = [int(_extent_of(call, x, d)) for d in range(x.ndim - 2)]
     return [
         take_taps(padded, tap, extents, call.ints("strides"), call.ints("dilations"))
@@ -223,7 +223,7 @@ MAX_POOL = register(
 
 
 def _taps_in_range(position: e.Expr, kernel: int, dilation: int, low: Dim, high: Dim) -> e.Expr:
-    """The number of `position + t * dilation`, t < kernel, in [low, high)."""
+    """The number of positions `position + t * dilation`, 0 <= t < kernel, in [low, high)."""
     step = e.index(dilation)
 
     def taps_below(bound: Dim) -> e.Expr:
@@ -236,7 +236,7 @@ def _taps_in_range(position: e.Expr, kernel: int, dilation: int, low: Dim, high:
 
 
 def _average_count(call: Call, indices: Sequence[e.Var]) -> e.Expr:
-    """How many elements a window averages, as an INDEX expression."""
+    """The number of elements that a window averages, as an INDEX expression."""
     x, pads, kernel = call.operand(0), call.dims("pads"), call.ints("kernel")
     spatial, counts_pads = x.rank - 2, bool(call.attrs["count_include_pad"])
     total = e.index(1)

@@ -1,4 +1,4 @@
-"""Movement into a part of a value: what a write in place leaves, as a value of its own.
+"""Writes into a part of a value, as values: the result is the whole after the write.
 
 A result may take its destination's memory, of which each element is read where it is written.
 """
@@ -30,7 +30,7 @@ F32 = DType.F32
 
 
 def fits_into(call: Call) -> bool:
-    """Whether operand 1 has the rank of operand 0 and no larger extents, as far as is known."""
+    """Whether operand 1 has the rank of operand 0 and no larger extents, as far as known."""
     whole, part = call.operand(0).dims, call.operand(1).dims
     return len(whole) == len(part) and all(
         b <= a
@@ -40,14 +40,14 @@ def fits_into(call: Call) -> bool:
 
 
 def has_start_a_dim(call: Call) -> bool:
-    """Whether operand 2 has an element a dim of operand 0."""
+    """Whether operand 2 has one element per dim of operand 0."""
     starts, rank = call.operand(2), call.operand(0).rank
     reason = f"{call.record.name}: starts has an element a dim"
     return starts.rank == 1 and call.equal(starts.dims[0], rank, reason)
 
 
 def put(destination: Any, update: Any, starts: Any) -> None:
-    """Writes an array into another one from index `starts` on, moved so far that it fits."""
+    """Writes an array into another one at index `starts`, which is clamped so that it fits."""
     begins = [
         min(max(int(s), 0), max(a - b, 0))
         for s, a, b in zip(starts, destination.shape, update.shape, strict=True)

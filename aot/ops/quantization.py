@@ -1,4 +1,4 @@
-"""Quantise and dequantise: integer q stands for (q - zero_point) * scale.
+"""Quantise and dequantise: an integer q stands for (q - zero_point) * scale.
 
 Parameters broadcast as operands of elementwise ops do: one for all of x, or one a channel as
 [C, 1, 1]. Both ops compute in f32 whatever the floats are, so that f16 rounds once.

@@ -1,4 +1,4 @@
-"""Recurrent layers: loops over steps whose kernels are written by hand in aot/kernels.
+"""Recurrent layers: loops over steps, with handwritten kernels in aot/kernels.
 
 One record a cell; all of them have ONNX's operands, and differ in gates and states only. Without w,
 x is what the product with it gives: the gates' sums over the input of all steps, which one matrix
@@ -56,7 +56,7 @@ def cell_of(name: str, attrs: Mapping[str, Attr]) -> Cell:
 
 
 def activations_of(attrs: Mapping[str, Attr]) -> tuple[Activation, ...]:
-    """The layer's activations, in the order in which its cell counts them."""
+    """The layer's activations, in the order in which its cell numbers them."""
     return parse_activations(str(attrs["activations"])) or ()
 
 
@@ -121,7 +121,7 @@ def _times(a: Array, b: Array, is_exact: bool) -> Array:
 
 
 class _Direction:
-    """One direction of a layer, in float64."""
+    """One direction of a recurrent layer, in float64; the reference."""
 
     def __init__(self, call: Call, operands: Sequence[Array | None]) -> None:
         self.call, self.cell = call, _cell(call)
@@ -177,7 +177,8 @@ class _Direction:
         self.states = list(self.cell.unit(unit))
 
     def run(self, lengths: Array, is_reverse: bool) -> Array:
-        """y [T, B, H]; 0 behind the end of each sequence. Leaves the last states."""
+        """The outputs y [T, B, H], 0 after each sequence's end; the states keep their last
+        values."""
         steps, batch, _ = self.x.shape
         y = np.zeros((steps, batch, self.hidden))
         rows = np.arange(batch)
@@ -227,7 +228,8 @@ def _reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 def _sample(
     name: str, steps: int, batch: int, features: int, hidden: int, present: str = "", **attrs: Attr
 ) -> Sample:
-    """`present` names optional operands: b, l(engths), h, c, p; x: the sums in place of w."""
+    """A sample of a recurrent op. `present` names optional operands: b, l(engths), h, c, p; x means
+    that sums replace w."""
     complete: dict[str, Attr] = {"input_forget": False, "linear_before_reset": False, **attrs}
     gates = cell_of(name, complete).gates
     d = _DIRECTIONS[str(attrs.get("direction", "forward"))]
@@ -258,7 +260,8 @@ def _sample(
 
 
 def _flops(call: Call) -> Dim:
-    """The products with both weights in each step; gates are little beside them."""
+    """Arithmetic operations of both weight products in each step; gates cost little in
+    comparison."""
     steps, batch, _ = call.operand(X).dims
     given = call.operand(W).element_count if call.has(W) else 0
     weights = add(given, call.operand(R).element_count)

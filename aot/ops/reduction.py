@@ -1,4 +1,4 @@
-"""Reductions: sums and extrema along axes, and the normalisations made of them.
+"""Reductions: sums and extrema along axes, and normalisations based on them.
 
 `compute` uses nested Reduce nodes; one Reduce object that is used twice is computed once. The
 references work in float64, in order along the axes, and round once.
@@ -53,7 +53,7 @@ def _reduced_type(call: Call) -> Sequence[TensorType]:
 
 
 def _reduce_parts(call: Call) -> tuple[tuple[e.Var, ...], tuple[tuple[e.Var, Dim], ...], e.Expr]:
-    """Result indices, reduced axes, and the operand's element in the accumulator's dtype."""
+    """(result indices, reduced axes, the operand's element in the accumulator's dtype)."""
     x, reduced = call.operand(0), call.ints("axes")
     (result,) = call.result_types
     indices = result_indices(result.rank)
@@ -86,7 +86,7 @@ _LONG_ROW = 64
 
 
 def _identity(function: np.ufunc, dtype: np.dtype[Any]) -> Any:
-    """The result of reducing no elements; for an extremum the value that any element beats."""
+    """The neutral element of a reduction: the result for no elements."""
     if function is np.maximum:
         return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
     if function is np.minimum:
@@ -95,7 +95,7 @@ def _identity(function: np.ufunc, dtype: np.dtype[Any]) -> Any:
 
 
 def _in_order(function: np.ufunc, wide: Array) -> Array:
-    """Reduction along axis 0, strictly one element after the other."""
+    """The reduction along axis 0, strictly one element after another."""
     if wide.shape[0] == 0:
         return np.full(wide.shape[1:], _identity(function, wide.dtype), wide.dtype)
     if wide[0].size < _LONG_ROW:

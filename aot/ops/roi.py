@@ -1,4 +1,4 @@
-"""Sampling of boxes: a grid of points in each bin of each box, read between pixels and pooled."""
+"""Sampling of boxes (RoiAlign): a grid of interpolated points in each bin of each box, pooled."""
 
 from __future__ import annotations
 
@@ -149,7 +149,8 @@ def _roi_compute(call: Call) -> Sequence[Compute]:
 
 @dataclass(frozen=True)
 class _Points:
-    """One spatial dim of all boxes: arrays [boxes, bins, points], and counts [boxes]."""
+    """The sampling points along one spatial dim of all boxes: arrays [boxes, bins, points], and
+    counts [boxes]."""
 
     before: Array
     after: Array
@@ -192,7 +193,8 @@ def _roi_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
     image = clamp_array(images, x.shape[0]).reshape(-1, 1, 1, 1, 1)
 
     def spread(a: Array, b: Array) -> tuple[Array, Array]:
-        """[boxes, rows, columns, row's points, column's points]"""
+        """Broadcasts row and column factors to [boxes, rows, columns, row's points, column's
+        points]."""
         return a[:, :, None, :, None], b[:, None, :, None, :]
 
     exists = np.logical_and(*spread(rows.exists, columns.exists))[..., None]

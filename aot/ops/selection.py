@@ -1,4 +1,4 @@
-"""Movement that chooses between operands, or by an operand's values: concat, gather.
+"""Ops that select between operands, or by an operand's values: concat, where, gather.
 
 Gather never reads outside its data: negative indices count from the end, and what is still
 outside is clamped to the nearest element.
@@ -175,7 +175,8 @@ def _gather_reference(call: Call, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def clamped_position(position: e.Expr, extent: Dim) -> e.Expr:
-    """A position as an INDEX in [0, extent): negative ones count from the end, others clamp."""
+    """A position as an INDEX in [0, extent): negative ones count from the end, others are
+    clamped."""
     wanted = e.cast(position, DType.INDEX)
     wrapped = e.select(e.binary("lt", wanted, e.index(0)), e.add(wanted, e.index(extent)), wanted)
     return e.binary("max", e.binary("min", wrapped, e.index(dims.add(extent, -1))), e.index(0))

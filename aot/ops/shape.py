@@ -1,4 +1,4 @@
-"""Ops that depend on types only: shapes as tensors, counters, fills.
+"""Ops that depend on types only: shapes as tensors, iota, fills.
 
 Their references read the call's types and attributes and never their operands' elements, so that
 they also work where an operand's elements, or a dim, are not known.

@@ -1,4 +1,4 @@
-"""Sampling of spatial dims: windows added up into an image, tables of taps, grids of coordinates.
+"""Sampling of spatial dims: col2im, table-driven resampling, and grid sampling.
 
 A transposed convolution is a matrix product and then `col2im`; resizing is `resample` along one
 dim after the other with tables that the importer makes; no schedule knows of either.
@@ -295,7 +295,7 @@ def _grid_type(call: Call) -> Sequence[TensorType]:
 
 
 class _Coordinates:
-    """Expressions of one spatial dim: the position of a grid's number, in `dtype`."""
+    """Expressions for the coordinates along one spatial dim of a sampling grid, in `dtype`."""
 
     def __init__(self, call: Call, extent: Dim, dtype: DType) -> None:
         self.extent, self.dtype = extent, dtype
@@ -310,14 +310,14 @@ class _Coordinates:
         return e.const(value, self.dtype)
 
     def unnormalised(self, g: e.Expr) -> e.Expr:
-        """[-1, 1] to pixels: the corners' centres, or the image's edges."""
+        """Converts [-1, 1] to pixels, relative to the corners' centres or the image's edges."""
         moved = e.add(g, self.number(1.0))
         if self.align:
             return e.mul(e.binary("div", moved, self.number(2.0)), self.last)
         return e.binary("div", e.sub(e.mul(moved, self.size), self.number(1.0)), self.number(2.0))
 
     def reflected(self, v: e.Expr) -> e.Expr:
-        """v mirrored at both borders until it is between them."""
+        """v mirrored at both borders until it lies between them."""
         period = e.binary("max", e.mul(self.span, self.number(2.0)), self.number(1e-6))
         u = e.sub(v, self.low)
         turns = e.unary("floor", e.binary("div", u, period))
@@ -328,7 +328,7 @@ class _Coordinates:
         return e.select(is_inside, v, mirrored)
 
     def bordered(self, v: e.Expr) -> e.Expr:
-        """A coordinate that the padding mode has dealt with; cubic taps are clamped one by one."""
+        """A coordinate after the padding mode was applied; cubic taps are clamped one by one."""
         if self.padding == "reflection":
             return self.reflected(v)
         if self.padding == "border" and self.mode != "cubic":
@@ -336,7 +336,7 @@ class _Coordinates:
         return v
 
     def pixel(self, v: e.Expr) -> tuple[e.Expr, list[e.Expr]]:
-        """The element at an integral coordinate, and when there is one."""
+        """(index, conditions under which the element exists) for an integral coordinate."""
         if self.padding == "reflection":
             v = e.unary("floor", e.add(self.reflected(v), self.number(0.5)))
         position = e.cast(e.cast(v, DType.I32), DType.INDEX)
@@ -353,7 +353,7 @@ class _Coordinates:
 
 
 def _cubic_weight(distance: e.Expr, dtype: DType) -> e.Expr:
-    """Keys' kernel with a = -0.75 at a distance in [0, 2]."""
+    """The weight of Keys' cubic kernel with a = -0.75, at a distance in [0, 2]."""
     a = -0.75
 
     def horner(*coefficients: float) -> e.Expr:
@@ -370,7 +370,8 @@ def _cubic_weight(distance: e.Expr, dtype: DType) -> e.Expr:
 def _grid_taps(
     call: Call, d: int, number: e.Expr
 ) -> list[tuple[e.Expr | None, e.Expr, list[e.Expr]]]:
-    """For each tap along spatial dim d: weight (None: 1), position, and when there is one."""
+    """For each tap along spatial dim d: (weight or None for 1, position, conditions that it
+    exists)."""
     x, mode = call.operand(0), str(call.attrs["mode"])
     wide = number.dtype
     along = _Coordinates(call, x.dims[2 + d], wide)
@@ -393,7 +394,7 @@ def _grid_taps(
 
 
 def _grid_compute(call: Call) -> Sequence[Compute]:
-    """The elements of a grid sample. All taps are written out, as they share what is known of the
+    """The `compute` of a grid sample. All taps are unrolled, as they share parts of the
     coordinates.
     """
     x, grid = call.operand(0), call.operand(1)
@@ -436,7 +437,7 @@ def _reflect(v: Array, low: float, span: float) -> Array:
 
 
 def _grid_axis(call: Call, g: Array, extent: int) -> list[tuple[Array, Array, Array]]:
-    """For each tap: weight, position, and whether there is an element."""
+    """For each tap: (weight, position, whether there is an element)."""
     mode, padding = str(call.attrs["mode"]), str(call.attrs["padding"])
     align = bool(call.attrs["align_corners"])
     one = g.dtype.type(1)

@@ -1,4 +1,4 @@
-"""Ops that shape the program rather than compute: constants, returns, dispatches.
+"""Ops that structure the program rather than compute: constants, returns, dispatches.
 
 Their meaning is built into the interpreter and the pipeline; the records give types and rules.
 """

@@ -60,12 +60,12 @@ def _types(call: Call) -> Sequence[TensorType]:
 
 
 def _needs(call: Call) -> Sequence[Need]:
-    """The needs of the heap, which keeps positions of boxes in i32."""
+    """The conditions of the heap, which keeps box positions in i32."""
     return needs_of_i32(call, call.operand(BOXES).dims[1:2])
 
 
 def _corners(boxes: Array, is_centered: bool) -> Array:
-    """Least and largest y, least and largest x, and the area of each of boxes[N, 4]."""
+    """Least and greatest y, least and greatest x, and area of each of boxes[N, 4]."""
     if is_centered:
         x, y, width, height = boxes.T
         half = np.float32(0.5)
@@ -77,7 +77,8 @@ def _corners(boxes: Array, is_centered: bool) -> Array:
 
 
 def _overlaps(box: Array, others: Array, threshold: np.float32) -> bool:
-    """Whether a box, as its corners, covers more of the union with one of others[5, n]."""
+    """Whether a box, given by its corners, overlaps one of others[5, n] by more than the threshold
+    (intersection over union)."""
     sides = [np.minimum(box[d], others[d]) - np.maximum(box[d - 1], others[d - 1]) for d in (1, 3)]
     both = sides[0] * sides[1]
     union = box[4] + others[4] - both
@@ -89,7 +90,7 @@ def _overlaps(box: Array, others: Array, threshold: np.float32) -> bool:
 def _row(
     call: Call, boxes: Array, scores: Array, most: int, threshold: np.float32, least: Array | None
 ) -> list[int]:
-    """The indices of the chosen boxes of one image and class."""
+    """Indices of the chosen boxes of one image and class."""
     corners = _corners(boxes, bool(call.attrs["centered"]))
     order = np.argsort(-scores, kind="stable")
     if least is not None:

@@ -1,4 +1,4 @@
-"""Table lookups: a function of one 8-bit number, given by its 256 values."""
+"""Table lookups: a function of one 8-bit number, given by 256 values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution by filters that are transformed already, as Winograd's F(4x4, 3x3) has them.
+"""Convolution with filters that are stored transformed, for Winograd's F(4x4, 3x3).
 
 Owns their transform and what a convolution by them means; how a kernel uses them is
 aot/kernels/rules/products/winograd.py's, whose points these are. Of filters that no transform
@@ -52,7 +52,8 @@ _TAP_LINES = np.array(
 
 
 def transformed(filters: Array) -> Array:
-    """[O, C, 3, 3] -> [O, C, 6, 6], G w G^T, in a fixed order and rounded once."""
+    """Transforms filters [O, C, 3, 3] -> [O, C, 6, 6] by G w G^T, in a fixed order and rounded
+    once."""
     lines = np.array(FILTER_LINES, np.float64)
 
     def along(x: Array, axis: int) -> Array:
@@ -64,7 +65,7 @@ def transformed(filters: Array) -> Array:
 
 
 def _chosen(place: e.Expr, values: Sequence[float], dtype: DType) -> e.Expr:
-    """An expression for element `place` of `values`."""
+    """An expression that selects element `place` of the constants `values`."""
     found: e.Expr = e.const(values[-1], dtype)
     for number in reversed(range(len(values) - 1)):
         is_here = e.binary("le", place, e.index(number))
@@ -97,7 +98,8 @@ def _type(call: Call) -> Sequence[TensorType]:
 
 
 def _compute(call: Call) -> Sequence[Compute]:
-    """A sum over channels and points: each tap is a difference of points, or one of them."""
+    """The `compute`: a sum over channels and points, where each tap is a point or a difference of
+    points."""
     x, w, pads = call.operand(0), call.operand(1), call.dims("pads")
     indices = result_indices(4)
     channel, points = e.Var("c"), (e.Var("k0"), e.Var("k1"))

@@ -1,4 +1,5 @@
-"""Parts of a 3x3 convolution by Winograd's algorithm, for targets that run them one by one.
+"""The parts of a 3x3 convolution by Winograd's algorithm, for targets that run them as separate
+dispatches.
 
 Tiles of inputs are transformed to points, products with filters that are transformed already are
 summed at each point, which is `matmul`'s, and tiles of outputs are made of the sums: together what
@@ -43,8 +44,7 @@ _R = 2**0.5
 
 @dataclass(frozen=True)
 class Matrices:
-    """The transform matrices of F(outputs x outputs, 3x3): for a tile's inputs, a filter, and a
-    tile's sums.
+    """The transform matrices of F(outputs x outputs, 3x3): for input tiles, filters and sums.
 
     A transform of x is M x M^T.
     """
@@ -55,7 +55,7 @@ class Matrices:
 
     @property
     def side(self) -> int:
-        """Inputs, and points, along a side of a tile."""
+        """The number of inputs, and of points, along a side of a tile."""
         return len(self.of_inputs)
 
     @property
@@ -93,20 +93,19 @@ MATRICES = {
 
 
 def filters_at_points(filters: Array, outputs: int) -> Array:
-    """[O, C, 3, 3] -> [points, C, O], as the sums at each point multiply by them, in a fixed order
-    and rounded once."""
+    """Transforms filters [O, C, 3, 3] -> [points, C, O], in a fixed order and rounded once."""
     made = _transformed(MATRICES[outputs].of_filters, filters, (2, 3)).transpose(2, 3, 1, 0)
     points = made.reshape(MATRICES[outputs].points, filters.shape[1], filters.shape[0])
     return np.ascontiguousarray(points.astype(filters.dtype))
 
 
 def tiles_along(extent: Dim, outputs: int) -> Dim:
-    """Tiles along a dim of outputs."""
+    """The number of tiles along a dim of outputs."""
     return dims.ceil_divide(extent, outputs)
 
 
 def _transformed(lines: Lines, x: Array, axes: tuple[int, int]) -> Array:
-    """M x M^T over two axes, in float64 and a fixed order."""
+    """M x M^T over two axes of x, in float64 and a fixed order."""
     wide = x.astype(np.float64)
     for axis in axes:
         parts = np.moveaxis(wide, axis, 0)
@@ -122,7 +121,7 @@ def _transformed(lines: Lines, x: Array, axes: tuple[int, int]) -> Array:
 
 
 def _entry(lines: Lines, row: e.Expr, column: e.Expr) -> e.Expr:
-    """An element of a matrix, by places that may be any expressions."""
+    """An element of a constant matrix, at positions that may be any expressions."""
     place = e.add(e.mul(row, e.index(len(lines[0]))), column)
     found: e.Expr = e.const(0.0, DType.F32)
     for number, value in enumerate(value for line in lines for value in line):
@@ -133,7 +132,7 @@ def _entry(lines: Lines, row: e.Expr, column: e.Expr) -> e.Expr:
 
 
 def _element(lines: Lines, place: tuple[e.Expr, e.Expr], load: Load) -> e.Expr:
-    """M x M^T at a place, `load(i, j)` being an element of x."""
+    """Element `place` of M x M^T, where `load(i, j)` gives an element of x."""
     i, j = e.Var("k0"), e.Var("k1")
     both = e.mul(_entry(lines, place[0], i), _entry(lines, place[1], j))
     extent = len(lines[0])
@@ -161,7 +160,7 @@ def _pads_fit(call: Call) -> bool:
 
 
 def _input_tiles(call: Call) -> tuple[Dim, Dim]:
-    """Tiles down and across an image."""
+    """(tiles down, tiles across) an image."""
     x, pads, outputs = call.operand(0), call.dims("pads"), call.int("outputs")
     down, across = (
         tiles_along(window_extent(x.dims[2 + d], KERNEL, 1, 1, pads[d], pads[2 + d]), outputs)
@@ -197,7 +196,7 @@ def _inputs_compute(call: Call) -> Sequence[Compute]:
 
 
 def _split(tile: e.Expr, down: Dim, across: Dim) -> tuple[e.Expr, e.Expr, e.Expr]:
-    """(image, row, column) of a tile by its number."""
+    """(image, row, column) of a tile, from its number."""
     line = e.binary("floordiv", tile, e.index(across))
     return (
         e.binary("floordiv", line, e.index(down)),
