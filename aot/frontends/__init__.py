@@ -1,4 +1,5 @@
-"""Importers: each maps a model format to ops, with names that lead back, and optimises nothing.
+"""Importers: each translates a model format to ops, keeps the model's names for messages, and
+optimises nothing.
 
 Files:
     registry: a record for each file format: how files are recognised, who reads them and binds

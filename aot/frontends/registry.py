@@ -104,7 +104,7 @@ _TEXT = re.compile(rb"\s*(#|func\b|executable\b)")
 
 
 def _first_field(head: bytes) -> tuple[int, int]:
-    """The number and the wire type of a protobuf's first field; (0, 0) where there is none."""
+    """(number, wire type) of a protobuf's first field; (0, 0) where there is none."""
     key = 0
     for position, byte in enumerate(head[:2]):
         key |= (byte & 0x7F) << 7 * position
@@ -154,7 +154,7 @@ def _portable_onnx(path: Path) -> bytes:
 
 
 def _zip_names(source: Any) -> Sequence[str]:
-    """The names in a zip archive; none where it is broken."""
+    """The names in a zip archive; empty if it is damaged."""
     import zipfile
 
     try:
@@ -170,7 +170,8 @@ def _zip_names(source: Any) -> Sequence[str]:
 
 
 def _zipped(*endings: str) -> Callable[[bytes, Any], bool]:
-    """Whether a source is a zip archive that has a file whose name ends so."""
+    """A test of whether a source is a zip archive with a file whose name ends in one of
+    `endings`."""
     return lambda head, source: (
         head.startswith(b"PK\x03\x04")
         and any(name.endswith(endings) for name in _zip_names(source))
@@ -178,7 +179,7 @@ def _zipped(*endings: str) -> Callable[[bytes, Any], bool]:
 
 
 def _is_exported(source: Any) -> bool:
-    """Whether a source is a program of torch.export, or one of ours that holds it."""
+    """Whether a source is a program of torch.export, or our wrapper of one."""
     return not _EXPORTED.isdisjoint(_kinds(source))
 
 
@@ -199,8 +200,8 @@ def _starts(magic: bytes) -> Callable[[bytes, Any], bool]:
 
 
 def _flatbuffer(identifier: bytes) -> Callable[[bytes, Any], bool]:
-    """A test of whether a file is a flatbuffer with this identifier: it begins with the offset of
-    its root, which is small, and the identifier.
+    """A test of whether a file is a flatbuffer with this identifier: it starts with its root's
+    offset, a small number, then the identifier.
     """
     return lambda head, source: head[2:4] == b"\0\0" and head[4:8] == identifier
 
@@ -274,7 +275,7 @@ FRONTENDS = (BUILT, TEXT, ONNX, GGUF, TORCH, TFLITE)
 
 
 def _is_safetensors(head: bytes, source: Any) -> bool:
-    """A length in eight bytes, and JSON of that length."""
+    """Whether a source looks like safetensors: an eight-byte length, and JSON of that length."""
     length = int.from_bytes(head[:8], "little")
     return 2 <= length < 1 << 32 and head[8:9] == b"{" and head[9:10] in (b'"', b"}")
 
@@ -325,7 +326,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def find(source: Any) -> Frontend:
-    """Who reads a source: a path, the bytes of a file, or an object of a frontend.
+    """The frontend that recognises a source: a path, the bytes of a file, or an object of a
+    framework.
 
     Raises:
         CompileError: the file cannot be read, or no frontend reads what it is.
@@ -371,7 +373,7 @@ def find(source: Any) -> Frontend:
 def read(
     frontend: Frontend, source: Any, options: CompileOptions, progress: Progress = no_progress
 ) -> Module:
-    """The module that a source is which `find` gave the frontend for.
+    """The module imported from a source by the frontend that `find` returned.
 
     Raises:
         CompileError: the model is at fault, or an option is set that the frontend does not take.
@@ -389,8 +391,8 @@ def read(
 
 
 def _limited(frontend: Frontend, source: Any, given_mib: int) -> AbstractContextManager[None]:
-    """The limit of what an import takes; what the importer itself takes counts as before it. What
-    an object in memory takes is its owner's say, unless there is a limit of the user's."""
+    """A context that limits the memory of an import; importers' own modules are loaded before and
+    do not count. An object in memory is not limited, unless the user gives a limit."""
     for name in frontend.modules:
         with suppress(ImportError):  # of which the importer tells
             importlib.import_module(name)
@@ -402,7 +404,7 @@ def _limited(frontend: Frontend, source: Any, given_mib: int) -> AbstractContext
 
 
 def _length(source: Any) -> int | None:
-    """Bytes of a model's file; None of an object in memory that comes from none."""
+    """The size of a model's file in bytes; None for an object in memory without a file."""
     if isinstance(source, (str, os.PathLike)):
         with suppress(OSError):
             return Path(source).stat().st_size
@@ -430,7 +432,7 @@ def is_torch(source: Any) -> bool:
 
 
 class Opened(NamedTuple):
-    """A model that was given to a compile.
+    """A model passed to a compile, with its frontend.
 
     Attributes:
         source: what its frontend reads.
@@ -450,8 +452,8 @@ def opened(
     dynamic_shapes: Any = None,
     limit_memory: int = 0,
 ) -> Opened:
-    """A source with the frontend that reads it: modules of torch are exported with example
-    arguments, and programs of torch are read.
+    """A source with the frontend that reads it. torch modules are exported with the example
+    arguments, and torch programs are read.
 
     Args:
         limit_memory: MiB that reading a program may take; 0 for the default.
@@ -506,7 +508,7 @@ def head_of(path: str | os.PathLike[str]) -> bytes:
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is a module that was compiled, and no model.
+    """Whether a file is a compiled module rather than a model.
 
     Raises:
         CompileError: it cannot be read.

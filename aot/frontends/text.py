@@ -1,4 +1,4 @@
-"""The text form of the IR as an input: reads, checks, and puts the file's name before messages.
+"""Reads the IR's text form as an input: parses, checks, and adds the file's name to messages.
 
 Owns nothing of the grammar, which is `aot.ir.text.parser`'s; does no optimising.
 """
@@ -35,7 +35,7 @@ def load_text(path: str | Path) -> Module:
 
 
 def import_text(text: str, source: str = "") -> Module:
-    """The module that `text` says, checked whole; `source` is named in messages.
+    """Parses and checks a module; `source` names it in messages.
 
     Raises:
         CompileError: the grammar, a shape rule or an invariant does not hold.

@@ -233,8 +233,8 @@ def _regrouped(
 
 
 def _split(piece: int, outer: Dim, inner: Dim, pieces: dict[int, Dim], order: list[int]) -> int:
-    """Splits `piece` into an outer part, which keeps its number, and an inner part, in every list
-    that contains it; returns the inner part."""
+    """Splits `piece` into an outer part, which keeps its number, and an inner part after it;
+    returns the inner one's number."""
     made = len(pieces)
     pieces[piece], pieces[made] = outer, inner
     order.insert(order.index(piece) + 1, made)

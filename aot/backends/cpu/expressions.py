@@ -309,8 +309,8 @@ def _operands(e: Expr) -> tuple[Expr, ...]:
 
 
 def _limit(e: Select) -> str | None:
-    """The op, max or min, of a selection that limits a float by a constant other than 0 and keeps
-    NaN; None for others."""
+    """The op, "max" or "min", of a selection that limits a float by a constant other than 0 and
+    keeps NaN; None for others."""
     ask, number = e.condition, e.a
     if not isinstance(ask, Binary) or not isinstance(number, Const) or not e.dtype.is_float:
         return None

@@ -129,8 +129,8 @@ class ObjectCache:
 
     @staticmethod
     def at(folder: Path | None = None, *, is_used: bool = True) -> ObjectCache:
-        """The cache in `folder`, or where the environment says. If it `is_used`, rather than just
-        inspected or cleared, it must belong to the user, else it is disabled.
+        """The cache in `folder`, or in the environment's. If it `is_used`, rather than just
+        inspected or cleared, a folder that is not the user's own disables it.
 
         Raises:
             CompileError: the environment's limit is wrong.
@@ -144,8 +144,8 @@ class ObjectCache:
         return found
 
     def get(self, key: str, is_whole: Callable[[bytes], bool] | None = None) -> bytes | None:
-        """The object under `key`; None where there is none. Damaged entries are removed, as
-        `is_whole` tells for those with a valid checksum."""
+        """The object under `key`; None where there is none. Damaged entries are removed; `is_whole`
+        finds damage that the checksum does not."""
         data = self.find(key, is_whole)
         if data is None:
             self.misses += 1

@@ -1,4 +1,4 @@
-"""Decompositions that any importer may use: from what formats have in common to our ops.
+"""Decompositions shared by all importers: from concepts common to model formats to our ops.
 
 Must not know a format: what an attribute is called, or what is absent, is its importer's to say.
 """

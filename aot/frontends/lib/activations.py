@@ -1,4 +1,4 @@
-"""Activations and arithmetic that formats share, in terms of the ops that kernels have.
+"""Activations and arithmetic that several formats share, in terms of supported ops.
 
 Each takes a builder and values, and gives a value of the same element type.
 """
@@ -18,7 +18,7 @@ def _on(b: GraphBuilder, x: Value) -> Arithmetic:
 
 
 def sign(b: GraphBuilder, x: Value, *, keeps_nan: bool = True) -> Value:
-    """-1, 0 or 1; of NaN that or 0."""
+    """The sign of x: -1, 0 or 1; for NaN, NaN or 0."""
     zero = b.scalar(0, x.type.dtype)
     positive = b.cast(b.emit("less", zero, x), x.type.dtype)
     if not (x.type.dtype.is_float or x.type.dtype.is_signed):
@@ -35,13 +35,13 @@ def leaky_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
 
 
 def prelu(b: GraphBuilder, x: Value, slope: Value) -> Value:
-    """A slope for each element, or broadcasting to x."""
+    """PReLU: x, multiplied where negative by a slope that broadcasts to x."""
     negative = b.emit("less", x, 0)
     return b.emit("where", negative, b.emit("mul", x, slope), x)
 
 
 def elu(b: GraphBuilder, x: Value, alpha: float, steepness: float = 1.0) -> Value:
-    """x, or alpha * (exp(steepness * x) - 1) where it is negative."""
+    """ELU: x, or alpha * (exp(steepness * x) - 1) where x is negative."""
     m = _on(b, x)
     power = m("expm1", x if steepness == 1 else m("mul", x, steepness))
     return m.unless_negative(x, m("mul", power, alpha))
@@ -53,20 +53,21 @@ def celu(b: GraphBuilder, x: Value, alpha: float) -> Value:
 
 
 def hard_sigmoid(b: GraphBuilder, x: Value, alpha: float, beta: float) -> Value:
-    """alpha * x + beta, from 0 to 1."""
+    """Hard sigmoid: alpha * x + beta, clamped to [0, 1]."""
     m = _on(b, x)
     line = m("add", m("mul", x, alpha), beta)
     return m("minimum", m("maximum", line, 0.0), 1.0)
 
 
 def sixths(b: GraphBuilder, x: Value) -> Value:
-    """(x + 3) / 6 from 0 to 1; the sum is exact near -3, where a product with 1/6 would cancel."""
+    """(x + 3) / 6, clamped to [0, 1]; the sum is exact near -3, where a product with 1/6 would
+    cancel."""
     m = _on(b, x)
     return m("mul", m("minimum", m("maximum", m("add", x, 3.0), 0.0), 6.0), 1 / 6)
 
 
 def thresholded_relu(b: GraphBuilder, x: Value, alpha: float) -> Value:
-    """x where it is more than alpha, else 0."""
+    """x where it is greater than alpha, else 0."""
     is_kept = b.emit("less", alpha, x)
     return b.emit("where", is_kept, x, 0)
 
@@ -97,7 +98,7 @@ def swish(b: GraphBuilder, x: Value, alpha: float = 1.0) -> Value:
 
 
 def tanh_gelu(b: GraphBuilder, x: Value) -> Value:
-    """x/2 (1 + tanh(u)), which is x sigmoid(2 u); of f64 there is no function of its own."""
+    """The GELU approximation x/2 (1 + tanh(u)); in f64, which the op lacks, as x sigmoid(2 u)."""
     if x.type.dtype is not DType.F64:
         return b.emit("gelu_tanh", x)
     m = _on(b, x)
@@ -107,9 +108,9 @@ def tanh_gelu(b: GraphBuilder, x: Value) -> Value:
 
 
 def integer_power(b: GraphBuilder, base: Value, exponent: Value) -> Value:
-    """By squaring: every power that does not overflow has an exponent below 64, or base -1 to 1,
-    for which the exponent's last bit is enough. A negative exponent is taken for a positive one
-    of 1 and -1, and gives 0 of others."""
+    """base^exponent by repeated squaring. Every power that does not overflow has an exponent below
+    64, or base -1 to 1, for which the last bit of the exponent suffices. With a negative exponent,
+    bases 1 and -1 are treated as with a positive one, and others give 0."""
     dtype = base.type.dtype
     one, zero = b.scalar(1, dtype), b.scalar(0, dtype)
     counter = b.cast(exponent, DType.I32)

@@ -1,6 +1,5 @@
-"""Attention of any format: heads, windows and masks, converted to the operands of the `attention`
-op.
-"""
+"""Attention in any format: converts heads, windows and masks to the operands of the `attention`
+op."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ MAX_DEPTH = 1024  # of which a GPU's shared memory holds a key and a value
 
 
 def split_heads(b: GraphBuilder, x: Value, count: int, what: str) -> Value:
-    """x [batch, length, count * depth] as [batch, count, length, depth].
+    """Splits x [batch, length, count * depth] into [batch, count, length, depth].
 
     Raises:
         UnsupportedNodeError: the last extent is not known, or no multiple of `count`; the message
@@ -28,7 +27,7 @@ def split_heads(b: GraphBuilder, x: Value, count: int, what: str) -> Value:
 
 
 def merged_heads(b: GraphBuilder, x: Value) -> Value:
-    """x [batch, heads, length, depth] as [batch, length, heads * depth]."""
+    """Merges x [batch, heads, length, depth] into [batch, length, heads * depth]."""
     batch, heads, length, depth = x.type.dims
     x = b.emit("transpose", x, perm=(0, 2, 1, 3))
     return b.reshape(x, (batch, length, dims.multiply(heads, depth)))
@@ -47,7 +46,8 @@ def head_depth(x: Value) -> int:
 
 
 def _is_near(b: GraphBuilder, q: Value, k: Value, past: Dim, behind: int) -> Value:
-    """Which keys are not further behind a query than its window reaches: [queries, keys]."""
+    """The sliding-window mask [queries, keys]: whether a key is at most `behind` positions before
+    the query."""
     queries, keys = q.type.dims[-2], k.type.dims[-2]
     ends = b.emit("range", size=keys, start=behind, step=1, dtype=DType.I64)
     places = b.emit("range", size=queries, start=past, step=1, dtype=DType.I64)
@@ -110,7 +110,7 @@ def attention_by_parts(
     keep: Value | None = None,
     sink: Value | None = None,
 ) -> Value:
-    """Attention with a cap, masks or sinks, which the `attention` op lacks, by smaller ops; scores
+    """Attention with a cap, masks or sinks that the `attention` op lacks, by smaller ops; scores
     are stored, in f32 at least.
 
     Args:
@@ -151,7 +151,7 @@ def attention_by_parts(
 
 
 def _repeated_heads(b: GraphBuilder, x: Value, count: Dim) -> Value:
-    """x [batch, groups, length, depth] with each group `count` times: [batch, heads, ...]."""
+    """Repeats each group of x [batch, groups, length, depth] `count` times: [batch, heads, ...]."""
     batch, groups, length, depth = x.type.dims
     x = b.reshape(x, (batch, groups, 1, length, depth))
     x = b.emit("broadcast_to", x, shape=(batch, groups, count, length, depth))

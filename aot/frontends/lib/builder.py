@@ -13,7 +13,7 @@ from aot.ir.types import Array, DType
 
 
 class UnsupportedNodeError(Exception):
-    """The node is right, but we don't have what it needs; the text is the reason."""
+    """A valid node that needs something unsupported; the text is the reason."""
 
 
 Operand = Value | float | None
@@ -21,7 +21,7 @@ Operand = Value | float | None
 
 
 class GraphBuilder(Protocol):
-    """Makes ops in the place of one node of a model, with its name as their origin.
+    """Creates ops for one node of a model, with the node's name as their origin.
 
     Attributes:
         values: what is known of integer values at compile time.
@@ -33,7 +33,7 @@ class GraphBuilder(Protocol):
         """The only result of a new op."""
 
     def emit_all(self, op: str, *operands: Operand, **attrs: Attr) -> list[Value]:
-        """The results of a new op, whose numbers have the type that its values have.
+        """The results of a new op; numbers among the operands take the dtype of its values.
 
         Raises:
             UnsupportedNodeError: our op does not take an element type that the model's does.
@@ -57,18 +57,18 @@ class GraphBuilder(Protocol):
         """
 
     def error(self, message: str) -> CompileError:
-        """The user's model is wrong in this node, which the error names."""
+        """An error in the user's model at this node, which its text names."""
 
 
 def number_dtype(operands: Iterable[object]) -> DType:
-    """The element type of the numbers among an op's operands: that of the first value that is no
-    truth; bool where there is none."""
+    """The dtype for plain numbers among an op's operands: that of the first value that is not bool;
+    bool if there is none."""
     dtypes = (v.type.dtype for v in operands if isinstance(v, Value))
     return next((dtype for dtype in dtypes if dtype is not DType.BOOL), DType.BOOL)
 
 
 def static_extents(extents: Sequence[Dim], what: str) -> tuple[int, ...]:
-    """The extents as ints.
+    """The extents as ints; an error if one is symbolic.
 
     Raises:
         UnsupportedNodeError: one of them is not known at compile time.

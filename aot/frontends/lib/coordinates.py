@@ -1,4 +1,4 @@
-"""Source coordinates of a resized dim, in exact rational arithmetic.
+"""Source coordinates of a resized dim, by exact rational arithmetic.
 
 Resizing maps element i of the result to a coordinate in the source, which is linear in i:
 `(slope * i + start) / divisor`. ONNX's specification of Resize gives slope and start as fractions
@@ -28,8 +28,8 @@ _DENOMINATORS = {DType.F32: 1 << 12, DType.F64: 1 << 20}
 
 
 def meant(scale: float, dtype: DType) -> Fraction:
-    """The fraction with the smallest denominator that rounds to `scale` in `dtype`, or the exact
-    value of `scale` where every such denominator is large."""
+    """The fraction with the smallest denominator that rounds to `scale` in `dtype`; the exact value
+    of `scale` if all such denominators are large."""
     found = Fraction(scale)
     for limit in (1 << bits for bits in range(_DENOMINATORS[dtype].bit_length())):
         simple = found.limit_denominator(limit)
@@ -39,21 +39,22 @@ def meant(scale: float, dtype: DType) -> Fraction:
 
 
 def is_power_of_two(number: Fraction) -> bool:
-    """Whether a positive number is 2^n, of any sign of n."""
+    """Whether a positive number is 2^n, for any integer n."""
     parts = number.numerator, number.denominator
     return all(n & (n - 1) == 0 for n in parts)
 
 
 @dataclass(frozen=True)
 class Line:
-    """`(slope * i + start) / divisor`, the coordinate of element i; the divisor is positive."""
+    """A line of coordinates: element i has `(slope * i + start) / divisor`, with a positive
+    divisor."""
 
     slope: Dim
     start: Dim
     divisor: Dim
 
     def moved(self, halves: int) -> Self:
-        """The coordinates plus `halves` times 1/2."""
+        """The line shifted by `halves` times 1/2."""
         return type(self)(
             dims.multiply(self.slope, 2),
             dims.add(dims.multiply(self.start, 2), dims.multiply(self.divisor, halves)),
@@ -106,18 +107,18 @@ class Places:
         return np.asarray(-(-self.above // self.divisor), np.int64)
 
     def beyond(self, whole: Array) -> Array:
-        """How far the coordinates are above whole numbers, in float64, rounded once."""
+        """The fractions of the coordinates above the integers `whole`, in float64, rounded once."""
         rest = self.above - whole.astype(self.above.dtype) * self.divisor
         return np.asarray(rest / self.divisor, np.float64)
 
     def are_outside(self, extent: int) -> Array:
-        """Which coordinates are before the first element or behind the last."""
+        """Which coordinates are before the first element or after the last."""
         last = (extent - 1) * self.divisor
         return np.asarray((self.above < 0) | (self.above > last), bool)
 
 
 def rounded(line: _L, rounding: str) -> tuple[_L, bool]:
-    """Writes a rounding of `resize.ROUNDING` as a floor or a ceiling.
+    """Expresses a rounding of `resize.ROUNDING` as a floor or a ceiling: (line, is_floor).
 
     Returns:
         A line, and whether its floors (or else its ceilings) are the nearest elements.
@@ -133,7 +134,7 @@ def rounded(line: _L, rounding: str) -> tuple[_L, bool]:
 
 
 def nearest(line: KnownLine, rounding: str, count: int) -> Array:
-    """The element nearest to each coordinate; it may be outside."""
+    """The index of the element nearest to each coordinate; it may be out of range."""
     moved, is_floor = rounded(line, rounding)
     places = Places.of(moved, count)
     return places.floors if is_floor else places.ceilings
@@ -146,7 +147,8 @@ def line_of(
     scale: Fraction,
     roi: tuple[Fraction, Fraction] = (Fraction(0), Fraction(1)),
 ) -> KnownLine:
-    """The coordinates of a dim of known extents, by their name in ONNX."""
+    """The coordinates of a dim of known extents, given the name of the coordinate transformation in
+    ONNX."""
     width, last, half = scale * extent, extent - 1, Fraction(1, 2)
     match coordinates:
         case "align_corners":
@@ -167,8 +169,8 @@ def line_of(
 
 
 def open_line(coordinates: str, extent: Dim, size: Dim, scale: Fraction | None) -> Line | None:
-    """The coordinates of a dim of dynamic extents; None where they are no line with integer
-    coefficients in the extents.
+    """The coordinates of a dim of dynamic extents; None if they are not a line with coefficients
+    that are integer expressions of the extents.
 
     Args:
         scale: None for the ratio of the extents.

@@ -1,4 +1,4 @@
-"""Deformable convolutions: what the taps read is sampled with a grid, and multiplied."""
+"""Deformable convolutions: samples the taps' inputs with a grid, then multiplies."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def _grid(
     kernel: Sequence[int],
     options: Deformable,
 ) -> Value:
-    """The positions that each tap of each window reads, as a sampling grid [N * groups, taps *
-    rows, columns, 2].
+    """The sampling grid [N * groups, taps * rows, columns, 2]: the positions that each window's
+    taps read.
 
     Coordinates are those of grids without aligned corners, (2 p + 1) / extent - 1.
     """

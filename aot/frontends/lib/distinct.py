@@ -1,4 +1,4 @@
-"""The distinct elements of a vector, or slices of a tensor: which, where and how often.
+"""The distinct elements of a vector, or slices of a tensor, with their indices and counts.
 
 Their order is that of `top_k`: NaN is greater than any number, and equal to NaN.
 """
@@ -37,7 +37,7 @@ def distinct(place: Place, x: Value, *, is_sorted: bool) -> tuple[Value, Value, 
 def distinct_slices(
     place: Place, x: Value, axis: int, *, is_sorted: bool
 ) -> tuple[Value, Value, Value, Value]:
-    """`distinct` of slices of x along an axis, compared element by element in the order of memory.
+    """As `distinct`, for slices of x along an axis, compared element by element in memory order.
 
     Each pair of slices is compared, so that it takes N * N times the elements of a slice.
     """
@@ -118,7 +118,7 @@ def _first_difference(place: Place, a: Value, b: Value) -> Value:
 
 
 def _is_before(place: Place, a: Value, b: Value) -> Value:
-    """Whether elements of a are before those of b in ascending order. NaN comes last."""
+    """Whether elements of a precede those of b in ascending order. NaN comes last."""
     is_less = place.emit("less", a, b)
     if not a.type.dtype.is_float:
         return is_less
@@ -171,7 +171,7 @@ def _inverse(place: Place, order: Value, n: Dim) -> Value:
 
 
 def _differs_from_last(place: Place, x: Value, count: Dim) -> Value:
-    """Whether each element is another one than that before it; the first one always is."""
+    """Whether each element differs from its predecessor; always true for the first."""
     counter = place.emit("range", size=count)
     before = place.emit("gather", x, _not_negative(place, counter), axis=0)
     is_other = place.emit("not", place.emit("equal", x, before))
@@ -182,6 +182,6 @@ def _differs_from_last(place: Place, x: Value, count: Dim) -> Value:
 
 
 def _not_negative(place: Place, counter: Value) -> Value:
-    """Each number but one, and 0 for the first."""
+    """`counter` - 1, but at least 0."""
     less = place.emit("sub", counter, place.scalar(1, I64))
     return place.emit("maximum", less, place.scalar(0, I64))

@@ -1,4 +1,4 @@
-"""Einsum as reductions, products and transposes: two operands at a time, from the left.
+"""Einsum by reductions, products and transposes: two operands at a time, from the left.
 
 A label that no later operand and not the result has is summed as soon as it can be; of the labels
 of a pair, those in both and needed later are batches, those in both and needed no more are
@@ -88,7 +88,7 @@ def _parsed(
 
 
 def _diagonal(b: GraphBuilder, value: Value, labels: Sequence[str]) -> _Term:
-    """The value with each label once: of dims with one label the diagonal is taken."""
+    """The value with distinct labels: takes the diagonal of dims with equal labels."""
     names = list(labels)
     while len(set(names)) < len(names):
         label = next(c for c in names if names.count(c) > 1)
@@ -116,9 +116,8 @@ def _diagonal(b: GraphBuilder, value: Value, labels: Sequence[str]) -> _Term:
 
 
 def _without_ones(b: GraphBuilder, terms: Sequence[_Term]) -> list[_Term]:
-    """The terms without labels that broadcast: those of extent 1 where another term has a larger
-    extent.
-    """
+    """The terms without broadcast labels: those with extent 1 where another term has a larger
+    one."""
     result = []
     for term in terms:
         gone = [
@@ -165,7 +164,7 @@ def _product(b: GraphBuilder, left: _Term, right: _Term, needed: set[str]) -> _T
         return _Term(b.emit("mul", x, y), labels)
 
     def flat(term: _Term, *groups: Sequence[str]) -> Value:
-        """Batch dims as they are, each group of labels as one dim."""
+        """A term with batch dims kept, and each group of labels merged into one dim."""
         value = _ordered(b, term, [*batch, *(c for group in groups for c in group)])
         return b.reshape(
             value,

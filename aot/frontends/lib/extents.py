@@ -1,4 +1,4 @@
-"""Dims that the model computes: integers of tensors as dims, and values whose extents data decide.
+"""Dims computed by the model: integer tensors as dims, and values with data-dependent extents.
 
 An element that is needed as a dim becomes a symbol, by an op `extent` right behind what makes it
 (aot/ir/data_dims.py). Owns where these ops stand and what limits them; knows no importer's node.
@@ -31,7 +31,7 @@ _MOVES = frozenset({"concat", "reshape", "slice", "gather", "transpose", "cast",
 
 def given_dims(place: Place, x: Value) -> Array | None:
     """The elements of an integer tensor as dims, with a new symbol for each element that the model
-    computes. None where the tensor is not small enough to be read as dims.
+    computes. None if the tensor is too large to be read as dims.
     """
     known = place.values.of(x)
     if known is not None:
@@ -52,7 +52,7 @@ def _is_small(x: Value) -> bool:
 
 
 def _leaves(place: Place, x: Value) -> list[Value]:
-    """The values that `x` has its unknown elements from."""
+    """The values from which `x` takes its unknown elements."""
     if place.values.of(x) is not None:
         return []
     op = x.op
@@ -69,7 +69,7 @@ def _leaves(place: Place, x: Value) -> list[Value]:
 
 
 def _give(place: Place, leaf: Value) -> None:
-    """Makes a symbol of each element of a value, right behind where it is defined."""
+    """Defines a symbol for each element of a value, directly after the value's definition."""
     function = place.rewriter.function
     if leaf.op is None:
         assert isinstance(leaf.owner, Block)
@@ -93,19 +93,19 @@ def _give(place: Place, leaf: Value) -> None:
 
 
 def is_given(place: Place, dim: Dim) -> bool:
-    """Whether a value has a part in a dim."""
+    """Whether a dim contains a symbol defined by a value."""
     return not isinstance(dim, int) and not dims.symbols(dim).isdisjoint(place.values.given)
 
 
 def is_made_inside(block: Block, extents: Sequence[Dim]) -> bool:
-    """Whether dims have symbols that are given in a block."""
+    """Whether dims contain symbols that are defined inside a block."""
     inside = {str(op.attrs["dim"]) for op in walk(block) if op.record is EXTENT}
     return any(not inside.isdisjoint(dims.symbols(extent)) for extent in extents)
 
 
 def largest(place: Place, dim: Dim, but: Dim = 0) -> Dim | None:
-    """A dim that no value gives, but what `but` has in it, and that is never less; None where
-    nothing says one."""
+    """An upper bound of a dim without data-dependent symbols, except those in `but`; None if there
+    is none."""
     capacities = {
         str(op.attrs["dim"])
         for op in place.rewriter.function.block
@@ -117,8 +117,8 @@ def largest(place: Place, dim: Dim, but: Dim = 0) -> Dim | None:
 
 
 def known_elements(place: Place, x: Value) -> list[Dim | None]:
-    """The elements of an integer vector or scalar as dims; None for elements that the model
-    computes, which may be negative.
+    """The elements of an integer vector or scalar as dims; None for computed elements, which may be
+    negative.
     """
     known = place.values.of(x)
     if known is not None:
@@ -146,8 +146,8 @@ def element(place: Place, x: Value, number: int, known: Dim | None) -> Value:
 
 
 def bound(place: Place, dim: Dim, most: Dim | None, what: str) -> None:
-    """Limits a dim, if a value gives it, to `most`; None where no rule says a limit. What nothing
-    limits the user must (aot/passes/check_supported.py)."""
+    """Limits a data-dependent dim to `most`; None means no known limit, so that the user must give
+    one (aot/passes/check_supported.py)."""
     if most is not None and isinstance(dim, DimExpr) and is_given(place, dim):
         found = limit(dim, most, f"{place.label}: {what}")
         if found is not None:
@@ -155,13 +155,13 @@ def bound(place: Place, dim: Dim, most: Dim | None, what: str) -> None:
 
 
 def check_equal(place: Place, a: Dim, b: Dim, what: str) -> None:
-    """Takes for granted that dims are equal, one of which a value gives."""
+    """Assumes that two dims are equal, one of which is data-dependent."""
     if a != b:
         place.rewriter.function.assumptions[Assumption(a, b, f"{place.label}: {what}")] = None
 
 
 def extent_of(place: Place, count: Value, most: Dim | None, what: str) -> Dim:
-    """The dim that the one element of `count` is, at most `most`; 0 if it can be no other."""
+    """The single element of `count` as a dim, at most `most`; 0 if `most` is 0."""
     if most == 0:
         return 0
     leaves = _leaves(place, count)
@@ -185,21 +185,21 @@ def own_extent(place: Place, dim: Dim) -> Dim:
 
 
 def check_most(place: Place, count: Value, most: Dim, what: str) -> None:
-    """Lets a run fail where the one element of `count` is not 0 to `most`."""
+    """Adds a check at run time that the single element of `count` is from 0 to `most`."""
     dim = dims.symbol(place.values.fresh_symbol())
     place.emit_all("extent", count, dim=dim, checked=True)
     bound(place, dim, most, what)
 
 
 def check_is(place: Place, count: Value, dim: Dim) -> None:
-    """Lets a run fail where the one element of `count` is not `dim`."""
+    """Adds a check at run time that the single element of `count` equals `dim`."""
     if not isinstance(dim, int):
         count, dim = place.emit("sub", count, dim_value(place, dim)), 0
     place.emit_all("extent", count, dim=dim)
 
 
 def capacity(place: Place, label: str) -> Dim:
-    """A dim as large as the user allows for a node (aot/passes/bind.py), known in all blocks."""
+    """A dim as large as the user allows for a node (aot/passes/bind.py), visible in all blocks."""
     function = place.rewriter.function
     for op in function.block:
         if op.record is EXTENT and op.origin == label and is_capacity(op):
@@ -214,8 +214,8 @@ def capacity(place: Place, label: str) -> Dim:
 
 
 def room(place: Place, dim: Dim) -> Dim:
-    """A dim that no block gives and that is never less: what follows from limits, or else from
-    what the user allows for the nodes that compute it."""
+    """An upper bound of a dim that is visible in all blocks: from known limits, or else from what
+    the user allows for the nodes that compute the dim."""
     found = largest(place, dim)
     assumptions = place.rewriter.function.assumptions
     pending = sorted(dims.symbols(dim))
@@ -234,7 +234,7 @@ def room(place: Place, dim: Dim) -> Dim:
 
 
 def check_not_negative(place: Place, dim: Dim, what: str) -> None:
-    """Lets a run fail in which a dim is below 0."""
+    """Adds a check at run time that a dim is not negative."""
     least = dims.maximum(dim, 0)
     if least != dim:
         check_equal(place, least, dim, what)
@@ -248,14 +248,14 @@ def first(place: Place, x: Value, count: Dim, axis: int = 0) -> Value:
 
 
 def cut(place: Place, x: Value, shape: Sequence[Dim]) -> Value:
-    """The first elements of `x` along each axis."""
+    """The leading elements of `x` along each axis."""
     rank = x.type.rank
     return place.emit("slice", x, starts=(0,) * rank, stops=tuple(shape), steps=(1,) * rank)
 
 
 def true_positions(place: Place, chosen: Value) -> Value:
-    """The positions of the true elements of a bool vector, in order: i64[n], where n is a dim that
-    data decide."""
+    """The positions of the true elements of a bool vector, in order: i64[n], with a data-dependent
+    n."""
     (extent,) = chosen.type.dims
     numbers = place.cast(chosen, I64)
     before = place.emit("scan", numbers, axis=0, exclusive=True)
@@ -269,8 +269,8 @@ def true_positions(place: Place, chosen: Value) -> Value:
 
 
 def ragged(place: Place, rows: Value, counts: Value) -> tuple[Value, Value]:
-    """The first counts[r] elements of each of rows[R, most, ...], one row after the other, and each
-    one's row: i64[n] and elements[n, ...], where n is a dim that data decide."""
+    """The first counts[r] elements of each of rows[R, most, ...], row after row, with their row
+    numbers: (i64[n], elements[n, ...]), with a data-dependent n."""
     count, most, *rest = rows.type.dims
     total = place.emit("reduce_sum", counts, axes=(0,), keepdims=False)
     n = extent_of(place, total, dims.multiply(count, most), "elements of all rows")
@@ -300,7 +300,7 @@ def dim_value(place: Place, dim: Dim) -> Value:
 
 
 def coordinates(place: Place, positions: Value, shape: Sequence[Dim]) -> Value:
-    """Numbers of elements of a tensor of `shape` as indices: i64[rank, n]."""
+    """Multi-dimensional indices i64[rank, n] of flat positions in a tensor of `shape`."""
     count = positions.type.dims[0]
     rows: list[Value] = []
     rest = positions
@@ -315,14 +315,14 @@ def coordinates(place: Place, positions: Value, shape: Sequence[Dim]) -> Value:
 
 
 def is_nonzero(place: Place, x: Value) -> Value:
-    """Whether each element is not zero: NaN is not."""
+    """Whether each element is non-zero; false for NaN."""
     if x.type.dtype is DType.BOOL:
         return x
     return place.emit("not", place.emit("equal", x, 0))
 
 
 def widened(place: Place, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` with zeros behind it along each axis, so that it has a shape."""
+    """`x` padded at the end of each axis with zeros, up to a shape."""
     for axis, extent in enumerate(shape):
         more = dims.add(extent, dims.multiply(x.type.dims[axis], -1))
         if more == 0:
@@ -334,7 +334,7 @@ def widened(place: Place, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def narrowed(place: Place, x: Value, counts: Sequence[tuple[int, Value]], what: str) -> Value:
-    """The first elements of `x` along axes, of which it has as many as i64 scalars say."""
+    """`x` cut along axes to the extents given by i64 scalars."""
     shape = list(x.type.dims)
     for axis, count in counts:
         shape[axis] = extent_of(place, count, x.type.dims[axis], what)

@@ -26,7 +26,7 @@ _MOST_ELEMENTS = 1 << 24
 
 
 def known_extent(extent: Dim, what: str) -> int:
-    """The extent as an int.
+    """An extent as an int; an error if it is symbolic.
 
     Raises:
         UnsupportedNodeError: it is not known at compile time.
@@ -43,8 +43,8 @@ def _angles(rows: int, columns: int, length: int) -> Array:
 
 
 def _matrix(count: int, parts: int, length: int, *, is_inverse: bool, is_onesided: bool) -> Array:
-    """[count * parts, outputs * parts of them]: `count` numbers of `parts` parts, as if of length
-    `length`, to what the transform gives."""
+    """The matrix [count * parts, outputs * output parts] of a Fourier transform of `count` numbers
+    with `parts` parts (real, imaginary), padded or cut to `length`."""
     if is_inverse and is_onesided:
         angles = _angles(count, length, length)
         bins = np.arange(count)
@@ -111,7 +111,7 @@ def _joined(b: Place, parts: Sequence[Value], axis: int) -> Value:
 def dft(
     b: Place, x: Value, axis: int, length: Dim, *, is_inverse: bool, is_onesided: bool
 ) -> Value:
-    """The transform of x over `axis`, as if x had `length` elements there.
+    """The Fourier transform of x over `axis`, padded or cut to `length` elements.
 
     One-sided are the first length // 2 + 1 outputs; of an inverse, so many inputs, and outputs are
     real.
@@ -153,7 +153,8 @@ def dft(
 def _long(
     b: Place, x: Value, count: int, length: int, *, is_inverse: bool, is_onesided: bool
 ) -> Value:
-    """The transform of x [..., count, 1 or 2] over its last dim but one, as `dft` says."""
+    """The Fourier transform of x [..., count, 1 or 2] over its second-last dim, as in `dft`, for
+    large lengths."""
     dtype, rank = x.type.dtype, x.type.rank
     lead, parts = x.type.dims[:-2], known_extent(x.type.dims[-1], "the last dim")
     b.check_computed(16 * length, "the tables of the transform")
@@ -179,7 +180,8 @@ def _long(
 def stft(
     b: Place, x: Value, window: Value | None, step: int, length: Dim, *, is_onesided: bool
 ) -> Value:
-    """The transforms of frames of x [batch, length, 1 or 2], `step` apart, each times `window`."""
+    """The short-time Fourier transform: transforms of frames of x [batch, length, 1 or 2], `step`
+    apart, times `window`."""
     parts = known_extent(x.type.dims[2], "the last dim")
     if not isinstance(length, int) or 4 * length * length > _MOST_ELEMENTS:
         frames = _frames(b, x, step, length)
@@ -210,7 +212,7 @@ def stft(
 
 
 def _frames(b: Place, x: Value, step: int, length: Dim) -> Value:
-    """The frames of x [batch, all, parts], `step` apart: [batch, frames, length, parts]."""
+    """The frames of x [batch, all, parts] that are `step` apart: [batch, frames, length, parts]."""
     batch, extent, parts = x.type.dims
     if extent == length:
         return b.reshape(x, (batch, 1, length, parts))

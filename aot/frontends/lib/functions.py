@@ -1,4 +1,4 @@
-"""Functions that kernels lack, in terms of the few that they have.
+"""Mathematical functions that kernels lack, in terms of those that they have.
 
 Each takes a builder and a value, and gives a value of the same element type; f16 is computed in f32
 where squares or differences would lose it.
@@ -26,7 +26,7 @@ class Arithmetic:
         )
 
     def unless_negative(self, x: Value, otherwise: Value) -> Value:
-        """x where it is not negative, else `otherwise`."""
+        """x where it is non-negative, else `otherwise`."""
         return self("where", self("less", x, 0.0), otherwise, x)
 
 
@@ -41,7 +41,8 @@ class _Terms(Arithmetic):
         self.x = b.cast(x, DType.F32)
 
     def odd(self, *coefficients: float) -> Value:
-        """x * (1 + c0 x^2 + c1 x^4 + ...): what cancels near 0 is a series there."""
+        """x * (1 + c0 x^2 + c1 x^4 + ...): a series for small x, where the closed form would
+        cancel."""
         square = self("mul", self.x, self.x)
         total: Value | float = coefficients[-1]
         for c in reversed(coefficients[:-1]):
@@ -61,12 +62,12 @@ _SHIFT = 355 / 512
 
 
 def _half_exp(t: _Terms, size: Value) -> Value:
-    """exp(size) / 2, which overflows later than exp(size)."""
+    """exp(size) / 2 without overflow of exp(size)."""
     return t("mul", t("exp", t("sub", size, _SHIFT)), math.exp(_SHIFT) / 2)
 
 
 def sinh(b: GraphBuilder, x: Value) -> Value:
-    """exp(|x|)/2 - exp(-|x|)/2 with the sign of x, which up to 1 is a series."""
+    """sinh(x): exp(|x|)/2 - exp(-|x|)/2 with the sign of x; a series for |x| up to 1."""
     t = _Terms(b, x)
     half = _half_exp(t, t("abs", t.x))
     far = t("sub", half, t("div", 0.25, half))
@@ -91,27 +92,29 @@ def atan(b: GraphBuilder, x: Value) -> Value:
 
 
 def asin(b: GraphBuilder, x: Value) -> Value:
-    """2 atan(x / (1 + sqrt((1 - x)(1 + x))))"""
+    """asin(x) = 2 atan(x / (1 + sqrt((1 - x)(1 + x))))"""
     t = _Terms(b, x)
     root = t("sqrt", t("mul", t("sub", 1.0, t.x), t("add", t.x, 1.0)))
     return t.done(t("mul", t("atan", t("div", t.x, t("add", root, 1.0))), 2.0))
 
 
 def acos(b: GraphBuilder, x: Value) -> Value:
-    """2 atan(sqrt((1 - x) / (1 + x))); at -1 the quotient is infinite and the result pi."""
+    """acos(x) = 2 atan(sqrt((1 - x) / (1 + x))); at -1 the quotient is infinite and the result
+    pi."""
     t = _Terms(b, x)
     quotient = t("div", t("sub", 1.0, t.x), t("add", t.x, 1.0))
     return t.done(t("mul", t("atan", t("sqrt", quotient)), 2.0))
 
 
 def _signed(t: _Terms, size: Value) -> Value:
-    """An odd function of x from its value at |x|; near 0, where it is x, x itself."""
+    """An odd function of x, given its value `size` at |x|; near 0, where the function is x, x
+    itself."""
     signed = t("where", t("less", t.x, 0.0), t("neg", size), size)
     return t.near_zero(2.0**-13, t.x, signed)
 
 
 def asinh(b: GraphBuilder, x: Value) -> Value:
-    """sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1)))"""
+    """asinh(x) = sign(x) log1p(|x| + x^2 / (1 + sqrt(x^2 + 1)))"""
     t = _Terms(b, x)
     size = t("abs", t.x)
     square = t("mul", size, size)
@@ -123,7 +126,7 @@ def asinh(b: GraphBuilder, x: Value) -> Value:
 
 
 def acosh(b: GraphBuilder, x: Value) -> Value:
-    """log1p(x - 1 + sqrt(x - 1) sqrt(x + 1))"""
+    """acosh(x) = log1p(x - 1 + sqrt(x - 1) sqrt(x + 1))"""
     t = _Terms(b, x)
     above = t("sub", t.x, 1.0)
     root = t("mul", t("sqrt", above), t("sqrt", t("add", t.x, 1.0)))
@@ -133,7 +136,7 @@ def acosh(b: GraphBuilder, x: Value) -> Value:
 
 
 def atanh(b: GraphBuilder, x: Value) -> Value:
-    """sign(x) log1p(2 |x| / (1 - |x|)) / 2"""
+    """atanh(x) = sign(x) log1p(2 |x| / (1 - |x|)) / 2"""
     t = _Terms(b, x)
     size = t("abs", t.x)
     quotient = t("div", t("add", size, size), t("sub", 1.0, size))
@@ -141,7 +144,8 @@ def atanh(b: GraphBuilder, x: Value) -> Value:
 
 
 def exp2(b: GraphBuilder, x: Value) -> Value:
-    """2^x; a rounded product with ln 2 would be 50 ulp off, but of f64 there is no power."""
+    """2^x by pow: a rounded product with ln 2 would be 50 ulp off. f64 has no pow and uses that
+    product."""
     t = Arithmetic(b, x.type.dtype)
     if x.type.dtype is DType.F64:
         return t("exp", t("mul", x, math.log(2)))

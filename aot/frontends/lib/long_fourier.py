@@ -1,4 +1,4 @@
-"""Fourier transforms of lengths whose matrix would be too large: by the lengths' factors.
+"""Fourier transforms whose matrix would be too large, by factoring the length.
 
 A transform of a * b numbers is a transform over a, a rotation, and a transform over b (Cooley and
 Tukey); of a prime number of them, a convolution, which is three transforms of a power of two
@@ -22,8 +22,8 @@ _MOST_DIRECT = 512  # of a transform that is one product
 
 
 def transformed(b: Place, x: Value, *, is_inverse: bool) -> Value:
-    """The transform of x [..., n, 2] over its last dim but one, of known extent; an inverse is not
-    divided by n."""
+    """The Fourier transform of x [..., n, 2] over its second-last dim, of known extent; an inverse
+    is not divided by n."""
     *lead, last, _ = x.type.dims
     (n,) = static_extents((last,), "a transform's length")
     if n <= _MOST_DIRECT:
@@ -68,13 +68,15 @@ def _of_prime(b: Place, x: Value, n: int, is_inverse: bool) -> Value:
 
 
 def _unit(turns: Array, count: int, is_inverse: bool) -> Array:
-    """Numbers on the unit circle at `turns / count` of a turn; clockwise unless `is_inverse`."""
+    """Complex numbers on the unit circle at `turns / count` of a turn; clockwise unless
+    `is_inverse`."""
     angles = turns % count * (2 * math.pi / count)
     return np.asarray(np.cos(angles) + (1j if is_inverse else -1j) * np.sin(angles))
 
 
 def _matrix(n: int, is_inverse: bool) -> Array:
-    """[n * 2, n * 2]: (a + b i)(c + s i) = (a c - b s) + (a s + b c) i."""
+    """The matrix [n * 2, n * 2] of a Fourier transform, by (a + b i)(c + s i) = (a c - b s) + (a s
+    + b c) i."""
     unit = _unit(np.outer(np.arange(n), np.arange(n)), n, is_inverse)
     cos, sin = unit.real, unit.imag
     both = np.stack([np.stack([cos, sin], -1), np.stack([-sin, cos], -1)], 1)
@@ -82,7 +84,7 @@ def _matrix(n: int, is_inverse: bool) -> Array:
 
 
 def _rotated(b: Place, x: Value, factors: Array) -> Value:
-    """Complex numbers times factors, of the last dims' shape."""
+    """Complex numbers multiplied by complex `factors` of the last dims' shape."""
     cos, sin = (_constant(b, x, part[..., None]) for part in (factors.real, factors.imag))
     rank = x.type.rank
     real, imaginary = (

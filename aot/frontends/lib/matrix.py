@@ -1,4 +1,4 @@
-"""Matrix products with batch dims, and of vectors."""
+"""Matrix products with batch dims, and products with vectors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def matrix_product(
     right: Value,
     prepared: Callable[[Value, Value], tuple[Value, Value]] = lambda left, right: (left, right),
 ) -> Value:
-    """numpy's matmul; operands of one dim are a row on the left and a column on the right.
-    `prepared` gives what is multiplied, from operands of two dims or more."""
+    """numpy's matmul, where 1-D operands are a row on the left and a column on the right.
+    `prepared` maps the operands, of at least two dims, to what is multiplied."""
     ranks = left.type.rank, right.type.rank
     if 0 in ranks:
         raise b.error("operands have at least one dim")

@@ -1,4 +1,4 @@
-"""Means of integers, which are sums and a quotient."""
+"""Means of integers, as sums and a quotient."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from aot.ir.types import DType
 
 
 def integer_mean(b: GraphBuilder, x: Value, axes: Sequence[int], *, keepdims: bool) -> Value:
-    """The mean of integers over `axes`, summed in 64 bits and truncated towards zero; 0 of
-    nothing."""
+    """The mean of integers over `axes`, summed in 64 bits and truncated towards zero; 0 for no
+    elements."""
     dtype = x.type.dtype
     wide = dtype if dtype.bits == 64 else DType.I64
     total = b.emit("reduce_sum", b.cast(x, wide), axes=tuple(axes), keepdims=keepdims)

@@ -1,4 +1,4 @@
-"""Normalisations of channels, groups and spatial dims, and norms, by smaller ops."""
+"""Normalisations over channels, groups and spatial dims, and norms, by smaller ops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aot.ir.types import DType
 
 
 def channelwise(b: GraphBuilder, x: Value, vector: Value) -> Value:
-    """A vector over channels in the shape that broadcasts to x [N, C, spatial...]."""
+    """A per-channel vector, reshaped to broadcast to x [N, C, spatial...]."""
     return b.reshape(vector, (*vector.type.dims, *[1] * (x.type.rank - 2)))
 
 
 def scaled(b: GraphBuilder, normal: Value, scale: Value, bias: Value) -> Value:
-    """A normalised value [N, C, spatial...] times a scale and plus a bias of each channel [C]."""
+    """A normalised value [N, C, spatial...] times a scale plus a bias, both per channel [C]."""
     product = b.emit("mul", normal, channelwise(b, normal, scale))
     return b.emit("add", product, channelwise(b, normal, bias))
 
@@ -30,8 +30,8 @@ def batch_normalization(
     variance: Value,
     epsilon: float,
 ) -> Value:
-    """x [N, C, spatial...] by statistics that are given, all [C]: a factor and a term, which are
-    computed in the statistics' type."""
+    """Batch normalisation of x [N, C, spatial...] by given statistics [C]: one factor and one
+    addend per channel, computed in the statistics' dtype."""
     dtype = variance.type.dtype
     spread = b.emit("sqrt", b.emit("add", variance, epsilon))
     factor = b.emit("div", b.cast(scale, dtype), spread)
@@ -42,7 +42,8 @@ def batch_normalization(
 
 
 def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float) -> Value:
-    """(x - mean) / sqrt(variance + epsilon) over `axes`; f16 in f32, which its squares need."""
+    """(x - mean) / sqrt(variance + epsilon) over `axes`; f16 is computed in f32, as squares need
+    its range."""
     dtype = x.type.dtype
     wide = b.cast(x, DType.F32) if dtype is DType.F16 else x
     mean = b.emit("reduce_mean", wide, axes=tuple(axes), keepdims=True)
@@ -55,8 +56,8 @@ def standardised(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float)
 
 
 def rms_norm(b: GraphBuilder, x: Value, scale: Value | None, axis: int, epsilon: float) -> Value:
-    """x / sqrt(mean(x^2) + epsilon), the mean over the dims from `axis` on, times `scale`, which
-    has those dims; computed in f32 at least.
+    """x / sqrt(mean(x^2) + epsilon) * scale, with the mean over the dims from `axis` on, which are
+    the dims of `scale`; computed in f32 at least.
     """
     dtype = x.type.dtype
     wide = b.cast(x, DType.F32) if dtype.bits < 32 else x
@@ -70,14 +71,14 @@ def rms_norm(b: GraphBuilder, x: Value, scale: Value | None, axis: int, epsilon:
 
 
 def grouped(b: GraphBuilder, x: Value, count: int) -> Value:
-    """x [N, C, spatial...] as [N, count, the rest]; `count` divides C."""
+    """Reshapes x [N, C, spatial...] to [N, count, the rest]; `count` must divide C."""
     batch, channels, *spatial = x.type.dims
     in_a_group = dims.floor_divide(channels, count)
     return b.reshape(x, (batch, count, dims.product([in_a_group, *spatial])))
 
 
 def powers(b: GraphBuilder, x: Value, p: float) -> Value:
-    """|x| to the p, which is more than 0."""
+    """|x|^p for p > 0."""
     if p == 2:
         return b.emit("mul", x, x)
     size = b.emit("abs", x)
@@ -85,14 +86,14 @@ def powers(b: GraphBuilder, x: Value, p: float) -> Value:
 
 
 def root(b: GraphBuilder, x: Value, p: float) -> Value:
-    """The p-th root of x, which is not negative."""
+    """The p-th root of non-negative x."""
     if p == 2:
         return b.emit("sqrt", x)
     return x if p == 1 else b.emit("pow", x, 1 / p)
 
 
 def norm(b: GraphBuilder, x: Value, axes: Sequence[int], p: float) -> Value:
-    """The p-norm of x over `axes`, which stay with extent 1."""
+    """The p-norm of x over `axes`, which are kept with extent 1."""
     total = b.emit("reduce_sum", powers(b, x, p), axes=tuple(axes), keepdims=True)
     return root(b, total, p)
 

@@ -1,4 +1,4 @@
-"""Channels as blocks of pixels, and back."""
+"""Depth-to-space and space-to-depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GraphBuilder in one place of a function: what the nodes of all importers have in common."""
+"""A GraphBuilder at one position in a function: the base class of all importers' nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as R
 
 
 class Place:
-    """Makes ops at a rewriter's insertion point; an importer's node adds what it knows beside.
+    """Creates ops at a rewriter's insertion point; importers' nodes extend it.
 
     Attributes:
         label: what the node is called in messages, and the origin of its ops.
@@ -44,7 +44,7 @@ class Place:
         return result
 
     def emit_all(self, op: str, *operands: Operand, **attrs: Attr) -> list[Value]:
-        """The results of a new op, whose numbers have the type that its values have.
+        """The results of a new op; numbers among the operands take the dtype of its values.
 
         Raises:
             UnsupportedNodeError: our op does not take an element type that the model's does, or a
@@ -75,9 +75,8 @@ class Place:
         return [v if v is None or isinstance(v, Value) else self.scalar(v, dtype) for v in operands]
 
     def _meeting(self, operands: Sequence[Value | None]) -> list[Value | None]:
-        """The operands reshaped so that they broadcast. An open dim of at most one element, such as
-        a slice of the last row has, becomes 1 where it meets another dim; each run checks that it
-        is.
+        """The operands reshaped so that they broadcast. A dynamic dim of at most one element, as of
+        a slice of the last row, becomes 1 where it meets another dim; each run checks that it is.
         """
         shapes = [v.type.dims for v in operands if v is not None]
         result = list(operands)
@@ -97,8 +96,8 @@ class Place:
         return result
 
     def _widened(self, x: Value, dtype: DType) -> Value:
-        """`x`, which nothing computes in, as `dtype`: what it was before this importer rounded it,
-        which is no part of the model."""
+        """`x`, of a storage-only dtype, cast to `dtype`; the value from before this importer
+        rounded it, as the model does not round there."""
         op = x.op
         source = op.operands[0] if op is not None and op.record is CAST else None
         if op is None or source is None or source.op is None or source.type.dtype is not dtype:
@@ -110,7 +109,8 @@ class Place:
         return insert_constant(self.rewriter, ConstantData(np.asarray(array)), self.label)
 
     def scalar(self, value: float | int | bool, dtype: DType) -> Value:
-        """A constant of rank 0; what computes in more bits than `dtype` has sees all of it.
+        """A constant of rank 0; ops that compute in a wider dtype than `dtype` see the unrounded
+        number.
 
         Raises:
             UnsupportedNodeError: the type has no such number.
@@ -141,7 +141,7 @@ class Place:
             )
 
     def axis(self, axis: int, rank: int, allowed: int | None = None) -> int:
-        """`axis` counted from the front; `allowed` is one more than the largest (rank if None)."""
+        """`axis` counted from the front; valid up to `allowed` - 1 (rank if None)."""
         limit = rank if allowed is None else allowed
         if not -rank <= axis < limit:
             raise self.error(f"axis {axis} is outside a tensor of rank {rank}")
@@ -155,5 +155,5 @@ class Place:
         return tuple(found)
 
     def error(self, message: str) -> CompileError:
-        """The user's model is wrong in this node."""
+        """An error in the user's model at this node."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Remainders and quotients that round down, as every format of models has them.
+"""Remainders, and quotients that round down, as all model formats need them.
 
 One definition of both: the remainder of a division that truncates, as C's `%` and `fmod` are, and a
 correction where its sign is not the divisor's, as Python's are.
@@ -18,8 +18,8 @@ _LARGEST_DIVISOR = 2**31
 
 
 def remainder(b: GraphBuilder, x: Value, y: Value, *, is_truncated: bool) -> Value:
-    """x modulo y. With truncated quotients the rest has the sign of x, as C's fmod; else the sign
-    of y, as Python's. For floats it is exact, but for the rounding of one addition of y."""
+    """x modulo y. For truncated quotients the remainder has the sign of x, as C's fmod; else that
+    of y, as in Python. For floats it is exact, except for the rounding of one addition of y."""
     dtype = x.type.dtype
     if not dtype.is_float and not is_truncated and _is_negated_extent(b, x, y):
         return _rest_of_negated(b, x, y)
@@ -31,8 +31,8 @@ def remainder(b: GraphBuilder, x: Value, y: Value, *, is_truncated: bool) -> Val
 
 
 def floor_quotient(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """x / y rounded down, of floats by Python's rule: from the remainder, not from a quotient that
-    was rounded before. A float y may be of the wider type in which x's are summed."""
+    """x / y rounded down; for floats by Python's rule, from the remainder instead of a rounded
+    quotient. A float y may have the wider dtype in which x is summed."""
     if x.type.dtype.is_float:
         return _float_quotient(b, x, y)
     quotient = b.emit("div", x, y)
@@ -49,8 +49,8 @@ def _integer_rest(b: GraphBuilder, x: Value, y: Value) -> Value:
 
 
 def _signs_differ(b: GraphBuilder, rest: Value, y: Value) -> Value:
-    """Whether one of two numbers is below 0 and the other above it. Their product would say so too,
-    if it did not overflow."""
+    """Whether one of two numbers is negative and the other positive, without a product that could
+    overflow."""
     zero = b.scalar(0, rest.type.dtype)
     is_negative = b.emit("less", rest, zero)
     if _is_positive(b, y):
@@ -61,7 +61,7 @@ def _signs_differ(b: GraphBuilder, rest: Value, y: Value) -> Value:
 
 
 def _is_positive(b: GraphBuilder, y: Value) -> bool:
-    """Whether y is known, and above 0."""
+    """Whether y is known to be positive."""
     divisors = b.values.of(y)
     if divisors is None:
         return False
@@ -69,8 +69,8 @@ def _is_positive(b: GraphBuilder, y: Value) -> bool:
 
 
 def _is_negated_extent(b: GraphBuilder, x: Value, y: Value) -> bool:
-    """Whether x depends on extents and is nowhere above 0, and y is positive: what is missing to a
-    multiple of y is `-extent % y`."""
+    """Whether x depends on extents and is never positive, and y is positive: `-extent % y` is the
+    amount missing to a multiple of y."""
     known, divisors = b.values.of(x), b.values.of(y)
     if known is None or divisors is None or not any(isinstance(v, DimExpr) for v in known.flat):
         return False
@@ -81,7 +81,7 @@ def _is_negated_extent(b: GraphBuilder, x: Value, y: Value) -> bool:
 
 
 def _rest_of_negated(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """The rest of x, which is not above 0: that of `x * (1 - y)`, which is not below 0."""
+    """The remainder of x <= 0, computed as that of `x * (1 - y)`, which is >= 0."""
     dtype = x.type.dtype
     x, y = b.cast(x, DType.I64), b.cast(y, DType.I64)
     x = b.emit("mul", x, b.emit("sub", b.scalar(1, DType.I64), y))
@@ -89,7 +89,7 @@ def _rest_of_negated(b: GraphBuilder, x: Value, y: Value) -> Value:
 
 
 def _float_quotient(b: GraphBuilder, x: Value, y: Value) -> Value:
-    """`float.__floordiv__` of Python, but x / 0 where y is 0."""
+    """Python's `float.__floordiv__`, but x / 0 where y is 0."""
     dtype = x.type.dtype
     wide = dtype.accumulator
     x, y = b.cast(x, wide), b.cast(y, wide)

@@ -1,4 +1,5 @@
-"""Random tensors of models: numbers that a seed and the node's name decide, the same in every run.
+"""Random tensors of models, determined by a seed and the node's name, so that every run gives the
+same numbers.
 
 A program computes the same results from the same inputs, so nodes differ from one another and no
 run differs from another. Where the shape is known, the numbers are a constant; else they are
@@ -26,12 +27,12 @@ _LAST_SHIFT, _FRACTION_BITS = 16, 24  # of a float32
 
 
 def uniform(b: Place, shape: Sequence[Dim], seed: str) -> Value:
-    """f32 numbers in [0, 1), each as probable as any."""
+    """Uniformly distributed f32 numbers in [0, 1)."""
     return _drawn(b, shape, seed, is_normal=False)
 
 
 def normal(b: Place, shape: Sequence[Dim], seed: str) -> Value:
-    """f32 numbers of the normal distribution with mean 0 and deviation 1."""
+    """Normally distributed f32 numbers with mean 0 and standard deviation 1."""
     return _drawn(b, shape, seed, is_normal=True)
 
 
@@ -55,12 +56,13 @@ def _drawn(b: Place, shape: Sequence[Dim], seed: str, *, is_normal: bool) -> Val
 
 
 def _below_one(found: np.ndarray, *, is_normal: bool) -> np.ndarray:
-    """The numbers, which float32 may have rounded to 1."""
+    """Uniform numbers below 1, as float32 may have rounded some up to 1; normal ones are
+    unchanged."""
     return found if is_normal else np.minimum(found, np.nextafter(np.float32(1), np.float32(0)))
 
 
 def _hashed(b: Place, shape: Sequence[Dim], key: int) -> Value:
-    """A number in [0, 1) for each element, from its number and a key."""
+    """A pseudo-random number in [0, 1) for each element, from its index and a key."""
 
     def number(value: int) -> Value:
         return b.scalar(value, U32)

@@ -1,4 +1,4 @@
-"""Recurrent layers of any format, converted to the operands of our recurrent ops."""
+"""Recurrent layers in any format, converted to the operands of our recurrent ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATES = (5, 6)
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of one or two directions.
+    """A recurrent layer with one or two directions.
 
     Attributes:
         op: lstm, gru or rnn.
@@ -38,8 +38,8 @@ class Layer:
 def activations_of(
     names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 ) -> list[Activation]:
-    """The activations with these names; alphas and betas are given, in order, to those that take
-    one.
+    """The named activations; alphas and betas are assigned, in order, to those that have such
+    parameters.
 
     Raises:
         UnsupportedNodeError: a name is none that we have.
@@ -59,7 +59,7 @@ def _parameters(name: str, alphas: Iterator[float], betas: Iterator[float]) -> t
 
 
 def recurrent(b: GraphBuilder, layer: Layer, operands: Sequence[Value | None]) -> list[Value]:
-    """The results of a layer: what comes out of each step, and the states at the end."""
+    """The results of a layer: the output of each step, and the final states."""
     inputs = list(operands)
     if layer.is_batch_first:
         for number in (X, *STATES):
@@ -86,7 +86,7 @@ def recurrent(b: GraphBuilder, layer: Layer, operands: Sequence[Value | None]) -
 
 
 def _lengths(b: GraphBuilder, value: Value | None, steps: object) -> Value | None:
-    """The lengths of sequences; None where they surely say that all sequences are whole."""
+    """The lengths of sequences; None if all sequences are certainly complete."""
     known = None if value is None else b.values.of(value)
     return None if known is not None and all(n == steps for n in known.flat) else value
 
@@ -101,7 +101,7 @@ def _apart(
     inputs: Sequence[Value | None],
     run: Callable[[int, Sequence[Value | None]], list[Value]],
 ) -> list[Value]:
-    """Both directions as a layer each, where they are of different kinds."""
+    """Both directions as separate layers, where they differ in kind."""
 
     def half(value: Value | None, number: int, direction: int) -> Value | None:
         if value is None or number in (X, LENGTHS):

@@ -1,4 +1,4 @@
-"""Interpolation: per dim a table of taps, or a gather, or a repetition.
+"""Interpolation along each dim: a table of taps, a gather, or a repetition.
 
 Interpolation is separable, so a resize is one `resample` a dim. Tables are constants where the
 extents are known; else the program computes them, in f32, from the input's shape. The names of
@@ -61,7 +61,7 @@ ROUNDING = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class Options:
-    """How a resize interpolates.
+    """The options of a resize's interpolation.
 
     Attributes:
         mode: nearest, linear or cubic.
@@ -84,9 +84,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Axis:
-    """One resized dim; `scale` is exact, and None where sizes of unknown extents are given. A run
-    computes `ratio`, f32[], in its place where it is not their ratio. `roi` is the part of the dim
-    that is cropped, of its first element's place to its last one's."""
+    """One resized dim. `scale` is exact; None if sizes with unknown extents are given. `ratio`,
+    f32[], replaces it where it is computed at run time and is not the sizes' ratio. `roi` is the
+    cropped part of the dim, from its first element's position to its last one's."""
 
     number: int
     extent: Dim
@@ -97,7 +97,7 @@ class Axis:
 
     @property
     def known(self) -> KnownAxis | None:
-        """The dim as numbers; None where a run decides one of them."""
+        """The dim with all values known; None if one is computed at run time."""
         (start, end), extent, size = self.roi, self.extent, self.size
         if not isinstance(extent, int) or not isinstance(size, int):
             return None
@@ -110,7 +110,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class KnownAxis:
-    """One resized dim, all of which is known while importing; fields as in `Axis`."""
+    """One resized dim whose values are all known at import; fields as in `Axis`."""
 
     number: int
     extent: int
@@ -120,13 +120,14 @@ class KnownAxis:
 
 
 def _line(options: Options, axis: KnownAxis) -> KnownLine:
-    """The position in the operand of each result element."""
+    """The source coordinates of a dim's result elements."""
     start, end = map(Fraction, axis.roi)
     return line_of(options.coordinates, axis.extent, axis.size, axis.scale, (start, end))
 
 
 def _nearest(options: Options, axis: KnownAxis) -> Array:
-    """The position of the source element that each result element copies."""
+    """The position of the source element that each result element copies, for nearest-neighbour
+    modes."""
     return nearest(_line(options, axis), options.rounding, axis.size)
 
 
@@ -141,7 +142,7 @@ def _kernel(options: Options, distance: Array) -> Array:
 
 
 def _taps(options: Options, axis: KnownAxis) -> tuple[Array, Array]:
-    """Positions and weights [size, taps]; downscaling with antialias widens the kernel."""
+    """(positions, weights), each [size, taps]; downscaling with antialias widens the kernel."""
     places = Places.of(_line(options, axis), axis.size)
     radius = 1 if options.mode == "linear" else 2
     scale = min(axis.scale, Fraction(1)) if options.antialias and axis.size else Fraction(1)
@@ -164,7 +165,7 @@ def _taps(options: Options, axis: KnownAxis) -> tuple[Array, Array]:
 
 
 def _repetition(options: Options, axis: Axis) -> int | None:
-    """How often each element is repeated in turn, where that is all that is done."""
+    """How often each element is repeated, if the resize is a plain repetition; else None."""
     if (
         options.mode != "nearest"
         or options.coordinates in ("align_corners", "tf_crop_and_resize")
@@ -182,7 +183,7 @@ def _repetition(options: Options, axis: Axis) -> int | None:
 
 
 def _repeated(b: GraphBuilder, x: Value, factors: dict[int, int]) -> Value:
-    """Elements repeated along several dims at once: one movement."""
+    """`x` with elements repeated along several dims, as one movement."""
     split: list[Dim] = []
     spread: list[Dim] = []
     for d, extent in enumerate(x.type.dims):
@@ -195,7 +196,8 @@ def _repeated(b: GraphBuilder, x: Value, factors: dict[int, int]) -> Value:
 
 
 class _Program:
-    """Tables that the program computes, as their extents are not known."""
+    """Builds tables of taps that are computed at run time, as their extents are unknown at
+    import."""
 
     def __init__(self, b: GraphBuilder, options: Options, axis: Axis) -> None:
         self.b, self.options, self.axis = b, options, axis
@@ -233,11 +235,12 @@ class _Program:
         return self.op("where", self.is_one(), 0.0, found)
 
     def is_one(self) -> Value:
-        """Whether the result has one element."""
+        """Whether the result has a single element."""
         return self.op("equal", self.number(self.axis.size), 1.0)
 
     def cropped(self, y: Value) -> Value:
-        """Between the edges of the region; the middle of it where there is one element."""
+        """The coordinate within the cropped region of position y; its middle if there is a single
+        element."""
         axis = self.axis
         start, end = axis.roi
         last, steps = (self.number(dims.add(n, -1)) for n in (axis.extent, axis.size))
@@ -258,7 +261,7 @@ class _Program:
         return self.op("div", self.number(axis.size), self.number(axis.extent))
 
     def positions(self, x: Value) -> Value:
-        """Positions of integral coordinates; what is beyond the end clamps where it is read."""
+        """Integral coordinates as positions; those past the end are clamped where they are read."""
         return self.b.cast(self.op("maximum", x, 0.0), I64)
 
     def nearest(self) -> Value:
@@ -269,7 +272,7 @@ class _Program:
         return self.nearest_in_floats() if line is None else self.nearest_in_integers(line)
 
     def nearest_in_integers(self, line: Line) -> Value:
-        """The rounded quotients of `line`, clamped at 0: the nearest source elements."""
+        """The nearest source elements: rounded quotients of `line`, clamped at 0."""
         moved, is_floor = rounded(line, self.options.rounding)
         start = moved.start if is_floor else dims.add(moved.start, dims.add(moved.divisor, -1))
         y = self.b.emit("range", size=self.axis.size)
@@ -303,7 +306,7 @@ class _Program:
         return self.positions(self.op("ceil", self.op("sub", x, 0.5)))
 
     def taps(self) -> tuple[Value, Value]:
-        """Positions and weights [taps, size], as `_taps` computes them."""
+        """(positions, weights), each [taps, size], as computed by `_taps`."""
         place = self.place()
         if self.options.antialias:
             at, weights = self.widened(place)
@@ -320,9 +323,8 @@ class _Program:
         return self.positions(at), weights
 
     def place(self) -> _Place:
-        """The source coordinates of the results along the axis, [1, size]: quotients of integers
-        where division of floats would be inexact, or where they follow from the result's exact
-        width.
+        """The source coordinates of the result elements along the axis, [1, size]: integer
+        quotients where float division would be inexact, or where they follow from the exact width.
         """
         axis, row = self.axis, (1, self.axis.size)
         line = None
@@ -347,7 +349,8 @@ class _Program:
         return _Place(self, self.b.reshape(floor, row), self.b.reshape(beyond, row))
 
     def widened(self, place: _Place) -> tuple[Value, Value]:
-        """Taps at both sides of x, as many as the kernel is wide where x shrinks."""
+        """(positions, weights) with as many taps on both sides of x as the widened kernel has when
+        shrinking."""
         axis, radius = self.axis, 1 if self.options.mode == "linear" else 2
         # ceil(radius / scale): a ratio whose size is rounded is above that of half an element less
         least, twice = dims.maximum(axis.size, 1), dims.multiply(axis.extent, 2 * radius)
@@ -363,7 +366,7 @@ class _Program:
         return at, self.normalised(weights)
 
     def normalised(self, weights: Value) -> Value:
-        """The weights of each element add up to 1, unless all are 0."""
+        """Weights scaled to sum to 1 for each element, unless all are 0."""
         total = self.b.emit("reduce_sum", weights, axes=(0,), keepdims=True)
         return self.op("div", weights, self.op("where", self.op("equal", total, 0.0), 1.0, total))
 
@@ -407,7 +410,7 @@ class _Place:
         return self.program.op("add", self.x, self.program.b.cast(is_beyond, F32))
 
     def distance(self, at: Value) -> Value:
-        """How far positions are from the coordinates."""
+        """The distances of positions from the coordinates."""
         apart = self.program.op("sub", at, self.x)
         if self.beyond is not None:
             apart = self.program.op("sub", apart, self.beyond)
@@ -434,7 +437,7 @@ def _along(b: GraphBuilder, x: Value, options: Options, axis: Axis) -> Value:
 
 
 def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Axis]) -> Value:
-    """`y` with the extrapolation value where a coordinate is outside."""
+    """`y` with the extrapolation value where a coordinate is out of range."""
     for axis in axes:
         outer, known = [1] * (y.type.rank - 1 - axis.number), axis.known
         if known is None:
@@ -454,7 +457,7 @@ def _extrapolated(b: GraphBuilder, y: Value, options: Options, axes: Sequence[Ax
 
 
 def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -> Value:
-    """`x` with other extents along `axes`."""
+    """`x` resized to other extents along `axes`."""
     dtype = x.type.dtype
     if any(axis.extent == 0 and axis.size != 0 for axis in axes):
         raise b.error("x has no elements to resize")
@@ -488,8 +491,8 @@ def resized(b: GraphBuilder, x: Value, options: Options, axes: Sequence[Axis]) -
 
 
 def _order(axis: Axis) -> tuple[float, int]:
-    """Sort key of the order in which axes are resized: shrinking axes first, so that later ones
-    have less to do; among growing axes the last first, since it gathers single elements where it
+    """A sort key for the order in which axes are resized: shrinking axes first, so that later ones
+    have less to do; among growing axes the last one first, as it gathers single elements where it
     is innermost, and the others then read whole rows.
     """
     scale = float(axis.scale) if axis.scale is not None else 1.0
@@ -503,7 +506,7 @@ def by_scales(
     numbers: Sequence[int],
     roi: Sequence[Region] = (),
 ) -> list[Axis]:
-    """The dims `numbers` of x, each times its scale."""
+    """The dims `numbers` of x, each resized by its scale."""
     if len(scales) != len(numbers):
         raise b.error(f"scales has {len(scales)} numbers, expected {len(numbers)}")
     if not all(s > 0 and math.isfinite(s) for s in scales):
@@ -521,7 +524,7 @@ def by_scales(
 
 
 def _most(b: Place, extent: Dim) -> int | None:
-    """The most that an extent can be, if bounds of the model's inputs say it."""
+    """An upper bound of an extent from the bounds of the model's inputs; None if there is none."""
     return dims.bounds(extent, bounds_of(b.rewriter.function.assumptions))[1]
 
 
@@ -533,7 +536,7 @@ def by_sizes(
     policy: str,
     roi: Sequence[Region],
 ) -> list[Axis]:
-    """The axes `numbers` of x resized to these sizes, or to the nearest ones that keep
+    """The dims `numbers` of x, each resized to its size, or to the nearest size that keeps
     proportions.
     """
     if len(sizes) != len(numbers):

@@ -1,4 +1,5 @@
-"""Rotary position embeddings: pairs of a head's elements, rotated by angles of their position."""
+"""Rotary position embeddings: rotates pairs of a head's elements by angles that depend on the
+position."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ def _part(b: GraphBuilder, x: Value, start: int, stop: int, step: int = 1) -> Va
 def rotated(
     b: GraphBuilder, x: Value, cos: Value, sin: Value, *, is_interleaved: bool = False
 ) -> Value:
-    """x [..., depth] with its first 2 * n elements rotated in pairs; n is the last extent of cos
-    and sin.
+    """x [..., depth] with its first 2 * n elements rotated in pairs, where n is the last extent of
+    cos and sin.
 
     Args:
         cos, sin: of the angles, broadcasting to [..., n]; computed with in x's dtype.
@@ -76,8 +77,8 @@ def rotated(
 
 
 def rows_of(b: GraphBuilder, cache: Value, positions: Value) -> Value:
-    """The rows of a cache [most, n] at positions [length] or [batch, length], as [length, n] or
-    [batch, 1, length, n]: what broadcasts to heads [batch, heads, length, n]."""
+    """Rows of a cache [most, n] at positions [length] or [batch, length], shaped [length, n] or
+    [batch, 1, length, n] to broadcast with heads [batch, heads, length, n]."""
     rows = b.emit("gather", cache, positions, axis=0)
     if positions.type.rank == 1:
         return rows

@@ -1,4 +1,4 @@
-"""Extents times a float, rounded down: what engines compute in floats, as dims.
+"""Extents multiplied by a float and rounded down, as other engines do in floats, expressed as dims.
 
 A product with a float is rounded before its floor is taken. Where the float stands for a small
 fraction p/q, that is mostly the floor of the exact product with p/q, which dims simplify best: a
@@ -21,8 +21,8 @@ _SIGNIFICANT = {DType.F32: 24, DType.F64: 53}
 
 
 def scaled_extent(extent: Dim, scale: float, dtype: DType, most: int | None = None) -> Dim:
-    """`floor(extent * scale)`, both factors and the product in `dtype`, of extents up to 2^22 or to
-    their bound, if results have fewer than 2^23 elements.
+    """`floor(extent * scale)` with factors and product in `dtype`, for extents up to 2^22 or their
+    bound, and results below 2^23.
 
     Args:
         scale: a positive float32 or float64, as `dtype` says.
@@ -46,7 +46,7 @@ def _floor(extent: Dim, scale: Fraction) -> Dim:
 
 
 def _floors_alike(exact: Fraction, simple: Fraction, most: int, digits: int) -> bool:
-    """Whether floor(n * simple) equals floor of the rounded product n * exact, for all n up to
+    """Whether floor(n * simple) equals the floor of the rounded product n * exact for all n up to
     `most`.
 
     A product that is whole with `simple` is a little less with `exact`, and rounds up to be whole
@@ -65,12 +65,12 @@ def _floors_alike(exact: Fraction, simple: Fraction, most: int, digits: int) -> 
 
 
 def _bits(number: Fraction) -> int:
-    """The exponent of the power of two that a number is between it and twice it."""
+    """The exponent of the largest power of two that is not above a number."""
     return math.frexp(float(number))[1] - 1
 
 
 def _rounded_floor(extent: Dim, scale: Fraction, most: int) -> Dim:
-    """`floor(extent * scale)` of a product that is rounded to 24 bits before.
+    """`floor(extent * scale)` for a product that is first rounded to 24 bits.
 
     Between powers of two the rounding adds up to half of a last bit, which doubles at each. What
     rounds up to a whole number is what reaches it with that added: for a tie too, as a whole number
@@ -90,8 +90,8 @@ def _rounded_floor(extent: Dim, scale: Fraction, most: int) -> Dim:
 
 
 def _below(scale: Fraction, most: int) -> Fraction:
-    """The largest fraction up to `scale` of a denominator up to `most`: of no multiple up to `most`
-    another number is the floor."""
+    """The largest fraction up to `scale` with a denominator up to `most`; the floors of its
+    multiples up to `most` equal those of `scale`."""
     near = scale.limit_denominator(most)
     if near <= scale:
         return near
@@ -103,8 +103,9 @@ def _below(scale: Fraction, most: int) -> Fraction:
 
 
 def _floor_of_less(extent: Dim, exact: Fraction, simple: Fraction, most: int) -> Dim:
-    """`floor(extent * simple)`, and 1 less where the product with `simple` is whole and that with
-    `exact`, which is less, does not round up to it: where it is too far above a power of two."""
+    """`floor(extent * simple)`, minus 1 where the product with `simple` is an integer and the
+    smaller product with `exact` does not round up to it, because it is too far above a power of
+    two."""
     digits = _SIGNIFICANT[DType.F64]
     floor = _floor(extent, simple)
     furthest = simple / ((simple - exact) * 2**digits)  # over a power of two; between 1 and 2

@@ -1,4 +1,4 @@
-"""The dims that a Squeeze without axes drops. An open dim may turn out to be 1 in a run."""
+"""Squeeze without axes: the dims to drop. A dynamic dim may turn out to be 1 in a run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aot.ir.graph import Assumption
 
 
 def single(place: Place, shape: Sequence[Dim], declared: int | None) -> list[int]:
-    """The dims of `shape` that are 1. The declared rank of the result says how many open dims are;
-    without a declared rank none is. A run checks them.
+    """The dims of `shape` with extent 1. The result's declared rank determines how many dynamic
+    dims are among them; without it none is. A run checks them.
 
     Raises:
         UnsupportedNodeError: the rank leaves it open which are.

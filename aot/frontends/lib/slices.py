@@ -1,4 +1,4 @@
-"""Bounds of slices, normalised: they may count from the end, or be out of range."""
+"""Normalises bounds of slices, which may count from the end or be out of range."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FAR = 10**9  # exporters write "to the end" as some number from here on
 
 
 def is_position(value: Dim) -> bool:
-    """Whether a dim is not negative, unless a tensor is empty, where it makes no difference."""
+    """Whether a dim is non-negative, except in empty tensors, where this makes no difference."""
     low, _ = dims.bounds(value, _not_empty(value))
     return low is not None and low >= 0
 
 
 def settled(place: Place, value: Dim) -> Dim:
-    """A bound that is a number unless a tensor is empty, as that number, which a run checks."""
+    """A bound that is constant except in empty tensors, as that constant, which a run checks."""
     low, high = dims.bounds(value, _not_empty(value))
     if low is None or low != high:
         return value

@@ -1,5 +1,5 @@
-"""Transposed convolutions, as convolutions without the zeros that the definition puts between
-elements."""
+"""Transposed convolutions as plain convolutions, without the zeros that the definition inserts
+between elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_APART = 2
 
 @dataclass(frozen=True)
 class Transposed:
-    """A transposed convolution; one number a spatial dim.
+    """A transposed convolution's options, with one number per spatial dim.
 
     Attributes:
         image: extents of the result.
@@ -45,8 +45,8 @@ def transposed_extents(
     dilations: Sequence[int],
     extra: Sequence[int],
 ) -> list[Dim]:
-    """Extents of a transposed convolution's image before anything is cut off, with `extra` elements
-    at its ends."""
+    """The extents of a transposed convolution's image before cropping, with `extra` elements at its
+    ends."""
     return [
         dims.add(dims.multiply(dims.add(n, -1), s), (k - 1) * d + 1 + more)
         for n, s, k, d, more in zip(extents, strides, kernel, dilations, extra, strict=True)
@@ -56,7 +56,7 @@ def transposed_extents(
 def transposed_convolution(
     b: GraphBuilder, x: Value, w: Value, bias: Value | None, options: Transposed
 ) -> Value:
-    """x [N, C, spatial...] convolved with w [C, O / group, taps...], transposed.
+    """The transposed convolution of x [N, C, spatial...] with w [C, O / group, taps...].
 
     Raises:
         UnsupportedNodeError: the weight's dims are not known at compile time.
@@ -76,7 +76,7 @@ def transposed_convolution(
 
 
 def _padding_waste(kernel: Sequence[int], strides: Sequence[int], filters: int) -> float:
-    """How much of a kernel there is once its extents are multiples of the strides."""
+    """The ratio by which a kernel grows when its extents are padded to multiples of the strides."""
     apart = _apart(kernel, strides, filters)
     return math.prod(
         1 if d in apart else -(-k // s) * s / k
@@ -85,7 +85,8 @@ def _padding_waste(kernel: Sequence[int], strides: Sequence[int], filters: int) 
 
 
 def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
-    """Convolutions of x that make, for each x, all pixels of one stride; col2im lays them out.
+    """A transposed convolution by phases: for each element of x, convolutions compute all pixels of
+    one stride, which col2im arranges.
 
     Pixel q * stride + r is the sum over t of x[q - t] * w[t * stride + r]: for each r a
     convolution of its own, with every stride-th tap, in reverse. Phases r that have as many taps
@@ -141,8 +142,8 @@ def _by_phases(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Valu
 
 
 def _apart(kernel: Sequence[int], strides: Sequence[int], filters: int) -> list[int]:
-    """The spatial dims whose two phases get separate convolutions, since one phase has a tap less:
-    zeros in its place would cost more, if the convolutions have enough filters to fill tiles.
+    """The spatial dims whose two phases get separate convolutions, as one phase has a tap less:
+    padding it with zeros would cost more, if the convolutions have enough filters to fill tiles.
     """
     apart = [
         d
@@ -159,9 +160,9 @@ def _phases(
     strides: Sequence[int],
     phases: Sequence[int | None],
 ) -> tuple[Value, list[int]]:
-    """(weight [phases * O, C, rounds...], rounds) of the convolution that computes some phases of a
-    transposed one: `w` is one group's weight, split into phases with reversed taps, and `phases`
-    has the phase of each dim or None for all.
+    """(weight [phases * O, C, taps...], taps) of the convolution that computes some phases of a
+    transposed one. `w` is one group's weight, split into phases with reversed taps; `phases` has
+    the phase of each dim, or None for all.
     """
     spatial = len(strides)
     starts, stops = [0] * w.type.rank, list(static_extents(w.type.dims, "a weight"))
@@ -186,8 +187,8 @@ def _phases(
 def _reversed_phases(
     b: GraphBuilder, w: Value, group: int, rounds: Sequence[int], strides: Sequence[int]
 ) -> Value:
-    """A weight [C, O / group, taps...] as [group, O / group, strides..., C / group, rounds...], the
-    rounds in reverse."""
+    """A weight [C, O / group, taps...] rearranged to [group, O / group, strides..., C / group, taps
+    per phase...], with the taps of each phase reversed."""
     spatial = len(strides)
     channels, filters, *kernel = static_extents(w.type.dims, "a weight")
     more = [t * s - k for t, s, k in zip(rounds, strides, kernel, strict=True)]
@@ -208,7 +209,8 @@ def _reversed_phases(
 
 
 def _by_taps(b: GraphBuilder, x: Value, w: Value, options: Transposed) -> Value:
-    """One product over channels for each tap; col2im adds up the taps of a pixel."""
+    """A transposed convolution as one product over channels per tap; col2im adds up each pixel's
+    taps."""
     group, spatial = options.group, len(options.strides)
     channels, filters, *kernel = static_extents(w.type.dims, "a weight")
     taps = math.prod(kernel)

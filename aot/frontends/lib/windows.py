@@ -1,4 +1,4 @@
-"""Windows of convolutions and poolings: their pads, and poolings by smaller ops."""
+"""Windows of convolutions and poolings: their padding, and poolings by smaller ops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def same_pads(
     *,
     is_upper: bool,
 ) -> tuple[Dim, ...]:
-    """Pads, begins then ends, with which there are ceil(extent / stride) windows in each dim.
+    """The padding, begins then ends, with which each dim has ceil(extent / stride) windows.
 
     Args:
         is_upper: of an odd number of padded elements, the end has one more and not the begin.
@@ -55,8 +55,8 @@ def same_pads(
 
 
 def with_room_for_last(windows: Windows, extents: Sequence[Dim]) -> Windows:
-    """Windows whose pads at the ends hold a last window that runs over the end, as numbers of
-    windows that are rounded up have one."""
+    """The windows with end padding increased so that a partial last window fits, for window counts
+    that are rounded up."""
     spatial, pads = len(windows.kernel), list(windows.pads)
     for d, extent in enumerate(extents):
         stride, dilation = windows.strides[d], windows.dilations[d]
@@ -72,8 +72,8 @@ def with_room_for_last(windows: Windows, extents: Sequence[Dim]) -> Windows:
 
 
 def lp_pool(b: GraphBuilder, x: Value, windows: Windows, p: float) -> Value:
-    """The p-norm of each window of x [N, C, spatial...]: a mean that counts the padding, times the
-    number of taps."""
+    """The p-norm of each window of x [N, C, spatial...]: from a mean that counts the padding, times
+    the number of taps."""
     mean = b.emit(
         "average_pool",
         powers(b, x, p),

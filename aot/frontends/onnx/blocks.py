@@ -1,4 +1,5 @@
-"""Graphs inside nodes, imported into blocks of ops: tried, kept, put in line, or taken back.
+"""Imports subgraphs of nodes into blocks of ops; an import can be tried, kept, inlined or
+discarded.
 
 Owns how an import is undone and how two types are brought to one spelling. Knows no ONNX op.
 """
@@ -52,7 +53,7 @@ class GraphImporter(Protocol):
     def subgraph(
         self, graph: onnx.GraphProto, given: Mapping[str, Held], outer: Scope, rewriter: Rewriter
     ) -> Subgraph:
-        """Imports a graph's nodes at `rewriter`; its inputs are what `given` says.
+        """Imports a graph's nodes at `rewriter`; `given` maps the names of its inputs.
 
         Raises:
             CompileError: the model is wrong.
@@ -61,7 +62,7 @@ class GraphImporter(Protocol):
 
 @dataclass
 class Tried:
-    """A graph that was imported into a block of its own, for the time being.
+    """A graph imported tentatively into a block of its own.
 
     Attributes:
         error: the model's fault that ended it.
@@ -82,7 +83,7 @@ class Tried:
 
     @property
     def present(self) -> list[Value]:
-        """The tensors among its values."""
+        """The tensors among the graph's values."""
         return [v for v in self.values if isinstance(v, Value)]
 
 
@@ -95,7 +96,7 @@ def try_block(
     given: Mapping[str, Held] | None = None,
     flatten: Callable[[Sequence[Held | None]], Sequence[Held | None]] | None = None,
 ) -> Tried:
-    """Imports a graph into `block`. What it assumes is taken back until somebody keeps it.
+    """Imports a graph into `block`, and withdraws the assumptions it made until the block is kept.
 
     Args:
         flatten: makes other outputs of what the graph gives, such as tensors of sequences.
@@ -122,7 +123,7 @@ def try_block(
 
 
 def discard(importer: GraphImporter, node: Node, tried: Tried) -> None:
-    """Takes a block back; what still uses its values is in blocks that were given up before it."""
+    """Discards a tentative block; remaining uses of its values are in blocks discarded before."""
     importer.choices.forget(tried.chosen)
     rewriter = Rewriter(node.rewriter.function, tried.block)
     for op in reversed(tried.block):
@@ -133,7 +134,7 @@ def discard(importer: GraphImporter, node: Node, tried: Tried) -> None:
 
 
 def finish(node: Node, tried: Tried, results: Sequence[Value]) -> None:
-    """Ends a block that becomes part of an op, and keeps what it assumes."""
+    """Completes a block that becomes part of an op, and keeps its assumptions."""
     Rewriter(node.rewriter.function, tried.block).create(YIELD, results, {}, node.label)
     node.rewriter.function.assumptions.update(tried.assumed)
 
@@ -145,7 +146,8 @@ def insert_op(
     blocks: Sequence[Block],
     attrs: Mapping[str, Attr] | None = None,
 ) -> Op:
-    """An op with blocks, at the node's place; its results are what its first block yields."""
+    """An op with blocks at the node's place; its results have the types that the first block
+    yields."""
     record: OpRecord = lookup(name)
     types = [None if v is None else v.type for v in operands]
     call = record.check(types, attrs or {}, node.label)
@@ -156,8 +158,8 @@ def insert_op(
 
 
 def as_type(node: Node, value: Value, wanted: TensorType, block: Block) -> Value | None:
-    """`value`, at the end of a block, with dims spelled as `wanted` has them; None if the function
-    does not make them equal."""
+    """`value`, at the end of a block, reshaped to the dims of `wanted`; None unless the function's
+    assumptions make them equal."""
     if value.type == wanted:
         return value
     found = value.type

@@ -1,4 +1,5 @@
-"""Which branch an If takes where only what follows can tell: tried, one import after another.
+"""Backtracking over If nodes whose branch depends on what follows: each combination is tried in a
+new import.
 
 Owns the search. What a choice means, and whether an import with it is right, others know.
 """
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass
 class Choices:
-    """The choices of one attempt.
+    """The branch choices of one attempt.
 
     Attributes:
         forced: what is tried, by the choice's name; True is the first branch.
@@ -42,7 +43,7 @@ class Choices:
 
 
 def search(attempt: Callable[[Choices], T]) -> T:
-    """The result of the only attempt that succeeds, over the possible choices of branches.
+    """The result of the only attempt that succeeds, over all combinations of branch choices.
 
     Raises:
         CompileError, UnsupportedError: as the only attempt does; or none succeeds, or several do.
@@ -75,7 +76,8 @@ def search(attempt: Callable[[Choices], T]) -> T:
 
 
 def _next(made: dict[str, bool]) -> dict[str, bool] | None:
-    """The choices to try next: the last that is still at its first branch takes the second."""
+    """The choices to try next: the last one still at its first branch takes the second; None if
+    there is none."""
     left = list(made.items())
     while left and not left[-1][1]:
         left.pop()
@@ -94,7 +96,8 @@ def _several(first: dict[str, bool], second: dict[str, bool]) -> CompileError:
 
 
 def _none(failed: list[tuple[dict[str, bool], CompileError | UnsupportedError]]) -> CompileError:
-    """Why no branch will do: what the first attempts of the first choice ran into."""
+    """The error when no branch works: the problems of the first attempts with either branch of the
+    first choice."""
     name = next(iter(failed[0][0]))
     texts = []
     for is_first, branch in ((True, "then_branch"), (False, "else_branch")):

@@ -1,4 +1,4 @@
-"""Conditions that are arithmetic on shapes: what they compare, and what they assume if they hold.
+"""Conditions that compare extents, and the assumptions under which they hold.
 
 Owns the reading of a bool value as a comparison of two dims. Takes no branch.
 """
@@ -25,7 +25,7 @@ _SIGNS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """`left` against `right`, which shapes decide when the model runs.
+    """A comparison of dims, `left` with `right`, decided by shapes at run time.
 
     Attributes:
         kind: "equal", "less" or "less_equal".
@@ -43,7 +43,7 @@ class Comparison:
         return Comparison(self.kind, self.left, self.right, not self.is_negated)
 
     def decided(self, function: Function) -> bool | None:
-        """Whether it holds, where what the function assumes says so."""
+        """Whether the comparison holds, if the function's assumptions decide it; else None."""
         known = DimEqualities(function.assumptions)
         low, high = bounds(known.canonical(difference(self.right, self.left)), known.known)
         least = 1 if self.kind == "less" else 0  # of right - left, for an order that holds
@@ -88,7 +88,7 @@ class Comparison:
 
 
 def _is_small(left: Dim, right: Dim) -> bool:
-    """Whether one is 0 or 1 and the other an extent."""
+    """Whether one is 0 or 1 and the other a non-negative dim."""
     for number, dim in ((left, right), (right, left)):
         low, _ = bounds(dim, {})
         if isinstance(number, int) and number in (0, 1):
@@ -97,7 +97,7 @@ def _is_small(left: Dim, right: Dim) -> bool:
 
 
 def comparison_of(values: DimValues, condition: Value) -> Comparison | None:
-    """The comparison of dims that a bool of one element is; None for others."""
+    """The comparison of dims that a bool with one element represents; None for others."""
     value, is_negated = condition, False
     while value.op is not None:
         op, name = value.op, value.op.name

@@ -1,5 +1,5 @@
-"""Imports ONNX's If: only the branch that is known to be taken, or that alone fits the model's
-shapes; otherwise both, as blocks of one op.
+"""Imports ONNX's If: only the branch that is known to be taken, or the only one that fits the
+model's shapes; otherwise both, as blocks of one op.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _branch(node: Node, name: str) -> onnx.GraphProto:
 def _taken(
     importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope, is_first: bool
 ) -> Sequence[Held | None]:
-    """Imports one branch in line; the other one is not looked at."""
+    """The results of one branch, imported inline; the other branch is ignored."""
     graph = _branch(node, BRANCHES[0 if is_first else 1])
     found = importer.subgraph(graph, {}, outer, node.rewriter)
     first = next(name for name in proto.output if name)
@@ -109,7 +109,7 @@ def _taken(
 
 
 class _Open:
-    """An If whose condition is not known when it is imported.
+    """An If whose condition is unknown at import.
 
     Attributes:
         compared: the extents that its condition compares, if that is what it does.
@@ -139,7 +139,7 @@ class _Open:
         self.wanted = [n for n in range(len(node.outputs)) if node.wants(n)]
 
     def _try(self, graph: onnx.GraphProto, is_first: bool) -> Tried:
-        """Tries to import a branch, inside of which the condition's value is known."""
+        """Imports a branch tentatively; inside it the condition's value is known."""
         condition = self.node.input(0)
         self.importer.branching[condition] = is_first
         try:
@@ -150,7 +150,8 @@ class _Open:
             del self.importer.branching[condition]
 
     def _free_of_inputs(self, graphs: Sequence[onnx.GraphProto]) -> None:
-        """Imports branches again that assume what the other one does not of the inputs' extents."""
+        """Imports a branch again if it makes assumptions about inputs' extents that the other
+        branch does not."""
         condition = self.node.input(0)
         sides = [{frozenset((a.left, a.right)) for a in tried.assumed} for tried in self.tried]
         of_one = [
@@ -167,8 +168,8 @@ class _Open:
                 del self.importer.branching[condition]
 
     def _with_own(self, graph: onnx.GraphProto, tried: Tried, names: set[str]) -> Tried:
-        """A branch, imported again with extents of its own in the place of symbols, if that
-        succeeds."""
+        """The branch imported again with symbols of its own for `names`, if that succeeds; else as
+        before."""
         if not names:
             return tried
         discard(self.importer, self.node, tried)
@@ -185,8 +186,8 @@ class _Open:
         return try_block(self.importer, self.node, graph, self.outer, Block())
 
     def _taken_for_granted(self, tried: Tried, assumed: Iterable[Assumption]) -> set[str]:
-        """Names of symbols known before a branch about which the branch makes assumptions that need
-        not hold when it does not run.
+        """Names of symbols defined before a branch about which the branch makes assumptions that
+        need not hold when it does not run.
         """
         if not self.is_of_data or not tried.is_whole:
             return set()
@@ -221,7 +222,8 @@ class _Open:
         return self._chosen(self.compared)
 
     def _as_op(self) -> Sequence[Held | None] | None:
-        """The If as an op with blocks; None if the branches' results have no one type."""
+        """The results of the If as an op with blocks; None if the branches' results have no common
+        type."""
         node, (then, other) = self.node, self.tried
         assumptions = node.rewriter.function.assumptions
         before = dict(assumptions)
@@ -307,11 +309,11 @@ class _Open:
         return yielded, stacks
 
     def _is_made_inside(self, extents: Sequence[Dim]) -> bool:
-        """Whether dims have symbols that only a branch knows."""
+        """Whether dims contain symbols that are defined only in a branch."""
         return any(is_made_inside(tried.block, extents) for tried in self.tried)
 
     def _wide_shape(self, a: Value, b: Value) -> list[Dim] | None:
-        """The dims that both branches' results fit into; None where there are none."""
+        """The dims that both branches' results fit into; None if there are none."""
         if a.type.dtype is not b.type.dtype or a.type.rank != b.type.rank:
             return None
         found: list[Dim] = []
@@ -343,7 +345,7 @@ class _Open:
         return any(is_given(self.node, dim) for dim in (assumption.left, assumption.right))
 
     def _refusal(self) -> UnsupportedNodeError | CompileError:
-        """Why an If on what the model computes can't be an op."""
+        """The error for an If on computed data that cannot be an op."""
         for name, tried in zip(BRANCHES, self.tried, strict=True):
             if tried.error is not None and not self.is_of_data:
                 return tried.error
@@ -365,7 +367,7 @@ class _Open:
         )
 
     def _types(self) -> str:
-        """Text on the first pair of result types in which the branches differ."""
+        """Text about the first result whose types differ between the branches."""
         for number in self.wanted:
             then, other = (t.values[number] for t in self.tried)
             if isinstance(then, Value) and isinstance(other, Value) and then.type != other.type:
@@ -373,7 +375,7 @@ class _Open:
         return "they only differ in what they assume"
 
     def _chosen(self, compared: Comparison) -> Sequence[Held | None]:
-        """One branch in line, for the shapes that take it."""
+        """The results of one branch, imported inline under the assumption that shapes take it."""
         node = self.node
         assumptions = [
             side.assumption(f"If (node {node.label!r}): only its {name} is compiled")
@@ -403,7 +405,7 @@ class _Open:
         return taken.values
 
     def _has_declared_ranks(self, tried: Tried) -> bool:
-        """Whether a branch gives what the model declares the If's outputs to be."""
+        """Whether a branch's results have the ranks that the model declares for the If."""
         ranks = self.outer.ranks
         return all(
             not isinstance(value, Value) or ranks.get(name, value.type.rank) == value.type.rank

@@ -10,7 +10,8 @@ from onnx.external_data_helper import _get_all_tensors
 
 
 def external_names(data: bytes) -> list[str]:
-    """The names of the files that hold tensors of a model; none where it is broken."""
+    """The names of the files that contain a model's external tensors; empty if the model is
+    damaged."""
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, RuntimeError):
@@ -21,5 +22,5 @@ def external_names(data: bytes) -> list[str]:
 
 
 def portable(path: Path) -> bytes:
-    """The model with all of its tensors in it."""
+    """The bytes of the model with all external tensors included."""
     return bytes(onnx.load(str(path)).SerializeToString())

@@ -1,4 +1,4 @@
-"""ONNX's own definitions of ops by smaller ones: function bodies, for ops without an entry.
+"""ONNX's function bodies: definitions of ops by smaller ones, for ops that have no entry.
 
 A body is chosen by the model's opset, made for the node's operands where it depends on them, and
 has the node's attributes put in. Imports nothing itself.
@@ -72,8 +72,8 @@ def has_body(schema: defs.OpSchema) -> bool:
 def _function(
     proto: onnx.NodeProto, schema: defs.OpSchema, opset: int, inputs: Sequence[Value | None]
 ) -> onnx.FunctionProto | None:
-    """The body of the newest opset that is not newer than the model's; the oldest, where the op
-    got its body only later."""
+    """The function body from the newest opset up to the model's; from the oldest one, where the op
+    got a body only later."""
     described: Any = schema  # its stubs lack what is asked here
     plain = described.function_opset_versions
     made = described.context_dependent_function_opset_versions
@@ -104,7 +104,8 @@ def _type_of(value: Value | None) -> bytes:
 
 
 def _bound(node: onnx.NodeProto, bindings: Mapping[str, Any], absent: set[str]) -> onnx.NodeProto:
-    """The node with references to the function's attributes replaced, absent operands left out."""
+    """The node with references to the function's attributes resolved, and absent operands
+    dropped."""
     found = onnx.NodeProto()
     found.CopyFrom(node)
     del found.attribute[:]

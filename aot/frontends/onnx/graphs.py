@@ -1,4 +1,4 @@
-"""Lists of ONNX nodes: who makes which name, which nodes are needed, and in what order.
+"""Lists of ONNX nodes: producers of names, needed nodes, and topological order.
 
 Knows names only, and nothing of what ops do. A list is a graph, a branch, or a function's body.
 """
@@ -31,7 +31,7 @@ def producers_of(
     nodes: Sequence[onnx.NodeProto],
     is_outside: Callable[[str], bool],
 ) -> dict[str, int]:
-    """Number of the node that makes each name; -1 for inputs and initializers.
+    """The index of the node that produces each name; -1 for inputs and initializers.
 
     Args:
         graph: a GraphProto, for its initializers and outputs.
@@ -75,7 +75,7 @@ def producers_of(
 
 
 def needed(ordered: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """The nodes that an output depends on, in order."""
+    """The nodes on which an output depends, in order."""
     wanted = set(outputs)
     kept: list[onnx.NodeProto] = []
     for node in reversed(ordered):
@@ -101,7 +101,7 @@ def captured(node: onnx.NodeProto) -> set[str]:
 
 
 def captured_by(*subgraph: onnx.GraphProto) -> set[str]:
-    """Names that graphs, and graphs in them, read and don't make themselves."""
+    """Names that graphs, and graphs nested in them, read without defining them."""
     found: set[str] = set()
     stack: list[tuple[onnx.GraphProto, ChainMap[str, None]]] = [(g, ChainMap()) for g in subgraph]
     while stack:
@@ -124,7 +124,7 @@ def _made_in(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def ranks_of(graph: onnx.GraphProto) -> dict[str, int]:
-    """Ranks that a graph declares of what it makes, by name."""
+    """The ranks that a graph declares for its values, by name."""
     return {
         info.name: len(info.type.tensor_type.shape.dim)
         for info in (*graph.value_info, *graph.output)
@@ -137,7 +137,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def in_order(nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int]) -> list[onnx.NodeProto]:
-    """The nodes with producers before readers, else in the model's order.
+    """The nodes with producers before consumers, otherwise in the model's order.
 
     Raises:
         CompileError: nodes depend on each other in a circle.

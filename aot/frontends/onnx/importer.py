@@ -1,4 +1,4 @@
-"""From an ONNX model to a module: reads, checks names and order, and imports node by node.
+"""Imports an ONNX model as a module: reads it, checks names and order, and imports node by node.
 
 Finds everything that is unsupported before it gives up. Optimises nothing: only nodes that no
 output needs are left out, so that what they need is not asked for. What nodes with graphs in them
@@ -66,7 +66,7 @@ def import_onnx(
     input_values: Mapping[str, Any] | None = None,
     random_seed: int = 0,
 ) -> Module:
-    """A module whose function "main" is the model.
+    """Imports a model; the result's function "main" is the model.
 
     Arguments and results have the model's names; each op's origin is its node's name.
 
@@ -149,7 +149,7 @@ def _checked(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _has_only_text(proto: onnx.ModelProto) -> bool:
-    """Whether all strings decode; protobuf gives the others as bytes, without a word."""
+    """Whether all strings are valid UTF-8; protobuf silently returns others as bytes."""
     stack: list[Any] = [proto]
     while stack:
         message = stack.pop()
@@ -170,7 +170,7 @@ def _has_only_text(proto: onnx.ModelProto) -> bool:
 
 
 def _reason(op_type: str, domain: str, opset: int) -> str:
-    """Why an op without an entry is refused."""
+    """Why an op without an entry is rejected."""
     if op_type in strings.COMPUTING:
         return strings.REASON
     has_newer = find_entry(domain, op_type, 1 << 30) is not None
@@ -178,7 +178,8 @@ def _reason(op_type: str, domain: str, opset: int) -> str:
 
 
 def _refused_kind(node: Node) -> str | None:
-    """Why a node that computes with an element type that is only stored is refused."""
+    """Why a node is rejected that computes with a storage-only element type; None if it does
+    not."""
     for number in range(len(node.inputs)):
         held = node.element_type(number)
         known = strings.KNOWING if held == STRING else KNOWING
@@ -281,16 +282,14 @@ class _Importer:
         return Module([function])
 
     def _strings(self, named: Mapping[str, Value]) -> Strings | None:
-        """The names of those values that are strings, with the model's table; None if there are
-        none.
-        """
+        """The string tensors among `named`, with the model's table; None if there are none."""
         names = tuple(name for name, value in named.items() if self.kinds.get(value) == STRING)
         return Strings(self.strings.texts, names) if names else None
 
     def _nodes_of(
         self, graph: onnx.GraphProto, inputs: Sequence[str], scope: Scope
     ) -> list[onnx.NodeProto]:
-        """The nodes that are needed, in order; notes in the scope which names they read."""
+        """The needed nodes of a graph, in order; records in the scope the names that they read."""
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             scope.unsupported.append((name, f"sparse initializer {name!r}"))
@@ -319,7 +318,7 @@ class _Importer:
             self._note_kind(made, tensor.data_type)
 
     def _note_kind(self, value: Held | None, elem_type: int) -> None:
-        """Notes that a value is of an element type that is only stored."""
+        """Records that a value has a storage-only element type."""
         if isinstance(value, Value) and (elem_type in NARROW or elem_type == STRING):
             self.kinds[value] = elem_type
 
@@ -335,7 +334,8 @@ class _Importer:
             scope.unsupported.append((first, f"{shown} (node {label!r}): {reason}"))
 
     def _imported(self, proto: onnx.NodeProto, label: str, domain: str, scope: Scope) -> str | None:
-        """Imports a node. Returns None, or why not; "" if only what it reads is to blame."""
+        """Imports a node. Returns None, or the reason why not; "" if only its operands are to
+        blame."""
         opset = scope.opsets.get(domain)
         if domain == BLOCKED:
             return (
@@ -413,7 +413,7 @@ class _Importer:
     def _results(
         self, node: Node, proto: onnx.NodeProto, schema: defs.OpSchema, domain: str, scope: Scope
     ) -> Sequence[Held | None]:
-        """The node's outputs: by its entry, or else by ONNX's own definition of the op.
+        """The node's outputs, from its entry or from ONNX's function body of the op.
 
         Raises:
             UnsupportedNodeError: neither is there, or does what the node asks for.
@@ -446,8 +446,7 @@ class _Importer:
         return results
 
     def _body(self, node: Node, body: Body) -> tuple[Sequence[Held | None], list[str]]:
-        """Imports what the node means in smaller ops, with names of its own; also gives what in
-        it is not supported."""
+        """(outputs, unsupported parts) of a node, imported by its function body."""
         outputs = [name for number, name in enumerate(body.outputs) if node.wants(number)]
         padded = [*node.inputs, *[None] * (len(body.inputs) - len(node.inputs))]
         scope = Scope(body.opsets, node.rewriter, origin=node.label)
@@ -484,7 +483,7 @@ def _least(
     types: Mapping[str, TensorType], taken: Mapping[Dim, tuple[int, str]]
 ) -> Iterator[Assumption]:
     """Assumptions that divisors and dividends of integer divisions are at least as large as the
-    importer took them to be.
+    import assumed.
     """
     inputs = {
         dim: f"input {name!r}: dim {axis}"
@@ -497,7 +496,8 @@ def _least(
 
 
 def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) -> None:
-    """Checks that outputs have the ranks that the model declares, whatever branches were chosen."""
+    """Checks that outputs have the ranks that the model declares, whichever branches were
+    chosen."""
     ranks = ranks_of(graph)
     for name, value in results.items():
         wanted = ranks.get(name)
@@ -508,7 +508,7 @@ def _check_ranks(results: Mapping[str, Value | None], graph: onnx.GraphProto) ->
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
-    """Opset version by domain.
+    """The opset version of each domain.
 
     Raises:
         CompileError: none is imported, or one that ONNX, as installed, does not know yet.

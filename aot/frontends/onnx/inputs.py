@@ -1,4 +1,4 @@
-"""The model's inputs as typed arguments: symbols for unknown dims, and what the user binds.
+"""The model's inputs as typed arguments: symbols for unknown dims, and values that the user binds.
 
 A name that the model gives a dim is one symbol wherever it stands, so that binding it in one input
 binds it in all. Anything else that is not a positive number becomes a symbol of its own. Bounds
@@ -28,12 +28,13 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_symbol_name(text: str) -> bool:
-    """Whether a dim's name is used as it is; exporters also write '?', 'None' and expressions."""
+    """Whether a dim's name can be used as a symbol; exporters also write '?', 'None' and
+    expressions."""
     return _IDENTIFIER.fullmatch(text) is not None and not keyword.iskeyword(text)
 
 
 class InputTypes:
-    """Types of the inputs by name, after binding.
+    """The types of the inputs by name, after binding.
 
     Attributes:
         types: in the model's order, bound inputs included.
@@ -142,7 +143,7 @@ class InputTypes:
         return symbol(fresh)
 
     def _given(self, name: str, wanted: WantedDim, dim: Dim | None) -> Dim:
-        """A dim as the user gave it; where the model has a symbol there, that symbol is bound."""
+        """The dim that the user requested; if the model has a symbol there, binds it."""
         fresh = wanted.dim
         if fresh is None:
             if dim is None:

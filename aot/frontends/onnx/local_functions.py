@@ -1,4 +1,4 @@
-"""A model's own functions: checked for circles and growth, then put in place of their calls.
+"""A model's own functions: checks them for cycles and growth, and inlines their calls.
 
 Owns the check; ONNX's inliner does the rest, and trusts its input: it recurses without end into a
 function that calls itself, and makes as many nodes as it is told to.
@@ -22,7 +22,7 @@ _Key = tuple[str, str, str]
 
 
 def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with calls of its own functions replaced by their bodies.
+    """The model with calls of its own functions inlined.
 
     Raises:
         CompileError: functions have one name, call each other in a circle, or make more than
@@ -48,8 +48,8 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _of_one_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its functions converted to the model's own opsets where they mean the same,
-    since the inliner leaves functions of other opsets alone.
+    """The model with its functions converted to the model's own opsets where their ops are the
+    same, as the inliner skips functions of other opsets.
 
     Raises:
         UnsupportedError: some do not mean the same.
@@ -79,7 +79,7 @@ def _of_one_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _changes(op: str, domain: str, one: int, other: int) -> bool:
-    """Whether an op has another definition in another version of its domain."""
+    """Whether an op's definition differs between two versions of its domain."""
     if one == other:
         return False
     schemas = [find_schema(domain, op, version) for version in (one, other)]
@@ -100,7 +100,7 @@ def _text_of(key: _Key) -> str:
 
 
 def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
-    """The function or operator that each node calls, nodes of subgraphs included."""
+    """The function or operator that each node calls, including nodes of subgraphs."""
     stack = list(nodes)
     while stack:
         node = stack.pop()
@@ -110,7 +110,8 @@ def _calls(nodes: Iterable[onnx.NodeProto]) -> Iterator[_Key]:
 
 
 def _sizes(calls: Mapping[_Key, Counter[_Key]]) -> dict[_Key, int]:
-    """Nodes of each function once all calls in it are replaced. Has a stack of its own, for depth.
+    """The node count of each function after inlining all its calls; uses an explicit stack, as
+    nesting may be deep.
 
     Raises:
         CompileError: functions call each other in a circle.

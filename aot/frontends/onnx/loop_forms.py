@@ -1,4 +1,4 @@
-"""A loop of ONNX as both ways of importing see it: an op with a block, or its runs one by one.
+"""A loop of ONNX in the form that both ways of importing share: as an op with a block, or unrolled.
 
 Owns how sequences that a loop carries become tensors, and how these become sequences again.
 """
@@ -32,7 +32,7 @@ Arguments = Callable[[Rewriter, Value], Mapping[str, Held]]
 
 @dataclass
 class LoopForm:
-    """A loop as both ways of importing see it.
+    """A loop, as both ways of importing it see it.
 
     Attributes:
         body: its outputs are the condition, if `has_condition`, then what is carried, then rows.
@@ -71,7 +71,7 @@ class LoopForm:
 
     @property
     def kept(self) -> int:
-        """The number of the body's values that are carried."""
+        """The number of the body's carried values."""
         return len(self.initial) - sum(bool(t.ragged) for t in self.stacks.values())
 
     @property
@@ -79,7 +79,8 @@ class LoopForm:
         return len(self.body.output) - self.has_condition - self.kept
 
     def stack_types(self) -> dict[int, StackType]:
-        """Types of the sequences that are carried: of what they have, or else get in a run."""
+        """The stack types of carried sequences: those of their tensors, or of the tensors they get
+        in a run."""
         lists = {n: v for n, v in enumerate(self.initial) if not isinstance(v, Value)}
         types = {n: joined(self.node, found) for n, v in lists.items() if (found := type_of(v))}
         if len(types) == len(lists):
@@ -113,7 +114,7 @@ class LoopForm:
         return types
 
     def with_stacks(self, types: Mapping[int, StackType]) -> LoopForm:
-        """The same loop with its sequences `types` carried as stacks."""
+        """The same loop with the sequences in `types` carried as stacks."""
         initial: list[Held] = []
         names: list[str] = []
         for number, (value, name) in enumerate(zip(self.initial, self.carried_names, strict=True)):
@@ -138,7 +139,7 @@ class LoopForm:
         )
 
     def packed(self, flat: Sequence[Held]) -> list[Held]:
-        """The values with the parts of each stack joined to one."""
+        """The values with each stack's tensors joined into one."""
         values = iter(flat)
         found: list[Held] = []
         for number in range(self.kept):
@@ -153,8 +154,8 @@ class LoopForm:
     def flattened(
         self, values: Sequence[Held | None], inside: Node, block: Block
     ) -> Sequence[Held | None]:
-        """The values that a body yields, with sequences as the tensors of stacks; notes in `wider`
-        stacks that are too small.
+        """The values that a body yields, with sequences as their stacks' tensors; stacks that are
+        too small are recorded in `wider`.
         """
         found: list[Held | None] = []
         for number, value in enumerate(values):
@@ -178,12 +179,12 @@ class LoopForm:
 
     @property
     def tensors(self) -> list[Value]:
-        """The values carried into the first iteration; no sequences."""
+        """The initial values of carried tensors; a form without sequences."""
         return [v for v in self.initial if isinstance(v, Value)]
 
     def bounded_trips(self) -> Dim | None:
-        """How often it runs at most, as a dim, which data or the user may give; None where nothing
-        says it."""
+        """An upper bound of the iterations as a dim, which data or the user may define; None if
+        there is none."""
         if self.trips is None and self.trip_count is None and self.may_open:
             self.trips, self.is_open = capacity(self.node, self.node.label), True
         if self.trips is None and self.trip_count is not None:
@@ -198,7 +199,7 @@ class LoopForm:
 
 
 def truth(importer: GraphImporter, value: Value) -> bool | None:
-    """A bool that is known at compile time."""
+    """A bool value known at compile time; else None."""
     found = importer.values.known(value)
     if found is None or found.size != 1 or found.dtype == object:
         return None

@@ -1,5 +1,5 @@
-"""Loop and Scan: an op with the body as its block; or the body's runs one after another in line
-(unrolled.py), where what is carried changes its shape and the number of runs is known.
+"""Imports Loop and Scan: as an op with the body as its block, or unrolled (unrolled.py) if carried
+values change their shape and the number of iterations is known.
 
 A Scan is a loop that takes a row of each of its inputs. How a value becomes a row, and rows an
 output, is in `ops_scan.py`.
@@ -58,8 +58,8 @@ Growth = dict[tuple[int, int], tuple[Dim, Dim]]
 
 
 def loop_results(form: LoopForm) -> Sequence[Held]:
-    """The results of a loop: last carried values, then rows stacked along a new first dim. Outputs
-    that nothing reads get any value.
+    """The results of a loop: final carried values, then rows stacked along a new first dim. Unused
+    outputs get arbitrary values.
 
     Raises:
         UnsupportedNodeError, CompileError: neither way is open, or the body does not name what it
@@ -79,7 +79,7 @@ def loop_results(form: LoopForm) -> Sequence[Held]:
 
 
 def _with_stacks(form: LoopForm) -> Sequence[Held]:
-    """The results where what is carried as a sequence is a stack of its tensors."""
+    """The results of a loop that carries sequences as stacks of their tensors."""
     types = form.stack_types()
     for _ in range(MOST_TRIES):
         tried = form.with_stacks(types)
@@ -94,7 +94,7 @@ def _with_stacks(form: LoopForm) -> Sequence[Held]:
 
 
 class _AsOp:
-    """A loop as an op with a block."""
+    """A loop imported as an op with a block."""
 
     def __init__(self, form: LoopForm) -> None:
         self.form = form
@@ -105,7 +105,8 @@ class _AsOp:
         self._try()
 
     def _try(self) -> None:
-        """Imports the body; what grows is as large as it can be, with its extents beside."""
+        """Imports the body; values that grow have their largest extents, with the actual extents as
+        further carried values."""
         form, function = self.form, self.node.rewriter.function
         types = [v.type for v in form.tensors]
         for (n, axis), (most, _) in self.growth.items():
@@ -141,7 +142,7 @@ class _AsOp:
         self.tried.assumed.update(limits)
 
     def give_up(self) -> None:
-        """Reverts what the last attempt at an import changed."""
+        """Reverts the changes of the last attempt."""
         self.node.rewriter.function.assumptions = self.before
         discard(self.form.importer, self.node, self.tried)
 
@@ -196,27 +197,28 @@ class _AsOp:
 
     @property
     def _rows(self) -> list[tuple[int, Value]]:
-        """Numbers and values of the rows that are read."""
+        """(number, value) of the rows that are used."""
         count = len(self.form.initial)
         rows = self.tried.present[self.form.has_condition + count :]
         return [(count + n, v) for n, v in enumerate(rows) if count + n in self.form.wanted]
 
     def _goes_on(self) -> bool | None:
-        """The condition that the body gives; None where data decide."""
+        """The condition that the body yields, if known at compile time; None if it depends on
+        data."""
         if not self.form.has_condition:
             return True
         return truth(self.form.importer, self.tried.present[0])
 
     def _trips(self) -> Dim | None:
-        """How often it runs at most; None where shapes don't say."""
+        """An upper bound of the iterations; None if shapes do not determine it."""
         trips = self.form.trips
         if self._goes_on() is False:
             return 1 if trips is None else dims.minimum(trips, 1)
         return trips
 
     def _grows(self) -> bool:
-        """Finds out along which axes carried values change, and how large they are at most after
-        all runs, each of which adds as much; whether that is other than was known."""
+        """Determines the axes along which carried values grow, and their largest extents after all
+        iterations, each of which adds as much; returns whether that differs from what was known."""
         form = self.form
         if self._can_be_unrolled():
             return False
@@ -252,11 +254,11 @@ class _AsOp:
 
     @staticmethod
     def _is_free_of(dim: Dim, other: Dim) -> bool:
-        """Whether a dim has none of the symbols of another one."""
+        """Whether a dim has no symbol in common with another one."""
         return isinstance(other, int) or dims.symbols(dim).isdisjoint(dims.symbols(other))
 
     def _can_be_unrolled(self) -> bool:
-        """Whether its runs may be compiled one by one, each with its own shapes."""
+        """Whether the loop may be unrolled, so that each iteration has shapes of its own."""
         form = self.form
         is_known = form.condition is None and form.trip_count is None
         has_number = form.trips is None or isinstance(form.trips, int)
@@ -274,12 +276,13 @@ class _AsOp:
         return UnsupportedNodeError(f"its output {self._rows[0][0]} has a row ({name!r}) a run")
 
     def _is_counted(self) -> bool:
-        """Whether only the runs say how many of them there are, and with that how many rows."""
+        """Whether the number of iterations, and thus of rows, is known only after the loop."""
         is_exact = self.form.condition is None and self._goes_on() is not None
         return self.form.is_open or (bool(self._rows) and not is_exact)
 
     def _problem_with_carried(self) -> UnsupportedNodeError | None:
-        """Brings what is carried to the types that it came with."""
+        """Converts carried values to their initial types; returns the problem if that is
+        impossible."""
         self.carried: list[Value] = []
         self.counts: list[Value] = []
         function = self.node.rewriter.function
@@ -373,7 +376,7 @@ class _AsOp:
         return [*results, *(given.get(count + n, filler) for n in range(form.row_count))]
 
     def _of_rows(self, parts: Sequence[Value], type: StackType) -> Held:
-        """Stacked rows whose extents data decide: as one tensor, or as a sequence's."""
+        """Stacked rows with data-dependent extents, as one tensor or as a sequence."""
         found = stack_of(parts, type)
         return found if self.form.keeps_rows else level(self.node, found, type.ragged).values
 
@@ -392,7 +395,7 @@ class _AsOp:
 
 
 def declared_rank(info: onnx.ValueInfoProto) -> int | None:
-    """The rank that a body says an input has."""
+    """The rank that a body declares for an input; None if it declares none."""
     tensor = info.type.tensor_type
     return len(tensor.shape.dim) if tensor.HasField("shape") else None
 
@@ -455,7 +458,7 @@ def _reshaped(rewriter: Rewriter, value: Value, shape: tuple[int, ...], origin: 
 
 
 def _trips(node: Node) -> tuple[Dim | None, Value | None]:
-    """How often a Loop runs at most: as a dim where it is one, else as a value."""
+    """(upper bound as a dim, count as a value) of a Loop's iterations, each if known."""
     operand = node.optional(0)
     if operand is None:
         return None, None

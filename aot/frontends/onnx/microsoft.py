@@ -1,4 +1,4 @@
-"""ONNX Runtime's own ops, domain com.microsoft: their schemas.
+"""Schemas of ONNX Runtime's own ops, in the domain com.microsoft.
 
 ONNX has no definition of them, so that nodes are checked against these, written from ONNX Runtime's
 documentation (docs/ContribOperators.md). Owns no meaning: what the ops become is in `ops`, in
@@ -52,8 +52,8 @@ def _schema(
     outputs: int = 1,
     domain: str = MICROSOFT,
 ) -> defs.OpSchema:
-    """A schema. `inputs` are `name:type` with a type of _TYPES, and ? where one is optional; the
-    last may end in * (one or more of any type)."""
+    """An op schema. `inputs` are `name:type` with a type of _TYPES, and ? if optional; the last may
+    end in * (one or more of any type)."""
     formals = []
     for item in inputs.split():
         formal, _, type = item.rstrip("?*").partition(":")

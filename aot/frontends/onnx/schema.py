@@ -1,4 +1,4 @@
-"""Nodes against ONNX's own schemas: operand counts, element types, required attributes.
+"""Checks nodes against ONNX's schemas: operand counts, element types, required attributes.
 
 What passes is a valid use of the op, so that whatever an entry then refuses is our limit and not
 the user's mistake.
@@ -56,8 +56,8 @@ class _Formal:
 
 
 class _Rules:
-    """A schema's rules as Python values, read once: ONNX's object converts a field at
-    each access.
+    """A schema's rules as Python values, read once, because ONNX's object converts a field at each
+    access.
     """
 
     def __init__(self, schema: defs.OpSchema) -> None:
@@ -81,8 +81,8 @@ class _Rules:
 
 @functools.cache
 def find_schema(domain: str, op_type: str, opset: int) -> defs.OpSchema | None:
-    """The definition of an op at an opset version: ONNX's, or ours of ONNX Runtime's own; None
-    where there is none."""
+    """The schema of an op at an opset version: ONNX's, or our own for ONNX Runtime's ops; None if
+    there is none."""
     if domain == MICROSOFT:
         return SCHEMAS.get(op_type)
     try:
@@ -97,7 +97,7 @@ def _rules(schema: defs.OpSchema) -> _Rules:
 
 
 def is_known_domain(domain: str) -> bool:
-    """Whether there are definitions of ops of a domain."""
+    """Whether there are schemas of ops in a domain."""
     return domain == MICROSOFT or any(s.domain == domain for s in defs.get_all_schemas())
 
 

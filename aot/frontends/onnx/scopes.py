@@ -19,7 +19,7 @@ from aot.ir.rewriter import Rewriter
 
 @dataclass(frozen=True)
 class TensorList:
-    """A sequence of tensors whose length is known, or an optional without an element.
+    """A sequence of tensors with known length, or an optional without an element.
 
     Attributes:
         values: its tensors, in order.
@@ -32,7 +32,7 @@ class TensorList:
 
 @dataclass(frozen=True)
 class StackedList:
-    """A sequence whose length data decide (aot/frontends/onnx/stacks.py).
+    """A sequence with data-dependent length (aot/frontends/onnx/stacks.py).
 
     Attributes:
         values: its n tensors: [n, ...], as large as each of them may be.
@@ -84,7 +84,8 @@ class Scope:
         return self._scope_of(name) is not None
 
     def lacks(self, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[str]:
-        """Why the outputs can't be had. What only branches that are not taken read is no reason."""
+        """Why some outputs could not be imported. Unsupported nodes in branches not taken do not
+        count."""
         wanted = set(outputs)
         for node in reversed(nodes):
             names = [name for name in node.output if name]

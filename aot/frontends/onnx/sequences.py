@@ -1,4 +1,5 @@
-"""ONNX's sequences and optionals: lists of tensors, and stacks of them where data decide.
+"""ONNX's sequences and optionals: lists of tensors, or stacks of tensors where the length depends
+on data.
 
 A list whose length and positions shapes decide is a name for values, and no value: what is left of
 it in the graph are its tensors. Else its tensors are stacked (aot/frontends/onnx/stacks.py).
@@ -52,7 +53,7 @@ AnyList = Union[TensorList, StackedList]
 
 
 def _list(node: Node, index: int) -> AnyList:
-    """An operand that must be a sequence, and be there."""
+    """An operand that must be a present sequence."""
     found = node.lists.get(index)
     if found is None:
         raise node.error(f"operand {index} is a tensor, expected a sequence of tensors")
@@ -71,7 +72,7 @@ def _is_known(node: Node, index: int) -> bool:
 
 
 def _position(node: Node, index: int, count: int, *, is_end_allowed: bool = False) -> int:
-    """The operand that says a place in a list of `count`; negative ones count from its end."""
+    """A position in a list of `count`, from an operand; negative ones count from the end."""
     position = node.whole(index, "position")
     last = count if is_end_allowed else count - 1
     if not -count <= position <= last:
@@ -80,8 +81,8 @@ def _position(node: Node, index: int, count: int, *, is_end_allowed: bool = Fals
 
 
 def _place(node: Node, index: int, count: Dim, *, is_end_allowed: bool = False) -> Dim:
-    """A position in a sequence that data decide, counted from the front; a run in which it is out
-    of range fails.
+    """A data-dependent position in a sequence, counted from the front; a run fails if it is out of
+    range.
     """
     position = node.cast(node.reshape(node.input(index), ()), I64)
     from_end = node.emit("add", position, dim_value(node, count))
@@ -95,7 +96,7 @@ def _place(node: Node, index: int, count: Dim, *, is_end_allowed: bool = False) 
 
 
 def _as_stack(node: Node, held: AnyList, others: Sequence[Value] = ()) -> StackedList:
-    """A list as what tensors at places that data decide are taken from or put into."""
+    """A list as a stack, so that tensors can be taken from or put at data-dependent positions."""
     types = [*type_of(held), *type_of(TensorList(tuple(others)))]
     if not types:
         raise node.error("an empty sequence has no tensor")
@@ -192,7 +193,7 @@ def _split(node: Node) -> AnyList:
 
 
 def _split_evenly(node: Node, x: Value, axis: int, each: Dim, keeps: bool) -> StackedList:
-    """Parts of `each` along an axis, the last of them may be smaller."""
+    """The parts of x along an axis, with `each` elements each; the last may be smaller."""
     extent = x.type.dims[axis]
     count = floor_divide(add(extent, add(each, -1)), each)
     rest = (*x.type.dims[:axis], *x.type.dims[axis + 1 :])
@@ -214,7 +215,7 @@ def _split_evenly(node: Node, x: Value, axis: int, each: Dim, keeps: bool) -> St
 
 
 def _split_by_sizes(node: Node, x: Value, axis: int) -> StackedList:
-    """Parts of sizes that data decide, which add up to all."""
+    """The parts of x along an axis, with data-dependent sizes that must add up to its extent."""
     sizes = node.cast(node.input(1), I64)
     (count,), extent = sizes.type.dims, x.type.dims[axis]
     check_is(node, node.emit("reduce_sum", sizes, axes=(0,), keepdims=False), extent)
@@ -249,7 +250,7 @@ def _concat(node: Node) -> Value:
 def _map(
     importer: GraphImporter, node: Node, proto: onnx.NodeProto, outer: Scope
 ) -> Sequence[Held | None]:
-    """The body once for each element of the first sequence: in line, or in a loop."""
+    """SequenceMap: runs the body for each element of the first sequence, inline or in a loop."""
     body = node.attribute("body").g
     operands = [node.lists.get(n) or node.input(n) for n in range(len(node.inputs))]
     if any(isinstance(operand, StackedList) for operand in operands):

@@ -1,4 +1,4 @@
-"""Sequences whose length data decide: their tensors stacked along a dim in front.
+"""Sequences with data-dependent length, stored as tensors stacked along a new leading dim.
 
 Owns how such a sequence is laid out, and how lists and stacks are brought to one layout. Tensors of
 several shapes have zeros behind them in a stack, and their extents beside it.
@@ -51,14 +51,14 @@ class StackType:
 
 
 def type_of(held: AnyList) -> list[StackType]:
-    """The types of what a sequence holds; none of an empty list."""
+    """The types of a sequence's tensors; empty for an empty list."""
     if isinstance(held, TensorList):
         return [StackType(v.type.dtype, v.type.dims) for v in held.values]
     return [StackType(held.values.type.dtype, held.values.type.dims[1:], held.axes)]
 
 
 def joined(place: Place, types: Iterable[StackType], inside: Sequence[Block] = ()) -> StackType:
-    """The common stack type of `types`, valid outside of the blocks `inside`, which compute some
+    """The common stack type of `types`, valid outside the blocks `inside`, which define some
     extents.
 
     Raises:
@@ -92,7 +92,7 @@ def joined(place: Place, types: Iterable[StackType], inside: Sequence[Block] = (
 
 
 def stacked(place: Place, held: AnyList, type: StackType) -> StackedList:
-    """A sequence in the layout of a type that holds what it holds."""
+    """A sequence converted to a stack of the given type."""
     if isinstance(held, TensorList):
         return _listed(place, held, type)
     count, *own = held.values.type.dims
@@ -133,7 +133,7 @@ def _listed(place: Place, held: TensorList, type: StackType) -> StackedList:
 
 
 def join(place: Place, values: Sequence[Value], axis: int) -> Value:
-    """`values` concatenated along `axis`; the only one itself."""
+    """`values` concatenated along `axis`; a single value itself."""
     return values[0] if len(values) == 1 else place.emit("concat", *values, axis=axis)
 
 
@@ -142,7 +142,7 @@ def _side_by_side(place: Place, columns: Sequence[Value], count: Dim) -> Value |
 
 
 def _column(place: Place, held: StackedList, number: int) -> Value:
-    """Extents along one of the axes: i64[n, 1]."""
+    """The extents of all tensors along a ragged axis: i64[n, 1]."""
     assert held.extents is not None
     count = held.extents.type.dims[0]
     if len(held.axes) == 1:
@@ -152,29 +152,31 @@ def _column(place: Place, held: StackedList, number: int) -> Value:
 
 
 def tensors_of(held: StackedList) -> list[Value]:
-    """The one or two tensors that a stack is."""
+    """The one or two tensors that represent a stack: its rows, and their extents if they are
+    ragged."""
     return [held.values] if held.extents is None else [held.values, held.extents]
 
 
 def row_of(place: Place, value: Value, type: StackType) -> list[Value]:
-    """A tensor as it is in a stack: as large as any, with its extents."""
+    """A tensor in the form of a stack's row: padded to the largest extents, with its own
+    extents."""
     parts = tensors_of(stacked(place, TensorList((value,)), type))
     return [place.reshape(v, v.type.dims[1:]) for v in parts]
 
 
 def stack_of(parts: Sequence[Value], type: StackType) -> StackedList:
-    """The stack made of a type's tensors: rows, and their extents if they are ragged."""
+    """The stack represented by tensors of a type: rows, and their extents if they are ragged."""
     return StackedList(parts[0], parts[1] if type.ragged else None, type.ragged)
 
 
 def length(held: StackedList) -> Dim:
-    """How many tensors a sequence has."""
+    """The number of tensors in a sequence."""
     found: Dim = held.values.type.dims[0]
     return found
 
 
 def part(place: Place, held: StackedList, start: Dim, stop: Dim) -> StackedList:
-    """The tensors from one position to another."""
+    """The tensors of a sequence from position `start` to `stop`."""
 
     def cut(value: Value) -> Value:
         rest = value.type.dims[1:]
@@ -186,7 +188,7 @@ def part(place: Place, held: StackedList, start: Dim, stop: Dim) -> StackedList:
 
 
 def behind(place: Place, parts: Sequence[StackedList]) -> StackedList:
-    """Sequences of one type, one behind the other."""
+    """The concatenation of sequences of one type."""
     extents = [s.extents for s in parts if s.extents is not None]
     return StackedList(
         join(place, [s.values for s in parts], 0),
@@ -196,7 +198,7 @@ def behind(place: Place, parts: Sequence[StackedList]) -> StackedList:
 
 
 def only(place: Place, held: StackedList) -> Value:
-    """The tensor of a sequence of one."""
+    """The tensor of a sequence with one element."""
     value = place.reshape(held.values, held.values.type.dims[1:])
     shape = list(value.type.dims)
     for number, axis in enumerate(held.axes):
@@ -209,8 +211,7 @@ def only(place: Place, held: StackedList) -> Value:
 
 
 def common_extent(place: Place, held: StackedList, axis: int) -> Dim:
-    """The extent that all tensors have along an axis, 0 if there are none; a run in which they
-    differ fails."""
+    """The extent of all tensors along an axis, 0 if there are none; a run fails if they differ."""
     number = held.axes.index(axis)
     column = _column(place, held, number)
     most = place.emit("reduce_max", _with_zero(place, column), axes=(0, 1), keepdims=False)
@@ -228,7 +229,7 @@ def _with_zero(place: Place, column: Value) -> Value:
 
 
 def level(place: Place, held: StackedList, axes: Sequence[int]) -> StackedList:
-    """The sequence, whose tensors must not differ along `axes`."""
+    """The sequence with uniform extents along `axes`; a run fails if its tensors differ there."""
     wanted = [axis for axis in held.axes if axis in axes]
     if not wanted:
         return held
@@ -246,7 +247,7 @@ def level(place: Place, held: StackedList, axes: Sequence[int]) -> StackedList:
 
 
 def concatenated(place: Place, held: StackedList, axis: int, *, is_new: bool) -> Value:
-    """The tensors of a sequence joined along an axis, or along a new one."""
+    """A sequence's tensors concatenated along an axis, or stacked along a new one."""
     rank = len(held.values.type.dims) - 1
     others = [d for d in range(rank) if is_new or d != axis]
     flat = level(place, held, others)

@@ -1,5 +1,5 @@
-"""Element types that tensors are kept in and nothing computes with: 8-bit floats and narrower ones,
-integers of less than a byte.
+"""Storage-only element types, which nothing computes with: floats of 8 bits or less, and integers
+of less than a byte.
 
 A tensor of such a type is one of bytes, an element a byte: integers by value, floats by their bits.
 Owns the table of these types and the conversions; which values are of which type is in
@@ -53,7 +53,7 @@ class Narrow:
 
     @property
     def range(self) -> tuple[int, int]:
-        """The least and the largest integer."""
+        """The least and the greatest integer of the type."""
         if self.dtype.is_signed:
             return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
         return 0, (1 << self.bits) - 1
@@ -117,7 +117,7 @@ def name_of(elem_type: int) -> str:
 
 
 def _values(elem_type: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The number that each code of an element type stands for, by code."""
+    """The number that each code of an element type represents, indexed by code."""
     row = NARROW[elem_type]
     codes = np.arange(1 << row.bits, dtype=np.uint8)
     numpy_type = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
@@ -125,7 +125,7 @@ def _values(elem_type: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 def decoded(b: GraphBuilder, x: Value, elem_type: int) -> Value:
-    """The numbers that codes are: in f32, or of integers in what holds them."""
+    """The numbers that codes represent: in f32, or for integers in a dtype that holds them."""
     row = NARROW[elem_type]
     if not row.is_float:
         return b.emit("cast", x, to=row.dtype)  # not `x` itself, which is of the narrow type
@@ -135,7 +135,7 @@ def decoded(b: GraphBuilder, x: Value, elem_type: int) -> Value:
 def encoded(
     b: GraphBuilder, x: Value, elem_type: int, *, saturates: bool = True, rounding: str = "up"
 ) -> Value:
-    """Numbers as codes; integers keep the lowest bits of what they are beyond the range.
+    """Numbers encoded as codes; integers out of range wrap.
 
     Args:
         saturates: what is beyond the largest number becomes that; else infinity, or NaN.
@@ -168,7 +168,7 @@ def _wrapped(b: GraphBuilder, x: Value, row: Narrow) -> Value:
 
 
 def _exponent(b: GraphBuilder, magnitude: Value) -> Value:
-    """floor(log2) of positive normal numbers, i32."""
+    """floor(log2) of positive normal numbers, as i32."""
     bits = b.cast(
         b.emit("shift_right", b.emit("bitcast", magnitude, to=U32), b.scalar(23, U32)), I32
     )
@@ -176,13 +176,13 @@ def _exponent(b: GraphBuilder, magnitude: Value) -> Value:
 
 
 def _power(b: GraphBuilder, exponent: Value) -> Value:
-    """2 to a normal exponent, f32."""
+    """2^exponent in f32, for normal exponents."""
     biased = b.cast(b.emit("add", exponent, b.scalar(127, I32)), U32)
     return b.emit("bitcast", b.emit("shift_left", biased, b.scalar(23, U32)), to=F32)
 
 
 def _rounded(b: GraphBuilder, x: Value, row: Narrow, saturates: bool) -> Value:
-    """The nearest number, halves to even: the code of a positive one counts its steps."""
+    """The code of the nearest number, ties to even: codes of positive numbers are consecutive."""
     assert row.mantissa is not None
     least = 1 - row.bias
     x = b.cast(x, F32)
@@ -211,8 +211,8 @@ def _rounded(b: GraphBuilder, x: Value, row: Narrow, saturates: bool) -> Value:
 
 
 def _power_of_two(b: GraphBuilder, x: Value, row: Narrow, saturates: bool, rounding: str) -> Value:
-    """The exponent alone: numbers below the least become that, infinity and NaN are NaN;
-    signs are lost."""
+    """The code of a type with only an exponent: numbers below the least become the least, infinity
+    and NaN become NaN, and signs are dropped."""
     if rounding not in ("up", "down", "nearest"):
         raise UnsupportedNodeError(
             f"attribute 'round_mode' is {rounding!r}, expected 'up', 'down' or 'nearest'"

@@ -1,5 +1,5 @@
-"""Strings as numbers: strings in the model are numbered by one table, and any other gets a negative
-number from the caller.
+"""Strings as numbers: the model's strings are numbered by a table, and the caller gives any other a
+negative number.
 
 A tensor of strings is one of i64 (`Strings` of aot/ir/graph.py), noted in `Node.kinds`. Nothing
 computes with strings: they are compared, moved, and looked up.
@@ -43,7 +43,7 @@ SOURCE = {"ArrayFeatureExtractor": 0, "Where": 1, **dict.fromkeys(MOVING, 0)}
 
 
 class StringTable:
-    """The strings that a model names, numbered in the order in which they are met."""
+    """The table of strings that a model names, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -53,7 +53,7 @@ class StringTable:
         return tuple(self._numbers)
 
     def numbers(self, texts: Iterable[str]) -> Array:
-        """The numbers of strings, i64[n]; new strings are added to the table."""
+        """The numbers of strings, i64[n]; adds new strings to the table."""
         known = self._numbers
         return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
 

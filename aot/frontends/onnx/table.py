@@ -1,4 +1,4 @@
-"""The table of ONNX ops, and `Node`, the view of an ONNX node that its entry gets.
+"""The table of ONNX ops, and `Node`, an entry's view of an ONNX node.
 
 An op more is one entry more: a function from a Node to values, registered with `onnx_op`. The
 entry adapts what opset versions spell differently; types, operand counts and required attributes
@@ -36,7 +36,7 @@ _SCALAR_FIELDS = {AttributeProto.INT: "i", AttributeProto.FLOAT: "f", AttributeP
 
 @dataclass(frozen=True)
 class Entry:
-    """How an op is imported from opset `since` on, until a later entry."""
+    """An op's importer, valid from opset `since` until a later entry."""
 
     since: int
     build: Callable[[Node], Results]
@@ -72,7 +72,8 @@ def supported_ops() -> list[tuple[str, str, int]]:
 
 @dataclass
 class Node(Place):
-    """One ONNX node as its entry sees it, and the GraphBuilder of `aot.frontends.lib` in its place.
+    """One ONNX node as its entry sees it; a GraphBuilder of `aot.frontends.lib` at the node's
+    place.
 
     Attributes:
         inputs: operand values; None where an optional one is absent. Trailing ones are left out.
@@ -104,7 +105,7 @@ class Node(Place):
     # operands
 
     def input(self, index: int) -> Value:
-        """An operand that is required; an error if it is missing."""
+        """A required operand; an error if it is absent."""
         found = self.optional(index)
         if found is None:
             raise self.error(f"operand {index} is missing")
@@ -115,7 +116,7 @@ class Node(Place):
         return self.inputs[index] if index < len(self.inputs) else None
 
     def element_type(self, index: int) -> int | None:
-        """ONNX's element type of an operand that is only stored; None of others."""
+        """The ONNX element type of a storage-only operand; None for others."""
         found = self.optional(index)
         return None if found is None else self.kinds.get(found)
 
@@ -131,7 +132,8 @@ class Node(Place):
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
 
     def _unknown(self, index: int, what: str) -> UnsupportedNodeError:
-        """Why an operand is not known: with what would have to be, where bounds may say it."""
+        """The error for an operand whose value is unknown, with the condition under which bounds
+        would determine it."""
         text = f"operand {index} ({what}) is not known at compile time"
         reason = self.values.why_unknown(self.input(index))
         if reason is not None:
@@ -142,9 +144,8 @@ class Node(Place):
         return UnsupportedNodeError(text)
 
     def extents(self, index: int, what: str) -> tuple[Dim, ...]:
-        """The elements of an integer operand as extents; those that the model computes become
-        symbols, which must not be negative. The caller bounds them
-        (`aot.frontends.lib.extents.bound`).
+        """The elements of an integer operand as extents; computed ones become symbols, which must
+        not be negative. The caller must bound them (`aot.frontends.lib.extents.bound`).
         """
         found = given_dims(self, self.input(index))
         if found is None:
@@ -152,8 +153,8 @@ class Node(Place):
         return tuple(v if isinstance(v, DimExpr) else int(v) for v in found.reshape(-1))
 
     def extent(self, index: int, what: str, most: Dim | None) -> Dim:
-        """The only element of an integer operand as an extent of at most `most`, possibly computed
-        by the model.
+        """The single element of an integer operand as an extent of at most `most`; the model may
+        compute it.
         """
         found = self.extents(index, what)
         if len(found) != 1:
@@ -169,14 +170,14 @@ class Node(Place):
         return tuple(int(v) for v in found)
 
     def dim(self, index: int, what: str) -> Dim:
-        """The only element of an integer operand as a dim."""
+        """The single element of an integer operand as a dim."""
         found = self.dims(index, what)
         if len(found) != 1:
             raise self.error(f"operand {index} ({what}) has {len(found)} elements, expected 1")
         return found[0]
 
     def number(self, index: int, what: str) -> float | int | bool:
-        """The one element of an operand that is known."""
+        """The single element of an operand that must be known."""
         found = self.values.known(self.input(index))
         if found is not None and found.size != 1:
             raise self.error(f"operand {index} ({what}) has {found.size} elements, expected 1")
@@ -186,7 +187,7 @@ class Node(Place):
         return value
 
     def whole(self, index: int, what: str) -> int:
-        """The only element of an operand as an int; it must be a whole number."""
+        """The single element of an operand as an int; it must be an integer."""
         value = self.number(index, what)
         if isinstance(value, float) and not value.is_integer():
             raise self.error(f"operand {index} ({what}) is {value}, expected a whole number")
@@ -198,11 +199,11 @@ class Node(Place):
         return name in self.attributes
 
     def ignore(self, *names: str) -> None:
-        """Marks attributes as read whose value does not change what is computed."""
+        """Marks attributes as read that do not affect the result."""
         self._used.update(names)
 
     def attribute(self, name: str) -> Any:
-        """An attribute's protobuf message, which must be there."""
+        """The protobuf message of a required attribute."""
         self._used.add(name)
         if name not in self.attributes:
             raise self.error(f"attribute {name!r} is missing")
@@ -215,7 +216,7 @@ class Node(Place):
         return int(self.attribute(name).i)
 
     def float_attr(self, name: str, default: float | None = None) -> float:
-        """The number that the attribute's float32 was written as, to float32's precision."""
+        """The value of a float attribute, with float32's precision."""
         self._used.add(name)
         if default is not None and name not in self.attributes:
             return default
@@ -246,16 +247,16 @@ class Node(Place):
         return tuple(decoded(text) for text in self.attribute(name).strings)
 
     def string_attr(self, name: str, default: str | None = None) -> int:
-        """The number of a string."""
+        """The table index of a string attribute."""
         return int(self.strings.numbers([self.str_attr(name, default)])[0])
 
     def string(self, made: Value) -> Value:
-        """Records that `made` is a tensor of strings, and gives it."""
+        """Records that `made` is a tensor of strings, and returns it."""
         self.kinds[made] = STRING
         return made
 
     def tensor_attr(self, name: str) -> Array:
-        """The array of a tensor attribute; one of strings as their numbers in the model's table."""
+        """The array of a tensor attribute; strings as their indices in the model's table."""
         found = self.attribute(name)
         try:
             what = f"attribute {name!r}"
@@ -264,24 +265,24 @@ class Node(Place):
             raise UnsupportedNodeError(f"attribute {name!r}: {error}") from None
 
     def axis_attr(self, rank: int, default: int | None = None, name: str = "axis") -> int:
-        """A dim's number, counted from the front."""
+        """An axis attribute, counted from the front."""
         return self.axis(self.int_attr(name, default), rank)
 
     def unread_attributes(self) -> list[str]:
-        """Attributes that the entry did not look at, whose meaning would be lost."""
+        """Attributes that the entry did not read, whose meaning would be lost."""
         return [name for name in self.attributes if name not in self._used]
 
     # outputs
 
     def wants(self, index: int) -> bool:
-        """Whether something reads an output."""
+        """Whether an output is used."""
         return index < len(self.outputs) and self.outputs[index] != ""
 
     def refuse_output(self, index: int, what: str) -> None:
-        """An output that we can't compute must not be wanted."""
+        """Rejects the node if an output that cannot be computed is used."""
         if self.wants(index):
             raise UnsupportedNodeError(f"output {index} ({what}) is not supported")
 
     def error(self, message: str) -> CompileError:
-        """The user's model is wrong in this node."""
+        """An error in the user's model at this node."""
         return CompileError(f"{self.op_type} (node {self.label!r}): {message}")

@@ -48,7 +48,7 @@ _TYPED_FIELDS = {
 
 
 class UnsupportedTypeError(Exception):
-    """An element type that there is no DType for; the text is a reason for the user."""
+    """An element type without a DType; the text is a reason for the user."""
 
 
 def type_name(elem_type: int) -> str:
@@ -58,7 +58,7 @@ def type_name(elem_type: int) -> str:
 
 
 def dtype_of(elem_type: int) -> DType:
-    """The DType of an ONNX element type that is computed with.
+    """The DType of an ONNX element type for computation.
 
     Raises:
         UnsupportedTypeError: there is none.
@@ -70,8 +70,7 @@ def dtype_of(elem_type: int) -> DType:
 
 
 def held_dtype(elem_type: int) -> DType:
-    """The DType in which elements of an ONNX element type are represented, storage-only types
-    included.
+    """The DType that represents elements of an ONNX element type, storage-only types included.
 
     Raises:
         UnsupportedTypeError: there is none.
@@ -147,7 +146,7 @@ def tensor_array(
 
 
 def _parts_of_bytes(raw: Array, dtype: DType, bits: int, count: int) -> Array:
-    """Numbers of `bits` each, the first of a byte in its lowest bits."""
+    """Numbers of `bits` bits each, unpacked from bytes, lowest bits first."""
     parts = [raw >> np.uint8(shift) for shift in range(0, 8, bits)]
     found = np.stack(parts, axis=-1).reshape(-1)[:count]
     top = np.uint8(8 - bits)
@@ -156,7 +155,8 @@ def _parts_of_bytes(raw: Array, dtype: DType, bits: int, count: int) -> Array:
 
 
 def _check_contents_once(tensor: Any, own: bytes, what: str) -> None:
-    """Readers differ in which of two contents they take, so that none is the model's meaning."""
+    """Checks that a tensor has its contents only once, as readers differ in which of two they
+    take."""
     fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
     found = [field for field in fields if len(getattr(tensor, field))]
     if tensor.HasField("raw_data"):
@@ -228,7 +228,8 @@ def _external_bytes(tensor: Any, what: str, folder: Path | None, wanted: int) ->
 
 
 def _number(text: str) -> int:
-    """A number of bytes as ONNX writes it: no underscores and no other digits, which int() takes.
+    """Parses a byte count as ONNX writes it: without the underscores and non-ASCII digits that
+    int() accepts.
 
     Raises:
         ValueError: it is none.

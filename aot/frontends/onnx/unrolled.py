@@ -1,4 +1,4 @@
-"""The runs of a loop one after another in line, where how many there are is known."""
+"""Unrolls a loop with a known number of iterations, each imported separately."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_UNROLLED_OPS = 10_000
 
 
 class NotUnrollableError(Exception):
-    """Reason why a loop's iterations can't be unrolled."""
+    """The reason why a loop cannot be unrolled."""
 
 
 class Unrolled:
-    """The runs of a loop one after another, each imported for itself."""
+    """A loop unrolled into its iterations, each imported separately."""
 
     def __init__(self, form: LoopForm) -> None:
         self.form = form
@@ -47,7 +47,7 @@ class Unrolled:
         return [*self.carried, *(self._stacked(n) for n in range(form.row_count))]
 
     def _run(self, number: int) -> bool | None:
-        """Imports run `number`; whether another follows."""
+        """Imports iteration `number`; returns whether another one follows, None if unknown."""
         form, node = self.form, self.node
         if len(node.rewriter.block) > MAX_UNROLLED_OPS:
             raise UnsupportedNodeError(

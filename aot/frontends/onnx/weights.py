@@ -1,4 +1,5 @@
-"""ONNX files without their weights: most of a file is contents that protobuf would copy twice.
+"""Reads ONNX files without their weights, which make up most of a file and which protobuf would
+copy twice.
 
 Owns the walk over the wire format that finds the contents of initializers. Judges nothing: where a
 file is not plainly what it seems, it is left whole to protobuf, whose say it is.
@@ -24,11 +25,11 @@ _TENSOR_RAW_DATA = 9
 
 
 class BrokenError(Exception):
-    """The bytes are not a protobuf message, or not one that can be read in parts."""
+    """The bytes are not a protobuf message, or cannot be read in parts."""
 
 
 class Source:
-    """A model's bytes by their places; a context manager, which keeps a file open.
+    """Random access to a model's bytes; a context manager, which keeps the file open.
 
     Raises:
         OSError: the file can't be read.
@@ -70,11 +71,11 @@ class Source:
         return data
 
     def whole(self) -> bytes:
-        """The whole file's bytes."""
+        """All bytes of the file."""
         return self.read(0, self.size)
 
     def varint(self, place: int, end: int) -> tuple[int, int]:
-        """A number of the wire format, and where it ends."""
+        """(number, position after it): a varint of the wire format."""
         value = shift = 0
         while shift < 64 and place < end:
             if not self._start <= place < self._start + len(self._window):
@@ -98,8 +99,8 @@ class _Field(NamedTuple):
 
 
 def without_weights(source: Source) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """(model's bytes with large initializers emptied, initializer number -> position and size of
-    its contents in the file).
+    """(model bytes with large initializers emptied, position and size of each one's contents by
+    initializer number).
 
     Raises:
         BrokenError: the model is best read whole.

@@ -1,4 +1,4 @@
-"""The TFLite importer: files, and their bytes. Importing this package fills the table of
+"""The TFLite importer, for files and their bytes. Importing this package fills the table of
 operators."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["import_tflite", "supported_ops"]
 
 
 def import_tflite(source: str | os.PathLike[str] | bytes) -> Module:
-    """A module with a function for each signature of the model; the only one is "main".
+    """Imports a model; the module has a function for each signature, named "main" if there is only
+    one.
 
     Inputs and outputs have the names of the signature, of tensors where there is none; each op's
     origin is the name of the tensor that its operator makes.

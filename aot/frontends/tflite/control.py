@@ -15,12 +15,12 @@ from aot.ops import lookup
 
 
 class NotImportedError(Exception):
-    """A graph can't be imported, and the importer has noted why."""
+    """A subgraph can't be imported; the importer has recorded the reasons."""
 
 
 @dataclass
 class Variable:
-    """A variable of the model, which a resource tensor is.
+    """A variable of the model, to which a resource tensor refers.
 
     Attributes:
         initial: what the model assigns once before all else; None of zeros.
@@ -50,7 +50,7 @@ class GraphImporter(Protocol):
         """The value or variable that tensor `number` is."""
 
     def state(self, variable: Variable, type: TensorType) -> Value:
-        """Makes a variable a state; returns its value at the function's start."""
+        """Turns a variable into a state, and returns its value at the function's start."""
 
     def subgraph(self, index: int, given: Sequence[Any], rewriter: Rewriter) -> list[Any]:
         """The results of a graph."""
@@ -100,7 +100,7 @@ def _if(importer: GraphImporter, scope: Any, n: Node) -> Results:
 
 
 def _while(importer: GraphImporter, scope: Any, n: Node) -> Results:
-    """A loop that computes its condition once before, and then at the end of each run."""
+    """A loop whose condition is computed once before it, and then at the end of each iteration."""
     starts = _given(importer, scope, n)
     condition, body = n.option("cond_subgraph_index", 0), n.option("body_subgraph_index", 0)
 
@@ -131,7 +131,7 @@ def _while(importer: GraphImporter, scope: Any, n: Node) -> Results:
 
 
 def _composite(importer: GraphImporter, scope: Any, n: Node) -> Results:
-    """An operator that a graph of the model defines, in its place."""
+    """An operator defined by a graph of the model, imported inline."""
     index = n.option("decomposition_subgraph_index", -1)
     return importer.subgraph(index, _given(importer, scope, n), n.rewriter)
 
@@ -140,8 +140,8 @@ def _composite(importer: GraphImporter, scope: Any, n: Node) -> Results:
 
 
 def _call_once(importer: GraphImporter, scope: Any, n: Node) -> Results:
-    """CALL_ONCE: imports the graph that runs before the first call, and takes what it assigns to
-    variables as their initial values.
+    """CALL_ONCE: imports the graph that runs before the first call; what it assigns to variables
+    becomes their initial values.
     """
     index = n.option("init_subgraph_index", 0)
     before = {v.name: v.value for v in importer.variables.values()}

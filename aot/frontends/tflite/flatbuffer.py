@@ -1,4 +1,4 @@
-"""Lazy reader of a TFLite file's tables, which trusts no offset of the file.
+"""A lazy reader of a TFLite file's tables, which validates every offset in the file.
 
 Owns the wire format of flatbuffers by `schema.py`. Vectors of numbers are views of the file's
 memory. Tables that are referred to often count each time against what the file can hold, so that
@@ -33,7 +33,7 @@ _FIELDS = {name: {field.name: field for field in fields} for name, fields in TAB
 
 
 class DamagedError(Exception):
-    """A fault of the file's structure, with the byte at which it is."""
+    """A structural fault in the file, with its byte position."""
 
 
 class Flatbuffer:
@@ -46,14 +46,14 @@ class Flatbuffer:
             raise self.fault(0, "the file identifier is missing")
 
     def root(self, kind: str) -> Table:
-        """The root as a table of a kind."""
+        """The root, as a table of the given kind."""
         return self.table(0, kind)
 
     def fault(self, position: int, what: str) -> DamagedError:
         return DamagedError(f"the file is damaged at byte {position}: {what}")
 
     def number(self, kind: str, position: int) -> Any:
-        """A number at a place, which is inside."""
+        """The number at a position, after a bounds check."""
         return struct.unpack_from(_FORMATS[kind], self.data, position)[0]
 
     def check(self, position: int, size: int, what: str) -> None:
@@ -94,13 +94,13 @@ class Flatbuffer:
         return position + 4, count
 
     def string(self, at: int, what: str) -> str:
-        """Text; bytes that are no UTF-8 are replaced."""
+        """The string whose offset is at `at`; invalid UTF-8 is replaced."""
         first, count = self.vector(at, 1, what)
         return bytes(self.data[first : first + count]).decode("utf-8", "replace")
 
 
 class Table:
-    """A table of the file; its fields are attributes that are read on access."""
+    """A table in the file; its fields are attributes, read on access."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Table:
         return value
 
     def has(self, name: str) -> bool:
-        """Whether tables of this kind have a field."""
+        """Whether tables of this kind define a field."""
         return name in _FIELDS[self.kind]
 
     def _place(self, slot: int, size: int) -> int:
@@ -164,7 +164,7 @@ class Table:
         return [file.table(place, element) for place in places]
 
     def _union(self, field: Field, at: int) -> Table | None:
-        """The table of a union; None of a kind that has no fields here."""
+        """The table of a union; None for a kind without fields here."""
         before = Field(field.slot - 1, "", "u8", 0)
         members = ENUMS[field.type.strip("|")]
         kind = members.get(int(self._read(before)), "")

@@ -1,5 +1,5 @@
-"""From a TFLite file to a module: a function for each signature, with all that is unsupported
-found first.
+"""Imports a TFLite file as a module with a function for each signature; finds everything
+unsupported first.
 
 Optimises nothing; operators that nothing needs are left out. Variables become inputs and outputs
 that are tied, as `Module.states` says.
@@ -55,7 +55,8 @@ def import_model(model: Model) -> Module:
 
 
 def _shared(importers: Sequence[Importer]) -> list[str]:
-    """Why variables of several signatures can't be states: each entry point has its own."""
+    """The errors for variables used by several signatures, which can't be states, as each entry
+    point has its own."""
     found: dict[str, list[tuple[str, bool]]] = {}
     for importer in importers:
         for name, variable in importer.variables.items():
@@ -76,7 +77,7 @@ def _rest(signature: Signature) -> tuple[int, dict[int, str], Sequence[tuple[str
 
 
 def _whole(model: Model) -> Signature:
-    """The first graph as an entry point, with the names of its tensors."""
+    """The first graph as an entry point, named by its tensors."""
     graph = model.graphs[0]
     outputs = [(graph.tensors[number].name, number) for number in graph.outputs]
     return Signature("main", 0, {n: graph.tensors[n].name for n in graph.inputs}, outputs)
@@ -113,7 +114,7 @@ class Importer:
         self._symbols: set[str] = set()
 
     def run(self) -> Function:
-        """The function; what it lacks is in `unsupported`."""
+        """Imports the function; unsupported parts are then listed in `unsupported`."""
         graph = self.model.graphs[self.signature.graph]
         scope = Scope(graph, self.rewriter)
         for number in graph.inputs:
@@ -146,7 +147,7 @@ class Importer:
         return value
 
     def _type(self, tensor: Tensor, name: str) -> TensorType:
-        """An input's type; open extents are symbols of its name."""
+        """An input's type; dynamic extents become symbols derived from its name."""
         dims: list[Dim] = []
         for number, extent in enumerate(tensor.dims):
             if extent >= 0:
@@ -177,7 +178,7 @@ class Importer:
         raise CompileError(f"output {name!r}: nothing makes {scope.graph.tensors[number].label}")
 
     def _add_state(self, variable: Variable, results: dict[str, Value]) -> None:
-        """A variable's last value as a result that is tied to the variable."""
+        """Adds a variable's final value as a result that is tied to the variable."""
         if variable.held is None or variable.value is variable.held:
             if variable.held is not None and variable.value is variable.held:
                 results[f"{variable.name}{NEXT}"] = variable.held
@@ -189,7 +190,7 @@ class Importer:
             results[f"{variable.is_set.name}{NEXT}"] = truth
 
     def state(self, variable: Variable, type: TensorType) -> Value:
-        """Makes a variable a state; returns its value at the function's start."""
+        """Turns a variable into a state, and returns its value at the function's start."""
         held = self.argument(variable.name, type)
         variable.held = held
         self.states[held.name] = (f"{held.name}{NEXT}", 0)
@@ -205,7 +206,7 @@ class Importer:
     # operators
 
     def operators(self, scope: Scope, wanted: Sequence[int]) -> None:
-        """Imports the operators of a graph that make tensors, or that change something."""
+        """Imports the operators of a graph that compute wanted tensors or have side effects."""
         needed = _needed(scope.graph, wanted)
         for operator in scope.graph.operators:
             if operator.number in needed:
@@ -268,7 +269,7 @@ class Importer:
         variable.value = scope.items[number] = value
 
     def item(self, scope: Scope, number: int) -> Item:
-        """The value or variable that tensor `number` is; None if no operator has made it."""
+        """The value or variable of tensor `number`; None if no operator has computed it."""
         if number not in scope.items:
             tensor = scope.graph.tensors[number]
             scope.items[number] = self._stored(scope, tensor)
@@ -289,8 +290,7 @@ class Importer:
         return insert_constant(scope.rewriter, ConstantData.borrowed(data), name)
 
     def subgraph(self, index: int, given: Sequence[Item], rewriter: Rewriter) -> list[Item]:
-        """The results of the model's graph `index` for these inputs, with its ops made at
-        `rewriter`.
+        """The results of the model's graph `index` for the given inputs, imported at `rewriter`.
 
         Raises:
             CompileError: there is no such graph.
@@ -320,7 +320,7 @@ _CHANGING = {"ASSIGN_VARIABLE", "CALL_ONCE"}
 
 
 def _needed(graph: Graph, wanted: Sequence[int]) -> set[int]:
-    """Numbers of the operators that make tensors, or change variables."""
+    """Numbers of the operators that compute wanted tensors, or change variables."""
     needed: set[int] = set()
     tensors = set(wanted)
     for operator in reversed(graph.operators):
@@ -333,8 +333,8 @@ def _needed(graph: Graph, wanted: Sequence[int]) -> set[int]:
 
 
 def _label(graph: Graph, operator: Operator) -> str:
-    """The name of an operator's first result, in messages and as origin; of the first one where a
-    converter has joined several.
+    """The name of an operator's first result, for messages and as origin; only the first part of
+    names that a converter has joined.
     """
     if not operator.outputs:
         return f"{operator.name}_{operator.number}"

@@ -1,4 +1,4 @@
-"""A TFLite file as tensors, operators and graphs whose numbers are checked.
+"""A TFLite file as graphs of tensors and operators, with all indices validated.
 
 Weights are views of the file's memory. Knows the format and no op of ours.
 """
@@ -46,8 +46,8 @@ NONE = -1  # an operand that is left out
 
 @dataclass(frozen=True)
 class Quantization:
-    """A quantisation: integer q stands for (q - zero) * scale; one scale, or one for each index of
-    an axis.
+    """A quantisation: an integer q stands for (q - zero) * scale, with one scale, or one per index
+    of an axis.
     """
 
     scale: Array
@@ -105,7 +105,7 @@ class Tensor:
 
     @property
     def is_complex(self) -> bool:
-        """Whether its elements are pairs of floats, which values have in one dim more."""
+        """Whether elements are pairs of floats; values represent them by an additional dim."""
         return self.kind == "COMPLEX64"
 
     @cached_property
@@ -134,13 +134,13 @@ class Tensor:
 
     @property
     def has_data(self) -> bool:
-        """Whether the file has its elements."""
+        """Whether the file contains the tensor's elements."""
         return self._model.buffer(self._table.buffer, self.label) is not None
 
     @cached_property
     def data(self) -> Array | None:
-        """Its elements, in the file's memory where they are stored one by one; None of a tensor
-        that an operator makes.
+        """The tensor's elements, in the file's memory where they are stored densely; None for a
+        tensor that an operator computes.
 
         Raises:
             CompileError: the file has fewer or more bytes than its shape needs.
@@ -166,7 +166,7 @@ class Tensor:
 
 
 def _nibbles(stored: memoryview, count: int) -> Array:
-    """Signed numbers of four bits, the low half of a byte first."""
+    """Signed 4-bit numbers, the low half of each byte first."""
     packed = np.frombuffer(stored, np.uint8)
     pairs = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[:count]
     return np.asarray(((pairs ^ 8).astype(np.int16) - 8).astype(np.int8))
@@ -204,7 +204,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Signature:
-    """An entry point: names of the inputs and outputs of a graph, by tensors' numbers."""
+    """An entry point: names of a graph's inputs and outputs, by tensor number."""
 
     name: str
     graph: int
@@ -238,7 +238,7 @@ class Model:
         self.signatures = [self._signature(table) for table in self._root.signature_defs]
 
     def buffer(self, number: int, label: str) -> memoryview | None:
-        """The bytes of a buffer; None of an empty one."""
+        """The bytes of a buffer; None for an empty one."""
         try:
             return self._buffer(number, label)
         except DamagedError as error:
@@ -321,7 +321,7 @@ def _numbers(found: Array | None) -> list[int]:
 
 
 def _mapped(path: str | os.PathLike[str]) -> memoryview:
-    """A file's bytes, mapped as long as anything reads them."""
+    """A file's bytes, memory-mapped while anything refers to them."""
     try:
         with input_files.opened(path) as stream:
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,4 +1,4 @@
-"""Sparse constants of TFLite as dense ones.
+"""Converts TFLite's sparse constants to dense ones.
 
 The format is TACO's (Kjolstad et al., OOPSLA 2017): dims in an order of traversal, blocks behind
 them, each stored whole or as compressed rows.
@@ -61,7 +61,7 @@ def dense(
 
 
 def _places(metadata: Sequence[Table], extents: Sequence[int], label: str) -> Array:
-    """The coordinates of the stored values, in the order of traversal: [dims, values]."""
+    """The coordinates of the stored values, in traversal order: [dims, values]."""
     places = np.zeros((0, 1), np.int64)
     for table, extent in zip(metadata, extents, strict=True):
         count = places.shape[1]

@@ -1,4 +1,4 @@
-"""The table of TFLite operators, and `Node`, the view of an operator that its entry gets.
+"""The table of TFLite operators, and `Node`, an entry's view of an operator.
 
 An operator more is one entry more: a function from a Node to values. An entry gives results either
 as numbers, in floats, or as the integers that the file stores; `Node.stored` makes of the former
@@ -45,12 +45,12 @@ _B = TypeVar("_B", bound=Build)
 
 
 def tflite_op(*names: str) -> Callable[[_B], _B]:
-    """Registers the importer of builtin operators, each named as the format's enum has it."""
+    """Registers the entry of builtin operators, by their names in the format's enum."""
     return _registering(TABLE, names)
 
 
 def custom_op(*names: str) -> Callable[[_B], _B]:
-    """Registers the importer of custom operators."""
+    """Registers the entry of custom operators."""
     return _registering(CUSTOM, names)
 
 
@@ -67,7 +67,8 @@ def _registering(table: dict[str, Build], names: Sequence[str]) -> Callable[[_B]
 
 @dataclass
 class Node(Place):
-    """One operator of a graph, and the GraphBuilder of `aot.frontends.lib` in its place.
+    """One operator of a graph as its entry sees it; a GraphBuilder of `aot.frontends.lib` at its
+    place.
 
     Attributes:
         items: operands; None of those that are left out, or that are variables of the model.
@@ -110,15 +111,15 @@ class Node(Place):
 
     @property
     def count(self) -> int:
-        """How many operands there are."""
+        """The number of operands."""
         return len(self.operator.inputs)
 
     def has(self, number: int) -> bool:
-        """Whether an operand is given."""
+        """Whether an operand is present."""
         return number < self.count and self.operator.inputs[number] != NONE
 
     def input(self, number: int) -> Value:
-        """An operand as it is stored.
+        """An operand in its stored dtype.
 
         Raises:
             CompileError: it is left out.
@@ -129,7 +130,7 @@ class Node(Place):
         return value
 
     def real(self, number: int) -> Value:
-        """An operand as numbers: floats of quantised ones, f32 of halves."""
+        """An operand as real numbers: dequantised if it is quantised, f16 and bf16 as f32."""
         x = self.input(number)
         if x.type.dtype in (DType.F16, DType.BF16):
             return self.cast(x, F32)
@@ -139,7 +140,7 @@ class Node(Place):
         return self.dequantized(x, quantization)
 
     def dequantized(self, x: Value, q: Quantization) -> Value:
-        """Stored integers as numbers: (x - zero) * scale."""
+        """Stored integers dequantised: (x - zero) * scale."""
         scale = self.parameter(q.scale, q, x)
         if x.type.dtype is I64:  # sums of 16-bit models
             return self.emit("mul", self.cast(x, F32), scale)
@@ -155,13 +156,14 @@ class Node(Place):
         return np.asarray(found)
 
     def parameter(self, array: Array, q: Quantization, x: Value) -> Value:
-        """A scale or zero point in the shape that broadcasts to x."""
+        """A scale or zero point, shaped to broadcast to x."""
         if q.is_per_tensor:
             return self.constant(array.reshape(()))
         return self.constant(array.reshape((-1, *[1] * (x.type.rank - 1 - q.axis))))
 
     def stored_like_output(self, number: int) -> Value:
-        """An operand as integers of the output's scale, for operators that only move elements."""
+        """An operand in the output's quantisation, for operators that only move elements; real
+        numbers if the quantisations differ."""
         x = self.input(number)
         own, wanted = self.tensor(number).quantization, self.output().quantization
         if x.type.dtype.is_float or wanted is None or wanted.equals(own):
@@ -174,7 +176,7 @@ class Node(Place):
         return self.output().quantization is not None and not self.output().dtype.is_float
 
     def ints(self, number: int) -> list[int]:
-        """The elements of an integer operand that the file must know.
+        """The elements of an integer operand that must be known.
 
         Raises:
             UnsupportedNodeError: they are computed, or depend on the input's shape.
@@ -187,7 +189,7 @@ class Node(Place):
         return [n for n in found if isinstance(n, int)]
 
     def dims_of(self, number: int) -> list[Dim]:
-        """The elements of an integer operand as dims; what data decide becomes a symbol.
+        """The elements of an integer operand as dims; data-dependent ones become symbols.
 
         Raises:
             UnsupportedNodeError: it is too large to be a shape.
@@ -200,23 +202,23 @@ class Node(Place):
         return [int(n) if isinstance(n, (int, np.integer)) else n for n in found.reshape(-1)]
 
     def value_of(self, extents: Sequence[Dim], dtype: DType) -> Value:
-        """The product of extents as a scalar."""
+        """The product of extents, as a scalar."""
         return self.cast(dim_value(self, dims.product(tuple(extents))), dtype)
 
     def known(self, number: int) -> Array | None:
-        """The elements of an operand where the file knows them."""
+        """The elements of an operand, if known; else None."""
         found = self.values.known(self.input(number))
         return None if found is None or found.dtype == object else found
 
     # options
 
     def option(self, name: str, default: Any = None) -> Any:
-        """A field of the operator's options; `default` where the file has none such."""
+        """A field of the operator's options; `default` if it is absent."""
         options = self.operator.options
         return getattr(options, name) if options is not None and options.has(name) else default
 
     def enum(self, enum: str, name: str) -> str:
-        """The name, in `enum`, of the value of option `name`."""
+        """The name, in `enum`, of an option's value."""
         value = int(self.option(name, 0))
         members = ENUMS[enum]
         if value not in members:
@@ -224,7 +226,7 @@ class Node(Place):
         return members[value]
 
     def flexible_options(self) -> dict[str, Any]:
-        """The options of a custom operator, where they are a flexbuffer's map.
+        """The options of a custom operator that are a flexbuffer map.
 
         Raises:
             CompileError: they are none.
@@ -240,7 +242,7 @@ class Node(Place):
     # results
 
     def assign(self, number: int, value: Value) -> None:
-        """Gives the variable tensor that is operand `number` another value."""
+        """Assigns a value to the variable tensor that is operand `number`."""
         tensor = self.tensor(number)
         quantization = tensor.quantization
         if quantization is not None and not tensor.dtype.is_float and value.type.dtype.is_float:
@@ -253,7 +255,7 @@ class Node(Place):
         carried: Sequence[Value],
         body: Callable[[Node, Value, Sequence[Value]], list[Value]],
     ) -> list[Value]:
-        """A loop: what is carried at its end, and what each run gives beyond that, stacked.
+        """A loop: returns the final carried values, then further values of each iteration, stacked.
 
         Args:
             body: given a node inside, the number of the run as i64 and the carried values, the
@@ -275,7 +277,7 @@ class Node(Place):
         return ACTIVATIONS[name](self, x)
 
     def stored(self, value: Value, number: int = 0) -> Value:
-        """A result as the output tensor holds it."""
+        """A result in the output tensor's dtype, quantised if that is."""
         tensor = self.output(number)
         if tensor.is_complex != (self.op in MAKING_COMPLEX):
             raise self.error(f"{tensor.label} has elements of {tensor.kind}")
@@ -290,7 +292,7 @@ class Node(Place):
         return self.cast(value, dtype)
 
     def quantized(self, value: Value, q: Quantization, dtype: DType) -> Value:
-        """Numbers as integers of a quantisation: round(value / scale) + zero, saturated."""
+        """Numbers quantised to integers: round(value / scale) + zero, saturated."""
         if dtype.bits > 16:  # `quantize` makes none of these
             info = np.iinfo(dtype.numpy)
             steps = self("round", self("div", value, self.parameter(q.scale, q, value)))
@@ -324,7 +326,7 @@ class Node(Place):
         return self.reshape(v, tuple(whole[d] for d in perm))
 
     def error(self, message: str) -> CompileError:
-        """The user's model is wrong in this operator."""
+        """An error in the user's model at this operator."""
         return CompileError(f"{self.described}: {message}")
 
     @property
@@ -340,7 +342,7 @@ def with_blocks(
     *others: Block,
     **attrs: Attr,
 ) -> list[Value]:
-    """The results of an op with blocks, which are what the first one yields."""
+    """The results of an op with blocks, with the types that the first block yields."""
     record = lookup(name)
     call = record.check([None if v is None else v.type for v in operands], attrs, n.label)
     assert record.body is not None

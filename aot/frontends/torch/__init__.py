@@ -1,4 +1,4 @@
-"""The PyTorch importer: modules, exported programs and `.pt2` files.
+"""The PyTorch importer, for modules, exported programs and `.pt2` files.
 
 Importing this package fills the table of ops and does not import torch.
 """
@@ -21,7 +21,7 @@ __all__ = ["Exported", "calling_of", "exported_module", "import_torch", "opened"
 
 
 def import_torch(source: Any, *, random_seed: int = 0) -> Module:
-    """A module whose function "main" is the program.
+    """Imports a program; the module's function "main" is the program.
 
     Arguments have the names of the module's inputs, results those of its outputs; each op's origin
     is the path of its submodule and the name of its node.
@@ -47,7 +47,7 @@ def import_torch(source: Any, *, random_seed: int = 0) -> Module:
 
 
 def opened(source: Any) -> Exported:
-    """A source of `import_torch` as what it reads, decomposed.
+    """A source of `import_torch` as an exported, decomposed program.
 
     Raises:
         CompileError: the file can't be read, or torch is not installed.
@@ -75,7 +75,7 @@ def exported_module(
 
 
 def calling_of(exported: Exported) -> Any:
-    """How the program is called: a `calling.Calling`."""
+    """The calling convention of the program: a `calling.Calling`."""
     from aot.frontends.torch.calling import Calling
 
     return Calling.of(exported.program)

@@ -1,5 +1,5 @@
-"""How an exported module is called: from arguments to named inputs, and from named outputs to what
-the module returns.
+"""The calling convention of an exported module: maps arguments to named inputs, and named outputs
+to what the module returns.
 
 Imports torch, so that it is imported for programs that are torch's only.
 """
@@ -29,7 +29,7 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Constant:
-    """A leaf that is no tensor, and the same in every call."""
+    """A leaf that is not a tensor, and is the same in every call."""
 
     value: Any
 
@@ -51,7 +51,7 @@ Leaf = Constant | Named
 
 @dataclass(frozen=True)
 class Calling:
-    """The module's signature; see `aot.runtime.loader.Calling`.
+    """The module's call signature; see `aot.runtime.loader.Calling`.
 
     Attributes:
         arguments: names of the module's parameters, in order.
@@ -68,7 +68,7 @@ class Calling:
 
     @staticmethod
     def of(program: Any) -> Calling:
-        """The signature of a torch.export.ExportedProgram."""
+        """The call signature of a torch.export.ExportedProgram."""
         signature = program.module_call_graph[0].signature
         names = output_names(program)
         mutated = {
@@ -86,7 +86,7 @@ class Calling:
         )
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Arrays, Any]:
-        """The arrays of the program's inputs, by name, and what `returned` needs of the call.
+        """(arrays of the program's inputs by name, data of the call that `returned` needs).
 
         Raises:
             RuntimeFailure: the arguments are not those that the module was exported with.
@@ -105,8 +105,8 @@ class Calling:
         return arrays, leaves
 
     def returned(self, results: Arrays, call: Any) -> Any:
-        """The value that the module returns, from a run's results: torch tensors, or arrays if the
-        call had only arrays. Copies the results of written inputs back into the caller's tensors.
+        """The module's return value, from a run's results: torch tensors, or arrays if the call had
+        only arrays. Results for inputs that are written are copied into the caller's tensors.
         """
         given = {
             w.name: leaf for w, leaf in zip(self.inputs, call, strict=True) if isinstance(w, Named)
@@ -122,7 +122,7 @@ class Calling:
         return pytree.tree_unflatten(leaves, self.out_spec)
 
     def _leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The leaves of the arguments, which may be given by name or by place."""
+        """The leaves of the arguments, which may be positional or keywords."""
         places, names = (self.in_spec.child(n) for n in range(2))
         given, keywords = list(args), dict(kwargs)
         free = iter(self.arguments[len(given) : places.num_children])
@@ -164,7 +164,7 @@ def _leaf(spec: Any, name: str) -> Leaf:
 
 
 def _array(value: Any) -> Any:
-    """An array in the tensor's memory; anything else as it is."""
+    """An array that shares the tensor's memory; other values unchanged."""
     return array_of(value) if isinstance(value, torch.Tensor) else value
 
 

@@ -1,4 +1,4 @@
-"""Dataclasses among a module's arguments and results, made known to torch's trees.
+"""Registers dataclasses in a module's arguments and results with torch's pytree.
 
 torch.export takes containers that torch.utils._pytree knows. Owns which dataclasses become such,
 and what they hold; the trees themselves are torch's.
@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 
 def parts(value: Any) -> dict[str, Any] | None:
-    """A dataclass's values by field, as torch's trees have them: without fields that are None or
-    that its constructor lacks. None for other values.
+    """A dataclass's values by field, as in torch's trees: without fields that are None or that its
+    constructor lacks. None for other values.
     """
     if not is_dataclass(value) or isinstance(value, type):
         return None
@@ -26,8 +26,8 @@ def parts(value: Any) -> dict[str, Any] | None:
 
 
 def register(value: Any) -> None:
-    """Lets torch take apart and rebuild the dataclasses in `value`, for the rest of the process.
-    Those that it knows stay as they are, and one without a tensor stays a constant."""
+    """Registers the dataclasses in `value` with torch, for the rest of the process. Those already
+    known are unchanged, and one without tensors remains a constant."""
     kind, held = type(value), parts(value)
     if held is None and isinstance(value, (list, tuple)):
         held = {str(place): one for place, one in enumerate(value)}
@@ -44,7 +44,7 @@ def register(value: Any) -> None:
 
 @contextmanager
 def registering_results(module: Any) -> Iterator[None]:
-    """Registers the dataclasses that a module returns while it is traced."""
+    """A context that registers the dataclasses that a module returns while it is traced."""
 
     def see(_: Any, __: Any, result: Any) -> None:
         register(result)
@@ -57,8 +57,8 @@ def registering_results(module: Any) -> Iterator[None]:
 
 
 def in_places(given: Any, shapes: Any) -> Any:
-    """`shapes` in the form that torch takes: where `given` has a dataclass, a dict becomes a list
-    in the order of the fields.
+    """`shapes` in the form that torch expects: where `given` has a dataclass, a dict becomes a list
+    in field order.
     """
     held = parts(given)
     if held is not None and isinstance(shapes, Mapping):

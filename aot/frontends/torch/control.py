@@ -22,7 +22,7 @@ class GraphImporter(Protocol):
     """The part of the importer that control flow uses."""
 
     def subgraph(self, graph: Any, given: Sequence[Any], rewriter: Rewriter) -> list[Value]:
-        """The results of a graph for these arguments, with its ops made at `rewriter`.
+        """The results of a graph for the given arguments, imported at `rewriter`.
 
         Raises:
             NotImportedError: something in it is not supported, which the importer has noted.
@@ -30,13 +30,13 @@ class GraphImporter(Protocol):
 
 
 class NotImportedError(Exception):
-    """A graph in a node can't be imported, and the importer has noted why."""
+    """A graph in a node can't be imported; the importer has recorded the reasons."""
 
 
 def _with_blocks(
     n: Node, name: str, operands: Sequence[Value | None], block: Block, *others: Block
 ) -> list[Value]:
-    """The results of an op with blocks, which are what the first one yields."""
+    """The results of an op with blocks, with the types that the first block yields."""
     record = lookup(name)
     call = record.check([None if v is None else v.type for v in operands], {}, n.label)
     assert record.body is not None
@@ -57,7 +57,7 @@ def _truth(n: Node, value: Any) -> Value:
 def import_cond(
     importer: GraphImporter, n: Node, condition: Any, then: Any, other: Any, given: Sequence[Any]
 ) -> list[Value]:
-    """Both branches as blocks, of which one runs."""
+    """torch.cond: both branches as blocks, of which one runs."""
     blocks = []
     for graph in (then, other):
         block = Block()
@@ -76,7 +76,8 @@ def import_while(
     carried: Sequence[Any],
     more: Sequence[Any],
 ) -> list[Value]:
-    """A loop that computes its condition once before, and then at the end of each run."""
+    """torch.while_loop: a loop whose condition is computed once before it, and then at the end of
+    each iteration."""
     starts = [n.value(v) for v in carried]
     (first,) = importer.subgraph(condition, [*starts, *more], n.rewriter)
     types = [TensorType(DType.I64, ()), *(v.type for v in starts)]
@@ -101,7 +102,7 @@ def repeated(
     trips: Value | None = None,
     first: Value | None = None,
 ) -> list[Value]:
-    """The last carried values of a loop op.
+    """The final carried values of a loop op.
 
     Args:
         step: given a node inside, the number of the run and the carried values, the next ones;

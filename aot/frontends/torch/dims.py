@@ -1,4 +1,4 @@
-"""torch's symbolic sizes, which are sympy expressions, as dims.
+"""Converts torch's symbolic sizes, which are sympy expressions, to dims.
 
 Expressions are told by the names of their classes, so that neither torch nor sympy is imported.
 """
@@ -20,7 +20,7 @@ _MOST_DENOMINATOR = 1 << 12  # of a float whose product is not rounded
 
 
 class Sizes:
-    """Turns sizes of one exported program into dims.
+    """Converts sizes of one exported program to dims.
 
     Args:
         names: names of dims by the names of torch's symbols.
@@ -32,7 +32,7 @@ class Sizes:
         self._known: dict[Any, Dim] = {}
 
     def dim(self, size: Any) -> Dim:
-        """A size, a number or a torch.SymInt, as a dim.
+        """The dim of a size: a number or a torch.SymInt.
 
         Raises:
             UnsupportedNodeError: it depends on data, or there are no dims of its kind.
@@ -45,7 +45,7 @@ class Sizes:
         return self._known[expression]
 
     def of(self, expression: Any) -> Dim:
-        """A sympy expression as a dim."""
+        """The dim of a sympy expression."""
         numerator, denominator = self._ratio(expression)
         if denominator != 1:
             raise UnsupportedNodeError(f"size {expression} is no whole number")
@@ -74,8 +74,8 @@ class Sizes:
         return build([self._ratio(a) for a in e.args], e)
 
     def _scaled(self, e: Any) -> Dim | None:
-        """The floor of a product of one float and whole numbers, as floats have it; None of any
-        other expression."""
+        """The floor of a product of one float and integers, as floats compute it; None for other
+        expressions."""
         floats = [a for a in e.args if a.is_Float] if type(e).__name__ == "Mul" else []
         if len(floats) != 1 or float(floats[0]) <= 0:
             return None
@@ -86,8 +86,8 @@ class Sizes:
         return scaled_extent(whole, float(floats[0]), DType.F64)
 
     def give(self, size: Any, dim: Dim) -> str | None:
-        """Takes `dim` for a size that is a symbol which nothing gave before, as data decide it;
-        returns torch's name of it, None of any other size."""
+        """Binds `dim` to a size that is a new, data-dependent symbol; returns torch's name of the
+        symbol, None for other sizes."""
         if isinstance(size, int) or not size.node.expr.is_Symbol:
             return None
         name = str(size.node.expr)
@@ -150,7 +150,7 @@ def _power(args: list[_Ratio], e: Any) -> _Ratio:
 
 
 def _divided(args: list[_Ratio], e: Any) -> _Ratio:
-    """The exact quotient of two symbolic sizes as a ratio."""
+    """The exact quotient of two symbolic sizes, as a ratio."""
     (top, bottom), (by, under) = args
     if isinstance(by, DimExpr):
         quotient = dims.floor_divide(dims.multiply(top, under), dims.multiply(by, bottom))

@@ -1,4 +1,4 @@
-"""Open dims as users say them: torch's own objects, or names and bounds as text."""
+"""Dynamic dims as users specify them: torch's own objects, or names and bounds as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aot.ir.bounds import WantedDim, linear, parse_wanted
 
 
 class OpenDims:
-    """The dims that a user leaves open.
+    """The dims that a user declares as dynamic.
 
     A name, with or without bounds, is torch's Dim.DYNAMIC, so that torch finds out what the module
     needs of it; a multiple of a name is a torch.export.Dim.
@@ -72,7 +72,7 @@ def _wanted(text: str) -> WantedDim:
 
 
 def _name_of(dim: Any) -> str | None:
-    """The name of a dim as the user gave it; of a multiple, that of its unit."""
+    """The name that the user gave a dim; for a multiple, that of its unit."""
     if isinstance(dim, str):
         wanted = _wanted(dim).dim
         found = None if wanted is None else linear(wanted)
@@ -84,8 +84,8 @@ def _name_of(dim: Any) -> str | None:
 def dim_names(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> dict[tuple[int, int], str]:
-    """(number of a tensor among all leaves of the arguments, axis) -> name of its open dim. For a
-    multiple of a dim, the name of that dim.
+    """The name of each dynamic dim, by (number of the tensor among all leaves of the arguments,
+    axis). For a multiple of a dim, the name of that dim.
     """
     if not shapes:
         return {}
@@ -98,7 +98,7 @@ def dim_names(
 def bound_arguments(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> dict[str, Any] | list[Any]:
-    """The arguments of a call, by name or by place as `shapes` has them."""
+    """The arguments of a call, by name or by position, as in `shapes`."""
     bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     return list(bound.values()) if isinstance(shapes, (list, tuple)) else dict(bound)
 

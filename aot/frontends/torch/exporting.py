@@ -1,5 +1,5 @@
-"""From what users have to a program that the importer reads: exports modules, reads files, and has
-torch decompose what the table lacks.
+"""Produces programs for the importer: exports modules, reads files, and lets torch decompose ops
+without an entry.
 
 The only file that calls torch's exporter; what goes wrong there is told with torch's own hint.
 """
@@ -80,7 +80,7 @@ def _shapes_in_places(
 
 
 def _failure(module: Any, error: Exception) -> CompileError:
-    """Why an export failed, in a line, with torch's advice below it."""
+    """The error for a failed export: one line, with torch's advice below it."""
     lines = [line.rstrip() for line in str(error).strip().splitlines() if line.strip()]
     first = lines[0] if lines else type(error).__name__
     return CompileError(f"torch.export can't export {type(module).__name__}: {first}", lines[1:])
@@ -88,7 +88,7 @@ def _failure(module: Any, error: Exception) -> CompileError:
 
 @contextmanager
 def in_eval_mode(module: Any) -> Iterator[None]:
-    """With a module in eval mode, which afterwards is as it was."""
+    """A context in which a module is in eval mode; restores its mode afterwards."""
     training = [m for m in module.modules() if m.training]
     module.eval()
     try:
@@ -112,7 +112,7 @@ def _quiet() -> Iterator[None]:
 
 
 def load(source: Path | bytes) -> Exported:
-    """The program in a file that torch.export.save has written; nothing in it is run.
+    """Reads the program in a file of torch.export.save; nothing in the file is run.
 
     Raises:
         CompileError: it can't be read.
@@ -126,7 +126,7 @@ def load(source: Path | bytes) -> Exported:
 
 @cache
 def _decompositions() -> Any:
-    """torch's decompositions, except those of ops that have an entry in our table."""
+    """torch's decompositions, without those of ops that have an entry in our table."""
     table = torch.export.default_decompositions()
     for op in list(table):
         if is_kept(str(op)):
@@ -135,7 +135,7 @@ def _decompositions() -> Any:
 
 
 def decomposed(exported: Exported) -> Exported:
-    """The program with ops of the table only, as far as torch can; its graph is functional.
+    """The program decomposed to ops of the table, as far as torch can; its graph is functional.
 
     Raises:
         CompileError: torch can't decompose it.

@@ -1,4 +1,4 @@
-"""The guards of an exported program, on its inputs' shapes, as assumptions.
+"""Converts an exported program's guards on its inputs' shapes to assumptions.
 
 torch writes its guards as Python expressions over `L['x'].size()[0]`. Those that say of a size that
 it is not 1, or at least 2, are left out, as they are where torch checks inputs: sizes of 0 and 1
@@ -22,13 +22,13 @@ MOST_TEXT = 1 << 12  # characters of a guard in a file: Python's parser has its 
 
 
 class _UnknownError(Exception):
-    """An expression that is no dim."""
+    """An expression that cannot be converted to a dim."""
 
 
 def guard_assumptions(
     guards: Sequence[str], placeholders: Mapping[str, Any], sizes: Sizes
 ) -> Iterator[Assumption]:
-    """The guards that are equalities or bounds of dims, and do not hold anyway."""
+    """Assumptions from guards that are equalities or bounds of dims and not already implied."""
     for guard in guards:
         try:
             left, sign, right = _comparison(guard, placeholders, sizes)
@@ -42,9 +42,7 @@ def guard_assumptions(
 
 
 def _equality(left: Dim, sign: str, right: Dim) -> tuple[Dim, Dim] | None:
-    """The pair of dims whose equality expresses a comparison; None if it says nothing that must be
-    checked.
-    """
+    """The two dims that a comparison requires to be equal; None if nothing needs a check."""
     if sign == "==":
         return left, right
     if sign in (">", ">="):
@@ -86,14 +84,14 @@ _PLAIN = (
 
 
 def plain_guards(guards: Iterable[str]) -> list[str]:
-    """The guards that only compare and compute input sizes, rewritten: torch executes guards as
-    Python code, so that a file's guards must do nothing else.
+    """The guards that only compare and compute input sizes, rewritten. torch executes guards as
+    Python code, so that those from a file must do nothing else.
     """
     return [text for guard in guards if (text := _plain(guard))]
 
 
 def _plain(guard: str) -> str:
-    """A guard as Python writes it; "" where it may do something else."""
+    """A guard as Python code; "" if it might do anything else."""
     if len(guard) > MOST_TEXT:
         return ""
     try:
@@ -119,7 +117,7 @@ def _is_plain(tree: ast.AST) -> bool:
 
 
 class _Reader:
-    """Turns the parts of a guard into dims."""
+    """Converts the parts of a guard to dims."""
 
     def __init__(self, placeholders: Mapping[str, Any], sizes: Sizes) -> None:
         self.placeholders, self.sizes = placeholders, sizes
@@ -154,7 +152,7 @@ class _Reader:
         raise _UnknownError
 
     def _size(self, source: ast.expr, axis: int) -> Dim:
-        """The size of an input, which is named by the path to it."""
+        """The size of an input, which is identified by its path."""
         keys: list[str] = []
         while isinstance(source, ast.Subscript) and isinstance(source.slice, ast.Constant):
             keys.insert(0, str(source.slice.value))

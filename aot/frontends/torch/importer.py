@@ -1,4 +1,4 @@
-"""From an exported program to a module: node by node, with all that is unsupported found first.
+"""Imports an exported program as a module, node by node; finds everything unsupported first.
 
 The program's graph is functional and in the ops of the table (`exporting.decomposed`). Optimises
 nothing; nodes that nothing needs are left out. Buffers that the module changes become inputs and
@@ -61,7 +61,7 @@ NEXT = ".next"
 
 
 def import_program(exported: Exported, random_seed: int = 0) -> Module:
-    """A module whose function "main" is the program; see `import_torch`."""
+    """Imports a program as the function "main" of a module; see `import_torch`."""
     return _Importer(exported, random_seed).run()
 
 
@@ -165,7 +165,7 @@ class _Importer:
         raise CompileError(f"the program has no contents for {spec.target!r}")
 
     def _constant(self, tensor: Any, name: str) -> Value:
-        """A constant that reads the tensor's own memory; equal tensors are one constant."""
+        """A constant in the tensor's own memory; equal tensors share a constant."""
         dtype_of(tensor.dtype)
         if type(tensor).__name__ == "FakeTensor" or tensor.is_meta:
             raise UnsupportedNodeError("it has no contents")
@@ -176,7 +176,8 @@ class _Importer:
         return self.weights[key]
 
     def _state(self, target: str, tensor: Any) -> Value:
-        """A buffer that the module changes: zeros at first, or as the module has it."""
+        """A state for a buffer that the module changes, initially zero or with the module's
+        contents."""
         initial = np.array(array_of(tensor))
         name = f"self.{target}" if target in self.taken else target
         held = self._argument(name, TensorType(DType.of(initial), initial.shape))
@@ -252,14 +253,14 @@ class _Importer:
         return Node(name, label_of(node), types, _wanted(node), *where)
 
     def _controlled(self, node: Any, name: str) -> list[Any]:
-        """The results of an op with graphs in it."""
+        """The results of an op that contains graphs."""
         place = self._place(node, name)
         found = CONTROL[name](self, place, *(self._converted(a) for a in node.args))
         _check_types(place, found)
         return list(found)
 
     def subgraph(self, graph: Any, given: Sequence[Any], rewriter: Rewriter) -> list[Value]:
-        """Imports a graph in a node; see `GraphImporter`."""
+        """Imports a graph inside a node; see `GraphImporter`."""
         outer, self.rewriter = self.rewriter, rewriter
         try:
             nodes = list(graph.graph.nodes)
@@ -279,8 +280,8 @@ class _Importer:
             self.rewriter = outer
 
     def _give_sizes(self, place: Node, node: Any, results: Sequence[Any]) -> None:
-        """Defines the symbols of data-dependent sizes, from the results that a node has
-        just made.
+        """Defines the symbols of data-dependent sizes from the results that a node has just
+        produced.
         """
         values = _leaves(node.meta.get("val"))
         for number, (found, value) in enumerate(zip(results, values, strict=False)):
@@ -300,8 +301,8 @@ class _Importer:
                         extents.bound(place, dim, most, f"a size is at most {most}")
 
     def _forgets_broadcast(self, node: Any, most: int) -> bool:
-        """Whether a bound is what torch takes for a `masked_select`: the elements that its first
-        operand has before the mask broadcasts it. The entry gives the right one."""
+        """Whether a bound is torch's for a `masked_select`, which ignores that the mask may
+        broadcast the first operand. The entry sets the right one."""
         if str(node.target) != "aten.masked_select.default":
             return False
         x = self._arguments(node)[0]
@@ -319,9 +320,7 @@ class _Importer:
             return None
 
     def _arguments(self, node: Any) -> list[Any]:
-        """The arguments of a node in the order of the op's schema, defaults included, without
-        ignored ones.
-        """
+        """The arguments of a node in schema order, with defaults and without ignored ones."""
         found = []
         for number, argument in enumerate(node.target._schema.arguments):
             if number < len(node.args):
@@ -346,7 +345,7 @@ class _Importer:
         return given
 
     def _number(self, value: Any) -> Any:
-        """A size, or a number that follows from sizes."""
+        """A size, or a number computed from sizes, as a dim or number."""
         kind = type(value).__name__
         if kind == "SymInt":
             return self.sizes.dim(value)
@@ -406,14 +405,14 @@ _KEPT = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 
 
 def _is_complex(node: Any) -> bool:
-    """Whether a node gives a complex tensor."""
+    """Whether a node's value is a complex tensor."""
     return any(
         str(getattr(v, "dtype", "")) in _COMPLEX_TYPES for v in _leaves(node.meta.get("val"))
     )
 
 
 def _stored(place: Node, results: Sequence[Any]) -> list[Any]:
-    """The results in torch's types, where they are computed in others: bfloat16 in float32."""
+    """The results in torch's dtypes, where we compute in others, such as float32 for bfloat16."""
     pairs = zip_longest(results, place.types[: len(results)])
     return [found if wanted is None else _in_type(place, found, wanted) for found, wanted in pairs]
 
@@ -427,7 +426,7 @@ def _in_type(place: Node, found: Any, wanted: TensorType) -> Any:
 
 
 def _check_types(place: Node, results: Sequence[Any]) -> None:
-    """Checks that an entry's results have the types that torch records for the node."""
+    """Checks that an entry's results have the types that torch recorded for the node."""
     for number, (found, wanted) in enumerate(zip(results, place.types, strict=False)):
         if not isinstance(found, Value) or wanted is None or number not in place.wanted:
             continue
@@ -444,7 +443,7 @@ def _check_types(place: Node, results: Sequence[Any]) -> None:
 
 
 def _needed(nodes: Sequence[Any]) -> set[Any]:
-    """The nodes that an output depends on."""
+    """The nodes on which an output depends."""
     found: set[Any] = set()
     for node in reversed(nodes):
         if node.op == "output" or node in found:
@@ -458,7 +457,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _wanted(node: Any) -> frozenset[int]:
-    """The numbers of a node's results that are read; 0 of the only one."""
+    """The indices of a node's results that are used; 0 for a single result."""
     if not isinstance(node.meta.get("val"), (list, tuple)):
         return frozenset({0})
     return frozenset(
@@ -467,7 +466,7 @@ def _wanted(node: Any) -> frozenset[int]:
 
 
 def _op_name(target: Any) -> str:
-    """An op as torch prints it, without `torch.ops`."""
+    """An op's name as torch prints it, without `torch.ops`."""
     return str(target) if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
 
 
@@ -497,5 +496,5 @@ _REASONS: Mapping[str, str] = {
 
 
 def _reason(name: str) -> str:
-    """Why an op without an entry is refused."""
+    """Why an op without an entry is rejected."""
     return _REASONS.get(name, "there is no importer for this op")

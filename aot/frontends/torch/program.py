@@ -1,5 +1,4 @@
-"""Facts about an exported program: element types, names of inputs and outputs, labels of nodes,
-names of dims.
+"""Facts about an exported program: dtypes, names of inputs, outputs and dims, labels of nodes.
 
 Knows torch's objects by their attributes; imports torch in no place.
 """
@@ -45,7 +44,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program, and what only who exported it knows.
+    """An exported program, with facts that only the exporter knows.
 
     Attributes:
         program: a torch.export.ExportedProgram.
@@ -78,7 +77,7 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def type_of(tensor: Any, sizes: Sizes) -> TensorType:
-    """The type of a tensor, a fake one for example.
+    """The type of a tensor, such as a fake one.
 
     Raises:
         UnsupportedNodeError: its element type or a size is not supported.
@@ -87,7 +86,7 @@ def type_of(tensor: Any, sizes: Sizes) -> TensorType:
 
 
 def array_of(tensor: Any) -> Any:
-    """A tensor's elements as numpy has them, in its own memory where it can be."""
+    """A numpy array of a tensor's elements, sharing its memory where possible."""
     known = tensor.detach().cpu().resolve_conj().resolve_neg()
     if str(tensor.dtype) != BFLOAT16:
         return known.numpy()
@@ -97,7 +96,7 @@ def array_of(tensor: Any) -> Any:
 
 
 def tensor_of(array: Any) -> Any:
-    """A torch tensor in an array's memory."""
+    """A torch tensor that shares an array's memory."""
     import torch
 
     if array.dtype != DType.BF16.numpy:
@@ -115,23 +114,23 @@ def is_symbolic(value: Any) -> bool:
 
 
 def user_inputs(program: Any) -> list[Any]:
-    """The specifications of what the caller gives, in the order of the tree's leaves."""
+    """The specifications of the caller's inputs, in the order of the tree's leaves."""
     return [s for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
 
 
 def user_outputs(program: Any) -> list[Any]:
-    """The specifications of what the module returns, in the order of the tree's leaves."""
+    """The specifications of the module's returned values, in the order of the tree's leaves."""
     return [s for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
 
 
 def is_value(spec: Any) -> bool:
-    """Whether an input or output is a tensor, or a number that shapes give, and no constant."""
+    """Whether an input or output is a tensor or a shape-dependent number, not a constant."""
     return hasattr(spec.arg, "name") and not hasattr(spec.arg, "value")
 
 
 def output_names(program: Any) -> list[str]:
-    """Names of the leaves of what the module returns: by keys of dicts and attributes, and numbers
-    where there are none."""
+    """The names of the returned leaves: dict keys and attributes, or numbers where there are
+    none."""
     from torch.utils import _pytree as pytree
 
     count = len(user_outputs(program))
@@ -157,7 +156,7 @@ def _path_name(keys: Sequence[str]) -> str:
 
 
 def unique(names: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """The names made unique by appended numbers, among themselves and those `taken`."""
+    """The names made unique, by appended numbers, among themselves and `taken`."""
     found: list[str] = []
     seen = set(taken)
     for name in names:
@@ -193,8 +192,8 @@ def place_of(node: Any) -> str:
 
 
 def dim_sizes(exported: Exported, placeholders: Mapping[str, Any]) -> Sizes:
-    """How sizes become dims: symbols have the names that the user gave dims, or are called by the
-    first input and axis that have them."""
+    """The conversion of sizes to dims: symbols get the names that the user gave dims, or are named
+    after the first input and axis with them."""
     names: dict[str, str] = {}
     plain: dict[str, str] = {}
     for number, spec in enumerate(user_inputs(exported.program)):
@@ -218,7 +217,7 @@ def dim_sizes(exported: Exported, placeholders: Mapping[str, Any]) -> Sizes:
 
 
 def range_assumptions(program: Any, sizes: Sizes) -> Iterator[Assumption]:
-    """The bounds that the user gave dims, or that the model's code implies.
+    """Assumptions for the bounds of dims that the user gave or that the model's code implies.
 
     As in torch, a lower bound of 2 or less is none."""
     for name, dim in sorted((str(s), r) for s, r in program.range_constraints.items()):

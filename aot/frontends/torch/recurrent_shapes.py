@@ -1,5 +1,5 @@
-"""The shapes of recurrent layers while torch exports: without them it unrolls the steps to find the
-shapes, so that their number can't stay open.
+"""Shapes of recurrent layers during torch's export: without them torch unrolls the steps to find
+the shapes, which fixes the number of steps.
 
 The only file that replaces a part of torch, for as long as an export takes; where torch has moved
 that part, nothing is replaced.
@@ -41,7 +41,7 @@ _SHAPES: dict[str, Callable[..., Any]] = {
 
 @contextmanager
 def known_shapes() -> Iterator[None]:
-    """A context in which torch takes recurrent layers' shapes from this module."""
+    """A context in which torch takes the shapes of recurrent layers from this module."""
     try:
         from torch._decomp import decomposition_table
     except ImportError:

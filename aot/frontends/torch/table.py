@@ -1,4 +1,4 @@
-"""The table of PyTorch ops, and `Node`, the view of a node that its entry gets.
+"""The table of PyTorch ops, and `Node`, an entry's view of a node.
 
 An op more is one entry more: a function from a Node and the op's arguments, in the order of its
 schema, to values. Arguments are values, dims, numbers, texts, lists of these, or None. An op that
@@ -28,7 +28,7 @@ from aot.ir.types import DType, TensorType
 
 @dataclass(frozen=True)
 class Complex:
-    """A complex tensor: its two parts, of the same dims."""
+    """A complex tensor, as two real tensors with equal dims."""
 
     real: Value
     imaginary: Value
@@ -47,7 +47,7 @@ _B = TypeVar("_B", bound=Build)
 
 
 def torch_op(*names: str) -> Callable[[_B], _B]:
-    """Registers the importer of ops, each named as torch prints it: `aten.add.Tensor`."""
+    """Registers the entry of ops, each named as torch prints it: `aten.add.Tensor`."""
 
     def register(build: _B) -> _B:
         for name in names:
@@ -60,7 +60,7 @@ def torch_op(*names: str) -> Callable[[_B], _B]:
 
 
 def complex_op(*names: str) -> Callable[[_B], _B]:
-    """Registers the importer of ops where an operand or the result is complex."""
+    """Registers the entry of ops in which an operand or the result is complex."""
 
     def register(build: _B) -> _B:
         COMPLEX.update(dict.fromkeys(names, build))
@@ -81,7 +81,8 @@ def supported_ops() -> list[str]:
 
 @dataclass
 class Node(Place):
-    """One node of an exported graph, and the GraphBuilder of `aot.frontends.lib` in its place.
+    """One node of an exported graph as its entry sees it; a GraphBuilder of `aot.frontends.lib` at
+    its place.
 
     Attributes:
         op: as torch prints it.
@@ -118,13 +119,13 @@ class Node(Place):
         return self.type.dtype
 
     def __call__(self, op: str, *operands: Operand | None, **attrs: Any) -> Value:
-        """The result of an op on values and numbers, of which extents are some."""
+        """The result of an op on values and numbers, including extents."""
         dtype = number_dtype(operands)
         taken = (self.value(v, dtype) if isinstance(v, DimExpr) else v for v in operands)
         return self.emit(op, *taken, **attrs)
 
     def value(self, operand: Operand, dtype: DType | None = None) -> Value:
-        """An operand as a tensor, of element type `dtype` unless that is None."""
+        """An operand as a tensor, cast to `dtype` unless that is None."""
         if isinstance(operand, Value):
             return operand if dtype is None else self.cast(operand, dtype)
         if isinstance(operand, DimExpr):
@@ -133,22 +134,22 @@ class Node(Place):
         return self.scalar(operand, dtype or default_dtype(operand))
 
     def broadcast(self, x: Value, shape: Sequence[Dim]) -> Value:
-        """`x` repeated up to `shape`; itself where it has these dims."""
+        """`x` broadcast to `shape`; `x` itself if it has these dims."""
         return (
             x if x.type.dims == tuple(shape) else self.emit("broadcast_to", x, shape=tuple(shape))
         )
 
     def wants(self, index: int) -> bool:
-        """Whether something reads a result."""
+        """Whether a result is used."""
         return index in self.wanted
 
     def error(self, message: str) -> CompileError:
-        """The user's model is wrong in this node."""
+        """An error in the user's model at this node."""
         return CompileError(f"{self.op} (node {self.label!r}): {message}")
 
 
 def default_dtype(number: Number) -> DType:
-    """The element type of a tensor that a number of Python becomes."""
+    """The dtype of the tensor that a Python number becomes."""
     if isinstance(number, bool):
         return DType.BOOL
     return DType.I64 if isinstance(number, int) else DType.F32
@@ -162,16 +163,16 @@ def _category(dtype: DType) -> int:
 
 
 def _wider(a: DType, b: DType) -> DType:
-    """torch.promote_types: floats win over integers, whatever their widths."""
+    """As torch.promote_types: floats win over integers, whatever their widths."""
     if _category(a) != _category(b):
         return a if _category(a) > _category(b) else b
     return DType.of(np.promote_types(a.numpy, b.numpy))
 
 
 def promoted(*operands: Operand) -> DType:
-    """The dtype that torch.result_type gives: tensors with dims count before those without, these
-    before numbers, and an operand of lower weight counts only if its category (bool, integer,
-    float) is higher.
+    """As torch.result_type: tensors with dims take precedence over those without, which take
+    precedence over numbers; an operand of lower precedence counts only if its category (bool,
+    integer, float) is higher.
     """
     found: DType | None = None
     by_weight: list[list[DType]] = [[], [], []]

@@ -1,4 +1,5 @@
-"""ONNX's operators by family: an entry each, from a node's attributes and operands to our ops.
+"""The entries of ONNX's operators, by family; each builds our ops from a node's attributes and
+operands.
 
 Own what ONNX means. Must not optimise.
 """

@@ -1,4 +1,4 @@
-"""ONNX's Attention, as our op where that says it.
+"""Imports ONNX's Attention, by the `attention` op where it suffices.
 
 What it does not say (a cap on scores, lengths by batch, scores as an output) is imported by ONNX's
 definition.
@@ -15,7 +15,7 @@ SHORT_MASKS = 24  # since this opset a mask may end before the keys do
 
 
 def _heads(node: Node, operand: int, count: int) -> Value:
-    """An operand as [batch, heads, length, depth]."""
+    """An operand reshaped to [batch, heads, length, depth]."""
     x = node.input(operand)
     if x.type.rank == 4:
         return x

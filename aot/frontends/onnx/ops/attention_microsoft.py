@@ -19,7 +19,7 @@ I32 = DType.I32
 
 
 def part(node: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """The elements of x along an axis from start to stop."""
+    """The slice of x from start to stop along an axis."""
     starts, stops = [0] * x.type.rank, list(x.type.dims)
     if start == 0 and stop == x.type.dims[axis]:
         return x
@@ -29,14 +29,14 @@ def part(node: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
 
 
 def row(node: Node, x: Value, axis: int, number: int) -> Value:
-    """x at one position of an axis, which is left out."""
+    """x at one position of an axis, without that axis."""
     taken = part(node, x, axis, number, number + 1)
     return node.reshape(taken, (*x.type.dims[:axis], *x.type.dims[axis + 1 :]))
 
 
 def _heads_of(node: Node, operand: int, count: int, what: str) -> Value:
-    """An operand [batch, length, heads * depth] (or with heads and depth apart) as
-    [batch, heads, length, depth]."""
+    """An operand [batch, length, heads * depth] (or with heads and depth separate) as [batch,
+    heads, length, depth]."""
     x = node.input(operand)
     if x.type.rank == 4:
         return x
@@ -46,7 +46,7 @@ def _heads_of(node: Node, operand: int, count: int, what: str) -> Value:
 
 
 def heads_attr(node: Node, name: str = "num_heads") -> int:
-    """The number of heads, which is 1 or more."""
+    """The value of an attribute with a number of heads, which must be at least 1."""
     count = node.int_attr(name)
     if count < 1:
         raise node.error(f"attribute {name!r} is {count}, expected 1 or more")
@@ -64,8 +64,8 @@ def refuse_operands(node: Node, **names: int) -> None:
 
 
 class _Scores:
-    """The score matrix of an attention node: its extents, and what is added to the score of a
-    masked key.
+    """An attention node's score matrix: its extents, and the value added to the scores of masked
+    keys.
     """
 
     def __init__(self, node: Node, q: Value, keys: Dim, past: Dim) -> None:
@@ -76,7 +76,7 @@ class _Scores:
         self.filter = node.float_attr("mask_filter_value", -10000.0)
 
     def unless(self, is_read: Value) -> Value:
-        """0 where a key is read, else the filter's value."""
+        """0 where a key is visible, else the mask's filter value."""
         node = self.node
         zero = node.scalar(0.0, self.dtype)
         return node.emit("where", is_read, zero, node.scalar(self.filter, self.dtype))
@@ -99,7 +99,8 @@ class _Scores:
         raise node.error(f"{what} has rank {rank}, expected 1 to 4")
 
     def _within(self, lengths: Value, what: str) -> Value:
-        """Keys before each row's end, and behind its start where starts follow the ends."""
+        """A mask of keys before each row's end, and after its start where starts follow the
+        ends."""
         node = self.node
         count = lengths.type.dims[0]
         places = node.emit("range", size=self.keys, start=0, step=1, dtype=I32)
@@ -134,7 +135,7 @@ def _summed(node: Node, *terms: Value | None) -> Value | None:
 def _attended(
     node: Node, q: Value, k: Value, v: Value, past: Dim, mask: int | None, bias: int | None
 ) -> Value:
-    """ONNX Runtime's attention: [batch, queries, heads * depth]; operands `mask` and `bias` are
+    """ONNX Runtime's attention, [batch, queries, heads * depth], with operands `mask` and `bias`
     added to the scores.
     """
     scores = _Scores(node, q, k.type.dims[2], past)
@@ -179,7 +180,8 @@ def _widths(node: Node, columns: Dim) -> tuple[int, ...]:
 
 
 def _with_past(node: Node, k: Value, v: Value, past: int) -> tuple[Value, Value, Dim]:
-    """k and v behind the rows of an operand [2, batch, heads, length, depth], and its length."""
+    """(keys, values, past length): k and v appended to the rows of an operand [2, batch, heads,
+    length, depth]."""
     before = node.optional(past)
     if before is None:
         return k, v, 0
@@ -241,7 +243,7 @@ def quantized_attention(node: Node) -> list[Value | None]:
 
 
 def _unpacked(node: Node, operand: int, count: int) -> list[Value]:
-    """The parts of an operand [batch, length, heads, parts, depth] as heads."""
+    """The parts of an operand [batch, length, heads, parts, depth], each as heads."""
     x = node.input(operand)
     if x.type.dims[3] != count:
         raise node.error(
@@ -251,7 +253,8 @@ def _unpacked(node: Node, operand: int, count: int) -> list[Value]:
 
 
 def _with_bias(node: Node, parts: Sequence[Value], are_added: Sequence[bool]) -> list[Value]:
-    """q, k and v plus their parts of the bias; what has heads apart already has none."""
+    """q, k and v plus their parts of the bias, except those with separate heads, which already
+    include it."""
     bias = node.optional(3)
     if bias is None:
         return list(parts)

@@ -16,7 +16,8 @@ MAX_POINTS = 1 << 12  # of a bin, along one dim; more is a box far larger than a
 
 
 def _adaptive_points(node: Node, scale: float, bins: tuple[int, int], least: float) -> list[int]:
-    """The most points that a bin of any box has, along rows and columns: one a pixel."""
+    """The largest numbers of sampling points, along rows and columns, in a bin of any box: one per
+    pixel."""
     boxes = node.values.known(node.input(1))
     if boxes is None or boxes.dtype == object:
         raise UnsupportedNodeError(

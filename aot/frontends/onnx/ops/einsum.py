@@ -1,4 +1,4 @@
-"""ONNX's Einsum, by the shared decomposition."""
+"""Imports ONNX's Einsum, by the shared decomposition."""
 
 from __future__ import annotations
 

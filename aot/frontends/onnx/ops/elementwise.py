@@ -127,13 +127,13 @@ def where(node: Node) -> Value:
 
 
 def _numbers(node: Node) -> Value:
-    """The first operand as numbers that are computed with."""
+    """The first operand, in a dtype that is computed with."""
     x, held = node.input(0), node.element_type(0)
     return x if held is None else decoded(node, x, held)
 
 
 def _converted(node: Node, to: int) -> Value:
-    """The first operand as an element type of ONNX."""
+    """The first operand cast to an ONNX element type."""
     saturates = bool(node.int_attr("saturate", 1))
     rounding = node.str_attr("round_mode", "up")
     if to in NARROW:

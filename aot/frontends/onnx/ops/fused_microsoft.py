@@ -1,4 +1,4 @@
-"""Decompositions of ops that ONNX Runtime's optimiser has fused: our own passes fuse again.
+"""Decomposes ops that ONNX Runtime's optimiser has fused; our own passes fuse them again.
 
 Activations with a bias, norms of sums, embeddings, and products or convolutions with what follows.
 """
@@ -45,7 +45,7 @@ def quick_gelu(node: Node) -> Value:
 
 @onnx_op("BiasSplitGelu", domain=MICROSOFT)
 def bias_split_gelu(node: Node) -> Value:
-    """The first half of the last dim times the Gelu of the second."""
+    """BiasSplitGelu: the first half of the last dim times the Gelu of the second half."""
     x = node.emit("add", node.input(0), node.input(1))
     *outer, width = x.type.dims
     half = dims.floor_divide(width, 2)
@@ -71,7 +71,7 @@ def _swapped(node: Node, x: Value) -> Value:
 
 
 def _batch_last(node: Node, x: Value) -> Value:
-    """The first dim moved before the last one."""
+    """x with its first dim moved before the last one."""
     rank = x.type.rank
     return node.emit("transpose", x, perm=(*range(1, rank - 1), 0, rank - 1))
 
@@ -127,7 +127,7 @@ _ACTIVATIONS: dict[str, _Activation] = {
 
 
 def _activated(node: Node, x: Value, parameters: Sequence[float]) -> Value:
-    """x through the activation that the node names, with its parameters."""
+    """x after the activation that the node names, with its parameters."""
     name = node.str_attr("activation", "")
     if not name:
         return x
@@ -170,7 +170,7 @@ def _channels_last(node: Node, x: Value) -> Value:
 
 @onnx_op("NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def nhwc_conv(node: Node) -> Value:
-    """Channels last in x and y; NhwcConv has them last in the weights too."""
+    """Convolutions with channels last in x and y; NhwcConv has them last in the weights too."""
     x, w = _channels_second(node, node.input(0)), node.input(1)
     if node.op_type == "NhwcConv":
         w = _channels_second(node, w)
@@ -186,7 +186,7 @@ def nhwc_conv(node: Node) -> Value:
 
 
 def _normalised(node: Node, x: Value, number: int) -> Value:
-    """The layer norm of x over its last dim; operands from `number` on are scale and bias."""
+    """The layer norm of x over its last dim; operands from `number` are scale and bias."""
     epsilon = node.float_attr("epsilon", 1e-12)
     axis = x.type.rank - 1
     return node.emit(
@@ -220,7 +220,8 @@ def skip_simplified_layer_normalization(node: Node) -> Sequence[Value | None]:
 
 @onnx_op("SimplifiedLayerNormalization")
 def simplified_layer_normalization(node: Node) -> Value:
-    """RMS normalisation, as ONNX Runtime writes it, although into ONNX's own domain."""
+    """SimplifiedLayerNormalization: RMS normalisation, which ONNX Runtime registers in ONNX's own
+    domain."""
     node.ignore("stash_type")
     node.refuse_output(1, "inv_std_var")
     x = node.input(0)
@@ -229,7 +230,7 @@ def simplified_layer_normalization(node: Node) -> Value:
 
 
 def _counted(node: Node, like: Value, mask: Value | None) -> Value:
-    """How many elements of each row of a mask are 1, i32[batch]; zeros without one."""
+    """The number of ones in each row of a mask, i32[batch]; zeros without a mask."""
     if mask is None:
         zero = node.scalar(0, DType.I32)
         return node.emit("broadcast_to", zero, shape=like.type.dims[:1])
@@ -257,8 +258,8 @@ def embed_layer_normalization(node: Node) -> Sequence[Value | None]:
 
 @onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT)
 def dynamic_quantize_lstm(node: Node) -> Sequence[Value]:
-    """The weights W [directions, inputs, 4 * hidden] and R in 8 bits, which are an LSTM's
-    transposed ones; x and h are not rounded to 8 bits."""
+    """DynamicQuantizeLSTM: an LSTM with 8-bit weights W [directions, inputs, 4 * hidden] and R,
+    transposed compared with LSTM's; x and h are not quantised."""
     inputs = [*node.inputs[:8], *[None] * (8 - len(node.inputs[:8]))]
     for number, scale in ((1, 8), (2, 10)):
         inputs[number] = _dequantized(node, node.input(number), scale)
@@ -269,7 +270,7 @@ def dynamic_quantize_lstm(node: Node) -> Sequence[Value]:
 
 def _dequantized(node: Node, weight: Value, number: int) -> Value:
     """A weight [directions, inputs, columns] as floats [directions, columns, inputs]; its scale and
-    zero point, operands from `number` on, are one for all, one for each direction or column."""
+    zero point, operands from `number`, are per tensor, per direction or per column."""
 
     def shaped(value: Value) -> Value:
         if value.type.element_count == 1:

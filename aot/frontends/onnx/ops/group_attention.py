@@ -1,4 +1,4 @@
-"""ONNX Runtime's GroupQueryAttention and RotaryEmbedding, of decoders.
+"""Imports ONNX Runtime's GroupQueryAttention and RotaryEmbedding, as decoders use them.
 
 Keys and values of the past come as one tensor, whose rows may have different lengths: what a row
 has behind its length counts as not there, and its new keys are put there. Where all rows are as
@@ -32,7 +32,8 @@ I64 = DType.I64
 
 
 def _query_key_value(node: Node) -> list[Value]:
-    """q [batch, heads, length, depth], k and v with the groups' number of heads."""
+    """(q, k, v): q [batch, heads, length, depth]; k and v with as many heads as there are
+    groups."""
     heads, groups = heads_attr(node), heads_attr(node, "kv_num_heads")
     if heads % groups:
         raise node.error(f"{heads} heads are no multiple of {groups} groups")
@@ -58,7 +59,7 @@ def _query_key_value(node: Node) -> list[Value]:
 
 @dataclass
 class _Rows:
-    """The positions of keys in each row of the batch.
+    """The positions of keys in each batch row.
 
     Attributes:
         past: the extent of the past.
@@ -108,7 +109,7 @@ def _rows(node: Node, batch: Dim, fresh: Dim) -> _Rows:
 
 
 def _joined(node: Node, rows: _Rows, operand: int, fresh: Value) -> Value:
-    """The past that is an operand with the new keys or values behind each row's end."""
+    """The past in an operand, with the new keys or values appended after each row's end."""
     before = node.optional(operand)
     if before is None or rows.past == 0:
         return fresh
@@ -135,7 +136,8 @@ def _joined(node: Node, rows: _Rows, operand: int, fresh: Value) -> Value:
 
 
 def _keep(node: Node, rows: _Rows, queries: Dim, window: int) -> Value | None:
-    """Which keys a query reads where rows differ, or all is computed by parts."""
+    """The mask of keys visible to a query, where rows differ in length, or attention is done by
+    parts; else None."""
     positions = rows.positions(node, queries)
     shape = (queries, 1) if rows.lengths is None else (positions.type.dims[0], 1, queries, 1)
     positions = node.reshape(positions, shape)
@@ -168,7 +170,7 @@ def _normed(node: Node, x: Value, operand: int) -> Value:
 
 
 def _turned(node: Node, rows: _Rows, q: Value, k: Value) -> tuple[Value, Value]:
-    """q and k by their positions, where the node says so."""
+    """q and k rotated by their positions, if the node asks for it."""
     is_interleaved = bool(node.int_attr("rotary_interleaved", 0))
     if not node.int_attr("do_rotary", 0):
         return q, k
@@ -206,8 +208,8 @@ def group_query_attention(node: Node) -> list[Value]:
 
 @onnx_op("RotaryEmbedding", domain=MICROSOFT)
 def rotary_embedding(node: Node) -> Value:
-    """Imports a rotary embedding, whose positions are given for each element [batch, length], or as
-    one [1] for the first element.
+    """Imports RotaryEmbedding, with positions [batch, length] per element, or [1] for the first
+    element.
     """
     if node.float_attr("scale", 1.0) != 1:
         raise UnsupportedNodeError("attribute 'scale' is not 1, which is not supported")

@@ -1,4 +1,5 @@
-"""ONNX's ops on positions: gathers and scatters, scans, extrema's places, sorting, triangles."""
+"""ONNX's ops on positions: gathers and scatters, scans, positions of extrema, sorting,
+triangles."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ I64 = DType.I64
 
 
 def _last_extent(node: Node, index: int) -> int:
-    """The last extent of an operand, which says how many dims a row of positions names."""
+    """The last extent of an operand of positions: how many dims each row of it indexes."""
     shape = node.input(index).type.dims
     if not shape:
         raise node.error(f"operand {index} has rank 0, expected at least 1")
@@ -144,7 +145,7 @@ def _counter(node: Node, extent: Dim, rank: int, axis: int) -> Value:
 
 
 def _is_chosen(node: Node, x: Value, axis: int) -> Value:
-    """1 where the first largest element along axis is, else 0."""
+    """1 at the first of the largest elements along axis, else 0."""
     place = node.emit("arg_max", x, axis=axis)
     counter = _counter(node, x.type.dims[axis], x.type.rank, axis)
     return node.cast(node.emit("equal", place, counter), x.type.dtype)
@@ -254,7 +255,7 @@ def reverse_sequence(node: Node) -> Value:
 
 
 def _deciding(node: Node, index: int) -> Array | None:
-    """An operand whose elements decide the result's shape, where it is known."""
+    """An operand whose elements determine the result's shape, if known; else None."""
     known = node.values.known(node.input(index))
     return None if known is None or known.dtype == object else known
 
@@ -307,7 +308,8 @@ def unique(node: Node) -> list[Value | None]:
 
 @onnx_op("TensorScatter", since=24)
 def tensor_scatter(node: Node) -> Value:
-    """Rows of a cache replaced, from write_indices on, along axis; the first dim is the batch."""
+    """TensorScatter: replaces rows of a cache along axis, from write_indices; the first dim is the
+    batch."""
     cache, update, starts = node.input(0), node.input(1), node.optional(2)
     rank = cache.type.rank
     axis = node.axis_attr(rank, -2)

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml, and one of ONNX, that look up: labels, categories, strings."""
+"""Lookup operators of ai.onnx.ml, and StringNormalizer of ONNX: labels, categories, strings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F32, I32, I64 = DType.F32, DType.I32, DType.I64
 
 @onnx_op("OneHotEncoder", domain=ML)
 def one_hot_encoder(node: Node) -> Value:
-    """A column for each category, 1 where the element is it."""
+    """OneHotEncoder: a column for each category, 1 where the element equals it."""
     node.ignore("zeros")
     x = node.input(0)
     if node.element_type(0) == STRING:
@@ -32,22 +32,20 @@ def one_hot_encoder(node: Node) -> Value:
 
 @onnx_op("CategoryMapper", domain=ML)
 def category_mapper(node: Node) -> Value:
-    """Strings as integers, or integers as strings."""
+    """CategoryMapper: maps strings to integers, or integers to strings."""
     texts = node.strings.numbers(node.strs_attr("cats_strings"))
     return _between(node, texts, np.array(node.ints_attr("cats_int64s", ()), np.int64))
 
 
 @onnx_op("LabelEncoder", domain=ML)
 def label_encoder_of_classes(node: Node) -> Value:
-    """Strings as their places in a list, or places as strings."""
+    """LabelEncoder with classes: maps strings to their indices in a list, or indices to strings."""
     texts = node.strings.numbers(node.strs_attr("classes_strings"))
     return _between(node, texts, np.arange(len(texts)))
 
 
 def _between(node: Node, texts: Array, integers: Array) -> Value:
-    """The integer that each string maps to, or the string of each integer, by two
-    parallel lists.
-    """
+    """Maps strings to integers, or integers to strings, by two parallel lists."""
     if len(texts) != len(integers) or not len(texts):
         raise node.error(
             f"{len(texts)} strings and {len(integers)} integers, expected as many, and some"
@@ -62,8 +60,8 @@ def _between(node: Node, texts: Array, integers: Array) -> Value:
 
 
 def _table_of(node: Node, what: str) -> tuple[Array, bool]:
-    """Keys or values of a LabelEncoder, whatever their element type, and whether they are
-    strings."""
+    """(array, whether they are strings) of a LabelEncoder's keys or values, whatever their element
+    type."""
     if node.has(f"{what}_tensor"):
         is_of_strings = node.attribute(f"{what}_tensor").t.data_type == STRING
         return node.tensor_attr(f"{what}_tensor").reshape(-1), is_of_strings
@@ -93,7 +91,7 @@ def _default_of(node: Node, values: Array, is_of_strings: bool) -> Array:
 
 @onnx_op("LabelEncoder", since=2, domain=ML)
 def label_encoder(node: Node) -> Value:
-    """The value of the key that each element is."""
+    """LabelEncoder: maps each element, a key, to its value."""
     (keys, has_strings), (values, gives_strings) = (
         _table_of(node, "keys"),
         _table_of(node, "values"),
@@ -110,7 +108,7 @@ def label_encoder(node: Node) -> Value:
 
 
 def _of_strings(node: Node, x: Value, keys: Array, values: Array, default: Array) -> Value:
-    """The value of the key that each string is, by its number; of equal keys the first counts."""
+    """Maps strings to values by their table index; the first of equal keys counts."""
     table = np.full(int(keys.max()) + 2, default, values.dtype)
     table[keys[::-1]] = values[::-1]  # of equal ones numpy takes the last
     last = node.scalar(len(table) - 1, I64)
@@ -120,7 +118,7 @@ def _of_strings(node: Node, x: Value, keys: Array, values: Array, default: Array
 
 
 def _of_numbers(node: Node, x: Value, keys: Array, values: Array, default: Array) -> Value:
-    """The value of the key that each number is: the keys are sorted, and searched in halves."""
+    """Maps numbers to values by binary search in the sorted keys."""
     _, first = np.unique(keys, return_index=True)  # of equal keys the first one counts
     known = first[~np.isnan(keys[first])] if keys.dtype.kind == "f" else first
     missing = first[np.isnan(keys[first])] if keys.dtype.kind == "f" else first[:0]
@@ -138,7 +136,7 @@ def _of_numbers(node: Node, x: Value, keys: Array, values: Array, default: Array
 
 
 def _searched(node: Node, x: Value, keys: Value, count: int) -> Value:
-    """How many of the sorted keys are below each element, by halves: i32."""
+    """The number of sorted keys below each element, i32, by binary search."""
     at = node.emit("broadcast_to", node.scalar(0, I32), shape=x.type.dims)
     step = 1 << max(count - 1, 0).bit_length()
     while step:
@@ -154,8 +152,8 @@ def _searched(node: Node, x: Value, keys: Value, count: int) -> Value:
 
 @onnx_op("StringNormalizer")
 def string_normalizer(node: Node) -> Value:
-    """Upper or lower case, and without stop words: of strings that are known, as a program has
-    only the numbers of strings."""
+    """StringNormalizer: changes case and removes stop words, for strings known at compile time, as
+    a program sees only string indices."""
     case, words = node.str_attr("case_change_action", "NONE"), node.strs_attr("stopwords")
     if case not in ("NONE", "LOWER", "UPPER"):
         raise node.error(f"attribute 'case_change_action' is {case!r}, expected LOWER or UPPER")

@@ -1,4 +1,4 @@
-"""ONNX's LinearAttention: a state per head that each token updates and reads."""
+"""Imports ONNX's LinearAttention: a state per head that each token updates and reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Heads of keys and values, queries for each of them, and what a head's vectors have."""
+    """The sizes of linear attention: heads of keys and values, queries per head, and vector
+    lengths."""
 
     batch: Dim
     heads: int
@@ -25,7 +26,7 @@ class _Sizes:
 
 
 class _Steps:
-    """The operands token by token, in f32 at least."""
+    """The operands of each token, in f32 at least."""
 
     def __init__(self, node: Node, sizes: _Sizes) -> None:
         self.node, self.sizes = node, sizes
@@ -51,7 +52,7 @@ class _Steps:
         return self.node.emit("mul", self.node.emit("exp", decay), state)
 
     def updated(self, state: Value | None, step: int) -> Value:
-        """The state after a token; None is zeros."""
+        """The state after a token; a state of None is zero."""
         emit, sizes = self.node.emit, self.sizes
         if state is not None and self.rule.startswith("gated"):
             state = self.decayed(state, step)
@@ -68,7 +69,7 @@ class _Steps:
         return added if state is None else emit("add", state, added)
 
     def read(self, state: Value, step: int) -> Value:
-        """The output of a token's queries on the state, [B, 1, query heads * vector]."""
+        """The output [B, 1, query heads * vector] of a token's queries on the state."""
         sizes = self.sizes
         queries = self.token(0, step, sizes.heads, sizes.queries, sizes.keys)
         found = self.node.emit("mul", self.node.emit("matmul", queries, state), self.scale)
@@ -103,7 +104,7 @@ def _sizes(node: Node) -> _Sizes:
 
 @onnx_op("LinearAttention", since=27)
 def linear_attention(node: Node) -> list[Value]:
-    """Token after token: what ONNX defines by a Scan, for as many tokens as can be written out."""
+    """LinearAttention, unrolled token by token, up to a limit; ONNX defines it by a Scan."""
     node.ignore("chunk_size")  # a hint
     rule = node.str_attr("update_rule", "gated_delta")
     if rule not in _RULES:

@@ -1,4 +1,4 @@
-"""ONNX's hyperbolic, inverse and bitwise functions, in terms of the few that kernels have."""
+"""ONNX's hyperbolic, inverse and bitwise functions, in terms of supported ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX's ops of linear algebra that are no products: determinants."""
+"""Imports ONNX's Det: determinants."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def _pivoted(node: Node, a: Value, rows: int) -> tuple[Value, Value, Value]:
 
 @onnx_op("Det", since=11)
 def determinant(node: Node) -> Value:
-    """The product of the pivots, with the sign of the rows' new order; half precision in f32."""
+    """The determinant: the product of pivots, with the sign of the row permutation; f16 is computed
+    in f32."""
     x = node.input(0)
     if x.type.rank < 2:
         raise node.error(f"x has rank {x.type.rank}, expected 2 or more")

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml beside trees: features, linear models and support vectors."""
+"""Operators of ai.onnx.ml other than trees: features, linear models and support vector machines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _matrix(node: Node) -> Value:
 
 @onnx_op("Scaler", domain=ML)
 def scaler(node: Node) -> Value:
-    """(x - offset) * scale, of which there is one, or one for each feature."""
+    """Scaler: (x - offset) * scale, each a single number or one per feature."""
     x = node.cast(node.input(0), F32)
     for op, name in (("sub", "offset"), ("mul", "scale")):
         found = _floats(node, name)
@@ -54,7 +54,8 @@ def scaler(node: Node) -> Value:
 
 @onnx_op("Normalizer", domain=ML)
 def normalizer(node: Node) -> Value:
-    """Rows by their largest element (MAX), or the norm of one order; rows of zeros stay."""
+    """Normalizer: divides rows by their largest element (MAX), or by a norm of order 1 or 2; rows
+    of zeros stay."""
     x, kind = node.cast(node.input(0), F32), node.str_attr("norm", "MAX")
     axis = x.type.rank - 1
     if kind == "MAX":
@@ -72,7 +73,7 @@ def normalizer(node: Node) -> Value:
 
 @onnx_op("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(node: Node) -> Value:
-    """Columns of the last dim by number."""
+    """ArrayFeatureExtractor: selects columns of the last dim by index."""
     x, y = node.input(0), node.input(1)
     count = y.type.element_count
     indices = node.reshape(y, (count,))
@@ -90,7 +91,7 @@ def binarizer(node: Node) -> Value:
 
 @onnx_op("FeatureVectorizer", domain=ML)
 def feature_vectorizer(node: Node) -> Value:
-    """Columns of all operands side by side."""
+    """FeatureVectorizer: concatenates the columns of all operands."""
     widths = node.ints_attr("inputdimensions", ())
     parts = []
     for number in range(len(node.inputs)):
@@ -127,7 +128,8 @@ def imputer(node: Node) -> Value:
 
 @onnx_op("ZipMap", domain=ML)
 def zip_map(node: Node) -> Value:
-    """The probabilities themselves, a column a class: a program gives tensors, no maps."""
+    """ZipMap: the probabilities themselves, one column per class, as a program returns tensors, not
+    maps."""
     node.ignore("classlabels_int64s", "classlabels_strings")
     return node.input(0)
 
@@ -174,7 +176,7 @@ def linear_classifier(node: Node) -> Sequence[Value]:
 
 
 def _kernel(node: Node, x: Value, vectors: Array) -> Value:
-    """The kernel of each row of x and each vector [count, features]: [batch, count]."""
+    """The kernel function of each row of x and each vector [count, features]: [batch, count]."""
     kind = node.str_attr("kernel_type", "LINEAR")
     gamma, start, degree, *_ = [*node.floats_attr("kernel_params", ()), 0.0, 0.0, 0.0]
     product = node.emit("matmul", x, node.constant(np.ascontiguousarray(vectors.T)))
@@ -228,8 +230,8 @@ def svm_regressor(node: Node) -> Value:
 
 @onnx_op("SVMClassifier", domain=ML)
 def svm_classifier(node: Node) -> Sequence[Value]:
-    """One decision for each pair of classes; the class that wins most of its pairs, the first of
-    equal ones."""
+    """SVMClassifier: one decision per pair of classes; the class that wins most of its pairs, the
+    first of equal ones."""
     labels = labels_of(node, "classlabels_ints")
     of_class = node.ints_attr("vectors_per_class", ())
     if not of_class:

@@ -56,7 +56,7 @@ def matmul_nbits(node: Node) -> Value:
 
 
 def _blocks(node: Node) -> Blocks:
-    """The format of the weights' blocks, from the node's attributes.
+    """The block format of the weights, from the node's attributes.
 
     Raises:
         CompileError: attributes are out of range.
@@ -79,7 +79,7 @@ def _blocks(node: Node) -> Blocks:
 
 
 def _contents(node: Node, number: int, what: str) -> Array:
-    """The elements of a constant operand, however many."""
+    """The elements of a constant operand, of any number."""
     value = node.input(number)
     if value.op is not None and value.op.record is CONSTANT:
         data = value.op.attrs["value"]
@@ -92,7 +92,7 @@ def _contents(node: Node, number: int, what: str) -> Array:
 
 
 def _shaped(node: Node, array: Array, shape: Sequence[int], what: str) -> Array:
-    """The array in a shape, of which it has the elements."""
+    """The array reshaped to `shape`; an error if the number of elements differs."""
     if array.size != int(np.prod(shape)):
         raise node.error(
             f"{what} has shape {list(array.shape)}, expected {list(shape)} by the node's attributes"
@@ -101,14 +101,14 @@ def _shaped(node: Node, array: Array, shape: Sequence[int], what: str) -> Array:
 
 
 def _numbers(raw: Array, bits: int) -> Array:
-    """The numbers of bytes [..., n], as u8[..., 8 / bits * n]."""
+    """The numbers packed in bytes [..., n], as u8[..., 8 / bits * n]."""
     mask = np.uint8((1 << bits) - 1)
     parts = [(raw >> np.uint8(shift)) & mask for shift in range(0, 8, bits)]
     return np.stack(parts, axis=-1).reshape(*raw.shape[:-1], -1)
 
 
 def _order(node: Node, blocks: Blocks) -> Array | None:
-    """The order of K in which blocks follow one another; None where they do as they are.
+    """The permutation of K after which blocks are consecutive; None if they already are.
 
     Raises:
         UnsupportedNodeError: a block has more or fewer elements than the others.
@@ -127,7 +127,7 @@ def _order(node: Node, blocks: Blocks) -> Array | None:
 
 
 def _zero_points(node: Node, blocks: Blocks, columns: int) -> Array | int:
-    """One number a block, of the codes' dtype or a float; or one for all."""
+    """The zero points, one per block, in the codes' dtype or as floats; or one for all."""
     if node.optional(3) is None:
         return 1 << (blocks.bits - 1)
     found = _contents(node, 3, "zero_points")
@@ -150,7 +150,7 @@ def _zero_points(node: Node, blocks: Blocks, columns: int) -> Array | int:
 
 
 def _in_blocks(node: Node, a: Value, codes: Codes, may_quantize: bool) -> Value:
-    """The product on the weights as they are stored."""
+    """The product with the weights in their stored format."""
     left = node.reshape(a, (1, *a.type.dims)) if a.type.rank == 1 else a
     constants = [None if a is None else node.constant(a) for a in codes.operands()]
     attrs = {**codes.attrs(), "may_quantize": may_quantize}
@@ -161,7 +161,8 @@ def _in_blocks(node: Node, a: Value, codes: Codes, may_quantize: bool) -> Value:
 
 @onnx_op("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(node: Node) -> Value:
-    """Rows of a table that is quantised by blocks of its last dim; they are unpacked when read."""
+    """GatherBlockQuantized: rows of a table quantised in blocks of its last dim; they are unpacked
+    when read."""
     data, indices = _known_codes(node), node.input(1)
     bits = 8 if data.bits == 8 else 4
     rank = data.stored.ndim
@@ -198,7 +199,7 @@ def gather_block_quantized(node: Node) -> Value:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of numbers of few bits, as stored.
+    """A stored table of numbers with few bits.
 
     Attributes:
         stored: u8[..., bytes].
@@ -212,7 +213,8 @@ class _Table:
 
 
 def _packed(codes: Array) -> Array:
-    """Numbers of 4 bits in bytes, the first in the lowest bits; a row's last byte may be half."""
+    """4-bit numbers packed in bytes, the first in the lowest bits; the last byte of a row may be
+    half used."""
     if codes.shape[-1] % 2:
         codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
     return np.asarray(codes[..., ::2] | (codes[..., 1::2] << 4), np.uint8)
@@ -235,7 +237,7 @@ def _known_codes(node: Node) -> _Table:
 
 
 def _zeros_of_rows(node: Node, data: _Table, bits: int, count: int) -> Value | int:
-    """The zero points of a table's rows: packed like the codes, or one number for all."""
+    """The zero points of a table's rows, packed like the codes; or one number for all."""
     usual = 8 if data.is_signed or bits == 4 else 128
     if node.optional(3) is None:
         narrow = node.element_type(0)
@@ -248,7 +250,7 @@ def _zeros_of_rows(node: Node, data: _Table, bits: int, count: int) -> Value | i
 
 
 def _unpacked(node: Node, rows: Value, bits: int) -> Value:
-    """The numbers of bytes [..., n] as u8[..., 8 / bits * n]."""
+    """The numbers packed in bytes [..., n], as u8[..., 8 / bits * n]."""
     if bits == 8:
         return rows
     *outer, count = rows.type.dims
@@ -268,7 +270,7 @@ def _first_columns(node: Node, x: Value, count: int) -> Value:
 
 
 def _spread(node: Node, x: Value, size: int, width: int) -> Value:
-    """Each element of the last dim `size` times, `width` in all."""
+    """Each element of the last dim repeated `size` times, cut to `width` elements in total."""
     *outer, count = x.type.dims
     x = node.reshape(x, (*outer, count, 1))
     x = node.emit("broadcast_to", x, shape=(*outer, count, size))

@@ -1,4 +1,4 @@
-"""ONNX's layers: convolution, matrix products, pooling."""
+"""ONNX's convolutions, matrix products and poolings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def window_pads(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[Dim, ...]:
-    """Pads of a window, begins then ends; SAME ones follow from the extents."""
+    """The padding of a window, begins then ends; SAME padding is computed from the extents."""
     mode = node.str_attr("auto_pad", "NOTSET") or "NOTSET"
     given = node.ints_attr("pads", (0,) * (2 * len(extents))) or (0,) * (2 * len(extents))
     if mode == "NOTSET":
@@ -59,7 +59,7 @@ def conv(node: Node) -> Value:
 
 
 def convolution(node: Node, x: Value, w: Value, bias: Value | None) -> Value:
-    """x convolved with w as the node's attributes say."""
+    """The convolution of x with w, according to the node's attributes."""
     spatial = x.type.rank - 2
     if spatial not in (1, 2, 3):
         raise UnsupportedNodeError(f"a convolution of rank {x.type.rank} is not supported")
@@ -112,7 +112,7 @@ def gemm(node: Node) -> Value:
 
 
 def pool_windows(node: Node) -> Windows:
-    """The windows of a pooling, as its attributes and x's dims say."""
+    """The windows of a pooling, from its attributes and x's dims."""
     x = node.input(0)
     spatial = x.type.rank - 2
     kernel = node.ints_attr("kernel_shape")

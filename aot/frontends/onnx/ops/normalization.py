@@ -25,8 +25,8 @@ def batch_normalization(node: Node) -> Value | list[Value]:
 
 
 def _by_own_statistics(node: Node) -> list[Value]:
-    """In training mode: x by its own mean and variance, and the statistics that move towards
-    them."""
+    """BatchNormalization in training mode: x normalised by its own mean and variance, and the
+    running statistics."""
     x, scale, bias, mean, variance = (node.input(i) for i in range(5))
     momentum = node.float_attr("momentum", 0.9)
     dtype = mean.type.dtype
@@ -58,7 +58,7 @@ def instance_normalization(node: Node) -> Value:
 
 
 def _by_group(node: Node) -> Value:
-    """The first operand [N, C, spatial...] normalised, as [N, groups, the rest]."""
+    """The first operand [N, C, spatial...], normalised by group, as [N, groups, the rest]."""
     x, count = node.input(0), node.int_attr("num_groups")
     if x.type.rank < 2:
         raise node.error(f"x has rank {x.type.rank}, expected 2 or more")
@@ -73,9 +73,7 @@ def _by_group(node: Node) -> Value:
 
 @onnx_op("GroupNormalization", since=18)
 def group_normalization_by_group(node: Node) -> Value:
-    """Imports GroupNormalization before opset 21, whose scale and bias have one number for each
-    group.
-    """
+    """GroupNormalization before opset 21, whose scale and bias are per group."""
     made = normalization.scaled(node, _by_group(node), node.input(1), node.input(2))
     return node.reshape(made, node.input(0).type.dims)
 

@@ -1,4 +1,4 @@
-"""Probabilities of classes from the decisions between pairs of them, as libsvm couples them.
+"""Class probabilities from decisions between pairs of classes, by libsvm's pairwise coupling.
 
 T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for multi-class classification by
 pairwise coupling" (2004), second approach: the shares p that minimise p'Qp, found by cyclic steps
@@ -26,7 +26,7 @@ F32 = DType.F32
 
 
 def _pairwise(node: Node, decisions: Value, classes: int) -> list[list[Value | None]]:
-    """The share of class i between i and j, by [i][j]: f32[batch, 1] each; None of equal ones."""
+    """The probability of class i against j, by [i][j]: f32[batch, 1] each; None for i = j."""
     pairs = list(combinations(range(classes), 2))
     slopes, starts = (
         np.array(node.floats_attr(name, ()), np.float32) for name in ("prob_a", "prob_b")
@@ -50,7 +50,7 @@ def _pairwise(node: Node, decisions: Value, classes: int) -> list[list[Value | N
 
 
 def _quadratic(node: Node, shares: list[list[Value | None]]) -> list[Value]:
-    """The rows of Q: f32[batch, classes] each."""
+    """The rows of Q, the matrix of libsvm's quadratic form: f32[batch, classes] each."""
     rows = []
     for t in range(len(shares)):
         columns: list[Value] = []
@@ -68,7 +68,7 @@ def _quadratic(node: Node, shares: list[list[Value | None]]) -> list[Value]:
 
 
 def pair_shares(node: Node, decisions: Value, classes: int) -> Value:
-    """Probabilities f32[batch, classes] of decisions f32[batch, pairs].
+    """Probabilities f32[batch, classes] from decisions f32[batch, pairs].
 
     Raises:
         UnsupportedNodeError: there are more than MAX_CLASSES classes.
@@ -89,7 +89,7 @@ def pair_shares(node: Node, decisions: Value, classes: int) -> Value:
 
 
 def _round(node: Node, rows: list[Value], p: Value) -> tuple[Value, Value]:
-    """Whether a row of `p` was not at its minimum yet, and `p` after a step for each class."""
+    """(whether a row of `p` was not at its minimum yet, `p` after a step for each class)."""
     classes = len(rows)
     batch = p.type.dims[0]
 

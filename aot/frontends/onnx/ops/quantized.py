@@ -1,4 +1,4 @@
-"""ONNX's quantised ops, in integers where they are in integers, and in small ops throughout.
+"""ONNX's quantised ops: integer products where ONNX defines them in integers, otherwise small ops.
 
 A quantised number q stands for (q - zero_point) * scale. Products are summed in i32 after the zero
 points are taken off, so that results are exact; what `quantise-contractions` makes of that keeps
@@ -28,7 +28,7 @@ def _is_scalar(value: Value) -> bool:
 
 
 def check_scale(node: Node, scale: Value, what: str) -> None:
-    """A scale that is known must be one: the inverse of every number is a number, too.
+    """Checks that a known scale is valid: finite, with a finite inverse.
 
     Raises:
         CompileError: an element is zero, negative, infinite or NaN.
@@ -64,7 +64,8 @@ def _along(node: Node, value: Value, x: Value, axis: int, what: str) -> Value:
 
 
 def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
-    """One element a block of `size` along `axis`, repeated for each element of x."""
+    """A parameter with one element per block of `size` along `axis`, repeated for each element of
+    x."""
     before, after = value.type.dims[:axis], value.type.dims[axis + 1 :]
     count, extent = value.type.dims[axis], x.type.dims[axis]
     if isinstance(extent, int) and isinstance(count, int) and -(-extent // size) != count:
@@ -84,7 +85,7 @@ def _blocks(node: Node, value: Value, x: Value, axis: int, size: int) -> Value:
 
 
 def _are_shaped_alike(a: Value, b: Value) -> bool:
-    """Whether two parameters may have one shape."""
+    """Whether two parameters may have the same shape."""
     if _is_scalar(a) or _is_scalar(b):
         return _is_scalar(a) and _is_scalar(b)
     return a.type.rank == b.type.rank and all(
@@ -94,7 +95,8 @@ def _are_shaped_alike(a: Value, b: Value) -> bool:
 
 
 def _parameters(node: Node, x: Value) -> tuple[Value, Value | None]:
-    """Scale and zero point (operands 1 and 2) of QuantizeLinear and its inverse, for all of x."""
+    """(scale, zero point), operands 1 and 2, of QuantizeLinear or DequantizeLinear, broadcast to
+    x."""
     scale, zero_point = node.input(1), node.optional(2)
     check_scale(node, scale, "the scale")
     if zero_point is not None and not _are_shaped_alike(scale, zero_point):
@@ -127,7 +129,7 @@ def _parameter(node: Node, value: Value, x: Value, what: str) -> Value:
 
 
 def _dtype_attr(node: Node, name: str) -> DType | None:
-    """An element type that an attribute gives; None where it leaves it open."""
+    """An element type from an attribute; None if it is not given."""
     number = node.int_attr(name, 0)
     try:
         return dtype_of(number) if number else None
@@ -148,7 +150,7 @@ def _dtype_of_result(node: Node, zero_point: Value | None) -> DType:
 
 
 def _narrow_result(node: Node) -> int | None:
-    """The element type that QuantizeLinear gives where that is only stored."""
+    """The storage-only element type of QuantizeLinear's result; None for others."""
     named, zero = node.int_attr("output_dtype", 0), node.element_type(2)
     if zero is not None and named not in (0, zero):
         raise node.error(
@@ -230,7 +232,8 @@ def _centred(node: Node, x: Value, zero_point: Value | None) -> Value:
 
 
 def _left(node: Node, value: Value | None, a: Value, what: str) -> Value | None:
-    """A parameter of a matrix: one number, one a row, or in the shape that broadcasts."""
+    """A parameter of the left matrix: a single number, one per row, or in a shape that
+    broadcasts."""
     if value is None or value.type.rank > 1:
         return value
     if a.type.rank == 1:
@@ -248,7 +251,7 @@ def _right(node: Node, value: Value | None, b: Value, what: str) -> Value | None
 def integer_product(
     node: Node, a: Value, b: Value, zeros: tuple[Value | None, Value | None]
 ) -> Value:
-    """The matrix product of a and b, each less its zero point, in i32."""
+    """The matrix product of a and b minus their zero points, in i32."""
 
     def centred(left: Value, right: Value) -> tuple[Value, Value]:
         return (
@@ -293,7 +296,7 @@ def conv_integer(node: Node) -> Value:
 def requantized(
     node: Node, total: Value, scales: tuple[Value, Value, Value], zero_point: Value
 ) -> Value:
-    """i32 sums of products as integers of another scale: sum * (a * b / y), rounded in f32."""
+    """i32 sums of products, requantised: sum * (a * b / y), rounded in f32."""
     a, b, y = (node.cast(scale, F32) for scale in scales)
     factor = node.emit("div", node.emit("mul", a, b), y)
     scaled = node.emit("mul", node.cast(total, F32), factor)
@@ -301,8 +304,8 @@ def requantized(
 
 
 def check_scales(node: Node, **operands: int) -> None:
-    """Runs `check_scale` on several operands; a keyword is the name of the tensor that is scaled,
-    its value the operand's number.
+    """Runs `check_scale` on several operands: each keyword is a tensor's name, its value the
+    operand number of the scale.
     """
     for name, number in operands.items():
         scale = node.optional(number)

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own quantised ops: what its quantiser and its optimiser write beside ONNX's.
+"""ONNX Runtime's own quantised ops, which its quantiser and optimiser emit in addition to ONNX's.
 
 Those that compute in floats are a dequantise, the float op and a quantise, as they are in
 ONNX's format of such models; products are sums in i32 as in `quantized.py`.
@@ -35,15 +35,15 @@ def _zero(node: Node, number: int, what: str) -> Value | None:
 
 
 def _float(node: Node, x: Value, number: int, name: str) -> Value:
-    """x, quantised with the scale that is operand `number` and the zero point that follows."""
+    """The dequantised x, with the scale in operand `number` and the zero point in the next one."""
     scale = _one(node, number, f"the scale of {name}")
     check_scale(node, scale, f"the scale of {name}")
     return node.emit("dequantize", x, scale, _zero(node, number + 1, f"the zero point of {name}"))
 
 
 def _quantized(node: Node, y: Value, number: int, like: Value) -> Value:
-    """y with the scale that is operand `number` and the zero point that follows; `like` has the
-    dtype where there is none."""
+    """The quantised y, with the scale in operand `number` and the zero point in the next one;
+    without one the dtype is that of `like`."""
     scale = _one(node, number, "the scale of y")
     check_scale(node, scale, "the scale of y")
     zero = _zero(node, number + 1, "the zero point of y")
@@ -60,7 +60,8 @@ def _pairwise(op: str) -> Callable[[Node], Value]:
 
 
 def _unary(build: Callable[[Node, Value], Value]) -> Callable[[Node], Value]:
-    """An op on one tensor: x, its scale and zero point, y's scale and zero point."""
+    """An entry for a unary op on a quantised tensor: operands are x, its scale and zero point, y's
+    scale and zero point."""
 
     def whole(node: Node) -> Value:
         x = node.input(0)
@@ -70,7 +71,7 @@ def _unary(build: Callable[[Node, Value], Value]) -> Callable[[Node], Value]:
 
 
 def _channels_first(name: str) -> Callable[[Node, Value], Value]:
-    """ONNX's op of that name on x, whose channels may be its last dim."""
+    """ONNX's op `name` applied to x, whose channels may be last."""
 
     def whole(node: Node, x: Value) -> Value:
         rank = x.type.rank
@@ -83,7 +84,7 @@ def _channels_first(name: str) -> Callable[[Node, Value], Value]:
 
 
 def _standard(name: str, node: Node, x: Value, opset: int = 22) -> Value:
-    """ONNX's op of that name with the node's attributes, on x."""
+    """ONNX's op `name` with the node's attributes, applied to x."""
     entry = find_entry("", name, opset)
     assert entry is not None
     result = entry.build(replace(node, inputs=[x], opset=opset))

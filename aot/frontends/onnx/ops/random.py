@@ -1,4 +1,4 @@
-"""ONNX's random tensors, which the compile's seed decides (`aot.frontends.lib.random`).
+"""ONNX's random tensors, determined by the compile's seed (`aot.frontends.lib.random`).
 
 A node's own seed, or else its name, makes its numbers differ from those of other nodes.
 """

@@ -1,4 +1,4 @@
-"""ONNX's recurrent layers: LSTM, GRU and RNN, with the varieties that their attributes make."""
+"""ONNX's recurrent layers: LSTM, GRU and RNN, with all variants of their attributes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _hidden_size(node: Node, r: Value) -> int:
 def _recurrent(
     node: Node, op: str, usual: tuple[str, ...], operands: int, attrs: dict[str, Attr]
 ) -> Sequence[Value]:
-    """Emits `op`, which takes the first `operands` operands of the node."""
+    """Emits `op` with the first `operands` operands of the node."""
     direction = node.str_attr("direction", "forward").lower()
     if direction not in ("forward", "reverse", "bidirectional"):
         raise node.error(

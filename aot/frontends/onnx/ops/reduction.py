@@ -1,4 +1,4 @@
-"""ONNX's reductions and the normalisations along an axis."""
+"""ONNX's reductions, and its normalisations along an axis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AXES_AN_OPERAND = 18  # and 13 for ReduceSum
 
 
 def _axes(node: Node, is_operand: bool) -> tuple[int, ...]:
-    """The reduced dims; ONNX takes an absent or empty list for all of them, or for none."""
+    """The reduced dims; ONNX treats an absent or empty list as all dims, or as none."""
     rank = node.input(0).type.rank
     if not is_operand:
         given = node.ints_attr("axes", range(rank))
@@ -60,7 +60,7 @@ for _name, _op in _PLAIN.items():
 
 
 def _composed(name: str, build: Callable[[Node, Callable[[str, Value], Value]], Value]) -> None:
-    """Registers a reduction made of others; `build` gets a function that reduces."""
+    """Registers a reduction composed of others; `build` receives a function that reduces."""
 
     def at(is_operand: bool) -> Callable[[Node], Value]:
         def run(node: Node) -> Value:
@@ -87,7 +87,8 @@ _composed(
 
 
 def _log_sum_exp(node: Node, reduce: Callable[[str, Value], Value]) -> Value:
-    """Less the largest, which no power then overflows; infinite ones are left as they are."""
+    """ReduceLogSumExp: subtracts the largest element first, so that no exponential overflows;
+    infinite ones stay."""
     x = node.input(0)
     top = reduce("reduce_max", x)
     zero, infinity = node.scalar(0, x.type.dtype), node.scalar(math.inf, x.type.dtype)
@@ -113,7 +114,7 @@ def _softmax(op: str) -> Callable[[Node], Value]:
 
 
 def _flattened_softmax(op: str) -> Callable[[Node], Value]:
-    """Before opset 13: over all dims from axis on, as one."""
+    """Softmax and its variants before opset 13, over all dims from axis, flattened."""
 
     def build(node: Node) -> Value:
         x = node.input(0)
@@ -133,7 +134,7 @@ for _name, _op in {"Softmax": "softmax", "LogSoftmax": "log_softmax"}.items():
 
 
 def _fitted(node: Node, value: Value, tail: tuple[dims.Dim, ...]) -> Value:
-    """Scale or bias with exactly the normalised dims; ONNX lets it broadcast."""
+    """A scale or bias broadcast to exactly the normalised dims."""
     if value.type.rank > len(tail):
         value = node.reshape(value, value.type.dims[value.type.rank - len(tail) :])
     return value if value.type.dims == tail else node.emit("broadcast_to", value, shape=tail)

@@ -85,7 +85,7 @@ def _computed(node: Node, x: Value, elements: Sequence[Dim | None], is_kept: boo
 
 def _completed(node: Node, x: Value, values: Sequence[Value]) -> list[Value]:
     """The extents as i64 scalars, with a single -1 replaced by the number of elements divided by
-    the other extents. Two or more stay -1, which later checks refuse.
+    the other extents. Two or more stay -1, and are rejected later.
     """
     zero, one, minus = (node.scalar(v, DType.I64) for v in (0, 1, -1))
     missing = [node.emit("equal", value, minus) for value in values]
@@ -103,8 +103,8 @@ def _completed(node: Node, x: Value, values: Sequence[Value]) -> list[Value]:
 
 
 def _missing_extent(node: Node, x: Value, shape: Sequence[Dim]) -> Dim:
-    """The extent that -1 stands for: the number of elements divided by the product of the other
-    extents, with dims that both shapes have cancelled.
+    """The extent for -1: the number of elements divided by the product of the other extents, after
+    cancelling common dims.
     """
     old = list(x.type.dims)
     rest: list[Dim] = []

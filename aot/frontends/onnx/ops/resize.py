@@ -1,4 +1,4 @@
-"""ONNX's Resize and Upsample, in the versions that differ in how they say scales and sizes."""
+"""Imports ONNX's Resize and Upsample, whose versions differ in how scales and sizes are given."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODES = {
 
 
 def _bounds(node: Node) -> list[float | Value]:
-    """The elements of the region of interest: values where the model computes them."""
+    """The elements of the region of interest; values where the model computes them."""
     roi = node.optional(1)
     return (
         []
@@ -131,8 +131,8 @@ def _scaled(
     numbers: Sequence[int],
     roi: Sequence[Region],
 ) -> list[Axis]:
-    """The dims `numbers` of x, each times its element of operand `index`, which a run may compute
-    where it can compute with the coordinates."""
+    """The dims `numbers` of x, each scaled by its element of operand `index`; the scale may be
+    computed at run time if the coordinates allow it."""
     operand = node.input(index)
     scales = _known_scales(node, operand)
     known = [s for s in scales if s is not None]
@@ -176,7 +176,8 @@ def _as_f32(node: Node, extent: Dim) -> Value:
 def _proportional(
     node: Node, sizes: Sequence[Dim], numbers: Sequence[int], policy: str
 ) -> list[Axis]:
-    """The axes resized to sizes that keep proportions, where a run computes the sizes."""
+    """The dims `numbers` of x, resized to sizes that keep proportions, which are computed at run
+    time."""
     extents = [node.input(0).type.dims[d] for d in numbers]
     ratios = [
         node.emit("div", _as_f32(node, size), _as_f32(node, extent))

@@ -1,4 +1,4 @@
-"""Scan: a loop whose body gets a row of each scanned input and gives rows of outputs.
+"""Imports Scan: a loop whose body receives a row of each scanned input and yields rows of outputs.
 
 Owns axes and directions. A row is a gather by the run's number, which fusion takes into what reads
 the row; rows of outputs are stacked in front, then turned and moved as the node wants them.
@@ -81,7 +81,7 @@ def _list(node: Node, name: str, count: int) -> Sequence[int]:
 
 
 class _Scanned:
-    """The inputs whose rows the body gets.
+    """The scanned inputs, of which the body receives rows.
 
     Attributes:
         trips: how many rows they have.
@@ -114,7 +114,7 @@ class _Scanned:
         self.node.rewriter.function.assumptions[Assumption(extent, self.trips, reason)] = None
 
     def rows(self, rewriter: Rewriter, number: Value) -> list[Value]:
-        """Row `number` of each, counted from the end where the direction says so."""
+        """Row `number` of each scanned input, counted from the end if its direction is reversed."""
         found = []
         for x, axis, direction in zip(self.inputs, self.axes, self.directions, strict=True):
             at = self._from_the_end(rewriter, number) if direction else number
@@ -133,7 +133,7 @@ class _Scanned:
 
 
 def _placed(node: Node, stacked: Value, axis: int, is_reversed: bool) -> Value:
-    """Rows in the order and along the axis that the node wants."""
+    """Stacked rows in the order and along the axis of the node's output."""
     rank = stacked.type.rank
     if is_reversed:
         count, *rest = stacked.type.dims

@@ -21,7 +21,7 @@ class Scores(Enum):
 
 
 def labels_of(node: Node, integers: str) -> Array:
-    """The labels of classes, or the numbers of strings."""
+    """The labels of the classes; for strings, their table indices."""
     strings = node.strs_attr("classlabels_strings")
     found = np.array(node.ints_attr(integers, ()), np.int64)
     if strings and not found.size:
@@ -32,7 +32,7 @@ def labels_of(node: Node, integers: str) -> Array:
 
 
 def label_of(node: Node, chosen: Value, labels: Array) -> Value:
-    """The labels [batch] of classes that are chosen by number."""
+    """The labels [batch] of classes chosen by index."""
     if np.array_equal(labels, np.arange(len(labels))):
         found = node.cast(chosen, DType.I64)
     else:
@@ -41,7 +41,7 @@ def label_of(node: Node, chosen: Value, labels: Array) -> Value:
 
 
 def transformed(node: Node, scores: Value, post: str) -> Value:
-    """Scores [batch, classes] as `post_transform` says."""
+    """Scores [batch, classes] after the node's `post_transform`."""
     if post in ("NONE", ""):
         return scores
     if post == "LOGISTIC":
@@ -88,7 +88,7 @@ def _probit(node: Node, share: Value) -> Value:
 
 
 def of_one_score(node: Node, score: Value, post: str, kind: Scores) -> Value:
-    """The scores of two classes [batch, 2] from the second one's [batch, 1]."""
+    """The scores of two classes [batch, 2], given the second one's [batch, 1]."""
     if post == "PROBIT":
         raise UnsupportedNodeError("attribute 'post_transform' is 'PROBIT' for one score")
     if kind is Scores.SHARES:

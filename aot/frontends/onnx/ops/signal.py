@@ -1,4 +1,4 @@
-"""ONNX's Fourier transforms as products with matrices, and the mel filters.
+"""Imports ONNX's Fourier transforms, as products with matrices, and the mel filters.
 
 A transform of n numbers is a matrix product, n^2 multiplications, unless n is large; transforms
 over frames are a convolution with the window in its weights. Real and imaginary parts interleave,

@@ -1,4 +1,5 @@
-"""ONNX's ops on windows and images beside Conv and the poolings: transposed ones, norms, grids."""
+"""ONNX's ops on windows and images, other than Conv and poolings: transposed convolutions, norms,
+grids."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def _image(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[list[Dim], list[Dim]]:
-    """Extents of a transposed convolution's image, and how much is cut off at its begins."""
+    """(extents of a transposed convolution's image, elements cropped at the beginning of each
+    dim)."""
     spatial = len(extents)
     extra = node.ints_attr("output_padding", (0,) * spatial) or (0,) * spatial
     if len(extra) != spatial:

@@ -1,4 +1,5 @@
-"""ONNX's ops on shapes and places: reshapes, slices, joins, constants, shapes as tensors."""
+"""ONNX's ops on shapes and positions: reshapes, slices, concatenations, constants, shapes as
+tensors."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def identity(node: Node) -> Value:
 
 @onnx_op("OptionalHasElement")
 def optional_has_element(node: Node) -> Value:
-    """Whether an optional operand has an element, as a constant: a given tensor does, an absent
-    operand does not, and there are no other optionals.
+    """OptionalHasElement, as a constant: true for a given tensor, false for an absent operand;
+    there are no other optionals.
     """
     return node.constant(np.array(node.optional(0) is not None))
 
@@ -48,8 +49,8 @@ def optional_get_element(node: Node) -> Value:
 
 
 def _of_type(node: Node, made: Value) -> Value:
-    """`made`, whose elements come from the attribute `value`, with the ONNX element type recorded
-    if it is a string or narrower than a byte.
+    """`made`, whose elements come from the attribute `value`; records its ONNX element type if it
+    is a string or narrower than a byte.
     """
     elem_type = node.attribute("value").t.data_type if node.has("value") else 0
     if elem_type in NARROW or elem_type == STRING:
@@ -131,8 +132,8 @@ def range_(node: Node) -> Value:
 
 
 def _whole_number(node: Node, index: int) -> Dim | None:
-    """A float operand as a dim, if it is a whole number or cast from an integer; else None. Extents
-    are exact in 24 bits of a float.
+    """A float operand as a dim, if it is an integer or cast from one; else None. Extents up to 24
+    bits are exact as floats.
     """
     value = node.input(index)
     known = node.values.known(value)
@@ -151,7 +152,7 @@ def _whole_number(node: Node, index: int) -> Dim | None:
 
 
 def _computed_range(node: Node) -> Value:
-    """A range of as many numbers as the model computes; -1, which is refused, for a delta of 0."""
+    """A range whose length is computed at run time; -1, which is rejected, for a delta of 0."""
     dtype = node.input(0).type.dtype
     start, limit, delta = (node.reshape(node.input(i), ()) for i in range(3))
     zero = node.scalar(0, dtype)
@@ -224,7 +225,8 @@ def expand(node: Node) -> Value:
 
 
 def _check_broadcast(node: Node, extent: int, wanted: Dim) -> None:
-    """Refuses to make an extent that is not 1 another one; what data decide is checked in a run."""
+    """Rejects broadcasting an extent other than 1 to another one; data-dependent extents are
+    checked at run time."""
     if isinstance(wanted, int):
         raise node.error(f"operand 1 (shape): {wanted} for a dim of {extent}")
     if is_given(node, wanted):
@@ -311,7 +313,7 @@ def _computed_slice(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Value:
-    """A slice from or to where the model computes: None among the bounds."""
+    """A slice with bounds that are computed at run time: None among the bounds."""
     x = node.input(0)
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -356,7 +358,8 @@ def _computed_slice(
 
 
 def _place(node: Node, position: Value, extent: Dim, lowest: int) -> Value:
-    """A bound of a slice, which may count from the end, in [0, extent], or [-1, extent - 1]."""
+    """A bound of a slice, which may count from the end, clamped to [0, extent], or to [-1, extent -
+    1]."""
     zero, end = node.scalar(0, DType.I64), dim_value(node, extent)
     is_negative = node.emit("less", position, zero)
     position = node.emit("where", is_negative, node.emit("add", position, end), position)
@@ -373,7 +376,8 @@ def _split(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
 
 
 def parts_along(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
-    """The first operand in parts of `sizes` along an axis, which must add up to its extent."""
+    """The first operand split into parts of `sizes` along an axis, which must add up to its
+    extent."""
     x = node.input(0)
     total: Dim = 0
     results = []
@@ -394,7 +398,7 @@ def parts_along(node: Node, axis: int, sizes: Sequence[Dim]) -> list[Value]:
 
 
 def _equal_parts(node: Node, axis: int, count: int) -> list[Dim]:
-    """`count` parts; all are equal but the last, which may be smaller."""
+    """The sizes of `count` parts: all equal except the last, which may be smaller."""
     extent = node.input(0).type.dims[axis]
     part = (
         dims.floor_divide(dims.add(extent, count - 1), count)
@@ -449,7 +453,8 @@ def concat(node: Node) -> Value:
 
 
 def _padded(node: Node, grown: Sequence[Dim], cut: Sequence[Dim], mode: str, value: float) -> Value:
-    """x without `cut` elements at each dim's begin, then each dim's end, and with `grown` more."""
+    """x without `cut` elements at each dim's begin and end, then padded by `grown` elements
+    there."""
     x = node.input(0)
     rank = x.type.rank
     if len(grown) != 2 * rank:
@@ -471,7 +476,7 @@ def _padded(node: Node, grown: Sequence[Dim], cut: Sequence[Dim], mode: str, val
 
 
 def _signed(pads: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
-    """(pads to add, elements to cut): positive pads, and the negated negative ones."""
+    """(elements to add, elements to cut), from pads of either sign."""
     grown = [max(p, 0) if isinstance(p, int) else p for p in pads]
     return grown, [max(-p, 0) if isinstance(p, int) else 0 for p in pads]
 
@@ -479,7 +484,7 @@ def _signed(pads: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
 def _computed_pads(
     node: Node, elements: Sequence[Dim | None], places: Sequence[int]
 ) -> tuple[list[Dim], list[Dim]]:
-    """(pads to add, elements to cut), where the model computes some pads, which may have either
+    """(elements to add, elements to cut), for pads that may be computed at run time and have either
     sign.
 
     Args:

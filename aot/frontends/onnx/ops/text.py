@@ -1,4 +1,4 @@
-"""ONNX's op on sequences of tokens: how often n-grams occur."""
+"""Imports ONNX's TfIdfVectorizer, on sequences of tokens: counts of n-grams."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MODES = ("TF", "IDF", "TFIDF")
 
 
 def _pool(node: Node) -> Gram:
-    """The n-grams one after the other: integers, or the numbers of strings."""
+    """The n-grams of the pool one after another: integers, or table indices of strings."""
     if node.element_type(0) == STRING:
         return tuple(int(n) for n in node.strings.numbers(node.strs_attr("pool_strings")))
     return node.ints_attr("pool_int64s")
 
 
 def _grams(node: Node) -> dict[int, dict[Gram, int]]:
-    """By length: the n-grams of the pool that count, and the number of each in the pool. Of two
-    equal ones the later counts."""
+    """The n-grams of the pool that count, by length, each with its index. The later of two equal
+    ones counts."""
     pool, starts = _pool(node), node.ints_attr("ngram_counts")
     columns = node.ints_attr("ngram_indexes")
     low, high = node.int_attr("min_gram_length"), node.int_attr("max_gram_length")
@@ -48,7 +48,7 @@ def _grams(node: Node) -> dict[int, dict[Gram, int]]:
 
 
 def _occurrences(node: Node, x: Value, grams: Sequence[Gram], skip: int) -> Value | None:
-    """How often each n-gram occurs in each row of x with `skip` tokens between its own; None where
+    """The count of each n-gram in each row of x, with `skip` tokens between its tokens; None where
     no row is long enough."""
     length, extent = len(grams[0]), x.type.dims[1]
     if not isinstance(extent, int):
@@ -73,7 +73,7 @@ def _occurrences(node: Node, x: Value, grams: Sequence[Gram], skip: int) -> Valu
 
 
 def _by_column(node: Node, counts: Value, columns: Sequence[int], width: int) -> Value:
-    """Counts [rows, n-grams] as [rows, width]; n-grams of one column are added up."""
+    """Counts [rows, n-grams] as [rows, width]; n-grams with the same column are added up."""
     sources: dict[int, list[int]] = {}
     for number, column in enumerate(columns):
         sources.setdefault(column, []).append(number)
@@ -92,7 +92,7 @@ def _by_column(node: Node, counts: Value, columns: Sequence[int], width: int) ->
 
 
 def _counts(node: Node, x: Value, grams: Mapping[int, Sequence[Gram]]) -> Value | None:
-    """How often each n-gram occurs in each row of x; None where there is no place for any."""
+    """The count of each n-gram in each row of x; None if no row is long enough for any."""
     parts: list[Value] = []
     skips = node.int_attr("max_skip_count")
     for length, found in grams.items():

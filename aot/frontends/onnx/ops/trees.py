@@ -1,4 +1,5 @@
-"""Ensembles of decision trees (ai.onnx.ml), as tables that all trees are walked in at once.
+"""Imports decision tree ensembles (ai.onnx.ml), as tables in which all trees are traversed
+together.
 
 A node is a row: the feature that it looks at, the number that it compares that with, and two rows
 that may follow. Leaves follow themselves, so that walks of as many steps as the deepest tree has
@@ -41,7 +42,7 @@ _MODES = {
 
 @dataclass
 class Forest:
-    """Rows of all trees, to which nodes are added.
+    """The table of all trees' nodes, one row per node.
 
     Attributes:
         dtype: of the features.
@@ -61,13 +62,13 @@ class Forest:
     roots: list[int] = field(default_factory=list)
 
     def leaf(self) -> int:
-        """Adds a leaf: a row that is its own successor. Gives its number."""
+        """Adds a leaf, a row that is its own successor, and returns its index."""
         row = len(self.features)
         self._add(0, np.inf, (row, row), False, False)
         return row
 
     def room(self) -> int:
-        """Reserves a row that `test` fills in later, and gives its number."""
+        """Reserves a row that `test` fills in later, and returns its index."""
         return self.leaf()
 
     def _add(
@@ -82,7 +83,7 @@ class Forest:
     def test(
         self, row: int, mode: int, feature: int, split: float, true: int, false: int, nan: bool
     ) -> None:
-        """Makes a row a test of a mode; `nan` says whether it holds for NaN."""
+        """Fills a row with a test of kind `mode`; `nan` is the outcome for NaN."""
         if mode in (GT, GTE, NEQ):
             mode = {GT: LEQ, GTE: LT, NEQ: EQ}[mode]
             true, false, nan = false, true, not nan if mode != EQ else False
@@ -95,7 +96,7 @@ class Forest:
         self.takes_nan[row] = nan
 
     def depth(self) -> int:
-        """The steps to the furthest leaf.
+        """The number of steps to the deepest leaf.
 
         Raises:
             ValueError: rows follow one another in a circle.
@@ -111,7 +112,7 @@ class Forest:
 
 
 def walked(node: Node, x: Value, forest: Forest) -> Value:
-    """The leaf of each tree for each row of x [batch, features]: i32[batch, trees]."""
+    """The leaf that each row of x [batch, features] reaches in each tree: i32[batch, trees]."""
     try:
         depth = forest.depth()
     except ValueError:
@@ -152,7 +153,7 @@ def _rows(node: Node) -> Value:
 
 
 def _numbers(node: Node, name: str) -> Array:
-    """Floats of an attribute, or of its twin that is a tensor."""
+    """The floats of an attribute, or of its variant that is a tensor."""
     if node.has(f"{name}_as_tensor"):
         return node.tensor_attr(f"{name}_as_tensor").reshape(-1)
     return np.array(node.floats_attr(name, ()), np.float32)
@@ -165,8 +166,7 @@ def _check_features(node: Node, x: Value, forest: Forest) -> None:
 
 
 def _parsed(node: Node, dtype: DType) -> tuple[Forest, dict[tuple[int, int], int]]:
-    """The trees of TreeEnsembleClassifier and TreeEnsembleRegressor, and the row of each
-    (tree, node)."""
+    """(forest, row of each (tree, node)) of TreeEnsembleClassifier and TreeEnsembleRegressor."""
     node.ignore("nodes_hitrates", "nodes_hitrates_as_tensor")
     trees, ids = node.ints_attr("nodes_treeids", ()), node.ints_attr("nodes_nodeids", ())
     features, splits = node.ints_attr("nodes_featureids", ()), _numbers(node, "nodes_values")
@@ -199,7 +199,7 @@ def _parsed(node: Node, dtype: DType) -> tuple[Forest, dict[tuple[int, int], int
 def _leaf_weights(
     node: Node, what: str, rows: dict[tuple[int, int], int], count: int, columns: int
 ) -> Array:
-    """Weights [rows, columns] of the attributes `{what}_treeids` and so on."""
+    """Leaf weights [rows, columns], from the attributes `{what}_treeids` and so on."""
     trees, ids = node.ints_attr(f"{what}_treeids", ()), node.ints_attr(f"{what}_nodeids", ())
     targets, weights = node.ints_attr(f"{what}_ids", ()), _numbers(node, f"{what}_weights")
     if not len(trees) == len(ids) == len(targets) == len(weights):
@@ -278,7 +278,7 @@ _POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
 class _Flat:
-    """The attributes of TreeEnsemble (opset 5), whose nodes and leaves are numbered apart."""
+    """The attributes of TreeEnsemble (opset 5), which numbers nodes and leaves separately."""
 
     def __init__(self, node: Node, dtype: DType) -> None:
         self.node = node
@@ -305,7 +305,7 @@ class _Flat:
             self.forest.roots.append(self.leaves[self.true[0][root]] if same else self.rows[root])
 
     def _members(self) -> list[list[float]]:
-        """The sets of the nodes that test for membership, which NaN ends."""
+        """The membership sets of nodes that test for them; NaN ends a set in the attribute."""
         if not self.node.has("membership_values"):
             return []
         sets: list[list[float]] = [[]]

@@ -1,5 +1,5 @@
-"""TFLite's convolutions. Their tensors have channels last, ours second: what is transposed around
-them is left to `assign-layouts`, which keeps it where it is."""
+"""TFLite's convolutions. Their channels are last and ours second; the transposes around them are
+left to `assign-layouts`, which keeps the data in place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from aot.ir.graph import Value
 
 
 def channels_second(n: Node, x: Value) -> Value:
-    """x [N, spatial..., C] as [N, C, spatial...]."""
+    """Transposes x [N, spatial..., C] to [N, C, spatial...]."""
     rank = x.type.rank
     return n.transposed(x, (0, rank - 1, *range(1, rank - 1)))
 
 
 def channels_last(n: Node, x: Value) -> Value:
-    """x [N, C, spatial...] as [N, spatial..., C]."""
+    """Transposes x [N, C, spatial...] to [N, spatial..., C]."""
     return n.transposed(x, (0, *range(2, x.type.rank), 1))
 
 
@@ -33,7 +33,7 @@ def pads_of(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[Dim, ...]:
-    """Begins, then ends, of a padding by its name."""
+    """The padding, begins then ends, for TFLite's padding mode."""
     if padding == "SAME":
         return same_pads(extents, kernel, strides, dilations, is_upper=True)
     return (0,) * 2 * len(kernel)
@@ -48,7 +48,7 @@ def check_rank(n: Node, rank: int, *numbers: int) -> None:
 
 
 def numbers_of(n: Node, prefix: str, *, spatial: int = 2) -> tuple[int, ...]:
-    """An option that each spatial dim has one of."""
+    """Options with one value per spatial dim."""
     names = ("h", "w") if spatial == 2 else ("d", "h", "w")
     found = tuple(int(n.option(f"{prefix}_{name}", 1)) for name in names)
     if min(found) < 1:
@@ -57,7 +57,7 @@ def numbers_of(n: Node, prefix: str, *, spatial: int = 2) -> tuple[int, ...]:
 
 
 def bias_of(n: Node, number: int) -> Value | None:
-    """A bias operand as a vector with one number for each filter; None where it is absent."""
+    """A bias operand as a vector with one number per filter; None if it is absent."""
     if not n.has(number):
         return None
     bias = n.real(number)
@@ -89,7 +89,7 @@ def convolved(n: Node, w: Value, group: int, spatial: int = 2) -> Value:
 
 
 def groups_of(n: Node, x: Value, in_a_group: Dim) -> int:
-    """How many groups of channels a convolution has."""
+    """The number of channel groups of a convolution."""
     channels = x.type.dims[-1]
     if not isinstance(channels, int) or not isinstance(in_a_group, int):
         raise UnsupportedNodeError("channels that depend on the input's shape are not supported")
@@ -138,7 +138,8 @@ def _transposed(
     dilations: tuple[int, ...],
     padding: str,
 ) -> Value:
-    """x [N, spatial..., C] and w [C, O, taps...] as an image [N, spatial..., O]."""
+    """The transposed convolution of x [N, spatial..., C] with w [C, O, taps...]: an image [N,
+    spatial..., O]."""
     x = channels_second(n, x)
     kernel = static_extents(w.type.dims[2:], "a kernel")
     spatial = len(kernel)
@@ -177,8 +178,9 @@ def conv_3d_transpose(n: Node) -> Value:
 
 @custom_op("Convolution2DTransposeBias")
 def convolution_2d_transpose_bias(n: Node) -> Value:
-    """MediaPipe's: x, filters [O, H, W, C] and a bias; its options are the struct of
-    TransposeConv's: the padding (1 is SAME, 2 VALID), strides along columns and rows."""
+    """MediaPipe's Convolution2DTransposeBias: x, filters [O, H, W, C] and a bias. Its options are
+    the struct of TransposeConv's: padding (1 is SAME, 2 VALID), and the strides along columns and
+    rows."""
     check_rank(n, 4, 0, 1)
     if len(n.operator.custom_options) < 12:
         raise n.error("its options are missing")
@@ -196,7 +198,7 @@ def convolution_2d_transpose_bias(n: Node) -> Value:
 
 
 def _grown(extent: Dim, stride: int, taps: int, padding: str) -> Dim:
-    """The extent of an image of which a convolution makes `extent` pixels."""
+    """The extent of an image from which a convolution makes `extent` pixels."""
     from aot.ir import dims
 
     whole = dims.multiply(extent, stride)

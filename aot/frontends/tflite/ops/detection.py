@@ -1,4 +1,4 @@
-"""Non-maximum suppression, of TFLite and in the operator that ends TensorFlow's detectors."""
+"""TFLite's non-maximum suppression, alone and in TensorFlow's detection post-processing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ F32, I32, I64 = DType.F32, DType.I32, DType.I64
 def _suppressed(
     n: Node, boxes: Value, scores: Value, most: Value, overlap: Value, least: Value, limit: int
 ) -> tuple[Value, Value]:
-    """Boxes [N, 4] chosen for each row of scores [classes, N]: [classes, limit], and how many."""
+    """(indices of the chosen boxes [classes, limit], their number per class), from boxes [N, 4] and
+    scores [classes, N]."""
     chosen, counts, *_ = n.emit_all(
         "non_max_suppression",
         n.reshape(boxes, (1, *boxes.type.dims)),
@@ -33,7 +34,7 @@ def _suppressed(
 
 
 def _filled(n: Node, x: Value, count: Value) -> Value:
-    """x [limit, ...] with zeros from element `count` on."""
+    """x [limit, ...] with zeros from element `count`."""
     counter = n.cast(n.emit("range", size=x.type.dims[0]), count.type.dtype)
     is_one = n.reshape(n("less", counter, count), (x.type.dims[0], *[1] * (x.type.rank - 1)))
     return n.emit("where", is_one, x, n.scalar(0, x.type.dtype))
@@ -41,7 +42,7 @@ def _filled(n: Node, x: Value, count: Value) -> Value:
 
 @tflite_op("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5")
 def non_max_suppression(n: Node) -> list[Value]:
-    """(positions of the chosen boxes padded by zeros, their scores in version 5, their number)."""
+    """(indices of the chosen boxes padded with zeros, their scores in version 5, their number)."""
     boxes, scores, (limit,) = n.real(0), n.real(1), n.ints(2)
     is_soft = n.op.endswith("5")
     if is_soft:
@@ -90,7 +91,8 @@ def _decoded(n: Node, options: Mapping[str, Any]) -> Value:
 
 @custom_op("TFLite_Detection_PostProcess")
 def detection_post_process(n: Node) -> list[Value]:
-    """The best boxes of one image: [1, M, 4], their classes and scores [1, M], how many [1]."""
+    """(boxes [1, M, 4], classes [1, M], scores [1, M], number [1]) of the best detections in one
+    image."""
     options = n.flexible_options()
     try:
         most, per_box = int(options["max_detections"]), int(options["max_classes_per_detection"])
@@ -127,7 +129,7 @@ def _by_class(
     each: int,
     most: int,
 ) -> list[Value]:
-    """Each class by itself, and then the best of all."""
+    """Non-maximum suppression class by class, then the best of all classes."""
     (classes,) = static_extents(scores.type.dims[1:], "class predictions")
     rows = n.emit("transpose", scores, perm=(1, 0))
     chosen, counts = _suppressed(n, boxes, rows, n.scalar(each, I64), *limits, each)
@@ -147,7 +149,7 @@ def _by_class(
 
 
 def _results(n: Node, taken: list[Value], number: Value, most: int) -> list[Value]:
-    """The chosen boxes' values, padded by zeros to `most` rows."""
+    """The chosen boxes' values, padded with zeros to `most` rows."""
     made = []
     for value in taken:
         value = _filled(n, value, number)

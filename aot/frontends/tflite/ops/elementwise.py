@@ -51,7 +51,7 @@ tflite_op("GREATER_EQUAL")(_compared("less_equal", is_swapped=True))
 
 
 def _plain(op: str, count: int = 1) -> Callable[[Node], Value]:
-    """An importer that emits `op` of the real numbers of the first `count` operands."""
+    """An entry that emits `op` on the dequantised values of the first `count` operands."""
     return lambda n: n.emit(op, *(n.real(i) for i in range(count)))
 
 
@@ -188,7 +188,7 @@ def log_softmax(n: Node) -> Value:
 
 @tflite_op("SELECT", "SELECT_V2")
 def select(n: Node) -> Value:
-    """SELECT has conditions of one dim, too, that choose whole rows."""
+    """SELECT: its condition may also be one-dimensional and select whole rows."""
     condition = n.input(0)
     a, b = (n.real(i) if n.is_quantised else n.input(i) for i in (1, 2))
     if n.op == "SELECT" and condition.type.rank == 1 and a.type.rank > 1:
@@ -217,7 +217,8 @@ def quantize(n: Node) -> Value:
 
 @tflite_op("FAKE_QUANT")
 def fake_quant(n: Node) -> Value:
-    """Numbers as they are after quantising; the range is moved so that 0 is one of them."""
+    """FAKE_QUANT: numbers after quantising and dequantising; the range is shifted so that it
+    contains 0 exactly."""
     low, high = float(n.option("min", 0.0)), float(n.option("max", 0.0))
     steps = 2 ** int(n.option("num_bits", 8)) - 1
     first = 1 if n.option("narrow_range", False) else 0
@@ -233,7 +234,8 @@ def fake_quant(n: Node) -> Value:
 
 @tflite_op("L2_NORMALIZATION")
 def l2_normalization(n: Node) -> Value:
-    """x by the root of the sum of its squares along the last dim, which is at least 1e-6."""
+    """L2_NORMALIZATION: x divided by the root of the sum of its squares along the last dim, at
+    least 1e-6."""
     x = n.real(0)
     total = n.emit("reduce_sum", n("mul", x, x), axes=(_last_axis(n, x),), keepdims=True)
     return n.activated(n("div", x, n("maximum", n("sqrt", total), 1e-6)))
@@ -241,7 +243,8 @@ def l2_normalization(n: Node) -> Value:
 
 @tflite_op("LOCAL_RESPONSE_NORMALIZATION")
 def local_response_normalization(n: Node) -> Value:
-    """x over (bias + alpha * the sum of squares of its neighbours along channels) ^ beta."""
+    """LOCAL_RESPONSE_NORMALIZATION: x / (bias + alpha * sum of squares of neighbouring channels) ^
+    beta."""
     x = n.real(0)
     radius = int(n.option("radius", 0))
     channels = x.type.dims[_last_axis(n, x)]
@@ -262,7 +265,7 @@ def local_response_normalization(n: Node) -> Value:
 
 
 def n_rows(x: Value) -> Dim:
-    """How many vectors along the last dim there are."""
+    """The number of vectors along the last dim."""
     from aot.ir import dims
 
     return dims.product(x.type.dims[:-1])

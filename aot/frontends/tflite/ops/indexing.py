@@ -1,4 +1,4 @@
-"""TFLite's gathers and scatters, and what chooses elements by number."""
+"""TFLite's gathers and scatters, and other selections by index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aot.ir.types import DType
 
 @tflite_op("GATHER")
 def gather(n: Node) -> Value:
-    """GATHER: slices of x by number; the first `batch_dims` dims are common to both operands."""
+    """GATHER: slices of x by index; the first `batch_dims` dims are common to both operands."""
     x, indices = n.stored_like_output(0), n.input(1)
     axis = n.axis(int(n.option("axis", 0)), x.type.rank)
     count = n.axis(int(n.option("batch_dims", 0)), indices.type.rank + 1)
@@ -51,7 +51,7 @@ def gather_nd(n: Node) -> Value:
 
 
 def _depth(n: Node, indices: Value) -> int:
-    """How many dims a row of indices names."""
+    """The number of dims that a row of indices addresses."""
     if indices.type.rank == 0:
         raise n.error("its indices have no dims")
     (depth,) = static_extents(indices.type.dims[-1:], "the length of a row of indices")
@@ -60,14 +60,14 @@ def _depth(n: Node, indices: Value) -> int:
 
 @tflite_op("EMBEDDING_LOOKUP")
 def embedding_lookup(n: Node) -> Value:
-    """Rows of a table, which may be quantised while the result is not."""
+    """EMBEDDING_LOOKUP: rows of a table, which may be quantised although the result is not."""
     table = n.real(1) if not n.is_quantised else n.input(1)
     return n.emit("gather", table, n.input(0), axis=0)
 
 
 @tflite_op("SCATTER_ND")
 def scatter_nd(n: Node) -> Value:
-    """Zeros with slices in them; what meets is added up."""
+    """SCATTER_ND: zeros with slices added at indices."""
     indices, updates, shape = n.input(0), n.real(1), n.dims_of(2)
     zeros = n.emit("broadcast_to", n.scalar(0, updates.type.dtype), shape=tuple(shape))
     return n.emit("scatter_nd", zeros, indices, updates, depth=_depth(n, indices), reduction="add")
@@ -95,7 +95,7 @@ def one_hot(n: Node) -> Value:
 
 @tflite_op("BUCKETIZE")
 def bucketize(n: Node) -> Value:
-    """How many of the boundaries, which are sorted, are not above each element."""
+    """BUCKETIZE: for each element, the number of sorted boundaries that are not above it."""
     x, boundaries = n.real(0), n.option("boundaries")
     limits = np.zeros(0, np.float32) if boundaries is None else np.array(boundaries)
     spread = n.reshape(n.cast(x, DType.F32), (*x.type.dims, 1))
@@ -106,7 +106,7 @@ def bucketize(n: Node) -> Value:
 
 @tflite_op("WHERE")
 def where(n: Node) -> Value:
-    """The coordinates of elements that are not zero: [n, rank], where data decide n."""
+    """WHERE: the coordinates [n, rank] of non-zero elements, with a data-dependent n."""
     x = n.input(0)
     flat = n.reshape(is_nonzero(n, x), (x.type.element_count,))
     found = coordinates(n, true_positions(n, flat), x.type.dims)
@@ -129,7 +129,7 @@ def matrix_set_diag(n: Node) -> Value:
 
 
 def _with_diagonal(n: Node, x: Value, diagonal: Value) -> Value:
-    """Matrices with other elements along their diagonals."""
+    """Matrices with their diagonals replaced."""
     rows, columns = x.type.dims[-2:]
     row = n.reshape(n.emit("range", size=rows), (rows, 1))
     is_on = n.emit("equal", row, n.emit("range", size=columns))
@@ -164,7 +164,7 @@ def segment_sum(n: Node) -> Value:
 
 
 def _segments(n: Node, x: Value, ids: Value, count: object, reduction: str, first: float) -> Value:
-    """Slices of x that share a segment, reduced; segments that have none are `first`."""
+    """Slices of x reduced by segment; empty segments get `first`."""
     if not isinstance(count, int):
         raise UnsupportedNodeError("a number of segments that is computed is not supported")
     flat = n.reshape(n.cast(ids, DType.I64), (ids.type.element_count, 1))
@@ -196,7 +196,8 @@ _unsorted("min", 0, "max")
 
 @tflite_op("REVERSE_SEQUENCE")
 def reverse_sequence(n: Node) -> Value:
-    """The first elements along a dim reversed, as many of each batch as lengths say."""
+    """REVERSE_SEQUENCE: reverses the leading elements along a dim, as many per batch entry as its
+    length says."""
     x, lengths = n.stored_like_output(0), n.cast(n.input(1), DType.I64)
     rank = x.type.rank
     along = n.axis(int(n.option("seq_dim", 0)), rank)

@@ -1,4 +1,4 @@
-"""MediaPipe's operators that cut images along landmarks, in their second version.
+"""MediaPipe's operators that crop images around landmarks, version 2.
 
 A matrix [1, 4, 4] maps places in a crop to places in an image.
 """
@@ -62,7 +62,7 @@ def transform_matrix(n: Node) -> Value:
     across = n("add", n("mul", x, sin), n("mul", y, cos))
 
     def box(v: Value) -> tuple[Value, Value]:
-        """(middle, extent) of the range of some coordinates."""
+        """(middle, extent) of the range of coordinates v."""
         low, high = (n.emit(op, v, axes=(0,), keepdims=True) for op in ("reduce_min", "reduce_max"))
         return n("mul", n("add", low, high), 0.5), n("sub", high, low)
 
@@ -99,13 +99,13 @@ def _matrix(n: Node, number: int) -> list[list[Value]]:
 
 
 def _mapped(n: Node, row: list[Value], x: Value, y: Value) -> Value:
-    """A row of a matrix times (x, y, 0, 1)."""
+    """A matrix row times (x, y, 0, 1)."""
     return n("add", n("add", n("mul", x, row[0]), n("mul", y, row[1])), row[3])
 
 
 @custom_op("TransformLandmarks")
 def transform_landmarks(n: Node) -> Value:
-    """Landmarks [1, count, 2 or 3], whose third coordinates stay."""
+    """Landmarks [1, count, 2 or 3] after an affine transform; third coordinates are unchanged."""
     x = n.real(0)
     if x.type.rank != 3 or x.type.dims[2] not in (2, 3):
         raise UnsupportedNodeError("the first version of this operator is not supported")
@@ -120,7 +120,7 @@ def transform_landmarks(n: Node) -> Value:
 
 @custom_op("TransformTensorBilinear")
 def transform_tensor(n: Node) -> Value:
-    """A crop of an image [1, H, W, C]: zeros where its pixels come from outside."""
+    """A crop of an image [1, H, W, C] by an affine transform; zeros outside the image."""
     options = n.flexible_options()
     x = n.real(0)
     size = [int(_number(n, options, f"output_{name}")) for name in ("height", "width")]

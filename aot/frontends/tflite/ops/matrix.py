@@ -16,7 +16,7 @@ def _last_two_swapped(n: Node, x: Value) -> Value:
 
 @tflite_op("FULLY_CONNECTED")
 def fully_connected(n: Node) -> Value:
-    """x, flattened to rows of as many elements as w [N, K] has columns, times its transpose."""
+    """FULLY_CONNECTED: x, flattened to rows of K elements, times the transpose of w [N, K]."""
     if n.option("weights_format", 0) != 0:
         raise UnsupportedNodeError("shuffled weights are not supported")
     x, w = n.real(0), n.real(1)

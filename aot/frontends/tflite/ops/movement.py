@@ -1,4 +1,4 @@
-"""TFLite's operators that move elements, repeat them, and make shapes of tensors."""
+"""TFLite's operators that move and repeat elements, or return shapes as tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sliced(
     stops: Sequence[Dim],
     steps: Sequence[int] | None = None,
 ) -> Value:
-    """A part of x; itself where that is all of it."""
+    """A slice of x; x itself if the slice is all of it."""
     steps = steps or (1,) * x.type.rank
     is_whole = set(steps) <= {1} and not any(starts) and tuple(stops) == x.type.dims
     if is_whole:
@@ -35,7 +35,7 @@ def sliced(
 
 
 def part(n: Node, x: Value, axis: int, start: Dim, stop: Dim) -> Value:
-    """A part of x along one dim."""
+    """A slice of x along one dim."""
     starts = [start if d == axis else 0 for d in range(x.type.rank)]
     stops = [stop if d == axis else e for d, e in enumerate(x.type.dims)]
     return sliced(n, x, starts, stops)
@@ -174,7 +174,7 @@ def slice_(n: Node) -> Value:
 
 @tflite_op("STRIDED_SLICE")
 def strided_slice(n: Node) -> Value:
-    """numpy's basic indexing: bits of masks say what an item is."""
+    """STRIDED_SLICE: numpy's basic indexing, with bit masks that give the kind of each item."""
     x = n.stored_like_output(0)
     begins, ends, steps = n.dims_of(1), n.dims_of(2), n.ints(3)
     masks = {
@@ -256,7 +256,7 @@ def reverse(n: Node) -> Value:
 
 
 def _pads(n: Node, x: Value) -> tuple[Dim, ...]:
-    """The paddings before each dim, then those after each dim, from pairs in operand 1."""
+    """The padding before each dim, then after each dim, from the pairs in operand 1."""
     pairs = n.dims_of(1)
     if len(pairs) != 2 * x.type.rank:
         raise n.error(f"x has rank {x.type.rank}, but there are {len(pairs)} paddings")
@@ -265,7 +265,7 @@ def _pads(n: Node, x: Value) -> tuple[Dim, ...]:
 
 @tflite_op("PAD")
 def pad(n: Node) -> Value:
-    """PAD: zeros around x; for quantised tensors their zero points."""
+    """PAD: zeros around x; for quantised tensors, the zero point."""
     x = n.stored_like_output(0)
     quantization = n.output().quantization
     value = 0.0
@@ -287,7 +287,7 @@ def pad_with(n: Node) -> Value:
 
 @tflite_op("MIRROR_PAD")
 def mirror_pad(n: Node) -> Value:
-    """With the elements at the border twice (SYMMETRIC) or once."""
+    """MIRROR_PAD: mirrors x at its borders, repeating the border elements (SYMMETRIC) or not."""
     x = n.stored_like_output(0)
     pads = _pads(n, x)
     if n.enum("MirrorPadMode", "mode") == "REFLECT":
@@ -337,7 +337,7 @@ def space_to_depth(n: Node) -> Value:
 
 @tflite_op("SPACE_TO_BATCH_ND")
 def space_to_batch(n: Node) -> Value:
-    """Padded, then every block's elements as batches of their own."""
+    """SPACE_TO_BATCH_ND: pads x, then moves each position within a block to a batch of its own."""
     x, blocks, pairs = n.stored_like_output(0), n.ints(1), n.dims_of(2)
     count = len(blocks)
     if len(pairs) != 2 * count or x.type.rank < count + 1:
@@ -398,7 +398,7 @@ def tile(n: Node) -> Value:
 
 
 def broadcast(n: Node, x: Value, shape: Sequence[Dim]) -> Value:
-    """x repeated up to a shape."""
+    """x broadcast to a shape."""
     return x if x.type.dims == tuple(shape) else n.emit("broadcast_to", x, shape=tuple(shape))
 
 
@@ -427,7 +427,7 @@ def rank(n: Node) -> Value:
 
 @tflite_op("BROADCAST_ARGS")
 def broadcast_args(n: Node) -> Value:
-    """The shape that two shapes broadcast to."""
+    """BROADCAST_ARGS: the shape to which two shapes broadcast."""
     shapes: list[list[Dim]] = [n.dims_of(0), n.dims_of(1)]
     length = max(map(len, shapes))
     whole: list[list[Dim]] = [[*[1] * (length - len(s)), *s] for s in shapes]

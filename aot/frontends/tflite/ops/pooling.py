@@ -1,4 +1,4 @@
-"""TFLite's poolings, and MediaPipe's that give and take places."""
+"""TFLite's poolings, and MediaPipe's poolings with positions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def max_pool(n: Node) -> Value:
 
 @tflite_op("L2_POOL_2D")
 def l2_pool(n: Node) -> Value:
-    """The root of the mean of squares."""
+    """L2_POOL_2D: the root of the mean of squares in each window."""
     check_rank(n, 4, 0)
     x = channels_second(n, n.real(0))
     attrs = _windows(n, n.input(0))
@@ -74,7 +74,8 @@ def _custom_windows(n: Node) -> tuple[dict[str, Any], str]:
 
 @custom_op("MaxPoolingWithArgmax2D")
 def max_pooling_with_argmax(n: Node) -> list[Value]:
-    """The largest of each window, and where in the window it is, counted row by row, as a float."""
+    """MediaPipe's MaxPoolingWithArgmax2D: each window's maximum, and its row-major position in the
+    window as a float."""
     check_rank(n, 4, 0)
     x = n.real(0)
     attrs, padding = _custom_windows(n)
@@ -111,7 +112,8 @@ def _begins(n: Node, y: Value, axis: int, stride: int, pad: int) -> Value:
 
 @custom_op("MaxUnpooling2D")
 def max_unpooling(n: Node) -> Value:
-    """Each element where its window's largest was; zeros elsewhere."""
+    """MediaPipe's MaxUnpooling2D: each element at the position of its window's maximum, zeros
+    elsewhere."""
     check_rank(n, 4, 0, 1)
     x, taps = n.real(0), n.cast(n.real(1), DType.I64)
     attrs, padding = _custom_windows(n)

@@ -1,4 +1,4 @@
-"""TFLite's recurrent layers. Their states are variable tensors, which a call leaves for the next.
+"""TFLite's recurrent layers. Their states are variable tensors, which persist between calls.
 
 LSTMs that clip, project or normalise are loops over a step; the others are our `lstm`.
 """
@@ -20,7 +20,7 @@ INPUT, FORGET, CELL, OUTPUT = range(4)  # gates, in the order of operands
 
 @dataclass(frozen=True)
 class Weights:
-    """The operands of an LSTM as numbers; None for absent ones.
+    """The operands of an LSTM, dequantised; None for absent ones.
 
     Attributes:
         of_inputs, of_states, biases, norms: one a gate.
@@ -37,7 +37,7 @@ class Weights:
 
     @property
     def is_coupled(self) -> bool:
-        """Whether the input gate is what the forget gate leaves."""
+        """Whether the input gate is coupled: 1 minus the forget gate."""
         return self.of_inputs[INPUT] is None
 
 
@@ -46,7 +46,7 @@ def _given(n: Node, numbers: Sequence[int]) -> list[Value | None]:
 
 
 def _weights(n: Node, first: int, norms: int | None) -> Weights:
-    """Operands from `first` on, in the order that all LSTMs have them in."""
+    """The LSTM operands from number `first`, in the order common to all LSTMs."""
     found = _given(n, range(first, first + 17))
     return Weights(
         found[:4],
@@ -60,12 +60,12 @@ def _weights(n: Node, first: int, norms: int | None) -> Weights:
 
 
 def _product(n: Node, x: Value, w: Value) -> Value:
-    """x times the transpose of w."""
+    """The product of x and the transpose of w."""
     return n.emit("matmul", x, n.transposed(w, (1, 0)))
 
 
 def _step(n: Node, w: Weights, x: Value, h: Value, c: Value) -> tuple[Value, Value]:
-    """The hidden state and the cell state after one step of an LSTM."""
+    """(hidden state, cell state) after one step of an LSTM."""
     name = n.enum("ActivationFunctionType", "fused_activation_function")
     if name not in ACTIVATIONS:
         raise UnsupportedNodeError(f"activation {name} is not supported")
@@ -106,8 +106,8 @@ def _clipped(n: Node, x: Value, option: str) -> Value:
 
 
 def _steps(n: Node, w: Weights, xs: Value, h: Value, c: Value) -> tuple[Value, Value, Value]:
-    """All steps of xs [steps, batch, inputs]: what they give [steps, batch, outputs], the states
-    behind them."""
+    """(outputs [steps, batch, outputs], final hidden state, final cell state) for xs [steps, batch,
+    inputs]."""
 
     def body(inside: Node, number: Value, carried: Sequence[Value]) -> list[Value]:
         row = inside.emit("gather", xs, inside.reshape(number, (1,)), axis=0)
@@ -169,7 +169,7 @@ def _plain(n: Node, w: Weights, xs: Value, h: Value, c: Value) -> tuple[Value, V
 
 
 def _layer(n: Node, w: Weights, xs: Value, states: tuple[int, int]) -> Value:
-    """A layer over xs [steps, batch, inputs], whose states are two operands."""
+    """An LSTM layer over xs [steps, batch, inputs], with its states in two operands."""
     h, c = (n.real(number) for number in states)
     ys, h, c = (_plain if _is_plain(n, w) else _steps)(n, w, xs, h, c)
     for number, value in zip(states, (h, c), strict=True):
@@ -200,14 +200,14 @@ def bidirectional_lstm(n: Node) -> list[Value]:
 
 
 def _reversed(n: Node, x: Value) -> Value:
-    """Steps from the last to the first."""
+    """The steps in reverse order."""
     rest = x.type.dims[1:]
     return sliced(n, x, (add(x.type.dims[0], -1), 0, 0), (-1, *rest), (-1, 1, 1))
 
 
 @tflite_op("LSTM")
 def lstm(n: Node) -> list[Value | None]:
-    """One step; the older kernel has its gates in one product."""
+    """LSTM: a single step; the older kernel has all gates in one product."""
     if n.option("kernel_type", 0) == 1:
         return list(_basic_lstm(n))
     x = n.real(0)
@@ -238,7 +238,8 @@ def _basic_lstm(n: Node) -> Sequence[Value]:
 
 
 def _rnn(n: Node, xs: Value) -> Value:
-    """All steps of xs [steps, batch, inputs]; operands are x, w, r, bias and the state."""
+    """A plain recurrent layer over xs [steps, batch, inputs]; operands are x, w, r, bias and the
+    state."""
     w, r, bias = n.real(1), n.real(2), n.real(3)
 
     def body(inside: Node, number: Value, carried: Sequence[Value]) -> list[Value]:
@@ -267,7 +268,7 @@ def sequence_rnn(n: Node) -> Value:
 
 @tflite_op("SVDF")
 def svdf(n: Node) -> Value:
-    """A filter over time of features of each input: the state has the last features."""
+    """SVDF: a filter over time on features of each input; the state has the latest features."""
     x, of_features, of_time, state = n.real(0), n.real(1), n.real(2), n.real(4)
     filters, memory = of_time.type.dims
     batch, rank = x.type.dims[0], int(n.option("rank", 1))

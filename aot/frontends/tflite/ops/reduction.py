@@ -1,4 +1,4 @@
-"""TFLite's reductions, and what counts along a dim."""
+"""TFLite's reductions, and positions and cumulative sums along a dim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _axes(n: Node, x: Value) -> tuple[int, ...]:
 
 
 def _reduction(op: str, *, moves: bool = False) -> Callable[[Node], Value]:
-    """A reduction by an op of ours; `moves`: its result is one of the elements."""
+    """An entry for a reduction by `op`; with `moves`, each result is one of the elements, so that
+    integers stay quantised."""
 
     def build(n: Node) -> Value:
         x = n.stored_like_output(0) if moves else n.real(0)

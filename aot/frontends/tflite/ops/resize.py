@@ -1,4 +1,4 @@
-"""TFLite's resizing of images, of which channels are last."""
+"""TFLite's resizing of channels-last images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TFLite's Fourier transform, and operators on its complex numbers.
+"""TFLite's Fourier transform, and operators on complex numbers.
 
 A tensor of complex numbers is a value of pairs in one dim more, real parts first.
 """
@@ -41,7 +41,7 @@ def on_complex(n: Node) -> Sequence[Value | None]:
 
 
 def _part(n: Node, number: int) -> Value:
-    """The real or the imaginary parts of the first operand."""
+    """The real or imaginary parts of the first operand."""
     x = n.input(0)
     if not n.tensor(0).is_complex:
         raise n.error(f"operand 0 has elements of {n.tensor(0).kind}, expected COMPLEX64")
@@ -53,7 +53,8 @@ def _part(n: Node, number: int) -> Value:
 
 @tflite_op("RFFT2D")
 def rfft2d(n: Node) -> Value:
-    """One-sided over the last dim, then over the one before it, each cut or with zeros behind."""
+    """RFFT2D: a one-sided transform over the last dim, then a full one over the dim before, each
+    cut or padded with zeros."""
     x, lengths = n.input(0), n.ints(1)
     if x.type.dtype is not DType.F32 or x.type.rank < 2 or len(lengths) != 2 or min(lengths) < 1:
         raise n.error(f"x is {x.type} and the lengths are {lengths}, expected two of an image")

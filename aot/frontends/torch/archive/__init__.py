@@ -1,4 +1,4 @@
-"""Files of torch.export.save, read as data: nothing in them is unpickled, evaluated or run.
+"""Reads files of torch.export.save as data only: nothing in them is unpickled, evaluated or run.
 
 `entries.py` reads the zip archive, `fields.py` its JSON, `payloads.py` the tensors,
 `expressions.py` and `sizes.py` the symbolic sizes, `targets.py` the names of ops and `trees.py` the

@@ -1,4 +1,4 @@
-"""The entries of a zip archive from a stranger: names and sizes are checked before one is read.
+"""The entries of an untrusted zip archive: names and sizes are checked before an entry is read.
 
 Owns the bounds of an archive. torch stores its entries as they are; one that was packed again may
 have them deflated, up to a bound for all of them together.
@@ -21,8 +21,8 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Entries:
-    """An archive's entries by name, without the folder that all of them are in; a context manager,
-    which closes the file.
+    """An archive's entries by name, without their common folder; a context manager, which closes
+    the file.
 
     Args:
         source: its path or bytes.

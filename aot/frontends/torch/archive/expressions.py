@@ -1,4 +1,4 @@
-"""Symbolic sizes as the file has them: calls of known functions on symbols and numbers.
+"""Parses symbolic sizes in files: calls of known functions on symbols and numbers.
 
 The grammar is what sympy's `srepr` prints of sizes, and no more:
 
@@ -61,11 +61,11 @@ Named = Callable[[str, dict[str, bool]], Any]  # the symbol of a name and its as
 
 
 class ExpressionError(Exception):
-    """A text that is no expression of a size."""
+    """A text that is not a valid size expression."""
 
 
 def expression(text: str, symbol: Named) -> Any:
-    """The sympy expression that a text is.
+    """The sympy expression that a text represents.
 
     Args:
         symbol: gives the symbol for a name and its assumptions.

@@ -1,4 +1,4 @@
-"""JSON whose every value knows its place, so that an error says where in the file it is.
+"""JSON values that know their position in the file, for error messages.
 
 Owns the rules of single values: texts, integers in bounds, unions, names. Knows no torch.
 """
@@ -19,7 +19,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"'\\]")
 
 
 def parsed(data: bytes, where: str) -> Field:
-    """The JSON in an entry of an archive, which messages call `where`.
+    """The JSON in an archive entry, called `where` in messages.
 
     Raises:
         CompileError: it is no JSON, or nested too deep.
@@ -33,7 +33,7 @@ def parsed(data: bytes, where: str) -> Field:
 
 
 class Field:
-    """A value of JSON, and its place in the file.
+    """A JSON value with its path in the file.
 
     Attributes:
         value: as Python has it.
@@ -56,7 +56,7 @@ class Field:
         return f"{keys[-1]}: {path.removeprefix('.')}" if path else str(keys[-1])
 
     def error(self, message: str) -> CompileError:
-        """The file is wrong in this place."""
+        """An error in the file at this field."""
         return CompileError(f"{self.place} {message}")
 
     def _expected(self, what: str) -> CompileError:
@@ -93,7 +93,7 @@ class Field:
         return [Field(value, place, self) for place, value in enumerate(self.value)]
 
     def union(self) -> tuple[str, Field]:
-        """The one field that an object has, and which it is."""
+        """(name, field) of an object's only field."""
         if not isinstance(self.value, dict) or len(self.value) != 1:
             raise self._expected("an object of one field")
         ((kind, value),) = self.value.items()
@@ -129,7 +129,7 @@ class Field:
             raise self._expected("a number of 64 bits") from None
 
     def name(self) -> str:
-        """A name of Python, that means nothing to Python itself."""
+        """An identifier that is no keyword of Python and does not begin with two underscores."""
         found = self.text()
         if len(found) > MOST_NAME or not found.isidentifier() or keyword.iskeyword(found):
             raise self._expected("a name")
@@ -138,8 +138,7 @@ class Field:
         return found
 
     def path(self) -> str:
-        """The path of a parameter or buffer in its module: names that a module may have, with dots
-        between them."""
+        """The path of a parameter or buffer in its module: valid names, separated by dots."""
         found = self.text()
         if len(found) > MOST_NAME or not is_plain(found):
             raise self._expected("a path of attributes")
@@ -149,8 +148,8 @@ class Field:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text has no quote, backslash or control character, so that it stays itself between
-    quotes in Python code."""
+    """Whether a text has no quotes, backslashes or control characters, so that it can be quoted as
+    it is in Python code."""
     return _UNSAFE.search(text) is None
 
 

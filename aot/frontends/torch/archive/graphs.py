@@ -1,4 +1,4 @@
-"""A graph of a file as a torch.fx.Graph: nodes, their arguments and what they give.
+"""Converts a graph in the file to a torch.fx.Graph: nodes, their arguments and results.
 
 Follows the rules by which torch writes graphs: a node with several results is followed by a
 `getitem` for each, and a graph that a node runs is a module in its own module. Each name is checked
@@ -29,7 +29,7 @@ _CONSTANTS = ("as_int", "as_float", "as_bool", "as_none", "as_string")
 
 
 class Graphs:
-    """Builds one graph of the file; graphs inside its nodes get builders of their own.
+    """Builds one graph of the file; graphs nested in its nodes get builders of their own.
 
     Args:
         sizes: of the whole program.
@@ -46,7 +46,7 @@ class Graphs:
         self._makes: dict[str, tuple[Callable[[Field], Any], Field]] = {}
 
     def build(self, field: Field, constant_names: Sequence[str] = ()) -> Any:
-        """The graph; its own output is a tuple, or a tensor where the file says so.
+        """The graph; its output is a tuple, or a single tensor where the file says so.
 
         Args:
             constant_names: names of inputs by place, for those that are no values.
@@ -69,7 +69,7 @@ class Graphs:
         return self.graph
 
     def _declare(self, field: Field) -> None:
-        """Notes what values are, which is made when a node gives the value."""
+        """Records the descriptions of values, which are evaluated when a node defines the value."""
         for key, make in (
             ("tensor_values", self.sizes.tensor),
             ("sym_int_values", self.sizes.integer),
@@ -81,7 +81,7 @@ class Graphs:
                 self._makes[name] = (make, value)
 
     def _bind_unbacked(self, field: Field) -> None:
-        """Notes at each node the symbols that it is the first to give, as data decide them."""
+        """Records at each node the data-dependent symbols that it defines."""
         for node in self.graph.nodes:
             value = node.meta.get("val")
             bindings = value is not None and symbolic_shapes._free_unbacked_symbols_with_path(
@@ -96,7 +96,7 @@ class Graphs:
     # names
 
     def _named(self, node: Any, name: str, field: Field) -> Any:
-        """Gives a node its name, and what the file says that its value is."""
+        """Sets a node's name, and its value's description from the file."""
         if name in self._nodes:
             raise field.error(f"is a second value {name!r}")
         make, value = self._makes.get(name, (None, field))
@@ -108,7 +108,7 @@ class Graphs:
         return node
 
     def _value(self, field: Field) -> Any:
-        """The node whose name a field has; an error if no earlier node has it."""
+        """The node that a field names; an error if it does not come earlier."""
         found = self._nodes.get(field.text())
         if found is None:
             raise field.error(f"is {field.text()[:80]!r}, which no node before gives")
@@ -128,7 +128,7 @@ class Graphs:
         self._named(self.graph.placeholder(name), name, value)
 
     def _result_name(self, kind: str, value: Field) -> str:
-        """The name of a tensor or number that an input or node gives."""
+        """The name of a tensor or number that an input or node defines."""
         if kind == "as_tensor":
             return value["name"].name()
         if kind in _NUMBERS:
@@ -166,7 +166,7 @@ class Graphs:
         self._note_checks(node)
 
     def _note_checks(self, node: Any) -> None:
-        """Tells torch's bounds of sizes what a node checks of them."""
+        """Passes the bounds that a node checks of sizes to torch."""
         if node.target is torch.ops.aten._assert_scalar.default:
             checked = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else 0
             if isinstance(checked, torch.SymBool):
@@ -177,7 +177,7 @@ class Graphs:
                 self.sizes.env._constrain_range_for_size(size.node.expr)
 
     def _add_items(self, node: Any, outputs: Sequence[tuple[str, Field]], meta: Any) -> None:
-        """The results of a node that gives several, or a list of them."""
+        """Adds the results of a node with several results, or a list of results."""
         if len(outputs) == 1 and outputs[0][0] == "as_tensors":
             rows = [("as_tensor", item) for item in outputs[0][1].items()]
         else:
@@ -283,7 +283,7 @@ class Graphs:
         return read(inner)
 
     def _graph(self, value: Field) -> Any:
-        """A graph that a node runs, as a module of the graph's own."""
+        """A graph that a node runs, as a torch.fx.GraphModule."""
         name = value["name"].name()
         if hasattr(self.module, name):
             raise value["name"].error(f"is a second graph {name!r}")
@@ -358,7 +358,7 @@ def _metadata(field: Field) -> dict[str, Any]:
 
 
 def _stack_entry(row: str) -> tuple[str, str, str]:
-    """Key, path and class of a module; the path may have commas in brackets."""
+    """(key, path, class) of a module; the path may have commas in brackets."""
     key, _, rest = row.partition(",")
     path, _, kind = rest.rpartition(",")
     return key, path, kind

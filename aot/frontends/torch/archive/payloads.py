@@ -1,4 +1,4 @@
-"""The tensors of an archive: raw bytes, and each tensor's place in them.
+"""Reads the tensors of an archive: raw bytes, with each tensor's position in them.
 
 Owns that a tensor stays inside its bytes. A pickle is read only as far as torch's `weights_only`
 does, which makes tensors and runs nothing.
@@ -63,7 +63,8 @@ def dtype(field: Field) -> torch.dtype:
 
 
 def check_layout(meta: Field) -> None:
-    """Checks that a tensor is neither sparse nor packed, and has a stride for each of its few dims.
+    """Checks that a tensor is dense and unpacked, with a stride for each of its dims, which are
+    few.
 
     Raises:
         CompileError: it is, or it has not.
@@ -80,12 +81,12 @@ def check_layout(meta: Field) -> None:
 
 
 def has_gradient(meta: Field, kind: torch.dtype) -> bool:
-    """Whether torch is to know that a tensor has gradients, as it was when it was saved."""
+    """Whether a tensor had gradients when it was saved."""
     return meta["requires_grad"].truth() and (kind.is_floating_point or kind.is_complex)
 
 
 class Payloads:
-    """Reads the tensors that a config lists, each file once, so that tensors share memory as they
+    """Reads the tensors listed in a config, each file once, so that tensors share memory as they
     did.
 
     Args:
@@ -141,7 +142,8 @@ class Payloads:
         return self._views[key]
 
     def _check(self, meta: Field, file_bytes: int, width: int) -> None:
-        """Checks that a tensor stays inside its file and that strides repeat few elements."""
+        """Checks that a tensor is within its file, and that its strides do not repeat many
+        elements."""
         sizes, strides = ([_known(n) for n in meta[key].items()] for key in ("sizes", "strides"))
         if 0 in sizes:
             return
@@ -163,7 +165,7 @@ class Payloads:
 
 
 def _known(field: Field) -> int:
-    """A size that must be an integer; an error for a symbolic one."""
+    """A size that must be an integer; an error if it is symbolic."""
     kind, value = field.union()
     if kind != "as_int":
         raise field.error("is symbolic, expected an integer")
@@ -171,7 +173,7 @@ def _known(field: Field) -> int:
 
 
 def pickled_tensors(data: bytes, where: str) -> dict[str, torch.Tensor]:
-    """The tensors by name that torch.save has written, as archives before torch 2.8 have them.
+    """The tensors by name in a torch.save file, as archives before torch 2.8 contain them.
 
     Raises:
         CompileError: there is more in it than tensors.
@@ -191,7 +193,7 @@ def pickled_tensors(data: bytes, where: str) -> dict[str, torch.Tensor]:
 
 
 def _unpickled(data: bytes, where: str) -> Any:
-    """The contents of a torch.save file, read by torch with `weights_only`."""
+    """The contents of a torch.save file, loaded by torch with `weights_only`."""
     with Entries(data, where):
         pass  # its check bounds what torch inflates; what is older than archives is refused
     try:

@@ -1,4 +1,4 @@
-"""A file of torch.export.save as a torch.export.ExportedProgram, without torch's reader.
+"""Reads a file of torch.export.save as a torch.export.ExportedProgram, without torch's reader.
 
 Owns the layout of the archive, of today and of torch before 2.8, and the program's signature.
 """
@@ -35,7 +35,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def read_program(source: Path | bytes, where: str) -> Any:
-    """The torch.export.ExportedProgram in a file; its example inputs have no contents.
+    """The torch.export.ExportedProgram in a file; its example inputs have no data.
 
     Args:
         source: the file's path or bytes.
@@ -59,7 +59,7 @@ def read_program(source: Path | bytes, where: str) -> Any:
 
 
 def _parts(entries: Entries) -> tuple[str, tuple[Tensors, Tensors]]:
-    """The entry that has the program, and its weights and constants."""
+    """(entry name of the program, (weights, constants))."""
     if _BEFORE in entries:
         return _BEFORE, (_before(entries, "state_dict"), _before(entries, "constants"))
     if entries.read("archive_format") != _FORMAT or entries.read("archive_version") != _VERSION:
@@ -74,7 +74,7 @@ def _parts(entries: Entries) -> tuple[str, tuple[Tensors, Tensors]]:
 
 
 def _before(entries: Entries, name: str) -> Tensors:
-    """The tensors of an archive that torch before 2.8 wrote."""
+    """The tensors of an archive written by torch before 2.8."""
     entry = f"serialized_{name}.pt"
     return pickled_tensors(entries.read(entry), f"{entries.where}: {entry}")
 
@@ -119,7 +119,7 @@ def _built(program: Field, weights: Tensors, constants: Tensors) -> Any:
 
 
 def _examples(call: Any, graph: Any, inputs: Sequence[Any]) -> Any:
-    """Arguments as the module was exported with, of tensors without contents."""
+    """Example arguments like those of the export, with tensors without data."""
     placeholders = graph.find_nodes(op="placeholder")
     values = [
         node.meta["val"]
@@ -133,7 +133,7 @@ def _examples(call: Any, graph: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _argument(field: Field) -> Any:
-    """The signature argument of a user's input or output."""
+    """The signature argument of a user input or output."""
     kind, value = field.union()
     if kind == "as_tensor":
         return signatures.TensorArgument(value["name"].name())
@@ -217,7 +217,7 @@ _CHANGED = {
 
 
 def _call(field: Field) -> Any:
-    """How the whole module is called."""
+    """The call specification of the whole module."""
     roots = [entry for entry in field.items() if entry["fqn"].text() == _ROOT]
     if len(roots) != 1:
         raise field.error("does not say how the module is called")
@@ -233,8 +233,8 @@ def _call(field: Field) -> Any:
 
 
 def _check_call(field: Field, spec: Any) -> None:
-    """Checks that the call spec is a tuple of arguments and a dict of keywords: torch generates a
-    function from these names.
+    """Checks that the call specification is a tuple of arguments and a dict of keywords, as torch
+    generates a function from these names.
     """
     children = spec.children() if hasattr(spec, "children") else spec.children_specs
     if spec.type is not tuple or [child.type for child in children] != [tuple, dict]:

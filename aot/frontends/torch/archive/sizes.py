@@ -1,4 +1,4 @@
-"""Sizes, numbers and truths of a file as torch's symbolic ones, in a ShapeEnv of its own.
+"""Converts sizes, numbers and bools of a file to torch's symbolic ones, in a separate ShapeEnv.
 
 Owns the symbols: each has one set of assumptions, the bounds that the file gives it, and a hint,
 which is its value in the example that the program was exported with.
@@ -45,7 +45,7 @@ class Sizes:
             self._reserve(name)
 
     def _reserve(self, name: str) -> None:
-        """Advances torch's counter of data-dependent symbols past a symbol of the file."""
+        """Advances torch's counter of data-dependent symbols past a symbol in the file."""
         for prefix, counter in zip(
             _UNBACKED, ("unbacked_symint_counter", "unbacked_symfloat_counter"), strict=True
         ):
@@ -55,13 +55,13 @@ class Sizes:
 
     @property
     def range_constraints(self) -> Mapping[Any, Any]:
-        """The bounds of the symbols, and expressions of them, that the file uses."""
+        """The bounds of symbols, and of expressions of them, in the file."""
         used = {str(found): found for found in self._expressions.values()}
         used.update({name: symbol for name, (_, symbol) in self._symbols.items()})
         return {used[name]: bounds for name, bounds in self._ranges.items() if name in used}
 
     def integer(self, field: Field) -> Any:
-        """The size in a field, as an int or torch.SymInt."""
+        """The size in a field, as an int or a torch.SymInt."""
         kind, value = field.union()
         if kind == "as_int":
             return value.integer()
@@ -77,7 +77,7 @@ class Sizes:
         return self.env.create_symfloatnode(found, hint=hint)
 
     def truth(self, field: Field) -> Any:
-        """The truth value in a field, as a bool or torch.SymBool."""
+        """The bool in a field, as a bool or a torch.SymBool."""
         kind, value = field.union()
         if kind == "as_bool":
             return value.truth()
@@ -85,7 +85,7 @@ class Sizes:
         return self.env.create_symboolnode(found)
 
     def tensor(self, meta: Field) -> Any:
-        """A tensor without contents, as torch traces a program with."""
+        """A fake tensor, without data, as torch traces programs with."""
         check_layout(meta)
         kind = dtype(meta["dtype"])
         sizes = tuple(self.integer(size) for size in meta["sizes"].items())
@@ -99,7 +99,7 @@ class Sizes:
             )
 
     def _expression(self, kind: str, value: Field, hint_kind: str) -> tuple[Any, Any]:
-        """An expression, and what it is in the example."""
+        """(expression, its value in the example)."""
         if kind != "as_expr":
             raise value.error(f"is {kind!r}, expected 'as_expr'")
         text = value["expr_str"].text()
@@ -142,7 +142,7 @@ class Sizes:
         return symbol
 
     def _learn(self, found: Any, value: int) -> None:
-        """Takes a symbol's value in the example from that of an expression that is linear in it."""
+        """Derives a symbol's example value from that of an expression linear in it."""
         known = getattr(self.env, "backed_var_to_val", None)
         if known is None:  # as it was called before torch 2.10
             known = self.env.var_to_val
@@ -156,7 +156,7 @@ class Sizes:
 
 
 def _bounds(given: Field) -> Any:
-    """The range of a symbol; an end that the file leaves out is infinite."""
+    """The range of a symbol; an absent end is infinite."""
     low, high = (given.get(key) for key in ("min_val", "max_val"))
     lower = -int_oo if low is None else sympy.Integer(low.integer(-(1 << 63), 1 << 63))
     upper = int_oo if high is None else sympy.Integer(high.integer(-(1 << 63), 1 << 63))

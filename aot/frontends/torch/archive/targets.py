@@ -1,4 +1,4 @@
-"""The functions that a file may name: ops of PyTorch that compute tensors, and operators on sizes.
+"""The functions that a file may refer to: PyTorch ops that compute tensors, and operators on sizes.
 
 What is found by a name is traced, so that none may touch files, print or run code. Custom ops are
 none of these, but for those that the table of ops has.
@@ -35,7 +35,7 @@ SIZE_FUNCTIONS: dict[str, Any] = {
 
 
 def target(field: Field) -> Any:
-    """The function that a node calls: an OpOverload, a higher-order op or one on sizes.
+    """The function that a node calls: an OpOverload, a higher-order op, or a function on sizes.
 
     Raises:
         CompileError: there is none of that name, or a file may not name it.
@@ -69,7 +69,7 @@ def _is_open(space: str, op: str, overload: str) -> bool:
 
 
 def _is_dispatched(op: Any) -> bool:
-    """Whether an op has kernels; TorchScript's own functions, such as aten::save, have none."""
+    """Whether an op has kernels; TorchScript's functions, such as aten::save, have none."""
     return bool(torch._C._dispatch_has_kernel(op.name()))
 
 

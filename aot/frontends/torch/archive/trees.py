@@ -1,4 +1,4 @@
-"""How arguments and results are nested, which torch writes as JSON in a text.
+"""Parses the nesting of arguments and results, which torch writes as JSON in a string.
 
 Knows Python's own containers, and named tuples and dataclasses that this process has registered
 with torch. Never imports what the file names.
@@ -22,7 +22,7 @@ _FACTORIES = ("list", "dict", "tuple", "set", "int", "float", "str")  # of defau
 
 
 def tree(field: Field) -> Any:
-    """The torch TreeSpec that is written as text in a field.
+    """The torch TreeSpec in a field, parsed from text.
 
     Raises:
         CompileError: the text is wrong, or has a container that is not known here.
@@ -72,7 +72,7 @@ _NAMED_TUPLE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE["collections.namedtuple"]
 
 
 def _context(field: Field) -> Field:
-    """The context field of a container: JSON, written as a text."""
+    """The context of a container: a JSON field, parsed from text."""
     context = field["context"]
     return parsed(context.text().encode("utf-8", "replace"), context.place)
 
@@ -96,7 +96,7 @@ def _factory(context: Field) -> Any:
 
 
 def _registered(field: Field) -> type:
-    """A class by the name under which this process has registered it."""
+    """The class that this process has registered under a name."""
     found = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(field.text())
     if not isinstance(found, type):
         raise field.error(

@@ -1,4 +1,4 @@
-"""PyTorch's sums, means and maxima of embeddings in bags."""
+"""PyTorch's embedding_bag: sums, means and maxima of embeddings in bags."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def embedding_bag(
 
 
 def _bag_of(n: Node, offsets: Value, count: Dim) -> Value:
-    """The number of the bag that each row is in, [count, 1]: one less than the number of bags that
-    begin up to it.
+    """The bag that each row belongs to, [count, 1]: the number of bags that start at or before it,
+    minus 1.
     """
     row = n.reshape(n.emit("range", size=count), (count, 1))
     is_begun = n.cast(n.emit("less_equal", n.cast(offsets, I64), row), I64)

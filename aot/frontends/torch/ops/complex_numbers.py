@@ -1,4 +1,4 @@
-"""Complex tensors as two real ones: their arithmetic, and PyTorch's Fourier transforms.
+"""Complex tensors as pairs of real ones: arithmetic, and PyTorch's Fourier transforms.
 
 What is done alike to both parts is done by the entries of real tensors.
 """
@@ -63,7 +63,7 @@ _BY_PARTS = (
 
 
 def _part(argument: Any, number: int) -> Any:
-    """An argument with the real or the imaginary part in place of complex tensors."""
+    """An argument with complex tensors replaced by their real or imaginary parts."""
     if isinstance(argument, Complex):
         return (argument.real, argument.imaginary)[number]
     if isinstance(argument, list):
@@ -89,13 +89,13 @@ def _has_complex(arguments: Sequence[Any]) -> bool:
 
 
 def register() -> None:
-    """Fills the table of complex ops; the entries of real tensors must be registered before."""
+    """Fills the table of complex ops; entries for real tensors must be registered before."""
     for name in _BY_PARTS:
         complex_op(name)(_by_parts(TABLE[name]))
 
 
 def _complex(n: Node, x: Either) -> Complex:
-    """A tensor or number as a complex one."""
+    """A tensor or number as a complex value."""
     if isinstance(x, Complex):
         return x
     real = n.value(x, n.types[0].dtype if n.types and n.types[0] else None)
@@ -103,13 +103,13 @@ def _complex(n: Node, x: Either) -> Complex:
 
 
 def _interleaved(n: Node, x: Complex) -> Value:
-    """Real and imaginary parts along a new last dim."""
+    """A tensor with real and imaginary parts along a new last dim."""
     parts = [n.reshape(v, (*v.type.dims, 1)) for v in (x.real, x.imaginary)]
     return n.emit("concat", *parts, axis=x.real.type.rank)
 
 
 def _separate(n: Node, x: Value) -> Complex:
-    """The parts of a tensor whose last dim has them."""
+    """The complex value whose parts are along the last dim of x."""
     *outer, _ = x.type.dims
     rank = x.type.rank
     parts = [
@@ -165,7 +165,7 @@ def conjugate(n: Node, x: Complex) -> Complex:
 
 
 def _square(n: Node, x: Complex) -> Value:
-    """The square of the absolute value."""
+    """The squared absolute value."""
     return n("add", n("mul", x.real, x.real), n("mul", x.imaginary, x.imaginary))
 
 
@@ -241,7 +241,7 @@ _NONE, _ROOT, _WHOLE = range(3)  # by what is divided
 
 
 def _scaled(n: Node, x: Value, length: Dim, mode: int, *, is_inverse: bool) -> Value:
-    """A transform as torch wants it scaled; ours divides an inverse by its length."""
+    """A transform scaled as torch's mode says; our inverse divides by its length."""
     if not isinstance(length, int):
         if mode == (_WHOLE if is_inverse else _NONE):
             return x
@@ -256,8 +256,8 @@ def _scaled(n: Node, x: Value, length: Dim, mode: int, *, is_inverse: bool) -> V
 def _along(
     n: Node, x: Value, axis: int, mode: int, is_inverse: bool, length: Dim | None = None
 ) -> Value:
-    """A transform of interleaved numbers over one dim; one-sided where a length is given, or where
-    the numbers are real."""
+    """The transform of interleaved complex numbers over one dim; one-sided if a length is given, or
+    for real numbers."""
     whole = x.type.dims[axis] if length is None else length
     made = fourier.dft(n, x, axis, whole, is_inverse=is_inverse, is_onesided=length is not None)
     return _scaled(n, made, whole, mode, is_inverse=is_inverse)

@@ -1,4 +1,4 @@
-"""PyTorch's convolutions and poolings, and the folding of windows into columns and back."""
+"""PyTorch's convolutions and poolings, and im2col and col2im."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def convolution(
 
 
 def _batched(n: Node, x: Value, spatial: int, build: Callable[[Value], Value]) -> Value:
-    """The result of `build`, called on a batch of one where x is a single image, as pooling layers
-    take too.
+    """The result of `build` on a batch of one, where x is a single image, which pooling layers
+    accept too.
     """
     if x.type.rank == spatial + 2:
         return build(x)
@@ -152,7 +152,7 @@ def _average_pool(spatial: int) -> Callable[..., Value]:
 def _whole_ends(
     n: Node, x: Value, kernel: Sequence[int], strides: Sequence[int], begins: Sequence[int]
 ) -> tuple[int, ...]:
-    """Borders behind an image with which all windows of a result are whole."""
+    """The padding at the end of an image with which all windows are complete."""
     spatial = len(kernel)
     extents = static_extents(x.type.dims[-spatial:], "a border")
     counts = static_extents(n.dims[-spatial:], "a border")
@@ -163,7 +163,7 @@ def _whole_ends(
 
 
 def _bins(n: Node, extent: Dim, count: Dim) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(first index, end index) of each of `count` adaptive pooling bins, as torch places them."""
+    """(first indices, end indices) of `count` adaptive pooling bins, as torch places them."""
     if not isinstance(extent, int) or not isinstance(count, int):
         raise UnsupportedNodeError(
             f"adaptive pooling of {extent} elements to {count}; extents that depend on the input's "
@@ -175,7 +175,7 @@ def _bins(n: Node, extent: Dim, count: Dim) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _adaptive(n: Node, x: Value, sizes: Sequence[Dim], op: str, whole: str) -> Value:
-    """Adaptive pooling to `sizes`: one window op where all bins are equal, else bin by bin."""
+    """Adaptive pooling to `sizes`: one window op if all bins are equal, else bin by bin."""
     spatial = len(sizes)
     axes = range(x.type.rank - spatial, x.type.rank)
     extents = x.type.dims[-spatial:]
@@ -228,7 +228,7 @@ def _adaptive_maximum(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
 
 
 def _adaptive_maximum_with_places(n: Node, x: Value, sizes: Sequence[Dim]) -> list[Value]:
-    """The maximum of each bin and its position in the image; of equal elements the first one's.
+    """The maximum of each adaptive bin and its position in the image, the first of equal ones.
     Reduces one spatial dim at a time, the last one first.
     """
     places: Value | None = None
@@ -275,7 +275,7 @@ def im2col(
     pads: Sequence[int],
     strides: Sequence[int],
 ) -> Value:
-    """Every tap's elements one after the other: strided slices of the padded image."""
+    """im2col: the elements of each tap one after another, as strided slices of the padded image."""
     *outer, channels, _, _ = x.type.dims
     rank = x.type.rank
     if any(pads):

@@ -1,4 +1,4 @@
-"""PyTorch's ops that make tensors: constants, ranges, triangles."""
+"""PyTorch's ops that create tensors: constants, ranges, triangles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aot.ir.types import DType
 
 
 def filled(n: Node, shape: Sequence[Dim], value: Operand, dtype: DType) -> Value:
-    """A tensor whose elements all are one number."""
+    """A tensor filled with one number."""
     if isinstance(value, (Value, DimExpr)):
         return n.broadcast(n.value(value, dtype), shape)
     return n.emit(
@@ -95,7 +95,7 @@ def arange_from(n: Node, start: Operand, end: Operand, dtype: Any = None) -> Val
 
 
 def _line(n: Node, count: Dim, start: float, step: float) -> Value:
-    """start, start + step, ..., in the result's type; computed in doubles where it can be."""
+    """start, start + step, ... in the result's dtype, computed in f64 where possible."""
     if isinstance(count, int):
         return n.constant((start + np.arange(count) * step).astype(n.dtype.numpy))
     counter = n.cast(n.emit("range", size=count), DType.F32)

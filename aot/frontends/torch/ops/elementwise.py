@@ -1,4 +1,4 @@
-"""PyTorch's elementwise ops: arithmetic, functions, comparisons, choices, casts.
+"""PyTorch's elementwise ops: arithmetic, functions, comparisons, selections, casts.
 
 Operands are brought to one element type as torch does: numbers beside a tensor take its type.
 """
@@ -118,7 +118,7 @@ def square(n: Node, x: Value) -> Value:
 
 
 def _logical(op: str) -> str | None:
-    """The logical op that an arithmetic op is on bools; None if it has none."""
+    """The logical op that an arithmetic op amounts to on bools; None if there is none."""
     return {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}.get(op)
 
 
@@ -130,7 +130,7 @@ def _arithmetic(n: Node, op: str, a: Operand, b: Operand) -> Value:
 
 
 def _scaled(n: Node, x: Operand, alpha: Number) -> Operand:
-    """x times a factor that is a number."""
+    """x times a constant factor."""
     if alpha == 1:
         return x
     return n.emit("mul", n.value(x, n.dtype), n.value(alpha, n.dtype))
@@ -167,7 +167,7 @@ for _names, _op in _BINARY.items():
 
 
 def _number_wins(op: str) -> Callable[[Node, Operand, Operand], Value]:
-    """The importer of an extremum of two numbers that ignores NaN: the other operand wins."""
+    """An entry for an extremum of two numbers that ignores NaN: the other operand wins."""
 
     def build(n: Node, a: Operand, b: Operand) -> Value:
         x, y = n.value(a, n.dtype), n.value(b, n.dtype)
@@ -206,8 +206,8 @@ def floor_divide(n: Node, a: Operand, b: Operand) -> Value:
 
 
 def _rounded(n: Node, operand: Operand) -> Value:
-    """An operand in the result's type, to which torch rounds numbers as well before it finds
-    remainders: one by what was not rounded is another."""
+    """An operand in the result's dtype, as torch rounds even numbers before it computes remainders:
+    otherwise results would differ."""
     is_number = isinstance(operand, int | float)
     if is_number and n.dtype.is_storage_only:
         return n.constant(np.array(operand, n.dtype.numpy))
@@ -288,7 +288,7 @@ for _name, _how in _COMPARISONS.items():
 
 
 def truth(n: Node, x: Value) -> Value:
-    """Booleans that say which elements of x differ from 0."""
+    """Bools of which elements of x differ from 0."""
     if x.type.dtype is DType.BOOL:
         return x
     return n.emit("not", n("equal", x, 0))
@@ -445,7 +445,7 @@ def celu(n: Node, x: Value, alpha: Number) -> Value:
 
 @torch_op("aten.softplus.default")
 def softplus(n: Node, x: Value, beta: Number, threshold: Number) -> Value:
-    """log(1 + exp(beta x)) / beta; x itself from where that rounds to it."""
+    """softplus: log(1 + exp(beta x)) / beta; x itself where that rounds to x."""
     inner = x if beta == 1 else n("mul", x, beta)
     made = activations.softplus(n, inner)
     made = made if beta == 1 else n("div", made, beta)

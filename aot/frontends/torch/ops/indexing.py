@@ -51,7 +51,7 @@ def take_along_dim(n: Node, x: Value, indices: Value, dim: int | None) -> Value:
 
 
 def _ranked(n: Node, x: Value, rank: int) -> Value:
-    """`x` reshaped to `rank` dims: torch lets a scalar stand for a vector of one element, and any
+    """`x` reshaped to `rank` dims: torch accepts a scalar for a vector with one element, and any
     empty tensor for an empty one.
     """
     if x.type.rank == rank:
@@ -61,7 +61,7 @@ def _ranked(n: Node, x: Value, rank: int) -> Value:
 
 
 def _cut(n: Node, x: Value, indices: Value, axis: int) -> Value:
-    """x cut to the extents of `indices` in every dim but `axis`; they may be smaller than x's."""
+    """x cut to the extents of `indices`, which may be smaller, in every dim but `axis`."""
     stops = tuple(
         e if d == axis else m
         for d, (e, m) in enumerate(zip(x.type.dims, indices.type.dims, strict=True))
@@ -79,7 +79,7 @@ _OF_TRUTHS = {"add": "max", "mul": "min", "max": "max", "min": "min"}
 
 
 def of_truths(n: Node, x: Value, source: Operand, write: Callable[..., Value]) -> Value:
-    """A reducing write into a tensor of bools, computed on 0 and 1."""
+    """A reducing write into a bool tensor, computed on 0 and 1."""
     return n("less", 0, write(n.cast(x, DType.I32), n.value(source, DType.I32)))
 
 
@@ -132,13 +132,14 @@ def scatter_add(n: Node, x: Value, dim: int, indices: Value, source: Value) -> V
 
 
 def _rows(n: Node, indices: Value) -> Value:
-    """Positions as a column, [count, 1]."""
+    """Positions as a column [count, 1]."""
     flat = n.reshape(indices, (indices.type.element_count,))
     return n.reshape(flat, (*flat.type.dims, 1))
 
 
 def into_rows(n: Node, x: Value, dim: int, indices: Value, source: Value, reduction: str) -> Value:
-    """Slices along a dim in the places that indices say; a number is a vector of one."""
+    """index_copy and similar ops: writes slices along a dim at positions; a scalar counts as a
+    vector with one element."""
     if x.type.dtype is DType.BOOL and reduction in _OF_TRUTHS:
         how = _OF_TRUTHS[reduction]
         return of_truths(n, x, source, lambda a, b: into_rows(n, a, dim, indices, b, how))
@@ -188,7 +189,7 @@ def index_fill(n: Node, x: Value, dim: int, indices: Value, value: Operand) -> V
 
 
 def _indexed_dims(indices: Sequence[Value | None]) -> list[int]:
-    """The dims that tensors of positions index."""
+    """The dims that have index tensors."""
     return [d for d, value in enumerate(indices) if value is not None]
 
 
@@ -212,7 +213,7 @@ def _without_masks(n: Node, indices: Sequence[Value | None]) -> list[Value | Non
 
 
 def _true_places(n: Node, mask: Value) -> Value:
-    """The positions of true elements: i64[rank, count], where data decide the count."""
+    """The positions of true elements: i64[rank, count], with a data-dependent count."""
     flat = n.reshape(mask, (mask.type.element_count,))
     return extents.coordinates(n, extents.true_positions(n, flat), mask.type.dims)
 
@@ -227,7 +228,7 @@ def non_zero(n: Node, x: Value) -> Value:
 
 @torch_op("aten.nonzero_static.default")
 def non_zero_of_known_count(n: Node, x: Value, size: Dim, nowhere: int) -> Value:
-    """The places of the first elements that are not 0, and a number where there are no more."""
+    """nonzero_static: the positions of the first non-zero elements, then a fill value."""
     chosen = n.reshape(truth(n, x), (x.type.element_count,))
     before = n.emit("scan", n.cast(chosen, I64), axis=0, exclusive=True)
     at = n("where", chosen, n("minimum", before, n.value(size)), n.value(size))
@@ -252,7 +253,7 @@ def masked_select(n: Node, x: Value, mask: Value) -> Value:
 
 @torch_op("aten._local_scalar_dense.default")
 def number_of(n: Node, x: Value) -> Value | Dim:
-    """A number that data decide: a size where it is whole, else a tensor without dims."""
+    """A data-dependent number: a size if it is an integer, else a 0-d tensor."""
     if x.type.dtype is DType.BOOL or x.type.dtype.is_float:
         return n.reshape(x, ())
     found = extents.given_dims(n, n.reshape(x, (1,)))
@@ -263,7 +264,7 @@ def number_of(n: Node, x: Value) -> Value | Dim:
 
 
 def _positions(n: Node, x: Value, indexed: Sequence[int], indices: Sequence[Value | None]) -> Value:
-    """Index rows for a gather: one column for each dim of `indexed`, with negative indices made
+    """Rows of indices for a gather: one column per dim in `indexed`, with negative indices made
     positive.
     """
     chosen = [v for v in indices if v is not None]
@@ -283,8 +284,8 @@ def _broadcast(values: Sequence[Value]) -> tuple[Dim, ...]:
 
 @torch_op("aten.index.Tensor")
 def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
-    """aten.index: gathers along the indexed dims; the result's gathered dims are where these were
-    if they are neighbours, else in front.
+    """aten.index: gathers along the indexed dims. If these are adjacent, the gathered dims replace
+    them, else they come first.
     """
     indices = _without_masks(n, indices)
     indexed = _indexed_dims(indices)
@@ -300,7 +301,7 @@ def index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def _order(indexed: Sequence[int], count: int, rank: int) -> list[int]:
-    """The permutation that moves the `count` chosen dims, which are in front, to their place in the
+    """The permutation that moves the `count` gathered dims from the front to their place in the
     result.
     """
     others = rank - len(indexed)
@@ -351,8 +352,8 @@ def _counted_from_front(n: Node, rows: Value, extents: Sequence[Dim]) -> Value:
 
 
 def _put_where(n: Node, x: Value, mask: Value, source: Value, accumulate: bool) -> Value:
-    """Values in the places where a mask of the first dims holds: one for all of them, or one after
-    another in their order."""
+    """Writes where a mask over the leading dims holds: one value for all elements, or consecutive
+    ones."""
     rest = x.type.dims[mask.type.rank :]
     source = n.cast(source, x.type.dtype)
     if source.type.rank > len(rest) and source.type.dims[0] != 1:
@@ -368,8 +369,8 @@ def _put_where(n: Node, x: Value, mask: Value, source: Value, accumulate: bool) 
 
 
 def one_after_another(n: Node, mask: Value, rows: Value) -> Value:
-    """For each element of a mask, the row whose number is how many hold before it; any row, of
-    zeros perhaps, where it does not hold."""
+    """For each element of a mask, the row whose index is the number of true elements before it; an
+    arbitrary row where the mask is false."""
     flat = n.cast(n.reshape(mask, (mask.type.element_count,)), DType.I32)
     number = n("maximum", n("sub", n.emit("scan", flat, axis=0, combine="sum"), 1), 0)
     nothing = [0] * rows.type.rank
@@ -386,7 +387,8 @@ def unsafe_index(n: Node, x: Value, indices: Sequence[Value | None]) -> Value:
 
 
 def _search(n: Node, borders: Value, values: Value, is_right: bool, dtype: DType) -> Value:
-    """How many of sorted borders [..., K] are below values [..., M] (or not above)."""
+    """The number of sorted borders [..., K] that are below each of values [..., M] (or not above,
+    if `is_right`)."""
     left = n.reshape(borders, (*borders.type.dims[:-1], 1, borders.type.dims[-1]))
     right = n.reshape(values, (*values.type.dims, 1))
     wide = left.type.dtype if left.type.dtype.is_float else right.type.dtype

@@ -1,4 +1,4 @@
-"""PyTorch's factorisations of small matrices, and what follows from them.
+"""PyTorch's factorisations of small matrices, and the ops built on them.
 
 A factorisation is a loop over the columns, whose run does what LAPACK does for one, on all matrices
 of a batch at once. Where torch raises an error, of a singular matrix for example, zeros, infinities
@@ -23,7 +23,7 @@ I32, I64 = DType.I32, DType.I64
 
 
 def _rows(n: Node, count: Dim) -> Value:
-    """The numbers 0 .. count - 1 as a column, [count, 1]."""
+    """The numbers 0 to count - 1 as a column [count, 1]."""
     return n.reshape(n.emit("range", size=count), (count, 1))
 
 
@@ -56,7 +56,8 @@ def _identity(n: Node, lead: Sequence[Dim], count: Dim, dtype: DType) -> Value:
 
 
 def _triangle(n: Node, x: Value, *, is_upper: bool, unit: bool = False) -> Value:
-    """A triangle of matrices and zeros beside it; with ones on the diagonal if `unit`."""
+    """The upper or lower triangle of matrices, zeros elsewhere; with ones on the diagonal if
+    `unit`."""
     row, column = _rows(n, x.type.dims[-2]), n.emit("range", size=x.type.dims[-1])
     ends = (row, column) if is_upper else (column, row)
     made = n("where", n.emit("less_equal", *ends), x, 0.0)
@@ -77,7 +78,8 @@ def _step_by_step(
     starts: Sequence[Value],
     step: Callable[[Node, Value, Sequence[Value]], list[Value]],
 ) -> list[Value]:
-    """The last carried values of a loop of `count` iterations; the initial ones if it is empty."""
+    """The final carried values of a loop of `count` iterations; the initial ones if there are
+    none."""
     if count == 0 or any(v.type.element_count == 0 for v in starts):
         return list(starts)
     return repeated(n, starts, step, trips=n.value(count, I64))
@@ -87,8 +89,8 @@ def _step_by_step(
 
 
 def _factored(n: Node, x: Value) -> tuple[Value, Value, Value]:
-    """The factors in one matrix; the row of x that each of its rows is; and with which row each
-    step exchanges its own."""
+    """LU factorisation: (both factors in one matrix, the row of x in each of its rows, the row
+    exchanged at each step)."""
     *lead, height, width = x.type.dims
     steps = dims.minimum(height, width)
     order = n.broadcast(n.emit("range", size=height), (*lead, height))
@@ -129,7 +131,7 @@ def _factored(n: Node, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _in_order(n: Node, x: Value, rows: Value) -> Value:
-    """The rows of matrices in another order."""
+    """The rows of matrices in the order `rows`."""
     places = n.broadcast(_column(n, rows), (*x.type.dims[:-2], rows.type.dims[-1], x.type.dims[-1]))
     return n.emit("gather_elements", x, places, axis=x.type.rank - 2)
 
@@ -140,7 +142,7 @@ def _pivots(n: Node, exchanged: Value) -> Value:
 
 
 def _sign(n: Node, exchanged: Value, dtype: DType) -> Value:
-    """1 or -1: the sign of the permutation that the exchanges are."""
+    """The sign, 1 or -1, of the permutation given by row exchanges."""
     own = n.emit("range", size=exchanged.type.dims[-1])
     moved = n.cast(n("not", n("equal", exchanged, own)), I64)
     count = n.emit("reduce_sum", moved, axes=(moved.type.rank - 1,), keepdims=False)
@@ -197,7 +199,7 @@ def logarithm_of_determinant(n: Node, x: Value) -> Value:
 
 
 def _no_error(n: Node, number: int) -> Value:
-    """The number of an error that LAPACK has found, for results that say it: none."""
+    """The error number of LAPACK, for results that have one: always 0."""
     type = n.types[number]
     return _filled(n, type.dims if type is not None else (), 0, I32)
 
@@ -212,7 +214,7 @@ def factors(n: Node, x: Value, pivot: bool = True, checks: bool = False) -> list
 
 
 def _unpacked(n: Node, made: Value, rows: Value) -> list[Value]:
-    """The permutation, the lower factor and the upper one."""
+    """(permutation, lower factor, upper factor) of an LU factorisation."""
     *lead, height, width = made.type.dims
     steps = dims.minimum(height, width)
     rank = made.type.rank
@@ -236,7 +238,7 @@ def lower_and_upper(n: Node, x: Value, pivot: bool = True) -> list[Value]:
 
 
 def _rows_of(n: Node, pivots: Value, height: Dim) -> Value:
-    """The row that each row is after exchanges that LAPACK counts from 1."""
+    """The row order that results from LAPACK's exchanges, which count from 1."""
     *lead, steps = pivots.type.dims
     order = n.broadcast(n.emit("range", size=height), (*lead, height))
     exchanged = n("sub", n.cast(pivots, I64), 1)
@@ -272,7 +274,7 @@ def solution_of_factors(
 
 
 def _back(n: Node, made: Value, rows: Value, right: Value) -> Value:
-    """A^-1 B by the factors of A and the order of their rows."""
+    """A^-1 B, from the LU factors of A and its row order."""
     lead = _lead(n, made, right)
     right = n.broadcast(right, (*lead, *right.type.dims[-2:]))
     ordered = _in_order(n, right, n.broadcast(rows, (*lead, rows.type.dims[-1])))
@@ -281,7 +283,7 @@ def _back(n: Node, made: Value, rows: Value, right: Value) -> Value:
 
 
 def _solved(n: Node, triangle: Value, right: Value, *, is_upper: bool, unit: bool = False) -> Value:
-    """X of T X = B, row by row."""
+    """The solution X of T X = B for a triangular T, row by row."""
     count = triangle.type.dims[-1]
     lead = _lead(n, triangle, right)
     triangle = n.broadcast(triangle, (*lead, *triangle.type.dims[-2:]))
@@ -305,7 +307,7 @@ def _solved(n: Node, triangle: Value, right: Value, *, is_upper: bool, unit: boo
 
 
 def _lead(n: Node, a: Value, b: Value) -> tuple[Dim, ...]:
-    """The dims of a batch, which broadcast."""
+    """The broadcast batch dims."""
     left, right = a.type.dims[:-2], b.type.dims[:-2]
     rank = max(len(left), len(right))
     padded = [(*[1] * (rank - len(d)), *d) for d in (left, right)]
@@ -313,7 +315,7 @@ def _lead(n: Node, a: Value, b: Value) -> tuple[Dim, ...]:
 
 
 def _solution(n: Node, x: Value, right: Value) -> tuple[Value, Value, Value]:
-    """A^-1 B, the factors of A, and which rows they exchange."""
+    """(A^-1 B, factors of A, row exchanges)."""
     made, rows, exchanged = _factored(n, x)
     return _back(n, made, rows, right), made, exchanged
 
@@ -327,14 +329,15 @@ def inverse(n: Node, x: Value, checks: bool = False) -> Any:
 
 @torch_op("aten.linalg_tensorinv.default")
 def inverse_of_tensor(n: Node, x: Value, count: int = 2) -> Value:
-    """The inverse of x as a matrix, whose rows are its first `count` dims."""
+    """The inverse of x as a matrix, whose rows are indexed by its first `count` dims."""
     height, width = (dims.product(part) for part in (x.type.dims[:count], x.type.dims[count:]))
     flat = n.reshape(x, (height, width))
     return n.reshape(_solution(n, flat, _identity(n, (), height, x.type.dtype))[0], n.dims)
 
 
 def _solution_of(n: Node, x: Value, right: Value, left: bool) -> tuple[Value, Value, Value]:
-    """The solution for a vector or matrix `right`: of A X = B, or of X A = B if not `left`."""
+    """(solution, factors, exchanges) for a vector or matrix `right`: of A X = B, or of X A = B if
+    not `left`."""
     is_vector = right.type.rank == 1 or (
         right.type.rank == x.type.rank - 1 and right.type.dims == x.type.dims[:-1]
     )
@@ -394,7 +397,8 @@ def old_triangular_solution(
 
 
 def _root(n: Node, x: Value) -> Value:
-    """The lower factor of positive matrices, of which the lower triangle is read."""
+    """The lower Cholesky factor of positive definite matrices, of which the lower triangle is
+    read."""
     count = x.type.dims[-1]
 
     def step(inside: Node, k: Value, carried: Sequence[Value]) -> list[Value]:
@@ -438,8 +442,7 @@ def cholesky_inverse(n: Node, root: Value, upper: bool = False) -> Value:
 
 @torch_op("aten.linalg_qr.default", "aten.qr.default")
 def orthogonal_and_upper(n: Node, x: Value, mode: Any = "reduced") -> list[Value]:
-    """By reflections, each of which makes zeros of a column below the diagonal; with LAPACK's
-    signs."""
+    """(Q, R) of a QR factorisation by reflections, with LAPACK's signs."""
     if isinstance(mode, bool):  # torch.qr says whether it is not complete
         mode = "reduced" if mode else "complete"
     *lead, height, width = x.type.dims

@@ -63,7 +63,7 @@ def trilinear(
     summed: Sequence[int],
     unrolled: int,
 ) -> Value:
-    """The sum over dims of the product of three tensors, each with dims of 1 put in."""
+    """The sum over dims of the product of three tensors, each expanded with dims of extent 1."""
     spread = []
     for x, expanded in ((a, expand_a), (b, expand_b), (c, expand_c)):
         dims = list(x.type.dims)
@@ -77,7 +77,7 @@ def trilinear(
 
 @torch_op("aten._pdist_forward.default")
 def distances_of_pairs(n: Node, x: Value, p: Number) -> Value:
-    """The p-norm of the difference of each pair of rows."""
+    """pdist: the p-norm of the difference of each pair of rows."""
     (count,) = static_extents(x.type.dims[:1], "a number of rows")
     n.check_computed(count * count, "its table of pairs")
     first, second = (n.constant(part.astype(np.int64)) for part in np.triu_indices(count, 1))
@@ -93,9 +93,7 @@ def outer(n: Node, a: Value, b: Value) -> Value:
 
 @torch_op("aten._cdist_forward.default")
 def distances(n: Node, a: Value, b: Value, p: Number, mode: Any) -> Value:
-    """Distances [..., rows of a, rows of b]: the p-norm of each row's difference from each other
-    row.
-    """
+    """cdist: distances [..., rows of a, rows of b], the p-norm of each pair of rows' difference."""
     left = n.reshape(a, (*a.type.dims[:-1], 1, a.type.dims[-1]))
     right = n.reshape(b, (*b.type.dims[:-2], 1, *b.type.dims[-2:]))
     return vector_norm(n, n("sub", left, right), p, [-1], False, None)
@@ -105,8 +103,8 @@ def distances(n: Node, a: Value, b: Value, p: Number, mode: Any) -> Value:
 def grouped_product(
     n: Node, x: Value, weights: Value, ends: Value | None, bias: Value | None = None, *rest: Any
 ) -> Value:
-    """Rows [S, K] in groups of consecutive ones, each by its group's matrix of [E, K, N]: the rows
-    of group e end before ends[e]. Rows behind the last group give zeros."""
+    """Grouped products: rows [S, K] in consecutive groups, each times its group's matrix of [E, K,
+    N]. The rows of group e end before ends[e]; rows after the last group give zeros."""
     if ends is None or x.type.rank != 2 or weights.type.rank != 3 or bias is not None:
         raise UnsupportedNodeError("only groups of rows with a matrix each, and no bias")
     (rows, width), (groups, _, columns) = x.type.dims, weights.type.dims

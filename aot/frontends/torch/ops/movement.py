@@ -1,4 +1,5 @@
-"""PyTorch's ops that move elements: views, slices, joins, repetitions, pads; and writes of slices.
+"""PyTorch's ops that move elements: views, slices, concatenations, repetitions, pads; and writes of
+slices.
 
 Shapes of results are those that torch has found.
 """
@@ -36,7 +37,7 @@ def reshape(n: Node, x: Value, *shape: object) -> Value:
 
 @torch_op("aten.resize.default")
 def resize(n: Node, x: Value, shape: Sequence[Dim], memory_format: object = None) -> Value:
-    """The first elements under other dims; what there is beyond all of them torch leaves open."""
+    """resize: the first elements of x with other dims. Growing is not supported."""
     count, wanted = x.type.element_count, dims.product(n.dims)
     if not isinstance(count, int) or not isinstance(wanted, int) or wanted > count:
         raise UnsupportedNodeError(f"{count} elements resized to {wanted} are not supported")
@@ -115,7 +116,7 @@ def slice_(n: Node, x: Value, dim: int, start: Dim | None, end: Dim | None, step
 
 
 def _place(n: Node, x: Value, axis: int, index: Dim) -> Dim:
-    """A position along a dim that may count from the end."""
+    """A position along a dim, which may count from the end."""
     extent = x.type.dims[axis]
     if isinstance(index, int):
         return dims.add(extent, index) if index < 0 else index
@@ -203,7 +204,7 @@ def _rolled(n: Node, x: Value, axis: int, shift: Dim) -> Value:
 
 @torch_op("aten.unfold.default")
 def unfold(n: Node, x: Value, dim: int, size: int, step: int) -> Value:
-    """Windows of `size` along a dim, their elements along a new last one."""
+    """Windows of `size` elements along a dim, with the elements along a new last dim."""
     if x.type.rank == 0:
         return sliced(n, n.reshape(x, (1,)), 0, 0, size)
     axis = n.axis(dim, x.type.rank)
@@ -241,7 +242,7 @@ def diagonal(n: Node, x: Value, offset: int, a: int, b: int) -> Value:
 def as_strided(
     n: Node, x: Value, shape: Sequence[Dim], strides: Sequence[Dim], offset: Dim | None
 ) -> Value:
-    """By the places of the elements, which torch counts in a dense tensor."""
+    """as_strided: gathers elements by position, which torch counts in a dense tensor."""
     flat = n.reshape(x, (x.type.element_count,))
     start, *known = static_extents([offset or 0, *shape, *strides], "a stride")
     places = np.full((), start, np.int64)
@@ -275,7 +276,7 @@ def stack(n: Node, parts: Sequence[Value], dim: int) -> Value:
 
 
 def _padded(n: Node, x: Value, pads: Sequence[Dim], mode: str, value: Number = 0) -> Value:
-    """torch's pads, two for each dim from the last one on, of which negative ones cut off."""
+    """x with torch's pads, two per dim from the last dim on; negative ones crop."""
     rank = x.type.rank
     begins: list[Dim] = [0] * rank
     ends: list[Dim] = [0] * rank
@@ -338,7 +339,7 @@ def pixel_unshuffle(n: Node, x: Value, factor: int) -> Value:
 
 
 def _put(n: Node, x: Value, part: Value, axis: int, start: Dim) -> Value:
-    """x with a slice along `axis`, from `start` on, replaced by `part`."""
+    """x with a slice along `axis`, starting at `start`, replaced by `part`."""
     places = [start if d == axis else 0 for d in range(x.type.rank)]
     starts = n.emit("dim_values", dims=tuple(places))
     return n.emit("put_slice", x, n.cast(part, x.type.dtype), starts)

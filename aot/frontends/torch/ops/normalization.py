@@ -16,7 +16,7 @@ _TRAINING = "training mode is not supported: call eval() on the module, and do n
 
 
 def _vector(n: Node, x: Value, given: Value | None, default: float) -> Value:
-    """The given value of each channel, or a constant vector of `default`."""
+    """The given vector with one value per channel, or a constant vector of `default`."""
     if given is not None:
         return given
     channels = x.type.dims[1]
@@ -88,7 +88,7 @@ def batch_norm_of_batch(
 
 
 def _by_batch(n: Node, x: Value, scale: Value | None, bias: Value | None, epsilon: float) -> Value:
-    """By the statistics of x itself, which has none that are given."""
+    """Batch normalisation by the statistics of x itself, where none are given."""
     axes = [d for d in range(x.type.rank) if d != 1]
     return _affine(n, lib.standardised(n, x, axes, epsilon), scale, bias)
 
@@ -101,7 +101,7 @@ def batch_norm_training(n: Node, *arguments: Any) -> Value:
 
 
 def _affine(n: Node, normal: Value, scale: Value | None, bias: Value | None) -> Value:
-    """normal * scale + bias, with one of each per channel; absent ones are left out."""
+    """normal * scale + bias, with one of each per channel; absent ones are skipped."""
     if scale is not None:
         normal = n("mul", normal, lib.channelwise(n, normal, scale))
     if bias is not None:
@@ -145,8 +145,8 @@ def group_norm(
 def _with_statistics(
     n: Node, y: Value, x: Value, axes: Sequence[int], epsilon: float
 ) -> list[Value]:
-    """The results of an op that gives the means as well, and 1 / sqrt(variance + epsilon), over
-    dims of x."""
+    """[y, means, 1 / sqrt(variance + epsilon)] over dims of x, for ops that return these
+    statistics."""
     if not (n.wants(1) or n.wants(2)):
         return [y, y, y]
     wide = n.cast(x, x.type.dtype.accumulator)
@@ -216,7 +216,7 @@ def native_layer_norm(
 def rms_norm(
     n: Node, x: Value, shape: Sequence[Dim], scale: Value | None, epsilon: float | None
 ) -> Value:
-    """x / sqrt(mean of squares + epsilon); f16 in f32."""
+    """x / sqrt(mean of squares + epsilon); f16 is computed in f32."""
     wide = n.cast(x, x.type.dtype.accumulator)
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     mean = n.emit("reduce_mean", n("mul", wide, wide), axes=axes, keepdims=True)

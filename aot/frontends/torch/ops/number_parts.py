@@ -1,4 +1,4 @@
-"""PyTorch's ops on signs, exponents and bits of numbers."""
+"""PyTorch's ops on signs, exponents and bits of floats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = {F32: (8, 23), F64: (11, 52)}
 
 
 def has_sign(n: Node, x: Value) -> Value:
-    """Whether the sign of each element is minus, which zeros and NaN have as well."""
+    """Whether each element's sign bit is set, including for zeros and NaN."""
     if x.type.dtype is DType.BOOL:
         return n("less", n.cast(x, I32), 0)
     if not x.type.dtype.is_float:
@@ -28,7 +28,7 @@ def has_sign(n: Node, x: Value) -> Value:
 
 
 def _bits_of(x: Value) -> DType:
-    """The integers of as many bits as a float has.
+    """The integer dtype with as many bits as a float.
 
     Raises:
         UnsupportedNodeError: the floats are none of 32 or 64 bits.
@@ -60,7 +60,7 @@ def times_power_of_two(n: Node, x: Value, exponent: Value) -> Value:
 
 @torch_op("aten.frexp.Tensor")
 def fraction_and_exponent(n: Node, x: Value) -> list[Value]:
-    """A number of [0.5, 1) and the power of two that it is times to make each element."""
+    """frexp: (fraction in [0.5, 1), exponent of 2) of each element."""
     dtype, kind = x.type.dtype, _bits_of(x)
     exponents, digits = _PARTS[dtype]
     whole = (1 << exponents) - 1
@@ -80,7 +80,7 @@ def fraction_and_exponent(n: Node, x: Value) -> list[Value]:
 
 @torch_op("aten.nextafter.default")
 def next_after(n: Node, x: Value, y: Value) -> Value:
-    """The neighbour of x towards y: its bits count up away from zero."""
+    """nextafter: the neighbour of x in the direction of y, by counting its bits up or down."""
     dtype, kind = x.type.dtype, _bits_of(x)
     bits = n.emit("bitcast", x, to=kind)
     is_away = n.emit("equal", n.emit("less", x, y), n("less", 0.0, x))
@@ -95,7 +95,7 @@ def next_after(n: Node, x: Value, y: Value) -> Value:
 
 
 def _common_divisor(n: Node, a: Value, b: Value) -> Value:
-    """Euclid's algorithm on all elements, until each has its divisor."""
+    """gcd: Euclid's algorithm on all elements, until every one is finished."""
     size, zero = n.dims, n.scalar(0, n.dtype)
     x, y = (n.broadcast(n("abs", n.cast(v, n.dtype)), size) for v in (a, b))
 
@@ -131,7 +131,7 @@ def least_common_multiple(n: Node, a: Value, b: Value) -> Value:
 
 @torch_op("aten.angle.default")
 def angle(n: Node, x: Value) -> Value:
-    """0, or half a turn of what is negative; NaN stays."""
+    """The angle of real numbers: 0, or pi for negative ones; NaN stays."""
     numbers = n.cast(x, n.dtype)
     made = n("where", n("less", numbers, 0.0), n.scalar(math.pi, n.dtype), 0.0)
     return n.emit("where", n.emit("is_nan", numbers), numbers, made)

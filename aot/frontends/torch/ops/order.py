@@ -25,7 +25,7 @@ _MOST_EXTENT = 1 << 31  # of a dim without a bound
 
 
 def _ordered(n: Node, x: Value, axis: int, count: Dim) -> tuple[Value, Value]:
-    """The `count` smallest elements along a dim in ascending order, and their places."""
+    """(values, positions) of the `count` smallest elements along a dim, ascending."""
     numbers = n.cast(x, DType.U8) if x.type.dtype is DType.BOOL else x
     values, places = n.emit_all("top_k", numbers, axis=axis, k=count, largest=False)
     return n.cast(values, x.type.dtype), places
@@ -36,12 +36,12 @@ def _vector(n: Node, x: Value) -> Value:
 
 
 def _found(n: Node, values: Value, places: Value) -> list[Value]:
-    """The results of an op along a dim, with that dim or without."""
+    """The results of an op along a dim, with that dim kept or removed."""
     return [n.reshape(values, n.dims), n.reshape(places, n.dims)]
 
 
 def _kth(n: Node, x: Value, axis: int, k: Dim) -> tuple[Value, Value]:
-    """The k-th smallest element along a dim, counted from 1, and its place."""
+    """(value, position) of the k-th smallest element along a dim, counted from 1."""
     values, places = _ordered(n, x, axis, k)
     last = dims.add(k, -1)
     return sliced(n, values, axis, last, k), sliced(n, places, axis, last, k)
@@ -55,7 +55,7 @@ def kth_value(n: Node, x: Value, k: Dim, axis: int, keepdims: bool) -> list[Valu
 
 
 def _median(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
-    """The lower one of the two in the middle; NaN where there is one."""
+    """(value, position) of the lower median; NaN if there is any."""
     extent = x.type.dims[axis]
     if extent == 0:
         raise UnsupportedNodeError("the median of no elements is not supported")
@@ -70,7 +70,7 @@ def _median(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
 
 
 def _median_of_numbers(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
-    """(median, index) along an axis, ignoring NaN; NaN if there is nothing else."""
+    """(value, position) of the median along an axis, ignoring NaN; NaN if there is nothing else."""
     if not x.type.dtype.is_float:
         return _median(n, x, axis)
     values, places = _ordered(n, x, axis, x.type.dims[axis])
@@ -81,7 +81,7 @@ def _median_of_numbers(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
 
 
 def _chosen(n: Node, values: Value, places: Value, at: Value, axis: int) -> tuple[Value, Value]:
-    """The elements at positions along a dim, and their places."""
+    """The elements at positions along a dim, and their original positions."""
     found = [n.emit("gather_elements", v, at, axis=axis) for v in (values, places)]
     return found[0], found[1]
 
@@ -105,7 +105,8 @@ for _name, _find in {"median": _median, "nanmedian": _median_of_numbers}.items()
 
 
 def _mode(n: Node, x: Value, axis: int) -> tuple[Value, Value]:
-    """The smallest of the most frequent elements: where the first of the longest runs ends."""
+    """(value, position) of the smallest most frequent element: where the first of the longest runs
+    ends."""
     extent = x.type.dims[axis]
     values, places = _ordered(n, x, axis, extent)
     numbers = n.cast(values, DType.U8) if x.type.dtype is DType.BOOL else values
@@ -127,7 +128,7 @@ torch_op("aten.mode.default")(_along(_mode))
 
 
 def _filled(n: Node, x: Value, axis: int, count: Dim, value: float | bool) -> Value:
-    """`count` rows of one value along a dim."""
+    """`count` rows of a constant along a dim."""
     shape = tuple(count if d == axis else e for d, e in enumerate(x.type.dims))
     return n.emit("fill", shape=shape, value=ConstantData(np.array(value, x.type.dtype.numpy)))
 
@@ -143,7 +144,7 @@ def _smaller(n: Node, a: Value, b: Value) -> Value:
 def running(
     n: Node, x: Value, axis: int, join: Callable[[Node, Value, Value], Value], nothing: float
 ) -> Value:
-    """A running reduction along a dim, by doubling steps up to the dim's upper bound.
+    """A running reduction along a dim, in doubling steps up to the dim's upper bound.
 
     Args:
         join: an associative function of two.
@@ -162,7 +163,7 @@ def running(
 
 
 def _running_extremum(is_largest: bool) -> Callable[..., list[Value]]:
-    """The extremum up to each element and the place of its last one; NaN stays."""
+    """An entry for the running extremum up to each element and its last position; NaN stays."""
     join = _larger if is_largest else _smaller
 
     def build(n: Node, x: Value, axis: int) -> list[Value]:
@@ -246,7 +247,7 @@ def unique_in_runs(
     with_counts: bool = False,
     axis: int | None = None,
 ) -> list[Value]:
-    """One element, or slice, of each run of equal ones. NaN is equal to nothing."""
+    """One element, or slice, of each run of equal ones. NaN equals nothing."""
     whole = _vector(n, x) if axis is None else x
     at = 0 if axis is None else n.axis(axis, x.type.rank)
     firsts, inverse, counts = distinct.runs(n, _comparable(n, whole), at)
@@ -256,7 +257,7 @@ def unique_in_runs(
 
 @torch_op("aten.bincount.default")
 def bin_count(n: Node, x: Value, weights: Value | None = None, least: int = 0) -> Value:
-    """How often each number occurs, or the sum of weights of each: up to the largest one."""
+    """bincount: the frequency of each number up to the largest one, or the sum of its weights."""
     count = n.scalar(least, I64)
     at = n.cast(x, I64)
     if x.type.element_count != 0:

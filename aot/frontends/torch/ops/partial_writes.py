@@ -1,6 +1,4 @@
-"""PyTorch's scatters and index writes, which return the whole tensor; updates of one element may be
-reduced.
-"""
+"""PyTorch's scatters and index writes, which return the whole tensor, with optional reductions."""
 
 from __future__ import annotations
 
@@ -39,8 +37,8 @@ def _nothing(reduce: str, dtype: DType) -> Any:
 def _reduced(
     n: Node, x: Value, source: Value, reduce: str, includes_self: bool, write: _Write
 ) -> Value:
-    """`x` with the elements of `source` reduced in their places, to which its own belong unless
-    they are left out; a mean of integers is rounded down."""
+    """`x` with the elements of `source` reduced at their positions, x's own elements included or
+    not; a mean of integers is rounded down."""
     if reduce not in _REDUCTIONS:
         raise UnsupportedNodeError(f"reduction {reduce!r} is not supported")
     dtype, source = x.type.dtype, n.cast(source, x.type.dtype)
@@ -90,7 +88,7 @@ def index_reduce(
 
 @torch_op("aten.masked_scatter.default")
 def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
-    """The elements of a source one after another where a mask holds."""
+    """masked_scatter: consecutive source elements, where the mask holds."""
     dims = n.dims
     holds = n.broadcast(truth(n, mask), dims)
     flat = n.reshape(n.cast(source, x.type.dtype), (source.type.element_count,))
@@ -100,7 +98,7 @@ def masked_scatter(n: Node, x: Value, mask: Value, source: Value) -> Value:
 
 @torch_op("aten.put.default")
 def put(n: Node, x: Value, indices: Value, source: Value, accumulate: bool) -> Value:
-    """aten.put: writes at indices into the flattened tensor; negative ones count from the end."""
+    """aten.put: writes at flat indices; negative ones count from the end."""
     count = x.type.element_count
     flat = n.reshape(x, (count,))
     places = n.cast(n.reshape(indices, (indices.type.element_count,)), I64)
@@ -110,7 +108,7 @@ def put(n: Node, x: Value, indices: Value, source: Value, accumulate: bool) -> V
 
 
 def _in_places(n: Node, x: Value, places: Array, source: Value) -> Value:
-    """`x` with the elements of a source in known places of it as one row."""
+    """`x` with source elements at known flat positions."""
     n.check_computed(places.size, "its table of places")
     count = x.type.element_count
     flat = n.reshape(x, (count,))
@@ -139,7 +137,8 @@ def as_strided_scatter(
     strides: Sequence[Dim],
     offset: Dim | None = None,
 ) -> Value:
-    """x with `source` written by strides. The last write to a place counts."""
+    """as_strided_scatter: x with `source` written by strides; the last write to a position
+    counts."""
     start, *known = static_extents([offset or 0, *shape, *strides], "a stride")
     places = np.full((), start, np.int64)
     for extent, stride in zip(known[: len(shape)], known[len(shape) :], strict=True):

@@ -1,4 +1,4 @@
-"""PyTorch's orthogonal polynomials, whose degrees are elements too: recurrences as loops."""
+"""PyTorch's orthogonal polynomials, whose degrees are tensor elements: recurrences as loops."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _POLYNOMIALS: dict[str, tuple[_Next, float, float]] = {
 def _polynomial(
     following: _Next, slope: float, start: float, *, is_shifted: bool
 ) -> Callable[[Node, Operand, Operand], Value]:
-    """The importer of a kind of polynomials; shifted ones are of 2 x - 1. Computed in double
-    precision; of degrees below 0 they are 0."""
+    """An entry for a kind of polynomial; shifted ones are evaluated at 2 x - 1. Computed in double
+    precision, and 0 for negative degrees."""
 
     def build(n: Node, given: Operand, degrees: Operand) -> Value:
         x = n.broadcast(n.value(given, F64), n.dims)

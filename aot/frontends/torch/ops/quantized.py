@@ -1,5 +1,5 @@
-"""Quantised numbers as PT2E writes them: a tensor is quantised and dequantised around what is
-computed, with bounds that may be narrower than the element type."""
+"""PT2E's quantised ops: tensors are quantised and dequantised around computations, with bounds that
+may be narrower than the dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ F32 = DType.F32
 
 
 def _bounded(n: Node, q: Value, low: Operand, high: Operand) -> Value:
-    """q clamped to [low, high], where these are narrower than its type's range."""
+    """q clamped to [low, high], if these are narrower than its dtype's range."""
     info = np.iinfo(q.type.dtype.numpy)
     if not isinstance(low, int) or not isinstance(high, int):
         raise UnsupportedNodeError("bounds that are tensors are not supported")
@@ -25,12 +25,12 @@ def _bounded(n: Node, q: Value, low: Operand, high: Operand) -> Value:
 
 
 def _parameter(n: Node, given: Operand, dtype: DType) -> Value:
-    """A scale or a zero point of a whole tensor."""
+    """A scale or a zero point for a whole tensor."""
     return n.reshape(n.value(given, dtype), ())
 
 
 def _along(n: Node, given: Value, x: Value, axis: int, dtype: DType) -> Value:
-    """A scale or a zero point for each index of a dim, in the shape that broadcasts to x."""
+    """A scale or a zero point per index of a dim, shaped to broadcast to x."""
     at = n.axis(axis, x.type.rank)
     return n.reshape(n.cast(given, dtype), (*given.type.dims, *[1] * (x.type.rank - 1 - at)))
 
@@ -89,7 +89,7 @@ def dequantize_channels(
 def choose_parameters(
     n: Node, x: Value, low: int, high: int, epsilon: float, dtype: DType
 ) -> list[Value]:
-    """The scale and the zero point that the range of x gives, 0 in it."""
+    """(scale, zero point) for the range of x, extended to contain 0."""
     axes = tuple(range(x.type.rank))
     x = n.cast(x, F32)
     least = n("minimum", n.emit("reduce_min", x, axes=axes, keepdims=False), 0.0)

@@ -1,4 +1,4 @@
-"""PyTorch's random tensors, which the compile's seed decides (`aot.frontends.lib.random`).
+"""PyTorch's random tensors, determined by the compile's seed (`aot.frontends.lib.random`).
 
 A node's name makes its numbers differ from those of other nodes. They are not those that torch
 draws, but have the same distribution.
@@ -47,7 +47,7 @@ def randint(n: Node, first: Any, second: int, third: Any, *arguments: Any) -> Va
 
 
 def _whole(n: Node, low: int, high: int) -> Value:
-    """Integers from `low` up to `high`, which is none of them."""
+    """Random integers from `low` up to, but not including, `high`."""
     if not isinstance(low, int) or not isinstance(high, int) or high - low > 1 << 24:
         raise UnsupportedNodeError("random integers of more than 2^24 values are not supported")
     numbers = n("floor", n("mul", _uniform(n), float(high - low)))

@@ -1,4 +1,4 @@
-"""PyTorch's recurrent layers: stacks of layers, whose gates torch has in another order."""
+"""PyTorch's stacked recurrent layers, whose gates torch stores in another order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _stacked(n: Node, parts: Sequence[Value]) -> Value:
 
 
 def _flat(n: Node, y: Value) -> Value:
-    """[T, directions, B, H] as [T, B, directions * H]."""
+    """[T, directions, B, H] transposed and flattened to [T, B, directions * H]."""
     steps, directions, batch, size = y.type.dims
     if directions == 1:
         return n.reshape(y, (steps, batch, size))
@@ -47,7 +47,7 @@ def _flat(n: Node, y: Value) -> Value:
 
 
 class _Stack:
-    """The layers of one call."""
+    """The layers of one call of a stacked recurrent module."""
 
     def __init__(self, n: Node, op: str, gates: Sequence[int], attrs: dict[str, Attr]) -> None:
         self.n, self.op, self.gates, self.attrs = n, op, gates, attrs
@@ -124,7 +124,7 @@ def _check(n: Node, dropout: float, is_training: bool, weights: int, usual: int)
 def _layers(
     op: str, gates: Sequence[int], attrs: dict[str, Attr], activations: tuple[str, ...]
 ) -> Callable[..., list[Value]]:
-    """Layers of one kind, whose state is a value, or a sequence of them."""
+    """An entry for stacked layers of one kind, whose state is one value or several."""
 
     def build(
         n: Node,

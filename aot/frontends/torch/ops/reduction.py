@@ -1,4 +1,4 @@
-"""PyTorch's reductions, softmaxes, running sums, and searches for extrema."""
+"""PyTorch's reductions, softmaxes, cumulative sums, and positions of extrema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ I64 = DType.I64
 
 
 def axes_of(n: Node, x: Value, given: Any) -> tuple[int, ...]:
-    """The dims that are reduced: all where none is given."""
+    """The reduced dims: all of them if none are given."""
     listed = [given] if isinstance(given, int) else list(given or [])
     if x.type.rank == 0:
         return ()
@@ -117,7 +117,7 @@ torch_op("aten.min.dim")(_with_place("reduce_min", "arg_min"))
 def _variance(
     n: Node, x: Value, axes: Sequence[int], correction: Number, keepdims: bool
 ) -> tuple[Value, Value]:
-    """The variance and the mean, both with dims as wanted; f16 in f32."""
+    """(variance, mean), with dims kept or not; f16 is computed in f32."""
     wide = n.cast(x, x.type.dtype.accumulator)
     average = reduced(n, "reduce_mean", wide, axes, True)
     centred = n("sub", wide, average)
@@ -257,7 +257,8 @@ def arg_sort(n: Node, x: Value, *options: Any) -> Value:
 
 @torch_op("aten.histc.default")
 def histogram(n: Node, x: Value, bins: int, low: Number, high: Number) -> Value:
-    """How many elements are in each of equal parts of [low, high]; the last one has both ends."""
+    """histc: the number of elements in each of equal parts of [low, high]; the last part includes
+    both ends."""
     if low >= high:
         raise UnsupportedNodeError("a histogram whose bounds are those of the data")
     count = x.type.element_count

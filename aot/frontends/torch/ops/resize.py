@@ -20,8 +20,8 @@ _GRID_PADDING = ("zeros", "border", "reflection")
 
 
 def _resized(n: Node, x: Value, options: Options, scales: Scales) -> Value:
-    """x with the extents that torch has found. A scale that is given counts for coordinates, else
-    what the extents say."""
+    """x resized to the extents that torch computed. Explicit scales determine the coordinates, else
+    the extents do."""
     spatial = x.type.rank - 2
     axes = []
     for number in range(spatial):
@@ -52,7 +52,7 @@ def _nearest(rounding: str, coordinates: str) -> Callable[..., Value]:
 
 
 def _listed(scales: Sequence[Any]) -> Scales:
-    """Scales as a list, from separate arguments or one list."""
+    """Scales as one list, from separate arguments or a list."""
     if len(scales) == 1 and isinstance(scales[0], (list, tuple)):
         return list(scales[0])
     return list(scales)

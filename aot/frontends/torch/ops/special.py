@@ -1,4 +1,4 @@
-"""PyTorch's special functions: gamma and its kin, inverse error functions, Bessel functions.
+"""PyTorch's special functions: gamma functions, inverse error functions, Bessel functions.
 
 Computed in double precision and rounded once, so that single precision has its last bits: series
 with terms of one sign or small sums near 0, asymptotic expansions or continued fractions far away.
@@ -58,7 +58,7 @@ _FAR_TAIL = (
 
 
 def _polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
-    """The value of a polynomial at x; the coefficient of the highest power is first."""
+    """The value of a polynomial at x, with coefficients from the highest power down."""
     made = n.broadcast(n.scalar(coefficients[0], F64), x.type.dims)
     for coefficient in coefficients[1:]:
         made = n("add", n.emit("mul", made, x), coefficient)
@@ -66,7 +66,7 @@ def _polynomial(n: Node, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _function(compute: Callable[[Node, Value], Value]) -> Callable[[Node, Value], Value]:
-    """The importer of a function of one number that is computed in double precision."""
+    """An entry for a unary function that is computed in double precision."""
     return lambda n, x: n.cast(compute(n, n.cast(x, F64)), n.dtype)
 
 
@@ -79,7 +79,7 @@ def _is_infinite(n: Node, x: Value) -> Value:
 
 @cache
 def _bernoulli(count: int) -> tuple[Fraction, ...]:
-    """The Bernoulli numbers B2, B4, ..., of which `count` are given."""
+    """The first `count` Bernoulli numbers B2, B4, ..."""
     found = [Fraction(1)]
     for m in range(1, 2 * count + 1):
         total = sum((math.comb(m + 1, k) * b for k, b in enumerate(found)), Fraction(0))
@@ -88,8 +88,8 @@ def _bernoulli(count: int) -> tuple[Fraction, ...]:
 
 
 def _turned(n: Node, x: Value) -> tuple[Value, Value, Value, Value]:
-    """(y, is_low, sin(pi x), cos(pi x)) for a reflection formula: y is 1 - x where x is below 1/2
-    (`is_low`), else x; the sine and cosine take the angle modulo whole turns.
+    """(y, is_low, sin(pi x), cos(pi x)) for a reflection formula: y is 1 - x where x < 1/2
+    (`is_low`), else x; sine and cosine reduce the angle modulo whole turns.
     """
     is_low = n("less", x, 0.5)
     y = n("where", is_low, n("sub", n.scalar(1.0, F64), x), x)
@@ -98,7 +98,8 @@ def _turned(n: Node, x: Value) -> tuple[Value, Value, Value, Value]:
 
 
 def _log_gamma(n: Node, x: Value) -> Value:
-    """Stirling's series at 10 more than small numbers, less the logarithm of their product."""
+    """log gamma: Stirling's series, at x + 10 for small x, minus the logarithm of the skipped
+    factors."""
     y, is_low, sine, _ = _turned(n, x)
     is_small = n("less", y, float(_SHIFT))
     product = y
@@ -152,8 +153,8 @@ def _power(n: Node, x: Value, exponent: int) -> Value:
 
 
 def _hurwitz(n: Node, s: int, q: Value) -> Value:
-    """The sum of (q + k)^-s over k from 0 on, of positive q and s from 2 on: ten terms, and the
-    rest by Euler and Maclaurin's formula."""
+    """The Hurwitz zeta function, the sum of (q + k)^-s over k >= 0, for positive q and s >= 2: ten
+    terms, and the rest by the Euler-Maclaurin formula."""
     one = n.scalar(1.0, F64)
     total = n("div", one, _power(n, q, s))
     for k in range(1, _SHIFT):
@@ -173,7 +174,8 @@ def _hurwitz(n: Node, s: int, q: Value) -> Value:
 
 @cache
 def _cotangents(order: int) -> tuple[float, ...]:
-    """The derivative of cot(pi x) as a polynomial of it, the highest power first."""
+    """Coefficients of a derivative of cot(pi x) as a polynomial in cot(pi x), the highest power
+    first."""
     found = [0.0, 1.0]  # the lowest first
     for _ in range(order):
         slope = [k * c for k, c in enumerate(found)][1:]
@@ -205,7 +207,7 @@ def polygamma(n: Node, order: int, x: Value) -> Value:
 
 
 def _scaled_complement(n: Node, x: Value) -> Value:
-    """exp(x^2) erfc(x) of x >= 0: by the series of erf up to 2, then by a continued fraction."""
+    """exp(x^2) erfc(x) for x >= 0: by the series of erf up to 2, then by a continued fraction."""
     square = n("mul", x, x)
     near = n("minimum", square, 4.0)
     terms = [2.0**k / math.prod(range(1, 2 * k + 2, 2)) for k in range(40)]
@@ -232,7 +234,7 @@ def _erfcx(n: Node, x: Value) -> Value:
 
 
 def _log_ndtr(n: Node, x: Value) -> Value:
-    """log((1 + erf(x / sqrt(2))) / 2)."""
+    """The log of the normal distribution function: log((1 + erf(x / sqrt(2))) / 2)."""
     half = n("mul", n("abs", x), math.sqrt(0.5))
     scaled = n("mul", _scaled_complement(n, half), 0.5)
     square = n("mul", n("mul", x, x), 0.5)
@@ -247,8 +249,8 @@ def _log_ndtr(n: Node, x: Value) -> Value:
 
 
 def _normal_quantile(n: Node, q: Value, tail: Value) -> Value:
-    """The number below which a normal one is with probability q + 1/2; `tail` is the probability of
-    one that is farther from 0 on its side."""
+    """The quantile of the normal distribution for probability q + 1/2; `tail` is the probability
+    beyond it on its side."""
     r = n("sub", n.scalar(0.180625, F64), n("mul", q, q))
     above, below = (_polynomial(n, r, part) for part in _CENTRE)
     centre = n("mul", n("div", above, below), q)
@@ -288,7 +290,7 @@ _NEAR_TERMS, _FAR_TERMS = 44, 24
 
 
 def _bessel(order: int, is_scaled: bool) -> Callable[[Node, Value], Value]:
-    """The modified function of the first kind, times exp(-|x|) if scaled."""
+    """An entry for the modified Bessel function of the first kind, times exp(-|x|) if scaled."""
     series = [1 / (math.factorial(k) * math.factorial(k + order)) for k in range(_NEAR_TERMS)]
     expansion = [1.0]
     for k in range(1, _FAR_TERMS):
