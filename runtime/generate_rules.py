@@ -68,6 +68,40 @@ def read_rules(text: str) -> list[Rule]:
     return rules
 
 
+@dataclass(frozen=True)
+class Feature:
+    """What a module or a variant may require that readers know."""
+
+    name: str
+    what: str
+    since: str
+
+
+def read_features(text: str) -> list[Feature]:
+    """The features of the format, in the order in which they were added."""
+    return [Feature(**row) for row in tomllib.loads(text).get("feature", [])]
+
+
+def make_known_feature(features: Sequence[Feature]) -> list[str]:
+    """The C function that knows the features."""
+    known = " || ".join(f'strcmp(name, "{f.name}") == 0' for f in features)
+    return [
+        "static bool is_known_feature(const char *name) {",
+        *([] if known else ["  (void)name;"]),
+        f"  return {known or 'false'};",
+        "}",
+        "",
+    ]
+
+
+def make_feature_rows(features: Sequence[Feature]) -> list[str]:
+    """The table of features of docs/internals/file-format.md."""
+    if not features:
+        return ["There is no feature yet."]
+    rows = ["| feature | what | since |", "|---|---|---|"]
+    return rows + [f"| `{f.name}` | {f.what} | {f.since} |" for f in features]
+
+
 def by_table(rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     """The rules of each table."""
     tables: dict[str, list[Rule]] = {}
@@ -223,7 +257,9 @@ def _c_rule(rule: Rule) -> Iterator[str]:
         yield "#endif"
 
 
-def make_header(rules: Sequence[Rule], *, of_vocabulary: bool = False) -> str:
+def make_header(
+    rules: Sequence[Rule], features: Sequence[Feature] = (), *, of_vocabulary: bool = False
+) -> str:
     """For module_parse.c, or for the reader of vocabularies, a function for each of its tables, of
     the first rule that does not hold."""
     guard = f"AOT_{'VOCABULARY' if of_vocabulary else 'MODULE'}_RULES_H_"
@@ -249,7 +285,10 @@ def make_header(rules: Sequence[Rule], *, of_vocabulary: bool = False) -> str:
         for rule in own:
             lines += _c_rule(rule)
         lines += ["  return NULL;", "}", *(["#endif"] if table == "Host" else [])]
-    return "\n".join([*lines, "", "// clang-format on", "", f"#endif  // {guard}", ""])
+    lines.append("")
+    if not of_vocabulary:
+        lines += make_known_feature(features)
+    return "\n".join([*lines, "// clang-format on", "", f"#endif  // {guard}", ""])
 
 
 # ---- Python ----
@@ -298,7 +337,7 @@ PYTHON = Dialect(
 )
 
 
-def make_python(schema: Any, rules: Sequence[Rule]) -> str:
+def make_python(schema: Any, rules: Sequence[Rule], features: Sequence[Feature]) -> str:
     """The tables' fields and their rules, for the reader in Python."""
     lines = [
         f"# {HEAD}",
@@ -364,6 +403,9 @@ def make_python(schema: Any, rules: Sequence[Rule]) -> str:
         "        return False",
         "    return True",
         "",
+        "",
+        "# What a module or a variant may require.",
+        f"FEATURES: frozenset[str] = frozenset({sorted(f.name for f in features)})",
         "",
         "FIELDS: dict[str, tuple[Field, ...]] = {",
     ]

@@ -298,6 +298,7 @@ def make_docs(schema: Schema, text: str) -> str:
         "enums": _enum_tables,
         "tables": _field_tables,
         "rules": lambda _: rules_of.make_rows(_rules()),
+        "features": lambda _: rules_of.make_feature_rows(_features()),
         "operands": lambda schema: program_rules_of.make_rows(_program_rules(schema)),
     }
     for name, make in sections.items():
@@ -314,6 +315,10 @@ def _rules() -> list[rules_of.Rule]:
     return rules_of.read_rules(RULES.read_text(encoding="utf-8"))
 
 
+def _features() -> list[rules_of.Feature]:
+    return rules_of.read_features(RULES.read_text(encoding="utf-8"))
+
+
 def _program_rules(schema: Schema) -> program_rules_of.ProgramRules:
     return program_rules_of.read_program_rules(RULES.read_text(encoding="utf-8"), schema.enums)
 
@@ -324,10 +329,10 @@ def generate(with_python: bool) -> dict[Path, str]:
     files = {
         HEADER: make_header(schema),
         STUB: make_stub(schema),
-        RULES_HEADER: rules_of.make_header(_rules()),
+        RULES_HEADER: rules_of.make_header(_rules(), _features()),
         VOCABULARY_RULES_HEADER: rules_of.make_header(_rules(), of_vocabulary=True),
         PROGRAM_RULES_HEADER: program_rules_of.make_header(_program_rules(schema)),
-        RULES_PYTHON: rules_of.make_python(schema, _rules())
+        RULES_PYTHON: rules_of.make_python(schema, _rules(), _features())
         + "\n".join(program_rules_of.make_python(_program_rules(schema))),
     }
     if DOCS.exists():

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from aot.link import module_fbs as fbs
-from aot.link.module_schema import FIELDS, Field
+from aot.link.module_schema import FEATURES, FIELDS, Field
 
 _SCALARS = {"ubyte": "<B", "uint": "<I", "ulong": "<Q", "long": "<q"}
 
@@ -74,7 +74,8 @@ class _Reader:
             raise self.fault(position, kind, "its vtable or its length is not valid")
         self.spend(table_bytes, position, kind, "tables")
         result = getattr(fbs, f"{kind}T")()
-        for number, field in enumerate(FIELDS[kind]):
+        fields = list(enumerate(FIELDS[kind]))
+        for number, field in sorted(fields, key=lambda f: f[1].name != "requires"):
             offset = self.u16(vtable + 4 + 2 * number) if 6 + 2 * number <= vtable_bytes else 0
             size = struct.calcsize(_SCALARS.get(field.type, "<I"))
             place = position + offset
@@ -88,6 +89,11 @@ class _Reader:
                 what = "an enum has a value that this version doesn't know"
                 raise self.fault(position, kind, what)
             setattr(result, field.name, value)
+            for name in value if field.name == "requires" and value else ():
+                if name not in FEATURES:
+                    # The fields that this version knows may mean something else beside it.
+                    of = "module" if kind == "Module" else "variant"
+                    raise Malformed(f'the {of} needs "{name}", which this aotc does not know')
         return result
 
     def field(self, field: Field, at: int, kind: str) -> Any:

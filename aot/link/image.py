@@ -260,6 +260,7 @@ class ModuleImage:
     Attributes:
         notes: what `aot.link.notes` wrote for tools; empty where they were left out.
         vocabulary: of a language model, what `aot.link.vocabulary` wrote; empty of others.
+        metadata: facts about the model by key, for people and applications.
     """
 
     variants: tuple[VariantImage, ...]
@@ -268,6 +269,7 @@ class ModuleImage:
     producer: str = ""
     notes: bytes = b""
     vocabulary: bytes = field(default=b"", repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         return f"<ModuleImage {self.summary}>"

@@ -185,6 +185,8 @@ def _module_table(image: ModuleImage, layout: _Layout) -> fbs.ModuleT:
         rodataSegments=parts or None,
         notes=notes,
         vocabulary=vocabulary,
+        metadata=[fbs.MetadataT(key, image.metadata[key]) for key in sorted(image.metadata)]
+        or None,
     )
 
 

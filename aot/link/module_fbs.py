@@ -864,7 +864,7 @@ class HostT(object):
 
 
 def VariantStart(builder):
-    builder.StartObject(10)
+    builder.StartObject(11)
 
 def VariantAddTarget(builder, target):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(target), 0)
@@ -908,6 +908,12 @@ def VariantStartLimitsVector(builder, numElems):
 def VariantAddHost(builder, host):
     builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(host), 0)
 
+def VariantAddRequires(builder, requires):
+    builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(requires), 0)
+
+def VariantStartRequiresVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def VariantEnd(builder):
     return builder.EndObject()
 
@@ -926,6 +932,7 @@ class VariantT(object):
         entryPoints = None,
         limits = None,
         host = None,
+        requires = None,
     ):
         self.target = target  # type: Optional[str]
         self.device = device  # type: int
@@ -937,6 +944,7 @@ class VariantT(object):
         self.entryPoints = entryPoints  # type: Optional[List[EntryPointT]]
         self.limits = limits  # type: Optional[List[LimitT]]
         self.host = host  # type: Optional[HostT]
+        self.requires = requires  # type: Optional[List[Optional[str]]]
 
 
     def Pack(self, builder):
@@ -978,6 +986,14 @@ class VariantT(object):
             limits = builder.EndVector()
         if self.host is not None:
             host = self.host.Pack(builder)
+        if self.requires is not None:
+            requireslist = []
+            for i in range(len(self.requires)):
+                requireslist.append(builder.CreateString(self.requires[i]))
+            VariantStartRequiresVector(builder, len(self.requires))
+            for i in reversed(range(len(self.requires))):
+                builder.PrependUOffsetTRelative(requireslist[i])
+            requires = builder.EndVector()
         VariantStart(builder)
         if self.target is not None:
             VariantAddTarget(builder, target)
@@ -996,12 +1012,52 @@ class VariantT(object):
             VariantAddLimits(builder, limits)
         if self.host is not None:
             VariantAddHost(builder, host)
+        if self.requires is not None:
+            VariantAddRequires(builder, requires)
         variant = VariantEnd(builder)
         return variant
 
 
+def MetadataStart(builder):
+    builder.StartObject(2)
+
+def MetadataAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+def MetadataAddValue(builder, value):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(value), 0)
+
+def MetadataEnd(builder):
+    return builder.EndObject()
+
+
+class MetadataT(object):
+
+    def __init__(
+        self,
+        key = None,
+        value = None,
+    ):
+        self.key = key  # type: Optional[str]
+        self.value = value  # type: Optional[str]
+
+
+    def Pack(self, builder):
+        if self.key is not None:
+            key = builder.CreateString(self.key)
+        if self.value is not None:
+            value = builder.CreateString(self.value)
+        MetadataStart(builder)
+        if self.key is not None:
+            MetadataAddKey(builder, key)
+        if self.value is not None:
+            MetadataAddValue(builder, value)
+        metadata = MetadataEnd(builder)
+        return metadata
+
+
 def ModuleStart(builder):
-    builder.StartObject(7)
+    builder.StartObject(9)
 
 def ModuleAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1030,6 +1086,18 @@ def ModuleAddNotes(builder, notes):
 def ModuleAddVocabulary(builder, vocabulary):
     builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(vocabulary), 0)
 
+def ModuleAddRequires(builder, requires):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(requires), 0)
+
+def ModuleStartRequiresVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def ModuleAddMetadata(builder, metadata):
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(metadata), 0)
+
+def ModuleStartMetadataVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def ModuleEnd(builder):
     return builder.EndObject()
 
@@ -1045,6 +1113,8 @@ class ModuleT(object):
         rodataSegments = None,
         notes = None,
         vocabulary = None,
+        requires = None,
+        metadata = None,
     ):
         self.version = version  # type: int
         self.producer = producer  # type: Optional[str]
@@ -1053,6 +1123,8 @@ class ModuleT(object):
         self.rodataSegments = rodataSegments  # type: Optional[List[SegmentT]]
         self.notes = notes  # type: Optional[SegmentT]
         self.vocabulary = vocabulary  # type: Optional[SegmentT]
+        self.requires = requires  # type: Optional[List[Optional[str]]]
+        self.metadata = metadata  # type: Optional[List[MetadataT]]
 
 
     def Pack(self, builder):
@@ -1080,6 +1152,22 @@ class ModuleT(object):
             notes = self.notes.Pack(builder)
         if self.vocabulary is not None:
             vocabulary = self.vocabulary.Pack(builder)
+        if self.requires is not None:
+            requireslist = []
+            for i in range(len(self.requires)):
+                requireslist.append(builder.CreateString(self.requires[i]))
+            ModuleStartRequiresVector(builder, len(self.requires))
+            for i in reversed(range(len(self.requires))):
+                builder.PrependUOffsetTRelative(requireslist[i])
+            requires = builder.EndVector()
+        if self.metadata is not None:
+            metadatalist = []
+            for i in range(len(self.metadata)):
+                metadatalist.append(self.metadata[i].Pack(builder))
+            ModuleStartMetadataVector(builder, len(self.metadata))
+            for i in reversed(range(len(self.metadata))):
+                builder.PrependUOffsetTRelative(metadatalist[i])
+            metadata = builder.EndVector()
         ModuleStart(builder)
         ModuleAddVersion(builder, self.version)
         if self.producer is not None:
@@ -1094,6 +1182,10 @@ class ModuleT(object):
             ModuleAddNotes(builder, notes)
         if self.vocabulary is not None:
             ModuleAddVocabulary(builder, vocabulary)
+        if self.requires is not None:
+            ModuleAddRequires(builder, requires)
+        if self.metadata is not None:
+            ModuleAddMetadata(builder, metadata)
         module = ModuleEnd(builder)
         return module
 

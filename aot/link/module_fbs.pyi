@@ -281,6 +281,7 @@ class VariantT:
     entryPoints: list[EntryPointT]
     limits: list[LimitT]
     host: HostT | None
+    requires: list[str]
     def __init__(
         self,
         target: str | None = ...,
@@ -293,6 +294,17 @@ class VariantT:
         entryPoints: list[EntryPointT] | None = ...,
         limits: list[LimitT] | None = ...,
         host: HostT | None = ...,
+        requires: list[str] | None = ...,
+    ) -> None: ...
+    def Pack(self, builder: Any) -> int: ...
+
+class MetadataT:
+    key: str | None
+    value: str | None
+    def __init__(
+        self,
+        key: str | None = ...,
+        value: str | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 
@@ -304,6 +316,8 @@ class ModuleT:
     rodataSegments: list[SegmentT]
     notes: SegmentT | None
     vocabulary: SegmentT | None
+    requires: list[str]
+    metadata: list[MetadataT]
     def __init__(
         self,
         version: int = ...,
@@ -313,6 +327,8 @@ class ModuleT:
         rodataSegments: list[SegmentT] | None = ...,
         notes: SegmentT | None = ...,
         vocabulary: SegmentT | None = ...,
+        requires: list[str] | None = ...,
+        metadata: list[MetadataT] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 

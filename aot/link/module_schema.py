@@ -62,6 +62,9 @@ def symbol_is_utf8(vocabulary: Any, symbol: int) -> bool:
     return True
 
 
+# What a module or a variant may require.
+FEATURES: frozenset[str] = frozenset([])
+
 FIELDS: dict[str, tuple[Field, ...]] = {
     "Segment": (
         Field("offset", "ulong", 0, False, 0),
@@ -152,6 +155,11 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("entryPoints", "[EntryPoint]", 0, True, 0),
         Field("limits", "[Limit]", 0, False, 0),
         Field("host", "Host", 0, False, 0),
+        Field("requires", "[string]", 0, False, 0),
+    ),
+    "Metadata": (
+        Field("key", "string", 0, True, 0),
+        Field("value", "string", 0, True, 0),
     ),
     "Module": (
         Field("version", "uint", 0, False, 0),
@@ -161,6 +169,8 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("rodataSegments", "[Segment]", 0, False, 0),
         Field("notes", "Segment", 0, False, 0),
         Field("vocabulary", "Segment", 0, False, 0),
+        Field("requires", "[string]", 0, False, 0),
+        Field("metadata", "[Metadata]", 0, False, 0),
     ),
     "ChatRole": (
         Field("name", "string", 0, True, 0),

@@ -128,12 +128,16 @@ class _Reader:
             raise Malformed('not a module: it does not start with "AOTM"')
         if len(data) < HEADER_BYTES:
             raise Malformed(f"truncated: {len(data)} bytes of a {HEADER_BYTES}-byte header")
-        _, version, file_bytes, offset, size, checksum, _, _ = HEADER.unpack_from(data)
+        _, version, file_bytes, offset, size, checksum, *flags = HEADER.unpack_from(data)
         if version != FILE_VERSION:
             raise Malformed(f"format version {version}, this aotc reads version {FILE_VERSION}")
         (header_checksum,) = struct.unpack_from("<Q", data, HEADER.size)
         if xxhash.xxh64_intdigest(data[: HEADER.size]) != header_checksum:
             raise Malformed("the file header's checksum is wrong")
+        for flag in filter(None, flags):
+            raise Malformed(
+                f"the file header has the flags {flag:x}, which this aotc does not know"
+            )
         if len(data) < file_bytes:
             raise Malformed(f"truncated: {len(data)} of {file_bytes} bytes")
         if offset != HEADER_BYTES or offset + size > file_bytes or size >= 1 << 31:
@@ -187,6 +191,7 @@ class _Reader:
             producer=root.producer or "",
             notes=b"" if root.notes is None else bytes(self.read(root.notes, "notes")),
             vocabulary=self.vocabulary(root.vocabulary),
+            metadata={m.key or "": m.value or "" for m in reversed(root.metadata or ())},
         )
 
     def vocabulary(self, table: fbs.SegmentT | None) -> bytes:

@@ -32,7 +32,8 @@ class RuntimeSources:
         system parts.
         """
         core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
-        return core + self._find("drivers/cpu/*.c") + ["state/lengths.c"]
+        beside = self._find("drivers/cpu/*.c", "extras/*.c")
+        return [*core, *beside, "state/lengths.c"]
 
     @property
     def posix(self) -> list[str]:

@@ -66,7 +66,11 @@ class _Allocator(ctypes.Structure):
 
 
 class _ModuleOptions(Sized):
-    _fields_ = (("allocator", _Allocator), ("copy", ctypes.c_bool))
+    _fields_ = (
+        ("allocator", _Allocator),
+        ("copy", ctypes.c_bool),
+        ("copy_code", ctypes.c_bool),
+    )
 
 
 class _ProgramOptions(Sized):

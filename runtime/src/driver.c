@@ -17,7 +17,14 @@ static const char *device_name(uint8_t device) {
   return device == AOT_FBS_DEVICE_VULKAN ? "vulkan" : "cpu";
 }
 
+static aot_status_t check_features(const aot_variant_t *variant, aot_error_t *error) {
+  if (variant->unknown_feature == NULL) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_UNSUPPORTED, "it needs \"%s\", which runtime %s does not know",
+                  variant->unknown_feature, aot_runtime_version());
+}
+
 static aot_status_t check(const aot_variant_t *variant, aot_error_t *error) {
+  AOT_TRY(check_features(variant, error));
   const aot_driver_t *driver = driver_of(variant->device);
   if (driver == NULL) {
     return aot_fail(error, AOT_ERROR_UNSUPPORTED, "this runtime has no %s driver",
@@ -36,6 +43,7 @@ aot_status_t aot_module_check_variant(const aot_module_t *module, size_t index,
 
 static bool is_wanted(const aot_variant_t *variant, const aot_program_options_t *options) {
   if (options->target != NULL && strcmp(options->target, variant->target) != 0) return false;
+  if (variant->unknown_feature != NULL) return true;  // its device is not known
   switch (options->device) {
     case AOT_DEVICE_CPU:
       return variant->device == AOT_FBS_DEVICE_CPU;
@@ -76,7 +84,8 @@ aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_opti
   for (uint32_t i = 0; i < module->variant_count; ++i) {
     const aot_variant_t *variant = &module->variants[i];
     if (!is_wanted(variant, options)) continue;
-    const aot_driver_t *driver = driver_of(variant->device);
+    const bool is_known = variant->unknown_feature == NULL;
+    const aot_driver_t *driver = is_known ? driver_of(variant->device) : NULL;
     aot_error_t reason = {AOT_OK, ""};
     const aot_status_t status = driver != NULL ? driver->open(module, variant, options, allocator,
                                                               &reason, &out_choice->device)

@@ -33,6 +33,12 @@ static aot_status_t verify_header(const aot_module_t *module, aot_error_t *error
       header.header_checksum) {
     return aot_fail(error, AOT_ERROR_CHECKSUM, "the file header's checksum is wrong");
   }
+  for (size_t i = 0; i < sizeof header.reserved / sizeof *header.reserved; ++i) {
+    if (header.reserved[i] == 0) continue;
+    return aot_fail(error, AOT_ERROR_VERSION,
+                    "the file header has the flags %llx, which runtime %s does not know",
+                    (unsigned long long)header.reserved[i], aot_runtime_version());
+  }
   if (header.file_bytes > module->bytes) {
     return aot_fail(error, AOT_ERROR_TRUNCATED, "truncated: %zu of %llu bytes", module->bytes,
                     (unsigned long long)header.file_bytes);
@@ -53,6 +59,13 @@ static aot_status_t load(aot_module_t *module, aot_error_t *error) {
   module->bytes = (size_t)header.file_bytes;
   const uint8_t *structure = module->data + header.structure_offset;
   const uint32_t bytes = (uint32_t)header.structure_bytes;
+  if (module->map.base != NULL) {
+    // Whoever writes to the file later does not change what was verified.
+    void *copy = NULL;
+    AOT_TRY(aot_pool_allocate(&module->pool, bytes, 1, error, &copy));
+    memcpy(copy, structure, bytes);
+    structure = copy;
+  }
   if (aot_xxh64(structure, bytes, 0) != header.structure_checksum) {
     return aot_fail(error, AOT_ERROR_CHECKSUM, "the structure's checksum is wrong");
   }
@@ -78,6 +91,7 @@ static aot_status_t create(const aot_module_options_t *options, aot_error_t *err
   *out_module = memory;
   (*out_module)->pool.allocator = allocator;
   (*out_module)->references = 1;
+  (*out_module)->copies_code = options->copy_code;
   return AOT_OK;
 }
 
@@ -202,8 +216,12 @@ void aot_module_close(aot_module_t *module) {
 
 aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,
                                        const char *what, const char *name, aot_error_t *error) {
+  return aot_segment_verify(segment, module->data + segment->offset, what, name, error);
+}
+
+aot_status_t aot_segment_verify(const aot_segment_t *segment, const uint8_t *data, const char *what,
+                                const char *name, aot_error_t *error) {
   if (segment->length == 0) return AOT_OK;
-  const uint8_t *data = module->data + segment->offset;
   bool is_right = aot_xxh64(data, (size_t)segment->length, 0) == segment->checksum;
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   is_right = true;  // what is behind a segment's place is reached too

@@ -68,6 +68,12 @@ static inline uint64_t aot_code_reset_bytes(const aot_code_t *code) {
   return code->growth_count > 0 ? code->growths[0].offset : code->state_bytes;
 }
 
+// The most that the arena takes at any shape; UINT64_MAX where that is not known.
+static inline uint64_t aot_code_arena_bound(const aot_code_t *code) {
+  if (code->buffer_count == 0) return code->arena_bytes;
+  return code->arena_bound_bytes != 0 ? code->arena_bound_bytes : UINT64_MAX;
+}
+
 typedef struct aot_entry_t {
   const char *name;
   aot_tensor_info_t *inputs;
@@ -102,6 +108,7 @@ typedef struct aot_limit_t {
 
 typedef struct aot_variant_t aot_variant_t;
 struct aot_variant_t {
+  const char *unknown_feature;  // that it requires; the rest is not read then.  NULL: none
   const char *target;
   uint8_t device;  // Device of module.fbs
   uint8_t arch;    // Arch of module.fbs
@@ -125,6 +132,11 @@ static inline bool aot_executable_is_code(const aot_executable_t *executable) {
   return executable->spirv.length == 0;
 }
 
+typedef struct aot_metadata_t {
+  const char *key;
+  const char *value;
+} aot_metadata_t;
+
 struct aot_module_t {
   uint32_t references;  // the caller's handle and its programs
   aot_pool_t pool;      // the descriptions; its allocator is the module's
@@ -140,9 +152,13 @@ struct aot_module_t {
   aot_segment_t rodata;
   aot_segment_t *rodata_segments;
   aot_segment_t vocabulary;
+  uint32_t metadata_count;
+  aot_metadata_t *metadata;
+  bool copies_code;
 };
 
-// module_parse.c: reads the structure, which has the right checksum, and verifies all of it.
+// module_parse.c: reads the structure, which has the right checksum, and verifies all of it.  What
+// it says refers to these bytes as long as the module lives.
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
                               aot_error_t *error);
 
@@ -157,6 +173,10 @@ void aot_module_retain(const aot_module_t *module);
 // module.c: compares a segment with its checksum; `what` and `name` are for the message.
 aot_status_t aot_module_verify_segment(const aot_module_t *module, const aot_segment_t *segment,
                                        const char *what, const char *name, aot_error_t *error);
+
+// module.c: the same of a copy of the segment's bytes.
+aot_status_t aot_segment_verify(const aot_segment_t *segment, const uint8_t *data, const char *what,
+                                const char *name, aot_error_t *error);
 
 // module.c: the entry point of a name; the first one where `name` is NULL.
 aot_status_t aot_variant_find_entry(const aot_variant_t *variant, const char *name,

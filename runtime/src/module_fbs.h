@@ -231,6 +231,13 @@ enum {
   AOT_FBS_VARIANT_ENTRY_POINTS = 18,  // [EntryPoint]
   AOT_FBS_VARIANT_LIMITS = 20,  // [Limit]
   AOT_FBS_VARIANT_HOST = 22,  // Host
+  AOT_FBS_VARIANT_REQUIRES = 24,  // [string]
+};
+
+// Metadata: where a field's offset stands in the vtable
+enum {
+  AOT_FBS_METADATA_KEY = 4,  // string
+  AOT_FBS_METADATA_VALUE = 6,  // string
 };
 
 // Module: where a field's offset stands in the vtable
@@ -242,6 +249,8 @@ enum {
   AOT_FBS_MODULE_RODATA_SEGMENTS = 12,  // [Segment]
   AOT_FBS_MODULE_NOTES = 14,  // Segment
   AOT_FBS_MODULE_VOCABULARY = 16,  // Segment
+  AOT_FBS_MODULE_REQUIRES = 18,  // [string]
+  AOT_FBS_MODULE_METADATA = 20,  // [Metadata]
 };
 
 // ChatRole: where a field's offset stands in the vtable

@@ -1,6 +1,7 @@
 // From the flatbuffer to module.h's structs.  Each count, offset and enum is checked here, once, by
 // the rules of module_rules.toml.
 #include <stddef.h>
+#include <string.h>
 
 #include "flatbuffer.h"
 #include "module.h"
@@ -308,16 +309,31 @@ static void share_with_host(aot_variant_t *variant) {
 }
 #endif
 
+// The first name of a vector of features that this runtime doesn't know; NULL where it knows all.
+static aot_status_t find_unknown(aot_parser_t *parser, const aot_fb_table_t *table, uint32_t field,
+                                 const char **out_name) {
+  const aot_fb_vector_t names = aot_fb_vector(&parser->fb, table, field, 4, false);
+  *out_name = NULL;
+  for (uint32_t i = 0; i < names.count && *out_name == NULL; ++i) {
+    const char *name = aot_fb_vector_string(&parser->fb, &names, i);
+    AOT_TRY(parser->fb.status);
+    if (!is_known_feature(name)) *out_name = name;
+  }
+  return parser->fb.status;
+}
+
 static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
                                   const void *around) {
   static const aot_fb_field_t fields[] = {
-      STRING(aot_variant_t, target, VARIANT_TARGET, true),
       ENUM(aot_variant_t, device, VARIANT_DEVICE, DEVICE),
       ENUM(aot_variant_t, arch, VARIANT_ARCH, ARCH),
       NUMBER(aot_variant_t, word_bytes, VARIANT_WORD_BYTES),
   };
   (void)around;
   aot_variant_t *variant = item;
+  variant->target = aot_fb_string(&parser->fb, table, AOT_FBS_VARIANT_TARGET, true);
+  AOT_TRY(find_unknown(parser, table, AOT_FBS_VARIANT_REQUIRES, &variant->unknown_feature));
+  if (variant->unknown_feature != NULL) return AOT_OK;
   READ(parser, table, fields, variant);
   AOT_TRY(parse_segment_of(parser, table, AOT_FBS_VARIANT_CODE, "code", &variant->code));
   AOT_TRY(parse_strings(parser, table, AOT_FBS_VARIANT_FEATURES, &variant->features,
@@ -338,6 +354,17 @@ static aot_status_t parse_variant(aot_parser_t *parser, const aot_fb_table_t *ta
   return AOT_OK;
 }
 
+static aot_status_t parse_metadata(aot_parser_t *parser, const aot_fb_table_t *table, void *item,
+                                   const void *around) {
+  static const aot_fb_field_t fields[] = {
+      STRING(aot_metadata_t, key, METADATA_KEY, true),
+      STRING(aot_metadata_t, value, METADATA_VALUE, true),
+  };
+  (void)around;
+  READ(parser, table, fields, item);
+  return parser->fb.status;
+}
+
 static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *root) {
   aot_module_t *module = parser->module;
   aot_fb_table_t pool;
@@ -353,9 +380,8 @@ static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *roo
 
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
                               aot_error_t *error) {
-  aot_parser_t parser = {.module = module,
-                         .segments_begin = (uint64_t)(structure - module->data) + bytes,
-                         .error = error};
+  aot_parser_t parser = {
+      .module = module, .segments_begin = sizeof(aot_file_header_t) + bytes, .error = error};
   aot_fb_t *fb = &parser.fb;
   aot_fb_init(fb, structure, bytes, error);
   const aot_fb_table_t root = aot_fb_root(fb, "AOTM", "Module");
@@ -366,8 +392,17 @@ aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, ui
                     "the structure has version %u, this runtime reads version %u",
                     (unsigned)version, AOT_FILE_VERSION);
   }
+  const char *unknown = NULL;
+  AOT_TRY(find_unknown(&parser, &root, AOT_FBS_MODULE_REQUIRES, &unknown));
+  if (unknown != NULL) {
+    return aot_fail(error, AOT_ERROR_VERSION,
+                    "the module needs \"%s\", which runtime %s does not know", unknown,
+                    aot_runtime_version());
+  }
   module->producer = aot_fb_string(fb, &root, AOT_FBS_MODULE_PRODUCER, false);
   AOT_TRY(parse_rodata(&parser, &root));
+  PARSE_EACH(&parser, &root, AOT_FBS_MODULE_METADATA, false, "Metadata", parse_metadata, NULL,
+             &module->metadata, &module->metadata_count);
   const aot_fb_vector_t variants = aot_fb_vector(fb, &root, AOT_FBS_MODULE_VARIANTS, 4, true);
   module->variant_count = variants.count;
   AOT_TRY(refuse(&parser, "module", module->producer, module_fault(module)));

@@ -134,6 +134,11 @@ static const char *variant_fault(const aot_variant_t *t) {
   return NULL;
 }
 
+static bool is_known_feature(const char *name) {
+  (void)name;
+  return false;
+}
+
 // clang-format on
 
 #endif  // AOT_MODULE_RULES_H_

@@ -184,7 +184,8 @@ aot_status_t aot_os_copy_code(const uint8_t *code, size_t bytes, aot_error_t *er
     const int code_number = errno;
     (void)munmap(memory, bytes);
     return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                    "this system does not let code be loaded: %s (errno %d)",
+                    "this system does not let code be loaded: %s (errno %d); link the module into "
+                    "the program (aotc package --format executable or static-library)",
                     aot_os_reason(code_number), code_number);
   }
   aot_os_flush_code(memory, bytes);

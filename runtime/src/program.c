@@ -137,6 +137,7 @@ aot_status_t aot_program_destroy(aot_program_t *program) {
   AOT_TRY(aot_program_enter(program, NULL));
   program->is_busy = true;
   const aot_allocator_t allocator = program->allocator;
+  if (program->hooks != NULL) program->hooks->close(program);
   if (program->device != NULL) program->driver->close(program->device);
   for (uint32_t i = 0; i < program->plan_count; ++i)
     aot_plan_free(program, &program->plans[i]);
@@ -163,10 +164,7 @@ aot_status_t aot_program_get_info(const aot_program_t *program, aot_error_t *err
                              .skipped = program->skipped.bytes,
                              .memory_bytes = program->meter.bytes,
                              .most_memory_bytes = program->meter.most_bytes};
-  const aot_code_t *code = &program->entry->code;
-  info.arena_bound_bytes = code->buffer_count == 0        ? code->arena_bytes
-                           : code->arena_bound_bytes != 0 ? code->arena_bound_bytes
-                                                          : UINT64_MAX;
+  info.arena_bound_bytes = aot_code_arena_bound(&program->entry->code);
   program->driver->get_info(program->device, &info);
   aot_struct_give(&info, sizeof info, out_info);
   return AOT_OK;
@@ -185,8 +183,9 @@ static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
     AOT_TRY(aot_plan_make(program, error));
   }
   program->output_dims = program->current->output_dims;
-  for (uint32_t i = 0; !program->caller_outputs && i < program->bindings.output_count; ++i) {
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
     aot_output_t *output = &program->outputs[i];
+    if (program->caller_outputs && !output->is_strided) continue;
     const size_t bytes = (size_t)program->current->output_bytes[i];
     if (output->is_callers || (output->owned != NULL && output->owned_bytes >= bytes)) continue;
     aot_release(&program->allocator, output->owned, output->owned_bytes);
@@ -212,6 +211,10 @@ aot_status_t aot_program_set_cancelled(aot_program_t *program, bool is_cancelled
   if (program == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "program is NULL");
   __atomic_store_n(&program->is_cancelled, is_cancelled, __ATOMIC_RELAXED);
   return AOT_OK;
+}
+
+uint64_t aot_runtime_now_ns(void) {
+  return aot_os_now_ns();
 }
 
 aot_status_t aot_program_set_deadline(aot_program_t *program, uint64_t time_ns,
@@ -283,7 +286,7 @@ static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
     const char *name = program->entry->outputs[i].name;
     aot_binding_t *binding = &program->bindings.outputs[i];
     const size_t bytes = (size_t)program->current->output_bytes[i];
-    if (!output->is_callers && program->caller_outputs) {
+    if (!output->is_callers && program->caller_outputs && !output->is_strided) {
       return aot_fail(error, AOT_ERROR_NOT_READY, "output \"%s\" has no memory", name);
     }
     if (output->is_callers && output->capacity < bytes) {
@@ -346,6 +349,7 @@ static aot_status_t run(aot_program_t *program, aot_error_t *error) {
     return aot_fail(error, AOT_ERROR_NOT_READY, "inputs not set: %s", missing.bytes);
   }
   AOT_TRY(prepare(program, error));
+  if (program->hooks != NULL) AOT_TRY(program->hooks->before(program, error));
   AOT_TRY(bind_outputs(program, error));
   const aot_driver_t *driver = program->driver;
   AOT_TRY(driver->begin(program->device, &program->bindings, error));
@@ -354,6 +358,7 @@ static aot_status_t run(aot_program_t *program, aot_error_t *error) {
   const aot_status_t end_status = driver->end(program->device, status == AOT_OK ? error : NULL);
   if (status != AOT_OK) return status;
   if (end_status == AOT_OK) take_results(program);
+  if (end_status == AOT_OK && program->hooks != NULL) program->hooks->after(program);
   return end_status;
 }
 

@@ -26,16 +26,25 @@ typedef struct aot_input_t {
   uint32_t first_dim;  // in input_dims
   bool has_shape;
   bool has_data;
+  bool is_strided;  // its data are gathered before each run
 } aot_input_t;
 
 typedef struct aot_output_t {
   uint32_t first_dim;  // in the plan's output_dims
   bool is_callers;
-  void *data;  // the caller's, or owned
+  bool is_strided;  // the program's own memory, scattered to the caller's after each run
+  void *data;       // the caller's, or owned
   size_t capacity;
   void *owned;
   size_t owned_bytes;
 } aot_output_t;
+
+// What is done around runs, by parts beside the loader.
+typedef struct aot_run_hooks_t {
+  aot_status_t (*before)(aot_program_t *program, aot_error_t *error);  // behind prepare
+  void (*after)(aot_program_t *program);                               // a run that has ended well
+  void (*close)(aot_program_t *program);
+} aot_run_hooks_t;
 
 struct aot_program_t {
   aot_allocator_t allocator;
@@ -70,8 +79,10 @@ struct aot_program_t {
   uint64_t prepare_count;
   uint32_t plan_count;
   aot_plan_t plans[AOT_MOST_PLANS];
-  aot_plan_t *current;         // the plan of the shapes that are set, or NULL
-  const int64_t *output_dims;  // of that plan; of the last run if it ended well
+  aot_plan_t *current;           // the plan of the shapes that are set, or NULL
+  const int64_t *output_dims;    // of that plan; of the last run if it ended well
+  const aot_run_hooks_t *hooks;  // NULL: none
+  void *hooks_state;
 #ifdef AOT_POISON
   aot_poison_plan_t poison;
 #endif
@@ -87,6 +98,15 @@ aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot
 
 // program.c: the status of a call where there is no program, or where it is in a call already.
 aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error);
+
+// program_io.c: whether a tensor has a shape that an input may have; the bytes of it when dense.
+aot_status_t aot_program_check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
+                                     aot_error_t *error, uint64_t *out_bytes);
+
+// program_io.c: refuses memory that is the program's own: it may be released when shapes grow, and
+// is written by runs.
+aot_status_t aot_program_check_own(const aot_program_t *program, const char *kind, const char *name,
+                                   const void *data, size_t bytes, aot_error_t *error);
 
 // program.c: whether two pieces of memory share a byte.
 bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b);

@@ -108,8 +108,8 @@ static aot_status_t reject_shape(const aot_tensor_info_t *info, const aot_tensor
                   info->name, expected.bytes, found.bytes, why);
 }
 
-static aot_status_t check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
-                                aot_error_t *error, uint64_t *out_bytes) {
+aot_status_t aot_program_check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
+                                     aot_error_t *error, uint64_t *out_bytes) {
   if (tensor->rank != info->rank) return reject_shape(info, tensor, "", error);
   for (uint32_t axis = 0; axis < info->rank; ++axis) {
     const aot_dim_info_t *dim = &info->dims[axis];
@@ -148,9 +148,8 @@ static aot_status_t check_data(const aot_tensor_info_t *info, const aot_tensor_t
   return AOT_OK;
 }
 
-// Memory that the program holds may be released when shapes grow, and is written by runs.
-static aot_status_t check_own(const aot_program_t *program, const char *kind, const char *name,
-                              const void *data, size_t bytes, aot_error_t *error) {
+aot_status_t aot_program_check_own(const aot_program_t *program, const char *kind, const char *name,
+                                   const void *data, size_t bytes, aot_error_t *error) {
   for (uint32_t i = 0; i < program->entry->output_count; ++i) {
     const aot_output_t *output = &program->outputs[i];
     const aot_binding_t own = {.address = (uintptr_t)output->owned, .bytes = output->owned_bytes};
@@ -183,11 +182,12 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
                     aot_dtype_name(info->dtype), found != NULL ? found : "none that exists");
   }
   uint64_t bytes = 0;
-  AOT_TRY(check_shape(info, tensor, error, &bytes));
+  AOT_TRY(aot_program_check_shape(info, tensor, error, &bytes));
   const bool has_data = tensor->data != NULL || (bytes == 0 && tensor->bytes == 0);
   if (has_data) {
     AOT_TRY(check_data(info, tensor, bytes, error));
-    AOT_TRY(check_own(program, "input", info->name, tensor->data, tensor->bytes, error));
+    AOT_TRY(
+        aot_program_check_own(program, "input", info->name, tensor->data, tensor->bytes, error));
   }
   aot_input_t *input = &program->inputs[index];
   int64_t *dims = program->input_dims + input->first_dim;
@@ -198,6 +198,7 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
   }
   input->has_shape = true;
   input->has_data = has_data;
+  input->is_strided = false;
   program->bindings.inputs[index].address = (uintptr_t)tensor->data;
   program->bindings.inputs[index].bytes = has_data ? (size_t)bytes : 0;
   return AOT_OK;
@@ -214,9 +215,10 @@ aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *
                     aot_dtype_bytes(info->dtype));
   }
   if (data == NULL) capacity = 0;
-  AOT_TRY(check_own(program, "output", info->name, data, capacity, error));
+  AOT_TRY(aot_program_check_own(program, "output", info->name, data, capacity, error));
   aot_output_t *output = &program->outputs[index];
   output->is_callers = data != NULL;
+  output->is_strided = false;
   output->data = data;
   output->capacity = capacity;
   return AOT_OK;

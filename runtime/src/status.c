@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "os.h"
 #include "utf8.h"
 
 #ifndef AOT_VERSION
@@ -12,10 +11,6 @@
 
 uint32_t aot_runtime_interface(void) {
   return AOT_INTERFACE;
-}
-
-uint64_t aot_runtime_now_ns(void) {
-  return aot_os_now_ns();
 }
 
 const char *aot_runtime_version(void) {

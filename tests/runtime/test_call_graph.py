@@ -14,7 +14,7 @@ import pytest
 from tests.support.runtime_build import RUNTIME
 
 # All but the packages' main files, of which each build takes its own.
-FOLDERS = ("src", "drivers/cpu", "drivers/vulkan", "cores", "state", "text", "tools")
+FOLDERS = ("src", "drivers/cpu", "drivers/vulkan", "cores", "extras", "state", "text", "tools")
 FLAGS = ("-std=c11", "-O0", "-c", "-DAOT_TEXT=1", "-DAOT_STATE=1", "-DAOT_VULKAN=1")
 
 Symbols = dict[str, tuple[set[str], set[str]]]  # defined, and needed of others

@@ -11,7 +11,7 @@ from tests.support.header_calls import ALLOWED, INCLUDE, declarations, source
 from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
 from tests.support.runtime_modules import scale_module
 
-HEADERS = ["aot.h", "cores.h", "state.h", "vulkan.h"]
+HEADERS = ["aot.h", "contents.h", "cores.h", "state.h", "strides.h", "vulkan.h"]
 VALUES = {
     "constchar*": '"x"',
     "constvoid*": "memory",
@@ -29,6 +29,11 @@ VALUES = {
     "constaot_tensor_t*": "&tensor",
     "aot_tensor_t*": "&tensor",
     "size_t*": "&number",
+    "uint64_t*": "&value",
+    "constchar**": "&name",
+    "constint64_t*": "strides",
+    "aot_variant_info_t*": "&variant",
+    "aot_entry_info_t*": "&entry",
     "aot_cores_t*": "&cores",
     "constaot_cores_t*": "&cores",
     "aot_vulkan_info_t*": "&vulkan",
@@ -38,6 +43,11 @@ BEGIN = """
   static _Alignas(64) char memory[64];
   aot_error_t error;
   size_t number = 0;
+  uint64_t value = 0;
+  const char *name = NULL;
+  static const int64_t strides[8];
+  aot_variant_info_t variant = {.size = sizeof variant};
+  aot_entry_info_t entry = {.size = sizeof entry};
   aot_tensor_t tensor = {.size = sizeof tensor};
   aot_program_info_t info = {.size = sizeof info};
   aot_cores_t cores = {.size = sizeof cores};

@@ -98,7 +98,15 @@ def whole_module() -> bytes:
     rodata = bytes(range(256))
     parts = (RodataSegment(0, 64, 64), RodataSegment(64, 192, 64))
     return module_bytes(
-        ModuleImage(variants, rodata, parts, "tests", b"{}", encode_vocabulary(byte_vocabulary()))
+        ModuleImage(
+            variants,
+            rodata,
+            parts,
+            "tests",
+            b"{}",
+            encode_vocabulary(byte_vocabulary()),
+            {"author": "nobody", "licence": ""},
+        )
     )
 
 

@@ -116,11 +116,15 @@ class Module:
     """An open module."""
 
     def __init__(
-        self, source: bytes | Path, allocator: CountingAllocator | None = None, copy: bool = False
+        self,
+        source: bytes | Path,
+        allocator: CountingAllocator | None = None,
+        copy: bool = False,
+        copy_code: bool = False,
     ) -> None:
         self.handle = ctypes.c_void_p()
         self.allocator = allocator
-        options = loader._ModuleOptions(copy=copy)
+        options = loader._ModuleOptions(copy=copy, copy_code=copy_code)
         if allocator is not None:
             options.allocator = allocator.hooks()
         if isinstance(source, Path):

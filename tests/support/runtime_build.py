@@ -31,7 +31,7 @@ FUZZ = [*SANITIZE, "-fsanitize=fuzzer"]
 
 def library_sources() -> list[Path]:
     """The C files of the library, in a fixed order."""
-    folders = ("src", "drivers/cpu", "cores", "state", "text")
+    folders = ("src", "drivers/cpu", "cores", "extras", "state", "text")
     return sorted(path for folder in folders for path in RUNTIME.glob(f"{folder}/*.c"))
 
 

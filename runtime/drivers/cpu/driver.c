@@ -79,10 +79,11 @@ static aot_status_t cpu_check(const aot_variant_t *variant, aot_error_t *error) 
 // Executable pages of the file's mapping if the system lets us, else a copy.
 static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, aot_error_t *error) {
   const aot_segment_t *segment = &device->variant->code;
+  static const char what[] = "the code of variant";
+  const char *target = device->variant->target;
   if (segment->length == 0) return AOT_OK;
-  AOT_TRY(aot_module_verify_segment(module, segment, "the code of variant", device->variant->target,
-                                    error));
 #ifdef __wasm__
+  AOT_TRY(aot_module_verify_segment(module, segment, what, target, error));
   device->mapping = AOT_CODE_MAPPED;
   return aot_wasm_table_create(module, device->variant, &device->allocator, error, &device->table);
 #else
@@ -90,14 +91,16 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
   const size_t bytes = (size_t)segment->length;
 #ifdef AOT_EMBED
   if (aot_embedded_contains(code)) {  // in the program's own text, executable as it is
+    AOT_TRY(aot_segment_verify(segment, code, what, target, error));
     device->code = code;
     device->mapping = AOT_CODE_MAPPED;
     return AOT_OK;
   }
 #endif
   const bool is_mapped = module->map.base != NULL;
-  if (is_mapped && (uintptr_t)code % aot_os_page_bytes() == 0 &&
+  if (is_mapped && !module->copies_code && (uintptr_t)code % aot_os_page_bytes() == 0 &&
       aot_os_make_executable(code, bytes)) {
+    AOT_TRY(aot_segment_verify(segment, code, what, target, error));
     aot_os_flush_code(code, bytes);
     device->code = code;
     device->mapping = AOT_CODE_MAPPED;
@@ -105,7 +108,7 @@ static aot_status_t map_code(aot_device_t *device, const aot_module_t *module, a
   }
   AOT_TRY(aot_os_copy_code(code, bytes, error, &device->code));
   device->mapping = AOT_CODE_COPIED;
-  return AOT_OK;
+  return aot_segment_verify(segment, device->code, what, target, error);
 #endif
 }
 

@@ -54,7 +54,7 @@ typedef enum aot_status_t {
   AOT_ERROR_MEMORY = 2,    // the allocator returned NULL, or a size does not fit the address space
   AOT_ERROR_IO = 3,        // the file cannot be opened or read
   AOT_ERROR_NOT_A_MODULE = 4,  // no AOTM magic
-  AOT_ERROR_VERSION = 5,       // another version of the file format
+  AOT_ERROR_VERSION = 5,       // another version of the file format, or a feature that isn't known
   AOT_ERROR_TRUNCATED = 6,     // the file is shorter than its header says
   AOT_ERROR_CHECKSUM = 7,      // header, structure or a segment
   AOT_ERROR_MALFORMED = 8,     // checksums hold, but the structure or a program is not valid
@@ -132,6 +132,9 @@ typedef struct aot_module_options_t {
   // Reads the module into memory of the allocator instead of mapping or borrowing it.  For memory
   // that is not 64-byte aligned or won't stay, and for files that may shrink while they are in use.
   bool copy;
+  // Machine code runs from a copy in memory, which is what is verified.  For files that others may
+  // write to: a change of mapped code after it was verified is what runs.
+  bool copy_code;
 } aot_module_options_t;
 
 #define AOT_MOST_THREADS 256u
@@ -269,9 +272,11 @@ AOT_API size_t aot_dtype_bytes(aot_dtype_t dtype);      // 0 when there is no su
 // Opens and verifies: header, structure checksum, every offset and program.  A variant's code is
 // verified when a program is made of it, rodata on request.  Each *returns owned*.
 //
-// Unless options.copy is set, the file stays mapped until the module is closed, and nothing is
-// verified twice: whoever writes to it meanwhile changes the code that runs, and where it shrinks,
-// a run ends in SIGBUS.  Replace a module's file by renaming another one to its name.
+// The header and the structure, with the programs, are copied, and the copy is what is verified and
+// used.  Unless options.copy is set, constants and code stay in the file, which is mapped as long
+// as the module lives, and nothing is verified twice: whoever writes to it meanwhile changes
+// results, and the code that runs (but with options.copy_code); where it shrinks, a run ends in
+// SIGBUS. Replace a module's file by renaming another one to its name.
 AOT_API aot_status_t aot_module_open_path(const char *path, const aot_module_options_t *options,
                                           aot_error_t *error, aot_module_t **out_module);
 

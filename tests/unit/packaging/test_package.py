@@ -147,7 +147,7 @@ def test_sources_are_all_there() -> None:
     cmake = (sources.root / "CMakeLists.txt").read_text()
     found = [*sources.common, *sources.posix, *sources.threads, *sources.vulkan]
     found += [name for name in (*sources.text, *sources.tool) if name.endswith(".c")]
-    folders = ("src/", "drivers/", "state/", "text/", "cores/", "tools/")
+    folders = ("src/", "drivers/", "state/", "text/", "cores/", "extras/", "tools/")
     words = cmake.replace(")", " ").split()
     wanted = {w for w in words if w.startswith(folders) and w.endswith(".c")}
     assert wanted == set(found)
