@@ -298,6 +298,27 @@ def _add(writer: Any, shape: Shape, name: str, array: Array) -> None:
         writer.add_tensor(name, blocks(array, kind), raw_dtype=kind)
 
 
+HALVES = {
+    Kind.Q4_0: (0,),
+    Kind.Q4_1: (0, 2),
+    Kind.Q5_0: (0,),
+    Kind.Q5_1: (0, 2),
+    Kind.Q8_0: (0,),
+    Kind.Q2_K: (80, 82),
+    Kind.Q3_K: (108,),
+    Kind.Q4_K: (0, 2),
+    Kind.Q5_K: (0, 2),
+    Kind.Q6_K: (208,),
+    Kind.IQ4_NL: (0,),
+    Kind.IQ4_XS: (0,),
+    Kind.TQ1_0: (52,),
+    Kind.TQ2_0: (64,),
+    Kind.MXFP4: (),
+    Kind.NVFP4: (),
+}
+"""Where floats of 16 bits are in a block."""
+
+
 def blocks(array: Array, kind: Kind) -> Array:
     """A matrix in blocks: as the package quantises it, or random blocks with scales like it."""
     try:
@@ -307,7 +328,7 @@ def blocks(array: Array, kind: Kind) -> Array:
         count = array.size // size
         raw = ((uniform(7, (count, width)) + 1) * 127.99).astype(np.uint8)
         scale = (np.abs(array).max() / 1000 * (1 + uniform(8, (count,)) / 4)).astype(np.float16)
-        places = {Kind.Q6_K: (208,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2)}[kind]
+        places = HALVES[kind]
         for place in places:
             raw[:, place : place + 2] = scale.view(np.uint8).reshape(count, 2)
         return raw.reshape(array.shape[0], -1)

@@ -170,6 +170,127 @@ def _q6_k(data: Array) -> Codes:
     return _in_supers(codes, factors, _f16(blocks[..., 208:210]), Blocks(0, 16, 6, 16), 32)
 
 
+def _twos(part: Array) -> Array:
+    """Bytes [..., n] as [..., 4, n]: their lowest two bits, then the next ones."""
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    return np.asarray((part[..., None, :] >> shifts) & np.uint8(3))
+
+
+def _q2_k(data: Array) -> Codes:
+    blocks = _blocks(data, 84)
+    rows, count = blocks.shape[:2]
+    codes = _twos(blocks[..., 16:80].reshape(rows, count, 2, 32))
+    factors, least = blocks[..., :16] & np.uint8(15), blocks[..., :16] >> np.uint8(4)
+    return _in_supers(
+        codes.reshape(rows, -1, 16),
+        factors.reshape(rows, -1).view(np.int8),
+        _f16(blocks[..., 80:82]),
+        Blocks(0, 16, 2, 16),
+        minimums=least.reshape(rows, -1).view(np.int8),
+        super_minimums=-_f16(blocks[..., 82:84]),
+    )
+
+
+def _q3_k(data: Array) -> Codes:
+    """Codes of three bits, kept in four; their factors are six bits, less 32."""
+    blocks = _blocks(data, 110)
+    rows, count = blocks.shape[:2]
+    low = _twos(blocks[..., 32:96].reshape(rows, count, 2, 32)).reshape(rows, -1, 8, 32)
+    # bit j of byte l is the highest of element l of the group j
+    high = (blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
+    codes = low | high << np.uint8(2)
+    part = blocks[..., 96:108]
+    top = _twos(part[..., 8:]).reshape(rows, count, 16) << np.uint8(4)
+    factors = (_nibbles(part[..., :8]) | top).astype(np.int8) - np.int8(32)
+    return _in_supers(
+        codes.reshape(rows, -1, 16),
+        factors.reshape(rows, -1),
+        _f16(blocks[..., 108:110]),
+        Blocks(0, 16, 4, 16),
+        zero=4,
+    )
+
+
+# What the codes of four bits mean: ggml's kvalues_iq4nl, and the values of e2m1 twice.
+_UNEVEN = np.asarray(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.int8
+)
+_E2M1 = np.asarray((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.int8)
+_LARGEST_E2M1 = 12
+
+
+def _uneven(codes: Array) -> Array:
+    """Codes of kvalues_iq4nl as codes of eight bits whose zero point is 128."""
+    return np.asarray(_UNEVEN.view(np.uint8)[codes] ^ np.uint8(128))
+
+
+def _e2m1(codes: Array) -> Array:
+    """Codes of e2m1 as codes up to 24 whose zero point is 12."""
+    return np.asarray((_E2M1[codes] + np.int8(_LARGEST_E2M1)).view(np.uint8))
+
+
+def _iq4_nl(data: Array) -> Codes:
+    blocks = _blocks(data, 18)
+    return _made(_uneven(_nibbles(blocks[..., 2:])), _f16(blocks[..., :2]), 128, 8)
+
+
+def _iq4_xs(data: Array) -> Codes:
+    blocks = _blocks(data, 136)
+    rows, count = blocks.shape[:2]
+    codes = _uneven(_nibbles(blocks[..., 8:].reshape(rows, count, 8, 16)))
+    low = np.stack([blocks[..., 4:8] & np.uint8(15), blocks[..., 4:8] >> np.uint8(4)], axis=-1)
+    high = _twos(blocks[..., 2:4]).swapaxes(-1, -2)  # the lowest bits of a byte are the first
+    factors = low.reshape(rows, -1) | high.reshape(rows, -1) << np.uint8(4)
+    return _in_supers(
+        codes.reshape(rows, -1, 32),
+        factors.astype(np.int8) - np.int8(32),
+        _f16(blocks[..., :2]),
+        Blocks(0, 32, 8, 8),
+        zero=128,
+    )
+
+
+def _mxfp4(data: Array) -> Codes:
+    """Scales are powers of two, 2 ** (byte - 128) for values of e2m1 twice."""
+    blocks = _blocks(data, 17)
+    scales = np.ldexp(np.float32(1), blocks[..., 0].astype(np.int32) - 128)
+    return _made(_e2m1(_nibbles(blocks[..., 1:])), scales, _LARGEST_E2M1, 5)
+
+
+def _nvfp4(data: Array) -> Codes:
+    """Four scales of a block are floats of four bits of exponent and three of mantissa; the sign
+    is not read, and what would be NaN is 0, as ggml has it. Codes need five bits, and have six, in
+    which blocks may be of 16."""
+    blocks = _blocks(data, 36)
+    rows, count = blocks.shape[:2]
+    codes = _e2m1(_nibbles(blocks[..., 4:].reshape(rows, count, 4, 8)))
+    stored = blocks[..., :4] & np.uint8(127)
+    floats = np.ascontiguousarray(stored).view(ml_dtypes.float8_e4m3fn).astype(np.float16)
+    scales = np.where(stored == 127, np.float16(0), floats / np.float16(2))
+    return _made(codes.reshape(rows, -1, 16), scales.reshape(rows, -1), _LARGEST_E2M1, 6)
+
+
+def _thirds(part: Array, digits: int) -> Array:
+    """Bytes [..., n], fractions of 256, as [..., digits, n] of their first digits to base 3."""
+    powers = np.asarray([3**n for n in range(digits)], np.uint8)[:, None]
+    left = (part[..., None, :] * powers).astype(np.uint16)  # of a byte, what is beyond it is lost
+    return (left * np.uint16(3) >> np.uint16(8)).astype(np.uint8)
+
+
+def _tq1_0(data: Array) -> Codes:
+    blocks = _blocks(data, 54)
+    lead = blocks.shape[:2]
+    parts = (blocks[..., :32], 5), (blocks[..., 32:48], 5), (blocks[..., 48:52], 4)
+    codes = np.concatenate([_thirds(part, n).reshape(*lead, -1) for part, n in parts], axis=-1)
+    return _made(codes, _f16(blocks[..., 52:54]), 1, 2)
+
+
+def _tq2_0(data: Array) -> Codes:
+    blocks = _blocks(data, 66)
+    codes = _twos(blocks[..., :64].reshape(*blocks.shape[:2], 2, 32))
+    return _made(codes.reshape(*blocks.shape[:2], 256), _f16(blocks[..., 64:66]), 1, 2)
+
+
 BLOCK_TYPES: dict[int, BlockType] = {
     0: BlockType("F32", 1, 4, floats=np.dtype("<f4")),
     1: BlockType("F16", 1, 2, floats=np.dtype("<f2")),
@@ -178,33 +299,35 @@ BLOCK_TYPES: dict[int, BlockType] = {
     6: BlockType("Q5_0", 32, 22, codes=_q5_0),
     7: BlockType("Q5_1", 32, 24, codes=_q5_1),
     8: BlockType("Q8_0", 32, 34, codes=_q8_0),
+    10: BlockType("Q2_K", 256, 84, codes=_q2_k),
+    11: BlockType("Q3_K", 256, 110, codes=_q3_k),
     12: BlockType("Q4_K", 256, 144, codes=_q4_k),
     13: BlockType("Q5_K", 256, 176, codes=_q5_k),
     14: BlockType("Q6_K", 256, 210, codes=_q6_k),
+    20: BlockType("IQ4_NL", 32, 18, codes=_iq4_nl),
+    23: BlockType("IQ4_XS", 256, 136, codes=_iq4_xs),
     30: BlockType("BF16", 1, 2, floats=np.dtype(ml_dtypes.bfloat16)),
+    34: BlockType("TQ1_0", 256, 54, codes=_tq1_0),
+    35: BlockType("TQ2_0", 256, 66, codes=_tq2_0),
+    39: BlockType("MXFP4", 32, 17, codes=_mxfp4),
+    40: BlockType("NVFP4", 64, 36, codes=_nvfp4),
 }
 """By ggml's number."""
 
 _OTHERS = {
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     24: "I8",
     25: "I16",
     26: "I32",
     27: "I64",
     28: "F64",
     29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
+    41: "Q1_0",
 }

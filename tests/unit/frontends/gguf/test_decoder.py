@@ -12,6 +12,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
+from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Kind
 
 import aot
@@ -243,20 +244,23 @@ def test_only_the_last_tokens_logits_are_given() -> None:
     np.testing.assert_allclose(last, every[ends], rtol=0, atol=1e-4)
 
 
-QUANTISED = (Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
+QUANTISED = (
+    *(Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.Q2_K),
+    *(Kind.Q3_K, Kind.IQ4_NL, Kind.IQ4_XS, Kind.TQ1_0, Kind.TQ2_0, Kind.MXFP4, Kind.NVFP4),
+)
 
 
 @pytest.mark.parametrize("kind", [Kind.F16, Kind.Q4_0, *QUANTISED], ids=lambda k: k.name)
 def test_quantised_decoders_run_on_their_codes(kind: Kind) -> None:
     """The interpreter's products of the weights as they are; the embedding is the head."""
-    width = 256 if kind.name.endswith("K") else 64
+    width = max(64, GGML_QUANT_SIZES[kind][0])
     shape = Shape("llama", 1, width=width, hidden=width, kind=kind, depth=width // 4, groups=4)
     model = data(replace(shape, has_head=kind is Kind.Q6_K, spread=0.1))
     pieces = (11, 1, 3)
     wanted = interpreted(import_gguf(model, all_logits=True), TOKENS, pieces)
     found = compiled(model, TOKENS, pieces, all_logits=True, activations="f32")
     assert np.abs(found - wanted).max() <= TOLERANCE * np.ptp(wanted)
-    if kind in (Kind.Q5_1, Kind.Q4_K, Kind.Q6_K):
+    if kind in (Kind.Q5_1, Kind.Q4_K, Kind.Q6_K, Kind.Q2_K, Kind.MXFP4):
         rounded = compiled(model, TOKENS, pieces, all_logits=True)
         assert 0 < np.abs(rounded - wanted).max() <= 0.1 * np.ptp(wanted)
 
