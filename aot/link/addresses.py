@@ -1,4 +1,4 @@
-"""Constants' addresses in programs: from a symbolic address to an offset, and back.
+"""Addresses of constants in programs: finds them, and replaces symbolic addresses by offsets.
 
 A program is emitted, and merged with others, before the pool of constants is placed: its `CONST`
 instructions hold addresses (see `aot.link.rodata`). Owns which words those are. Knows nothing of
@@ -19,12 +19,12 @@ from aot.link.rodata import ADDRESSES, RodataPool
 
 
 def address_words(program: ProgramImage) -> tuple[int, ...]:
-    """The first words of the `CONST` instructions that hold addresses."""
+    """Word numbers of the `CONST` instructions of a program that hold addresses."""
     return tuple(i.at for i in decode(program.code) if _address(i) is not None)
 
 
 def addresses(program: ProgramImage) -> Iterator[int]:
-    """The addresses in a program, in its order."""
+    """The addresses in a program, in program order."""
     for instruction in decode(program.code):
         found = _address(instruction)
         if found is not None:
@@ -42,7 +42,7 @@ def _address(instruction: Instruction) -> int | None:
 def move_constants(
     program: ProgramImage, words: Sequence[int], moved: Callable[[int], int]
 ) -> ProgramImage:
-    """The program with `moved` applied to what the `CONST` instructions at `words` hold.
+    """The program with `moved` applied to the values of the `CONST` instructions at `words`.
 
     Raises:
         ValueError: there is none at one of them.
@@ -58,7 +58,7 @@ def move_constants(
 
 
 def fill_from_splats(program: ProgramImage, pool: RodataPool) -> ProgramImage:
-    """The program with copies of constants that repeat four bytes replaced by fills.
+    """The program with each copy of a constant that repeats four bytes replaced by a fill.
 
     No word changes its place. An address that nothing reads any more becomes 0.
     """
@@ -95,7 +95,8 @@ def _operands(instruction: Instruction, wanted: Operand) -> Iterator[int]:
 
 
 def _pattern(data: Data, distance: int) -> int | None:
-    """The four bytes that `data` repeats from `distance` on, as a number; None where it doesn't."""
+    """The four bytes that `data` repeats from `distance` on, as a number; None if it does not
+    repeat."""
     left = memoryview(data)[distance:]
     word = left[:4]
     if len(word) < 4 or not is_same(left[4:], left[:-4]):

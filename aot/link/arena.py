@@ -1,4 +1,4 @@
-"""Placement of a run's buffers in the arena, for sizes known at compile time.
+"""Places a run's buffers in the arena when all sizes are known at compile time.
 
 Owns the offline plan for buffers of known size; the runtime does the same at run time for the ones
 whose size only the input shapes tell. Knows nothing of what a buffer is for: two that may share
@@ -42,7 +42,7 @@ class ArenaRequest:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The answer to a list of requests.
+    """The offsets of all requested buffers, and the size of the arena.
 
     Attributes:
         offsets: byte offset of each request, in the requests' order.
@@ -119,7 +119,8 @@ _ORDERS: tuple[Callable[[ArenaRequest], tuple[int, ...]], ...] = (
 
 
 def _has_too_many_pairs(requests: Sequence[ArenaRequest]) -> bool:
-    """Whether too many pairs of requests live at one position for a look at each pair."""
+    """Whether so many pairs of requests overlap in time that comparing each pair would be too
+    slow."""
     count = len(requests)
     if count <= MAX_REQUESTS_FOR_ALL_PAIRS:
         return False
@@ -258,8 +259,8 @@ class _FreeList:
 
 
 def _swept(requests: Sequence[ArenaRequest], lower_bound: int, begin: int) -> ArenaPlan:
-    """A plan made in the order of a run, all sizes a multiple of the largest alignment, from offset
-    `begin` on."""
+    """A plan made by a sweep over the positions of a run; sizes are rounded up to the largest
+    alignment, and placement begins at offset `begin`."""
     unit = max(r.alignment for r in requests)
     offsets = [0] * len(requests)
     free = _FreeList(-(-begin // unit) * unit)

@@ -1,4 +1,4 @@
-"""Links a variant's objects into one position-free code image, and images into one.
+"""Links a variant's objects into one position-independent code image, and merges such images.
 
 Owns placement, the merging of equal functions and constants, and the promise that an image needs no
 relocation and no symbol from outside. Knows nothing of kernels: it gets objects and gives bytes,
@@ -37,7 +37,7 @@ _CONSTANT_STEP = 4  # constants are looked for inside others at multiples of it
 
 @dataclass(frozen=True)
 class Reference:
-    """A place in a function that says how far away something is.
+    """A place in a function that encodes the distance to something else.
 
     Attributes:
         place: offset in the function.
@@ -56,7 +56,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Part:
-    """A function or constant of an image: where it is, in bytes, and what it refers to."""
+    """A function or constant of an image: its byte range, and its references."""
 
     offset: int
     length: int
@@ -74,8 +74,7 @@ class ImageParts:
 
 @dataclass(frozen=True)
 class CodeImage:
-    """Machine code and its constants, to be mapped at any address that is a multiple of
-    `alignment`.
+    """Machine code and its constants, which run at any address that is a multiple of `alignment`.
 
     Attributes:
         entries: for each object, the offset of its function. For Thumb bit 0 is set, as in any
@@ -105,7 +104,7 @@ class CodeImage:
 
 @dataclass(eq=False)
 class _Piece:
-    """Bytes that are placed as one: a section, or an entry of a mergeable one."""
+    """Bytes that are placed as a unit: a section, or an entry of a mergeable one."""
 
     data: bytes
     alignment: int
@@ -123,7 +122,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Patch:
-    """A relocation of a piece with its target found; `place` is the offset in the piece."""
+    """A relocation whose target is resolved; `place` is its offset in its piece."""
 
     place: int
     type: int
@@ -136,7 +135,7 @@ class _Patch:
 def link_image(
     objects: Sequence[bytes], target: Target, names: Sequence[str] | None = None
 ) -> CodeImage:
-    """One image with the function `ENTRY_NAME` of each object.
+    """Links objects into one image, with the function `ENTRY_NAME` of each.
 
     Args:
         names: what messages call the objects; their sources' names if None.
@@ -153,7 +152,7 @@ def link_image(
 
 
 def is_linkable(target: Target, data: bytes) -> bool:
-    """Whether an object from a file can be linked for `target`, whoever wrote the file."""
+    """Whether an object read from a file can be linked for `target`; the file is not trusted."""
     try:
         link_image([data], target)
     except (InternalError, ValueError, LookupError):
@@ -164,7 +163,8 @@ def is_linkable(target: Target, data: bytes) -> bool:
 def merge_images(
     images: Sequence[tuple[bytes, ImageParts]], arch: str, page_bytes: int
 ) -> CodeImage:
-    """One image with the functions of several for the same `arch`, equal ones once.
+    """One image with the functions of several images for the same `arch`; equal functions are kept
+    once.
 
     Its `entries` are those of all functions of the first image in the order of its parts, then of
     the second, and so on.
@@ -180,7 +180,7 @@ def merge_images(
 
 
 class _Linker:
-    """Collects pieces, equal ones once, and then lays them out."""
+    """Collects pieces, equal ones once, and then lays them out in an image."""
 
     def __init__(self, target_name: str, arch: str) -> None:
         self.target_name = target_name
@@ -226,7 +226,7 @@ class _Linker:
         self.add_function(piece, patches, entry.value)
 
     def add_image(self, data: bytes, parts: ImageParts) -> None:
-        """The functions of a linked image."""
+        """Adds the functions of an image that is already linked."""
         constants = []
         for part in parts.constants:
             _check_part(part, data)
@@ -298,7 +298,7 @@ class _Linker:
         return _Patch(place, type, kind, self.target_of(name, obj, code, piece, relocation, kind))
 
     def pair_of(self, name: str, code: Section, low: Relocation) -> Relocation:
-        """The high-part relocation that a low part's symbol refers to."""
+        """The high-part relocation that is paired with a low-part one."""
         for other in code.relocations:
             kind = self.kinds.get(other.type)
             if other.offset == low.symbol.value and kind is not None and not kind.is_paired:
@@ -333,7 +333,8 @@ class _Linker:
         return self.constant(name, section, symbol, addend)
 
     def constant(self, name: str, section: Section, symbol: Symbol, addend: int) -> _Target:
-        """The address of a constant: the entry that the symbol is in, or the whole section.
+        """The relocation target of a constant: its entry in a mergeable section, or the whole
+        section.
 
         Where an addend holds the distance from the place to the program counter too, only a named
         symbol says which entry is meant.
@@ -386,7 +387,7 @@ class _Linker:
         )
 
     def lay_out(self, code: Sequence[_Piece], constants: Sequence[_Piece]) -> bytearray:
-        """The bytes of all pieces, which hear where they are."""
+        """The image with all pieces; sets the offset of each piece."""
         if self.is_wasm:
             sized = [(p.data, p.alignment) for p in constants]
             image, *places = wasm.lay_out([p.data for p in code], sized)
@@ -417,14 +418,15 @@ class _Linker:
 
 
 def _target(patch: _Patch, start: int) -> int:
-    """The image offset that a patch's place refers to, for a function placed at `start`."""
+    """The image offset that a patch refers to, for a function placed at `start`."""
     target = patch.target.piece.offset + patch.target.offset
     # The low part completes the distance from its partner's place.
     return target if patch.pair is None else target - start - patch.pair
 
 
 def _blank(code: bytes, patches: Sequence[_Patch]) -> bytes:
-    """The code with the same in all places that depend on where things are.
+    """The code with equal values at all patched places, so that codes which differ only there
+    compare equal.
 
     As if everything began where the page of 4 KiB does that the place is in: near enough for every
     kind of reference, and aligned for every kind of access.
@@ -438,7 +440,8 @@ def _blank(code: bytes, patches: Sequence[_Patch]) -> bytes:
 
 
 def _contained(constants: Sequence[_Piece]) -> dict[_Piece, tuple[_Piece, int]]:
-    """The constants that are contained in larger ones at suitably aligned offsets, with these."""
+    """(larger constant, offset in it) of each constant that a larger one contains at an aligned
+    offset."""
     lengths = sorted({len(p.data) for p in constants}, reverse=True)
     places: dict[bytes, list[tuple[_Piece, int]]] = {}
     inside: dict[_Piece, tuple[_Piece, int]] = {}

@@ -23,7 +23,7 @@ MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv"}
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol; `section` is None where it is undefined, absolute or a file's name."""
+    """A symbol; `section` is None if the symbol is undefined, absolute or the name of a file."""
 
     name: str
     value: int
@@ -35,8 +35,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Relocation:
-    """A relocation: a place in a section to patch. An addend of None is stored in the
-    place itself.
+    """A relocation: a place in a section to patch. If the addend is None, it is stored in the place
+    itself.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class Relocation:
 
 @dataclass(frozen=True)
 class Section:
-    """A section that has bytes at run time; `entry_bytes` is set where equal entries may merge."""
+    """A section with bytes at run time; `entry_bytes` is set where equal entries may be merged."""
 
     name: str
     data: bytes
@@ -60,7 +60,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ElfObject:
-    """An object: its allocated sections by index, its symbols, and the source's name."""
+    """An object file: its allocated sections by index, its symbols, and the name of its source."""
 
     machine: str
     is_64: bool
@@ -94,7 +94,7 @@ def read_object(data: bytes) -> ElfObject:
 
 
 class _Reader:
-    """Reads structures at checked offsets."""
+    """Reads structures of an object file at checked offsets."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

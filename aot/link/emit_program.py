@@ -1,4 +1,4 @@
-"""From a function of dispatches to its program: registers, instructions, arena and constants.
+"""Emits the program of a function of dispatches: registers, instructions, arena and constants.
 
 Owns where every value's bytes are at run time. Requires a function whose ops are constants, views,
 dispatches, control flow, states and a return; asks nothing of kernels but the length of their
@@ -37,7 +37,7 @@ __all__ = ["EmittedProgram", "Entry", "emit_program"]
 
 @dataclass(frozen=True)
 class PlacedBuffer:
-    """Memory of the arena, where all is as large as it can be.
+    """A buffer of an arena plan that is made for the largest shapes.
 
     Attributes:
         makers: dispatches that write to it, in the order of the text.
@@ -53,7 +53,7 @@ class PlacedBuffer:
 
 @dataclass(frozen=True)
 class EmittedProgram:
-    """A program and what the summary says of it.
+    """A program and its figures for the compile's summary.
 
     Attributes:
         dispatches: launches, copies and fills that stand in it; of one inference, where there is
@@ -81,8 +81,8 @@ def emit_program(
     *,
     is_overlapping: bool = False,
 ) -> EmittedProgram:
-    """The program of an entry point. With `is_overlapping` it says which dispatches may run at the
-    same time.
+    """Emits the program of an entry point. With `is_overlapping` the program marks dispatches that
+    may run at the same time.
 
     Raises:
         CompileError: an input's dims can't be solved for their symbols, or a state variable has a
@@ -218,7 +218,7 @@ class _Program:
         return replace(found, maximum=dims.bounds(self._most(dim), self.bounds)[1])
 
     def _most(self, dim: Dim) -> Dim:
-        """A dim of an output as `prepare` knows it: the largest, where a value gives it.
+        """The dim of an output that `prepare` reports: an upper bound if the dim is data-dependent.
 
         Raises:
             CompileError: nothing says how large it can be.
@@ -235,15 +235,16 @@ class _Program:
                 out.emit("OUTPUT_DIM", number, axis, out.dim(self._most(dim)))
 
     def _constants(self) -> None:
-        """Constants that something reads, in the order of the program."""
+        """Assigns an address to each constant that is read, in program order."""
         for op in control_ops(self.function):
             data = op.attrs.get("value")
             if isinstance(data, ConstantData) and op.result in self.lifetimes.last:
                 self.offsets[op.result] = self.out.constant(self.rodata.add(data.bytes))
 
     def _place(self) -> dict[Buffer, int]:
-        """Registers of buffers' offsets: fixed where all sizes are, else left to the runtime. Where
-        all are bounded, a plan for the largest sizes says what the arena takes at most."""
+        """The register of each buffer's offset. Offsets are fixed if all sizes are, else the
+        runtime computes them; if all sizes are bounded, a plan for the largest sizes gives the
+        arena's upper bound."""
         out, begin = self.out, self.states.bytes
         unique = self.lifetimes.all_buffers()
         largest = [dims.bounds(b.size, self.bounds)[1] for b in unique]
@@ -301,8 +302,8 @@ class _Program:
     def _beside_scratch(
         requests: Sequence[arena.ArenaRequest], made: arena.ArenaPlan, size: int
     ) -> tuple[arena.ArenaPlan, int]:
-        """The better one of a plan around scratch at its start, and of one with it at the end; and
-        where scratch is."""
+        """The smaller arena plan, with the offset of scratch: scratch is at the start of the arena
+        or at its end."""
         if made.total_bytes <= made.lower_bound_bytes or not size:
             return made, 0
         other = arena.plan(requests)
@@ -312,7 +313,7 @@ class _Program:
         return replace(other, total_bytes=end + size), end
 
     def _scratch(self) -> dict[int, int]:
-        """Bytes of a worker's scratch, by the positions of dispatches that use any."""
+        """Bytes of scratch of one worker, by position of the dispatches that use scratch."""
         needs: dict[int, int] = {}
         for op, position in self.lifetimes.dispatches():
             scratch = self.executables[executable_of(op)].scratch_bytes
@@ -321,8 +322,8 @@ class _Program:
         return needs
 
     def _size(self, buffer: Buffer) -> Dim:
-        """The size of a buffer in bytes; at least 0 for one in a branch that can't run for the
-        inputs' shapes.
+        """The size of a buffer in bytes. It is clamped to 0 for a buffer of a branch that cannot
+        run for some shapes of inputs.
         """
         low, _ = dims.bounds(buffer.size, self.bounds)
         is_there = not buffer.is_nested or (low is not None and low >= 0)
@@ -338,7 +339,8 @@ def _state_info(variable: StateVariable) -> TensorInfo:
 
 
 def _updates(function: Function) -> tuple[int, ...]:
-    """For each output 1 + the input that it is written to after a run, or 0; none if all are 0."""
+    """For each output 1 + the number of the input that receives its value after a run, or 0; an
+    empty tuple if all are 0."""
     if not function.updates:
         return ()
     numbers = {v.name: number for number, v in enumerate(function.inputs, 1)}

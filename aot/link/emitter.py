@@ -21,7 +21,8 @@ Emit = Callable[..., None]  # an instruction's name and operands
 
 @dataclass
 class Emitter:
-    """Registers and words; `prepare` ends before `execute` begins.
+    """The registers and words of a program under construction; all of `prepare` is emitted before
+    `execute`.
 
     Attributes:
         given: of each symbol that only a run knows, a state's length or what a value gives, in
@@ -58,7 +59,7 @@ class Emitter:
         return self.constants[value]
 
     def constant_in(self, register: int) -> int | None:
-        """The constant that was requested in a register; None for other registers."""
+        """The constant in a register that `constant` returned; None for other registers."""
         return self.values.get(register)
 
     def binary(self, name: str, a: int, b: int, emit: Emit | None = None) -> int:
@@ -67,7 +68,7 @@ class Emitter:
         return made
 
     def header_of(self, *dims: Dim) -> Header | None:
-        """The header after which `dims` are known, if they depend on values of a run; None if
+        """The header after which all `dims` are known, if they depend on values of a run; None if
         `prepare` computes them.
         """
         if not self.given:
@@ -76,7 +77,7 @@ class Emitter:
         return next((h for name, h in reversed(self.given.items()) if name in named), None)
 
     def emit_for(self, *dims: Dim) -> Emit:
-        """Adds instructions where dims are known."""
+        """A function that emits instructions at the point where dims are known."""
         header = self.header_of(*dims)
         return self.emit if header is None else header.emit
 
@@ -155,7 +156,8 @@ Step = tuple[str, tuple[Union[int, Label], ...]]
 
 @dataclass(eq=False)
 class Header:
-    """A place in the execute part to which instructions are added while what follows is made."""
+    """A place in the execute part where instructions can be inserted while later code is
+    emitted."""
 
     steps: list[Step] = field(default_factory=list)
     is_placed: bool = False
@@ -166,7 +168,7 @@ class Header:
 
 @dataclass
 class ExecutePart:
-    """Instructions of the execute part, whose branches name labels until all is known."""
+    """Instructions of the execute part; branches name labels until all positions are known."""
 
     items: list[Step | Header | Label] = field(default_factory=list)
     _is_open: bool = True  # whether what is placed next is reached from what stands before it
@@ -174,7 +176,7 @@ class ExecutePart:
 
     @property
     def is_after_dispatch(self) -> bool:
-        """Whether nothing has touched memory since a dispatch, on whatever way this is reached."""
+        """Whether on every path to here the last instruction that accesses memory is a dispatch."""
         return self._touched == "DISPATCH"
 
     def emit(self, name: str, *operands: int | Label) -> None:
@@ -184,7 +186,7 @@ class ExecutePart:
             self._touched = name
 
     def header(self, made: Header | None = None) -> Header:
-        """Places a header at the current position."""
+        """Places a header at the current position, and returns it."""
         made = Header() if made is None else made
         made.is_placed = True
         self.items.append(made)
@@ -192,13 +194,13 @@ class ExecutePart:
         return made
 
     def later(self, first: Header, second: Header | None) -> Header:
-        """The later of two headers in the program's order."""
+        """The header of the two that comes later in the program."""
         if second is None:
             return first
         return max((first, second), key=self.items.index)
 
     def place(self, label: Label) -> None:
-        """Begins the block of `label`; the code before it continues there."""
+        """Begins the block of `label`; control falls through to it from the code before."""
         if self._is_open:
             self.emit("JUMP", label)
         self.items.append(label)
@@ -206,7 +208,7 @@ class ExecutePart:
         self._touched = ""
 
     def count(self, *names: str) -> int:
-        """How many instructions have one of the names."""
+        """The number of instructions with one of the names."""
         return sum(name in names for name, _ in self._steps())
 
     def _steps(self) -> Iterator[Step]:

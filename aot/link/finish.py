@@ -1,4 +1,5 @@
-"""From variants that are emitted to the module: constants get their places, programs hear of them.
+"""Builds the module from emitted variants: places constants, and patches their addresses in
+programs.
 
 The last step of linking, of one model as of several. Owns its order; places nothing itself.
 """
@@ -26,7 +27,7 @@ def finish_module(
     ledger: Ledger | None,
     vocabulary: bytes = b"",
 ) -> tuple[ModuleImage, RodataBytes]:
-    """The module of variants whose programs hold addresses of constants in `rodata`.
+    """Builds the module of variants whose programs refer to constants in `rodata` by address.
 
     Args:
         parts: of each variant's code image; None where it has none.

@@ -17,7 +17,7 @@ _SCALARS = {"ubyte": "<B", "uint": "<I", "ulong": "<Q", "long": "<q"}
 
 
 class Malformed(Exception):
-    """A fault of the structure, with the byte at which it is."""
+    """An error in the structure, with the position of the byte."""
 
 
 def read_structure(data: bytes, identifier: bytes, kind: str = "Module") -> Any:

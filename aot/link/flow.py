@@ -1,4 +1,4 @@
-"""The execute part of a program: dispatches in order, and what `if` and `loop` become.
+"""Emits the execute part of a program: dispatches in order, `if` and `loop`.
 
 A branch makes its results where the op has them. A loop keeps the places of what it carries in two
 registers: a run reads at one, makes at the other, and swaps them. Registers of places inside such
@@ -46,7 +46,7 @@ from aot.link.states import States, is_contiguous
 
 @dataclass(frozen=True)
 class Entry:
-    """A unique executable as the program calls it.
+    """An executable as programs call it: its number, and whether the CPU runs it for a GPU.
 
     Attributes:
         number: index in the variant's executables.
@@ -76,7 +76,7 @@ Pair = tuple[int, Union[int, None]]  # where this run's value is, and the next o
 
 @dataclass
 class Places:
-    """The registers with the byte offsets of values' memory.
+    """Registers that hold the byte offsets of values' memory.
 
     Attributes:
         inputs, outputs: of the function's.
@@ -139,8 +139,8 @@ class Flow:
     # State variables.
 
     def _memory_of(self, buffer_slice: BufferSlice) -> Memory | None:
-        """The buffer or output that a slice is in, if no other value uses that memory while it
-        lives; else None.
+        """The buffer or output that a slice is in, if no other value uses its memory while the
+        slice is live; else None.
         """
         if buffer_slice.binding == OUTPUTS:
             return buffer_slice.output
@@ -201,8 +201,8 @@ class Flow:
         self.code.emit("SET_STATE", len(states.lengths), following)
 
     def _slide(self, states: States) -> None:
-        """Emits the moves of the remaining rows to the start of each block, for states whose oldest
-        rows leave. This is the end of a run that has not failed.
+        """Emits the moves of the remaining rows to the start of each block, for states that drop
+        their oldest rows. They run at the end of a successful run.
         """
         out, code = self.out, self.code
         alike: dict[tuple[Dim, Dim], list[Growth]] = {}
@@ -265,7 +265,7 @@ class Flow:
             self._copy(buffer_slice.binding, self.offset(buffer_slice), value)
 
     def declare_outputs(self, results: Sequence[Value]) -> None:
-        """The extents of outputs that values give, now that they are known."""
+        """Emits the extents of data-dependent outputs, once they are known."""
         for number, value in enumerate(results):
             for axis, dim in enumerate(value.type.dims):
                 if self.out.header_of(dim) is not None:
@@ -288,7 +288,7 @@ class Flow:
     # Ops.
 
     def block(self, block: Block) -> None:
-        """The ops of a control block, its end left out."""
+        """Emits the ops of a control block, except its terminator."""
         for op in block:
             if is_dispatch(op):
                 self._launch(op)
@@ -346,8 +346,8 @@ class Flow:
     def _check_needs(
         self, op: Op, name: str, needs: Iterable[Need], given: Mapping[str, Dim]
     ) -> None:
-        """Emits the checks of an op's conditions on extents, once where an earlier check is always
-        executed.
+        """Emits the checks of an op's conditions on extents, except those that an earlier check
+        always covers.
         """
         is_always = op.parent is self.lifetimes.function.block
         for need in needs:
@@ -376,7 +376,8 @@ class Flow:
             self._host.border(self.lifetimes.end_of(block))
 
     def _scalar(self, value: Value) -> int:
-        """The register that holds a scalar which control flow depends on; reads it if need be."""
+        """The register that holds a scalar on which control flow depends; emits a load if the
+        scalar is in memory."""
         known = known_scalar(value)
         if known is not None:
             return self.out.constant(known)
@@ -418,16 +419,16 @@ class Flow:
             self._headers[c.result] = header
 
     def _check_end(self, op: Op, counter: int) -> None:
-        """Emits a check that stops a loop after as many runs as it may have, if there
-        is a limit.
-        """
+        """Emits a check that stops a loop after its greatest number of iterations, if it has
+        one."""
         count = op.operands[0]
         most = most_runs(op, None if count is None else known_scalar(count))
         if most is not None:
             self.shapes.check_less(counter, most, too_many_runs(op), self.code.emit)
 
     def _limit(self, op: Op) -> int | None:
-        """A register with the most runs, None where nothing limits them."""
+        """The register with the greatest number of iterations of a loop; None if there is no
+        limit."""
         trips, count = op.dim("trips"), op.operands[0]
         limits = [] if trips == -1 else [self.out.dim(trips)]
         if count is not None:
@@ -439,9 +440,7 @@ class Flow:
         return found
 
     def _condition(self, op: Op, block: Block) -> int | None:
-        """A register that tells whether the loop continues; None for a loop that never
-        ends early.
-        """
+        """A register that tells whether the loop continues; None if the loop never ends early."""
         first, following = op.operands[1], block.terminator.operands[0]
         assert following is not None
         if (first is None or known_scalar(first) == 1) and known_scalar(following) == 1:
@@ -460,8 +459,8 @@ class Flow:
         return test
 
     def _enter(self, carried: Carried) -> Pair:
-        """Emits the initial copy of a loop-carried value; returns the registers of the current
-        iteration's place and of the next one's.
+        """Emits the initial copy of a loop-carried value; returns the registers with the offsets of
+        its current and its next memory.
         """
         buffers, pair = self.places.buffers, self.lifetimes.carried[carried.argument]
         place, current = buffers[pair.current], self.out.register()
@@ -475,7 +474,8 @@ class Flow:
         return current, following
 
     def _clear_rows(self, op: Op, may_end: bool) -> None:
-        """Zero where rows of runs that don't happen will be looked at."""
+        """Emits the zero fill of a loop's stacked results, whose rows of skipped iterations stay
+        readable."""
         trips, count = op.attrs["trips"], op.operands[0]
         if not may_end and (count is None or trips == known_scalar(count)):
             return
@@ -486,7 +486,7 @@ class Flow:
     def _begin_run(
         self, op: Op, carried: Sequence[Carried], registers: Sequence[Pair], counter: int
     ) -> None:
-        """Emits the start of an iteration: stores its counter, and defines the places of carried
+        """Emits the start of an iteration: stores its counter, and sets the offsets of carried
         values and of stacked rows.
         """
         (block,), header, offsets = op.blocks, self.code.header(), self.places.offsets
@@ -517,7 +517,8 @@ class Flow:
         registers: Sequence[Pair],
         going: int | None,
     ) -> None:
-        """Copies what the run did not make in its place, then lets the places change."""
+        """Emits the end of an iteration: copies of values that were not computed in place, and the
+        swap of current and next memory."""
         code, assignment = self.code, self.assignment
         condition = op.blocks[0].terminator.operands[0]
         if going is not None and condition is not None:
@@ -537,7 +538,7 @@ class Flow:
 
 
 def _stacked(loop: Op) -> list[tuple[Value, Value]]:
-    """Stacked results of a loop that are used, and what a run yields for them."""
+    """(result, yielded value) of each stacked result of a loop that is used."""
     count = carried_count(loop)
     values = yielded(loop, loop.blocks[0])
     rows = zip(loop.results[count:], values[count:], strict=True)

@@ -1,4 +1,4 @@
-"""Copies between a GPU's memory and its host's: which bytes, and when.
+"""Copies between the memory of a GPU and that of its host: which bytes are copied, and when.
 
 A value that the host made is handed to the GPU before something there touches its memory, and none
 is handed over that the other one has. What is known holds for a stretch of a control block: at the
@@ -55,7 +55,7 @@ class HostCopies:
     _held: dict[Hashable, dict[Span, bool]] = field(default_factory=dict)
 
     def before_host(self, op: Op, position: int) -> None:
-        """Emits copies to the host before a dispatch that it runs: of its operands, and of results
+        """Emits copies to the host before a dispatch on the host: of its operands, and of results
         whose elements have gaps between them.
         """
         self._forget(position)
@@ -64,7 +64,8 @@ class HostCopies:
             self._fetch(value)
 
     def after_host(self, op: Op) -> None:
-        """Emits what follows an op on the host: its results are up to date in the host's memory."""
+        """Records that an op on the host wrote its results; emits the copies to the GPU that cannot
+        be put off."""
         for value in op.results:
             buffer_slice = self.assignment.of(value)
             memory, span = self.memory_of(buffer_slice), self._span(buffer_slice, value.type)
@@ -87,21 +88,22 @@ class HostCopies:
             self.device_writes(value)
 
     def device_reads(self, value: Value) -> None:
-        """Before something on the GPU, or the program, reads a value."""
+        """Emits the copy to the GPU that a read of a value needs, by the GPU or the program."""
         memory = self.memory_of(self.assignment.of(value))
         if memory is not None:
             self._send(memory)
 
     def device_writes(self, value: Value) -> None:
-        """Before something on the GPU, or the program, writes a value."""
+        """Emits the copy to the GPU that must precede a write of a value, by the GPU or the
+        program."""
         memory = self.memory_of(self.assignment.of(value))
         if memory is not None:
             self._send(memory)
             self._held.pop(memory, None)
 
     def border(self, position: int) -> None:
-        """Emits copies to the GPU, at a border of control flow, of all values that only the host
-        has and that are still needed.
+        """Emits copies to the GPU of all live values that only the host has; called where control
+        flow branches or joins.
         """
         self._forget(position)
         for memory in self._held:
@@ -109,7 +111,7 @@ class HostCopies:
         self._held.clear()
 
     def _forget(self, position: int) -> None:
-        """Forgets buffers that are dead at `position`, since others may be at their place."""
+        """Stops tracking buffers that are dead at `position`, whose memory others may use."""
         for memory in list(self._held):
             if isinstance(memory, Buffer) and memory.last < position:
                 del self._held[memory]

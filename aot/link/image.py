@@ -1,4 +1,4 @@
-"""A module file's contents as plain facts, the tables of module.fbs with the bytes in place.
+"""The contents of a module file as plain records, one class for each table of module.fbs.
 
 What the pipeline fills, the writer writes and the reader returns. Holds no file offsets: those are
 the writer's.
@@ -19,14 +19,14 @@ from aot.link.rodata import Pieces, RodataSegment
 
 
 class Device(Enum):
-    """The kind of device that runs a variant; values are those of module.fbs."""
+    """The kind of device that runs a variant; the values are those of module.fbs."""
 
     CPU = 0
     VULKAN = 1
 
 
 class Arch(Enum):
-    """Instruction set of a code image; values are those of module.fbs."""
+    """The instruction set of a code image; the values are those of module.fbs."""
 
     NONE = 0
     X86_64 = 1
@@ -55,7 +55,7 @@ class DimInfo:
 
     @staticmethod
     def of(dim: Dim, known: Mapping[str, Interval] | None = None) -> DimInfo:
-        """The info of `dim`, given bounds of its symbols."""
+        """The description of `dim`, given bounds of its symbols."""
         if isinstance(dim, int):
             return DimInfo(extent=dim)
         low, high = bounds(dim, known or {})
@@ -80,7 +80,7 @@ class TensorInfo:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes of all elements; 0 where an extent is open."""
+        """The size in bytes of all elements; 0 if an extent is dynamic."""
         extents = [d.extent for d in self.dims]
         known = [n for n in extents if n is not None]
         return prod(known) * self.dtype.bytes if len(known) == len(extents) else 0
@@ -91,8 +91,8 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class ArenaBuffer:
-    """A buffer that the runtime places: its lifetime in positions of the execute part, inclusive,
-    the register that gets its byte offset, and its offset where all are as large as can be."""
+    """A buffer that the runtime places: its lifetime in positions of the execute part, inclusive;
+    the register that receives its byte offset; and its offset at the largest shapes."""
 
     first: int
     last: int
@@ -172,7 +172,7 @@ class EntryPointImage:
 
 @dataclass(frozen=True)
 class ExecutableImage:
-    """A kernel: a function of the variant's code image (CPU), or a shader of its own (Vulkan).
+    """A kernel: a function in the variant's code image (CPU), or its shaders (Vulkan).
 
     Attributes:
         scratch_bytes: of a shader, its shared memory.
@@ -194,13 +194,13 @@ class ExecutableImage:
 
     @property
     def shaders(self) -> tuple[bytes, ...]:
-        """The shader's variants, of which a driver takes one."""
+        """The shader's variants; a driver uses one of them."""
         return tuple(s for s in (self.spirv, self.texel_spirv) if s is not None)
 
 
 @dataclass(frozen=True)
 class HostImage:
-    """The CPU that runs the executables of a Vulkan variant that have no shader.
+    """The CPU that runs those executables of a Vulkan variant that have no shader.
 
     Attributes:
         target: what their code was made for.
@@ -216,7 +216,7 @@ class HostImage:
 
 @dataclass(frozen=True)
 class VariantImage:
-    """A whole program for one target.
+    """All code of a module for one target.
 
     Attributes:
         word_bytes: width of a word of the parameter block, 4 or 8.
@@ -245,11 +245,11 @@ class VariantImage:
 
     @property
     def label(self) -> str:
-        """The target, and the host's: no two variants of a module have the same."""
+        """A unique label of the variant in its module: its target, and that of its host."""
         return self.target if self.host is None else f"{self.target} with {self.host.target}"
 
     def is_cpu_fallback(self, executable: ExecutableImage) -> bool:
-        """Whether the CPU beside the GPU runs an executable of this variant."""
+        """Whether the host CPU, and not the GPU, runs an executable of this variant."""
         return self.host is not None and executable.spirv is None
 
 
@@ -276,7 +276,7 @@ class ModuleImage:
 
     @property
     def summary(self) -> str:
-        """Entry points, targets and sizes, in a line for people."""
+        """One line of text with the entry points, targets and sizes."""
         entries = self.variants[0].entry_points if self.variants else ()
         names = ", ".join(repr(e.name) for e in entries[:4]) + ", ..." * (len(entries) > 4)
         made = ", ".join(v.label for v in self.variants)
@@ -292,7 +292,7 @@ class ModuleImage:
 
 
 def code_sizes(variant: VariantImage) -> list[int]:
-    """Bytes of each executable: its shaders, or the stretch of the image up to the next function.
+    """Bytes of each executable: its shaders, or the distance to the next function of the image.
 
     Constants of a function stand behind it, so they count; a function that two executables share
     counts for both.

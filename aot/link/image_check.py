@@ -1,4 +1,4 @@
-"""Checks that the runtime would accept a module's contents, programs word by word.
+"""Checks that the runtime would accept a module's contents, including each word of its programs.
 
 What must hold of instructions is generated from runtime/module_rules.toml, for the runtime too.
 """
@@ -25,7 +25,7 @@ from aot.link.rodata import ALIGNMENT
 
 
 def check_image(image: ModuleImage) -> None:
-    """Checks what the runtime would refuse, so that a bad module is never written.
+    """Raises an InternalError if the runtime would refuse the module.
 
     Raises:
         InternalError: the first thing that is wrong and where it stands.
@@ -120,7 +120,7 @@ def _check_entry_point(entry: EntryPointImage, variant: VariantImage, where: str
 
 
 class ProgramFault(ValueError):
-    """A fault of a program, in the runtime's words, with the word of code where it is."""
+    """An error in a program, in the runtime's words, with the number of the code word."""
 
     def __init__(self, word: int, fault: str) -> None:
         super().__init__(f"word {word}: {fault}")

@@ -1,5 +1,4 @@
-"""When a program reads the lengths of its growing state variables, and how large what follows from
-them can be.
+"""Decides when a program reads the lengths of growing state variables, and computes their bounds.
 
 A length is a scalar that `execute` reads when a run begins, so that a state which has grown needs
 no plan of its own: memory is set aside for the longest state. Where that can't be, all lengths are
@@ -21,7 +20,8 @@ from aot.link.states import States
 
 @dataclass(frozen=True)
 class Lengths:
-    """The lengths of growing states that a program reads.
+    """The lengths of growing states that a program reads during a run, and bounds of data-dependent
+    dims.
 
     Attributes:
         of_a_run: symbols of lengths that `execute` reads; none where they are keys of a plan.
@@ -33,7 +33,7 @@ class Lengths:
 
 
 def lengths_of(function: Function, states: States) -> Lengths:
-    """The lengths of a function's states."""
+    """Decides where the lengths of a function's states are read."""
     given = extents_of(function)
     names = frozenset(str(length.symbol) for length in states.lengths)
     limits = limits_of(given, function.assumptions)
@@ -44,8 +44,8 @@ def lengths_of(function: Function, states: States) -> Lengths:
 
 
 def _limits(function: Function, states: States, unknown: Set[str]) -> dict[str, Dim]:
-    """Upper bounds of state lengths at a run's start: the capacity, and any other bound less what
-    the run appends.
+    """Upper bounds of state lengths at the start of a run: the capacity, and other bounds minus
+    what the run appends.
     """
     found: dict[str, Dim] = {}
     bounded = [limit_of(a.left, a.right) for a in function.assumptions]
@@ -64,8 +64,8 @@ def _limits(function: Function, states: States, unknown: Set[str]) -> dict[str, 
 
 
 def _less(dim: Dim, limit: Dim, name: str, unknown: Set[str]) -> Dim | None:
-    """An upper bound of symbol `name`, given that `dim` is at most `limit`; None if none is known
-    before a run.
+    """An upper bound of symbol `name`, given that `dim` is at most `limit`; None if no bound can be
+    computed before a run.
     """
     rest = dims.add(dim, dims.multiply(dims.symbol(name), -1))
     low, _ = dims.bounds(rest, {})
@@ -76,8 +76,8 @@ def _less(dim: Dim, limit: Dim, name: str, unknown: Set[str]) -> Dim | None:
 
 
 def solution(dim: DimExpr, known: Iterable[str]) -> tuple[str, int, Dim] | None:
-    """The one unknown symbol of a dim `a * symbol + rest`, a and the rest; None where a dim is not
-    of this form."""
+    """(symbol, a, rest) of a dim `a * symbol + rest` with one unknown symbol; None if the dim has
+    another form."""
     unknown = dims.symbols(dim) - set(known)
     if len(unknown) != 1:
         return None
@@ -88,7 +88,7 @@ def solution(dim: DimExpr, known: Iterable[str]) -> tuple[str, int, Dim] | None:
 
 
 def _is_known_without(function: Function, names: frozenset[str]) -> bool:
-    """Whether the inputs say all other symbols, without dims in which a length is."""
+    """Whether the extents of inputs that contain no length determine all other symbols."""
     extents = [d for v in function.inputs for d in v.type.dims if isinstance(d, DimExpr)]
     known: set[str] = set()
     pending = [d for d in extents if names.isdisjoint(dims.symbols(d))]
@@ -104,7 +104,7 @@ def _is_known_without(function: Function, names: frozenset[str]) -> bool:
 
 
 def _is_bounded(function: Function, largest: Largest) -> bool:
-    """Whether each value has a largest size, and each output's dims."""
+    """Whether each value's size and each output's dims have upper bounds."""
     values = [v for op in control_ops(function) for v in op.results]
     sizes = [v.type.bytes for v in values]
     return all(

@@ -1,4 +1,4 @@
-"""How long each value of a program needs its memory in the arena.
+"""The lifetime in the arena of each value of a program.
 
 Positions follow the program's order: dispatches, and the borders of control flow, where conditions
 are read and values copied. What a loop's block uses from outside lives until the loop ends; what
@@ -32,7 +32,7 @@ from aot.ir.graph import Block, ConstantData, Function, Op, Value
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of a root value in the arena, or of several that were tied into one.
+    """A buffer of the arena: the memory of one root value, or of several that reuse it in turn.
 
     Attributes:
         is_nested: what makes it may not run, and its size is checked only where it does.
@@ -46,7 +46,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class CarriedBuffers:
-    """The buffers of a carried value.
+    """The buffers of a loop-carried value.
 
     Attributes:
         current: of the first run.
@@ -60,7 +60,7 @@ class CarriedBuffers:
 
 
 class Lifetimes:
-    """The buffers of a function.
+    """The buffers of a function and their lifetimes.
 
     Args:
         elsewhere: roots whose memory is not of the arena's buffers.
@@ -103,7 +103,7 @@ class Lifetimes:
         self._make_block(function.block)
 
     def all_buffers(self) -> list[Buffer]:
-        """Every buffer once, in the order in which they are made."""
+        """All buffers without repetition, in the order of creation."""
         found: dict[Buffer, None] = {}
         for root, buffer in self.buffers.items():
             found[buffer] = None
@@ -113,7 +113,8 @@ class Lifetimes:
         return list(found)
 
     def position(self, op: Op) -> int:
-        """The position of a dispatch in the program, or that at which an op with blocks begins."""
+        """The position of a dispatch in the program, or the one at which an op with blocks
+        begins."""
         return self._at[op]
 
     def end_of(self, block: Block) -> int:
@@ -121,7 +122,7 @@ class Lifetimes:
         return self._end[block]
 
     def dispatches(self) -> Iterator[tuple[Op, int]]:
-        """Every dispatch, and its position."""
+        """(dispatch, position) of all dispatches of the function."""
         return ((op, at) for op, at in self._at.items() if is_dispatch(op))
 
     def _next(self) -> int:
@@ -139,7 +140,7 @@ class Lifetimes:
                     self._end[inner] = self._next()
 
     def _widen(self) -> None:
-        """Moves the memory of each control op's result to the outermost block that writes a part of
+        """Widens the scope of each control op's result to the outermost block that writes a part of
         it.
         """
         for op in control_ops(self.function):
@@ -154,8 +155,8 @@ class Lifetimes:
         return self._widened.get(root) or block_of(root)
 
     def _span(self, root: Value, at: int, block: Block | None) -> tuple[int, int]:
-        """The positions for which what happens `at` one of a block needs a root's memory: all of
-        the outermost loop between the two."""
+        """(first, last) position at which a root must be live for an access at position `at` in a
+        block: all of the outermost loop around the access that is inside the root's scope."""
         scope, first, last = self._scope(root), at, at
         while block is not None and block is not scope:
             owner = block.owner
@@ -174,7 +175,8 @@ class Lifetimes:
             self.last[root] = max(self.last.get(root, -1), self._span(root, at, block)[1])
 
     def _read_scalar(self, value: Value | None, at: int, block: Block) -> None:
-        """A scalar that steers; a loop's counter and constants are in no memory for that."""
+        """Records the read of a scalar that controls an `if` or a `loop`, unless it is a constant
+        or a loop's counter."""
         if value is not None and known_scalar(value) is None and not is_counter(value):
             self._read(value, at, block)
 
@@ -250,8 +252,8 @@ class Lifetimes:
                 self._make(result, at, op.parent)
 
     def _make(self, value: Value, at: int, block: Block | None) -> None:
-        """Notes that memory is needed from `at` on, where something writes a value or a
-        part of it.
+        """Records that a root is live from position `at` on, where an op writes a value or a part
+        of it.
         """
         buffer_slice = self.assignment.of(value)
         root = buffer_slice.root
@@ -267,7 +269,7 @@ class Lifetimes:
             known.last = max(known.last, last)
 
     def _bytes(self, value: Value) -> Dim:
-        """The bytes of a value; the most, where a value gives its dims when the model runs.
+        """The size of a value in bytes, or an upper bound if its dims are data-dependent.
 
         Raises:
             CompileError: nothing says how many they are at most.
@@ -281,19 +283,19 @@ class Lifetimes:
         return found
 
     def _is_here(self, root: Value) -> bool:
-        """Whether a root of the arena has a buffer of its own."""
+        """Whether a root in the arena has a buffer of its own."""
         assignment = self.assignment
         is_elsewhere = root in self.elsewhere or root in assignment.rows or root in assignment.nexts
         return not is_elsewhere and root.op is not None
 
     def _tied(self, op: Op, tie: object, at: int) -> Buffer | None:
-        """The buffer that a result may take over: its tied operand's, if that dies here."""
+        """The buffer that a result may reuse: its tied operand's, if that dies at the op."""
         root = self._dying(op, tie, at)
         found = None if root is None else self.buffers.get(root)
         return found if found is not None and found.last == at else None
 
     def _dying(self, op: Op, tie: object, at: int) -> Value | None:
-        """The root of a tied operand whose memory nothing else reads any more."""
+        """The root of a tied operand if the op is the last to read its memory; else None."""
         if not isinstance(tie, int) or tie < 0:
             return None
         operand = op.operands[tie]
@@ -343,7 +345,8 @@ class Lifetimes:
         self.buffers[carried.argument] = current
 
     def _taken(self, operand: Value, size: Dim, at: int) -> Buffer | None:
-        """The buffer of a loop's operand, if it is that one's alone and dies there."""
+        """The buffer of a loop's operand if the loop can reuse it: no other value uses it, and it
+        dies there."""
         buffer_slice = self.assignment.of(operand)
         found = self.buffers.get(buffer_slice.root)
         is_whole = buffer_slice.binding == ARENA and buffer_slice.offset_bytes == 0
@@ -353,7 +356,8 @@ class Lifetimes:
         return found if is_dying and found.size == size else None
 
     def _is_in_place(self, carried: Carried, size: Dim) -> bool:
-        """Whether what the next run gets is made in the memory of what this one got."""
+        """Whether an iteration computes the next value of a carried one in the memory of the
+        current value."""
         made = self._makers.get(carried.argument)
         if made is None or made.op is None or not is_dispatch(made.op):
             return False
@@ -365,7 +369,7 @@ class Lifetimes:
 
 
 def known_scalar(value: Value) -> int | None:
-    """The number that a steering scalar is, if it is a constant."""
+    """The number that a scalar of control flow is, if it is a constant; else None."""
     root, offset = root_of(value)
     data = None if root.op is None else root.op.attrs.get("value")
     if not isinstance(data, ConstantData) or not isinstance(offset, int):
@@ -374,19 +378,20 @@ def known_scalar(value: Value) -> int | None:
 
 
 def is_counter(value: Value) -> bool:
-    """Whether a value is the number of a loop's run."""
+    """Whether a value is the counter of a loop."""
     root, _ = root_of(value)
     owner = root.owner.owner if isinstance(root.owner, Block) else None
     return isinstance(owner, Op) and is_loop(owner) and root.index == 0
 
 
 def is_made(assignment: BufferAssignment, carried: Carried) -> bool:
-    """Whether a run makes the carried value of the next one where that one finds it."""
+    """Whether an iteration computes the next value of a carried one directly in the memory that the
+    next iteration reads."""
     return assignment.nexts.get(root_of(carried.following)[0]) is carried.argument
 
 
 def _is_inside(block: Block | None, outer: Block) -> bool:
-    """Whether a block is in another one, and not that one itself."""
+    """Whether a block is nested in `outer`, and is not `outer` itself."""
     at = block
     while at is not None and at is not outer:
         owner = at.owner

@@ -1,4 +1,5 @@
-"""Several modules as one with all their entry points: equal code, shaders and constants once.
+"""Merges modules into one with all their entry points; equal code, shaders and constants are kept
+once.
 
 Needs the notes that linking left in each module. Owns what may be merged, and the message that says
 what may not. Decides no names: those are the caller's.
@@ -48,7 +49,7 @@ class MergeInput:
 
 @dataclass(frozen=True)
 class Merged:
-    """The result of merging modules.
+    """The module that merging gives, and its statistics.
 
     Attributes:
         image: the module.
@@ -107,7 +108,7 @@ def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -
 
 
 def _vocabulary(inputs: Sequence[MergeInput]) -> bytes:
-    """The one vocabulary of the inputs that have one."""
+    """The vocabulary of the inputs that have one; they must agree. Empty if none has one."""
     having = [given for given in inputs if given.image.vocabulary]
     for given in having:
         if given.image.vocabulary != having[0].image.vocabulary:
@@ -136,8 +137,8 @@ def _notes(given: MergeInput) -> Notes:
 
 
 def _keys(inputs: Sequence[MergeInput]) -> list[_Key]:
-    """(target, host) of each variant of the merged module: the targets of the first input; where
-    any input's GPU variant needs a host, one for each such host.
+    """(target, host) of each variant of the merged module: the targets of the first input. A GPU
+    target for which inputs have hosts gets one key for each host.
     """
     hosts: dict[str, dict[str, None]] = {}
     for variant in (v for given in inputs for v in given.image.variants):
@@ -148,7 +149,8 @@ def _keys(inputs: Sequence[MergeInput]) -> list[_Key]:
 
 
 def _number(given: MergeInput, key: _Key) -> int | None:
-    """The variant that an input has for a key. One that needs no host is for all of them."""
+    """The number of an input's variant for a key. A variant without a host serves all keys of its
+    target."""
     found = {
         (v.target, None if v.host is None else v.host.target): number
         for number, v in enumerate(given.image.variants)
@@ -215,7 +217,8 @@ def _check_names(inputs: Sequence[MergeInput]) -> None:
 
 
 def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]:
-    """Adds a module's constants to the pool; gives the address for each offset."""
+    """Adds a module's constants to the pool; returns a function from old offsets to new
+    addresses."""
     image = given.image
     segments = sorted(image.rodata_segments, key=lambda s: s.offset)
     starts = [s.offset for s in segments]
@@ -237,8 +240,8 @@ def _constants_move(given: MergeInput, pool: RodataPool) -> Callable[[int], int]
 
 @dataclass(frozen=True)
 class _Piece:
-    """One input's contribution to a merged variant; entry points have their new names, and symbolic
-    addresses of constants.
+    """One input's part of a merged variant; its entry points are renamed, and its constants have
+    symbolic addresses.
     """
 
     label: str
@@ -273,7 +276,7 @@ class _Piece:
 def _merge_variant(
     pieces: Sequence[_Piece],
 ) -> tuple[VariantImage, ImageParts | None, dict[str, Any]]:
-    """One variant of all pieces, the parts of its image, and its section of the counts."""
+    """(merged variant, parts of its code image, code sizes for the ledger) of all pieces."""
     first = _lead(pieces)
     image, places = _merge_code(pieces)
     kept: dict[ExecutableImage, int] = {}
@@ -306,7 +309,8 @@ def _merge_variant(
 
 
 def _lead(pieces: Sequence[_Piece]) -> VariantImage:
-    """The piece that says what all are for: one with a host, where any has one."""
+    """The variant whose target and host describe the merged one: the first with a host, else the
+    first."""
     return next((p.variant for p in pieces if p.variant.host is not None), pieces[0].variant)
 
 
@@ -321,7 +325,7 @@ def _limits(pieces: Sequence[_Piece]) -> tuple[tuple[str, int], ...]:
 def _merge_code(
     pieces: Sequence[_Piece],
 ) -> tuple[CodeImage | None, list[Callable[[int], int]]]:
-    """The image of all pieces, and for each what its offsets of functions become."""
+    """The merged code image, and for each piece a function from old to new offsets of functions."""
     first = _lead(pieces)
     if not has_code(first):
         return None, [lambda offset: offset] * len(pieces)
@@ -353,7 +357,7 @@ def _place_of(piece: _Piece, moved: Mapping[int, int]) -> Callable[[int], int]:
 
 
 def _renumbered(program: ProgramImage, numbers: Sequence[int]) -> ProgramImage:
-    """The program with executables under their new numbers."""
+    """The program with the new numbers of its executables."""
     code = list(program.code)
     for instruction in decode(program.code):
         for word, kind in enumerate(instruction.kinds, instruction.at + 1):
@@ -363,7 +367,8 @@ def _renumbered(program: ProgramImage, numbers: Sequence[int]) -> ProgramImage:
 
 
 def _code_counts(pieces: Sequence[_Piece], image: CodeImage | None) -> dict[str, Any]:
-    """Bytes of code before and after; `functions`, `constants` and `padding` add up to `code`."""
+    """Bytes of code before and after merging; `functions`, `constants` and `padding` add up to
+    `code`."""
     if image is None:
         own = [{s for e in p.variant.executables for s in e.shaders} for p in pieces]
         met, kept = [w for words in own for w in words], set[bytes]().union(*own)
@@ -399,7 +404,7 @@ def _covered(parts: Sequence[Any]) -> int:
 
 
 def _renamed(ledger: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A ledger with entry points under their new names."""
+    """A ledger with the new names of its entry points."""
     models = [
         {**model, "entry_points": [names.get(n, n) for n in model.get("entry_points", ())]}
         for model in ledger.get("models", ())

@@ -1,4 +1,4 @@
-"""The module file: its writer, and the names of what it holds.
+"""Writes module files, and re-exports the records of their contents.
 
 A file is a header, the flatbuffer (structure), then segments: SPIR-V and rodata at 64 bytes, code
 images at their target's page. Same image, same bytes. Written whole or not at all.
@@ -62,7 +62,7 @@ __all__ = [
 
 
 def module_bytes(image: ModuleImage) -> bytes:
-    """The bytes of a module file.
+    """The contents of the file of a module.
 
     Raises:
         InternalError: the image is not one that the runtime would take.
@@ -71,7 +71,7 @@ def module_bytes(image: ModuleImage) -> bytes:
 
 
 def write_module(image: ModuleImage, path: str | PathLike[str]) -> None:
-    """Writes the module file; whoever reads `path` sees the old file or the whole new one.
+    """Writes the module file atomically: readers of `path` see the old file or the new one.
 
     Raises:
         CompileError: `path` cannot be written; a file that was there is untouched.
@@ -82,14 +82,14 @@ def write_module(image: ModuleImage, path: str | PathLike[str]) -> None:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Bytes of the file and the table that says where they are."""
+    """Bytes of a segment, and the table with their place in the file."""
 
     data: bytes | Pieces
     table: fbs.SegmentT
 
 
 class _Layout:
-    """Collects segments, equal ones once, and gives them their places in the file."""
+    """Collects the segments of a file, equal ones once, and assigns their offsets."""
 
     def __init__(self) -> None:
         self._segments: list[_Placed] = []
@@ -116,7 +116,7 @@ class _Layout:
         return table
 
     def place(self, start: int) -> int:
-        """Sets all offsets, from `start` on; returns the file's size."""
+        """Assigns the offsets of all segments from `start` on; returns the file's size."""
         end = start
         for placed in self._segments:
             alignment = placed.table.alignment

@@ -1,4 +1,4 @@
-"""Whether a dim is never negative, given what a program has checked.
+"""Proves that dims are never negative, given what a program has checked.
 
 Bounds of symbols decide most; else facts are subtracted, each a dim that is known to be at least 0,
 until bounds decide what is left. Incomplete: "no" means that no such proof of a few steps exists.
@@ -18,7 +18,8 @@ MOST_TRIES = 400  # dims looked at in one proof
 
 
 def bounds_from(facts: Sequence[Dim], known: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Bounds of symbols, narrowed by the facts in which they are a term."""
+    """Bounds of symbols, narrowed by those facts (dims that are at least 0) in which a symbol is a
+    term."""
     found = dict(known)
     terms = [
         (monomial[0].name, factor, DimExpr(((monomial, factor),), 0), fact)
@@ -48,7 +49,7 @@ def bounds_from(facts: Sequence[Dim], known: Mapping[str, Interval]) -> dict[str
 
 
 class Assumptions:
-    """Dims that are at least 0, and bounds of symbols: what proofs begin with, prepared once.
+    """The premises of proofs: dims that are at least 0, and bounds of symbols.
 
     Args:
         facts: dims, each at least 0.
@@ -61,7 +62,7 @@ class Assumptions:
         self.bounds = bounds
 
     def with_facts(self, more: Sequence[Dim]) -> Assumptions:
-        """These, and more dims that are at least 0, which are tried first."""
+        """These assumptions with more dims that are at least 0, which proofs try first."""
         if not more:
             return self
         both = Assumptions(more, bounds_from(more, self.bounds))
@@ -70,7 +71,7 @@ class Assumptions:
 
 
 def is_nonnegative(dim: Dim, assumptions: Assumptions) -> bool:
-    """Whether `dim >= 0` follows from what is assumed."""
+    """Whether `dim >= 0` follows from the assumptions."""
     if isinstance(dim, int):
         return dim >= 0
     return any(_Proof(assumptions).holds(dim, steps) for steps in range(MOST_STEPS + 1))
@@ -99,7 +100,8 @@ class _Proof:
         return is_proved
 
     def _less(self, dim: DimExpr) -> Iterator[Dim]:
-        """Dims that are at least 0 only if `dim` is: it, less a fact times what is not negative."""
+        """Dims whose non-negativity implies that of `dim`: `dim` minus a fact times a factor of at
+        least 0."""
         needed = [(m, -c) for m, c in dim.terms if c < 0]
         needed += [((), -dim.constant)] if dim.constant < 0 else []
         facts = [*self.facts, *self._facts_of_atoms(dim)]
@@ -147,8 +149,8 @@ class _Proof:
 
 
 def _only_cases(fact: DimExpr) -> Iterator[DimExpr]:
-    """For each extremum, a fact with the one of its arguments that can be it: `max(a, 0) >= 1` says
-    that a is 1 or more."""
+    """For each extremum of which one argument alone is possible, the fact with that argument:
+    `max(a, 0) >= 1` implies that a is at least 1."""
     for cases in _cases(fact):
         left = [case for case in cases if not isinstance(case, int) or case >= 0]
         if len(left) == 1 and isinstance(left[0], DimExpr):
@@ -156,8 +158,8 @@ def _only_cases(fact: DimExpr) -> Iterator[DimExpr]:
 
 
 def _weaker(fact: DimExpr) -> Iterator[DimExpr]:
-    """For each extremum that bounds a fact from one side, the fact with each of its arguments in
-    its place: `min(a, b) >= n` says that a is n or more."""
+    """For each extremum that bounds a fact from one side, the fact with each argument in its place:
+    `min(a, b) >= n` implies that a is at least n."""
     for monomial, coefficient in fact.terms:
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Extremum) and atom.is_max == (coefficient < 0):
@@ -168,13 +170,14 @@ def _weaker(fact: DimExpr) -> Iterator[DimExpr]:
 
 
 def _cases(dim: DimExpr) -> Iterator[list[Dim]]:
-    """For each extremum, the dim with each of its arguments in its place: one of them it is."""
+    """For each extremum, the dims with one of its arguments in its place; one of them equals
+    `dim`."""
     for atom in dict.fromkeys(a for m, _ in dim.terms for a in m if isinstance(a, Extremum)):
         yield [replaced(dim, atom, arg) for arg in atom.args]
 
 
 def replaced(dim: Dim, wanted: Atom, by: Dim) -> Dim:
-    """The dim with another one in the place of an atom, but for where that is inside others."""
+    """The dim with `by` in place of the atom `wanted`, except inside other atoms."""
     if isinstance(dim, int):
         return dim
     total: Dim = dim.constant

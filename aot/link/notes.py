@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class VariantNotes:
-    """Facts about a variant that linking knew.
+    """Facts about a variant that only the linker knows.
 
     Attributes:
         parts: of its code image; None where it has none.
@@ -54,7 +54,7 @@ class Notes:
 
 
 def encode_notes(notes: Notes) -> bytes:
-    """The bytes of the segment."""
+    """The bytes of the notes segment."""
     data = {
         "format": FORMAT,
         "variants": [_variant_data(v) for v in notes.variants],

@@ -1,4 +1,4 @@
-"""Which dispatches of a GPU's program may run at the same time.
+"""Determines which dispatches of a GPU's program may run at the same time.
 
 Dispatches that follow each other form a group as long as each touches nothing that another one of
 the group writes, nor writes what another one reads: not the values alone but the bytes, for memory
@@ -65,8 +65,8 @@ class Overlaps:
         self._group.clear()
 
     def joins(self, op: Op) -> bool:
-        """Adds the next dispatch of the program to the group if it may run beside all of it, else
-        begins a new group with it; returns which.
+        """Whether the next dispatch may run beside all of the group. If so it is added to the
+        group, else it begins a new one.
         """
         touched = list(self._touched(op))
         is_free = 0 < len(self._group) < MOST_IN_GROUP and not any(
@@ -88,7 +88,7 @@ class Overlaps:
 
 
 def meet(a: Touch, b: Touch) -> bool:
-    """Whether two dispatches must keep their order, for what they do here."""
+    """Whether two dispatches must keep their order because of these two accesses."""
     if not (a.is_written or b.is_written) or a.buffer_slice.binding != b.buffer_slice.binding:
         return False
     if a.buffer_slice.root is b.buffer_slice.root and _begins_in_a_word(a, b):
@@ -107,7 +107,8 @@ def meet(a: Touch, b: Touch) -> bool:
 
 
 def _begins_in_a_word(a: Touch, b: Touch) -> bool:
-    """Whether their memory begins at a whole word, as all does but rows that a loop stacks."""
+    """Whether the memory of both accesses begins at a whole word; only rows that a loop stacks may
+    not."""
     is_known = a.memory is not None or a.start is not None
     return is_known or min(a.type.dtype.bytes, b.type.dtype.bytes) >= WORD_BYTES
 
@@ -116,7 +117,7 @@ Part = tuple[Dim, TensorType]  # of some memory: where it begins, in bytes, and 
 
 
 def are_apart(a: Part, b: Part) -> bool:
-    """Whether two parts of one memory, which begins at a whole word, are known to share none.
+    """Whether two parts of one memory, which begins at a whole word, provably share no word.
 
     One ends before the other begins; or within each period, such as the bytes of all channels of a
     position, both keep to places of their own.
@@ -128,7 +129,7 @@ def are_apart(a: Part, b: Part) -> bool:
 
 
 def _is_before(a: Part, b: Part) -> bool:
-    """Whether a part ends in a word before that in which the other one begins."""
+    """Whether the first part ends before the word in which the second begins."""
     (a_start, a_type), (b_start, _) = a, b
     gap = dims.add(b_start, dims.multiply(dims.add(a_start, a_type.bytes), -1))
     least, _ = dims.bounds(gap, dims.NO_BOUNDS)
@@ -138,7 +139,7 @@ def _is_before(a: Part, b: Part) -> bool:
 
 
 def _steps(type: TensorType) -> Sequence[tuple[Dim, Dim]]:
-    """For each physical dim the bytes between neighbours, and how many of them there are."""
+    """(stride in bytes, extent) of each physical dim."""
     splits = (type.layout.splits if type.layout else ()) or ()
     extents = list(type.dims)
     for dim, factor in splits:
@@ -153,7 +154,7 @@ def _steps(type: TensorType) -> Sequence[tuple[Dim, Dim]]:
 
 
 def _are_interleaved(a: Part, b: Part, period: int) -> bool:
-    """Whether both keep to words of their own in each period."""
+    """Whether the two parts use disjoint words within each period."""
     if period % WORD_BYTES:
         return False
     first, second = _within(a, period), _within(b, period)
@@ -163,8 +164,8 @@ def _are_interleaved(a: Part, b: Part, period: int) -> bool:
 
 
 def _within(part: Part, period: int) -> tuple[int, int] | None:
-    """The range of words in each period that contains all elements; None if they are not in one
-    range.
+    """The range of words in each period that contains all elements of a part; None if there is no
+    such range.
     """
     start, type = part
     begin = dims.modulo(start, period)

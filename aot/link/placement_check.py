@@ -1,5 +1,5 @@
-"""Checks that all memory that a program accesses is inside live buffers, independently of the
-emitter.
+"""Checks, independently of the emitter, that all memory that a program accesses is inside live
+buffers.
 
 Steps through the words of a program with dims in its registers and proves, whatever the open
 extents are, that each operand of a dispatch, and all that is loaded, stored, copied, filled or
@@ -77,7 +77,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class Piece:
-    """Memory that an instruction touches."""
+    """A range of memory that an instruction accesses."""
 
     what: str
     binding: int
@@ -89,7 +89,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that a piece may be in: where it begins, and what its own start is a multiple of."""
+    """A buffer that may contain a piece: where it begins, and the alignment of its start in
+    memory."""
 
     name: str
     start: Dim
@@ -104,7 +105,8 @@ def check_placement(
     rodata: RodataPool,
     claims: Claims,
 ) -> int:
-    """Checks the program of a function. How many pieces of memory are left to the runtime's check.
+    """Checks the program of a function; returns the number of accesses that only the runtime can
+    check.
 
     Raises:
         InternalError: the first piece that is not in its buffer, with the instruction, the buffer
@@ -261,8 +263,9 @@ class _Check:
         return self._is_between(begin, rest, piece.size_bytes)
 
     def _is_between(self, begin: Dim, rest: Dim, size: Dim, *given: Dim) -> bool:
-        """Whether a range of bytes is inside memory, or empty: `begin` is the distance from the
-        start, `rest` that to the end. Considers each argument of extrema in `size` separately.
+        """Whether a range of bytes is empty or inside a buffer: `begin` is the distance from the
+        buffer's start to the range, `rest` that from the range to the buffer's end. Considers each
+        argument of extrema in `size` separately.
         """
 
         def holds(dim: Dim) -> bool:
@@ -293,7 +296,8 @@ class _Check:
         return any(self.steps.is_nonnegative(dims.add(d, -1)) for d in (behind, -1 * begin))
 
     def _buffers(self, piece: Piece, *, is_exact: bool) -> Iterator[Buffer]:
-        """The buffers that a piece may be in, from the address that its offset is computed from."""
+        """The buffers that a piece may be in, from the address from which its offset is
+        computed."""
         base: str | None = str(piece.offset)
         if base not in self.steps.places:
             base = next(iter(dims.symbols(piece.offset) & self.steps.places.keys()), None)
@@ -323,7 +327,7 @@ class _Check:
                 yield Buffer("buffer", region.offset, region.size_bytes, ARENA_ALIGNMENT)
 
     def _now(self, *, is_exact: bool) -> tuple[int, int]:
-        """The first and the last position that an instruction may be at."""
+        """The first and the last position that the current instruction may have."""
         positions, n = self.claims.positions, self.reached
         if is_exact:
             return self.alive.position, self.alive.position

@@ -1,4 +1,4 @@
-"""Instructions of a module's program: how they are put into words and taken apart.
+"""Encodes and decodes the instructions of a module's programs.
 
 Owns what Python knows of the instruction set; numbers and meanings are those of module.fbs. Runs
 nothing: that is the runtime's.
@@ -20,7 +20,7 @@ Opcode = IntEnum(  # type: ignore[misc]  # the members are the schema's
 
 
 class Operand(Enum):
-    """The meaning of an operand's word."""
+    """The meaning of the word of an operand."""
 
     REGISTER = "register"
     TARGET = "register that is written"
@@ -85,7 +85,7 @@ def encode(name: str, *operands: int) -> tuple[int, ...]:
 
 
 def encode_constant(register: int, value: int) -> tuple[int, ...]:
-    """`CONST` for a signed 64-bit value."""
+    """The words of a `CONST` instruction for a signed 64-bit value."""
     if not -(1 << 63) <= value < 1 << 63:
         raise InternalError(f"constant {value} does not fit 64 bits")
     bits = value & ((1 << 64) - 1)
@@ -99,7 +99,7 @@ def constant_value(low: int, high: int) -> int:
 
 
 def decode(code: Sequence[int]) -> Iterator[Instruction]:
-    """The instructions of a program's words.
+    """Decodes the words of a program into instructions.
 
     Raises:
         ValueError: a word is no opcode, or a length is wrong.

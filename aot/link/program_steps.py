@@ -1,4 +1,4 @@
-"""The steps of a program, each with its registers as dims and the checks passed before it.
+"""Interprets a program symbolically: the dims in its registers, and the checks passed so far.
 
 Steps through the instructions once, in the order of the text. A register that is written at more
 than one place holds any of what is written to it; a loop's counter is a symbol of its own. Judges
@@ -47,12 +47,12 @@ FACTS: Mapping[str, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
 
 
 def own_symbol(text: str) -> DimExpr:
-    """A symbol that no model can name: an address, or what only a run knows."""
+    """A symbol with a name that no model can use, for an address or a value known only in a run."""
     return DimExpr((((Symbol(f"@{text}"),), 1),), 0)
 
 
 class Steps:
-    """Steps through a program's instructions with dims in its registers.
+    """A symbolic interpreter of a program, with dims in its registers.
 
     Args:
         symbols: the register of each symbol of the function's dims.
@@ -144,8 +144,8 @@ class Steps:
         return bisect_right(self.program.blocks, word) - 1
 
     def assumptions(self) -> Assumptions:
-        """The dims known to be at least 0 at the current instruction, and bounds of
-        symbols there.
+        """The assumptions that hold at the current instruction: dims that are at least 0, and
+        bounds of symbols.
         """
         block = self.block_of(self._at)
         if self._seen is None or self._seen[0] != block or self._writes:
@@ -161,7 +161,8 @@ class Steps:
         return self._seen[1]
 
     def _still_holds(self, fact: Dim, word: int) -> bool:
-        """Whether no counter in a fact has changed since `word`, on any way here."""
+        """Whether a fact established at `word` still holds: no counter in it has changed on any
+        path since."""
         at = self._at
         return not any(
             word < write < at
@@ -173,8 +174,8 @@ class Steps:
     # What a run is told.
 
     def _not_defining(self) -> set[tuple[int, int]]:
-        """Extents of inputs that must be checked to be what their dims say: others say what the one
-        symbol is that they are, but for a number."""
+        """Extents of inputs that the program must check: those from which no symbol takes its
+        value."""
         names = {
             self.names[step.operands[0]]
             for step in self.instructions
@@ -198,13 +199,11 @@ class Steps:
                 yield dims.add(dims.multiply(dim, -1), info.maximum)
 
     def one_of_equal(self, dim: Dim) -> Dim:
-        """The first of several equal dims that was met, so that comparing it is an
-        identity test.
-        """
+        """A canonical instance of a dim, so that equal dims can be compared by identity."""
         return dim if isinstance(dim, int) else self._met.setdefault(str(dim), dim)
 
     def tensor_bytes(self, kind: str, number: int) -> Dim:
-        """The least size of the caller's memory for an input or output, after `prepare`."""
+        """The least size of the caller's memory for an input or output after `prepare`."""
         if (kind, number) not in self._tensors:
             self._tensors[kind, number] = self.one_of_equal(self._tensor_bytes(kind, number))
         return self._tensors[kind, number]
@@ -223,7 +222,7 @@ class Steps:
     # Steps.
 
     def run(self, visit: Callable[[Instruction], None]) -> None:
-        """Steps through the program, and calls `visit` before each instruction.
+        """Steps through the program, calling `visit` before each instruction.
 
         Raises:
             InternalError: a register is read before it is written, or does not hold what it is said
@@ -267,15 +266,15 @@ class Steps:
         return found
 
     def one(self, register: int) -> Dim:
-        """The dim that a register holds."""
+        """The only dim that a register can hold at the current instruction."""
         (*others, last) = self.read(register)
         if others:
             raise InternalError(f"word {self._at}: register {register} may hold several numbers")
         return last
 
     def is_nonnegative(self, dim: Dim, *given: Dim) -> bool:
-        """Whether a dim is at least 0 at the current instruction, assuming that those
-        `given` are.
+        """Whether a dim is at least 0 at the current instruction, assuming that the dims `given`
+        are too.
         """
         if isinstance(dim, int):
             return dim >= 0
@@ -318,7 +317,8 @@ class Steps:
             self.extents[operands[0], operands[1]] = self.one(operands[2])
 
     def _opaque(self, register: int, bounds: Interval) -> Values | None:
-        """The symbol that a register holds, where nothing but a run says what it is."""
+        """The symbol for a register whose value is known only in a run; None if it is no symbol of
+        the function."""
         name = self.names.get(register)
         if name is None:
             return None
@@ -326,8 +326,8 @@ class Steps:
         return (DimExpr((((Symbol(name),), 1),), 0),)
 
     def _divided_by(self, values: Values) -> None:
-        """Notes that a divisor that is not negative is at least 1 from here on, as a division by 0
-        ends the run.
+        """Records that a non-negative divisor is at least 1 from here on, as a division by 0 ends
+        the run.
         """
         (divisor, *others) = values
         if not others and not isinstance(divisor, int) and self.is_nonnegative(divisor):
@@ -343,7 +343,8 @@ class Steps:
             return (own_symbol(f"nothing {self._at}"),)
 
     def _count(self, step: Instruction) -> None:
-        """`ADD r r one`: r is a loop's counter, whatever number of runs there were."""
+        """Steps over `ADD r r one`, which makes r a loop's counter: it becomes a symbol for any
+        number of iterations."""
         register, *parts = step.operands
         added = self.one(parts[1] if parts[0] == register else parts[0])
         firsts = self.read(register)
@@ -372,7 +373,7 @@ class Steps:
         self._conditions[target] = self.block_of(self._at), made
 
     def _established(self, condition: int, block: int) -> None:
-        """Notes that a condition holds from here on: after a CHECK, or in a branch."""
+        """Records that a condition holds from here on: after a CHECK, or in a branch."""
         where, facts = self._conditions.get(condition, (0, ()))
         if condition not in self._changing or where == self.block_of(self._at):
             self._facts[block] += [(self._at, fact) for fact in facts]

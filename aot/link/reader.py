@@ -1,4 +1,4 @@
-"""The module file's reader: from bytes back to a `ModuleImage`, everything checked.
+"""Reads module files: from bytes back to a `ModuleImage`, with everything checked.
 
 For inspection and tools. The runtime has its own reader, of which this one is the twin: both are
 for files from strangers, and what both check of each field is generated from one table.
@@ -53,7 +53,7 @@ Source = bytes | str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class FileSegment:
-    """A stretch of the file outside the structure: what it is and its position in bytes."""
+    """A segment of the file outside the FlatBuffer: what it contains, and its byte range."""
 
     what: str
     offset: int
@@ -63,7 +63,7 @@ class FileSegment:
 
 @dataclass(frozen=True)
 class ModuleFile:
-    """A module as read from a file: what it holds, and what only the file says."""
+    """A module as read from a file: its contents, and facts about the file itself."""
 
     image: ModuleImage
     file_bytes: int
@@ -72,7 +72,8 @@ class ModuleFile:
 
 
 def read_module(source: Source, *, verify_rodata: bool = True) -> ModuleImage:
-    """The contents of a module, from its bytes or a path; raises as `read_module_file` does."""
+    """Reads the contents of a module from its bytes or a path; raises what `read_module_file`
+    does."""
     return read_module_file(source, verify_rodata=verify_rodata).image
 
 
@@ -99,7 +100,7 @@ def read_module_file(source: Source, *, verify_rodata: bool = True) -> ModuleFil
 
 
 def _contents(path: Path) -> Data:
-    """The bytes of a file; a large one is mapped."""
+    """The bytes of a file; a large file is memory-mapped."""
     with input_files.opened(path) as stream:
         if os.fstat(stream.fileno()).st_size <= JOINED_BYTES:
             return stream.read()
@@ -107,7 +108,7 @@ def _contents(path: Path) -> Data:
 
 
 class _Reader:
-    """One file; the methods mirror the tables of module.fbs."""
+    """Reads one file; the methods mirror the tables of module.fbs."""
 
     def __init__(self, data: Data, verify_rodata: bool) -> None:
         self.data = memoryview(data)
@@ -149,7 +150,7 @@ class _Reader:
         return structure
 
     def check(self, kind: str, name: str | None, table: object) -> None:
-        """Raises Malformed for the first rule that a table breaks, as the runtime does."""
+        """Raises Malformed for the first rule that a table breaks, as the runtime would."""
         for rule in RULES[type(table).__name__.removesuffix("T")]:
             if rule.is_for(self.around, table) and not rule.holds(self.around, table):
                 raise Malformed(f'{kind} "{name or ""}": {rule.message}')
@@ -160,7 +161,7 @@ class _Reader:
             self.check("segment", field, table)
 
     def read(self, table: fbs.SegmentT, what: str, *, verify: bool = True) -> Pieces:
-        """The bytes of a segment whose place is checked; `what` they are is for people."""
+        """The bytes of a segment at a checked place; messages call them `what`."""
         data = Pieces([self.data[table.offset : table.offset + table.length]])
         if table.length and verify and checksum(data) != table.checksum:
             raise Malformed(f"the checksum of {what} is wrong")

@@ -1,4 +1,4 @@
-"""Which regions of the arena live at one position of a program after another."""
+"""Tracks which regions of the arena are live while the position in a program advances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot.errors import InternalError
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes of the arena that one buffer has from position `first` to `last`, both included."""
+    """The bytes of one buffer in the arena, live from position `first` to `last`, both included."""
 
     offset: int
     size_bytes: int
@@ -21,7 +21,7 @@ class Region:
 
 
 class Alive:
-    """Regions that live at one position after another, which share no byte."""
+    """The regions that are live at the current position, which must not overlap."""
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.position = -1
@@ -31,7 +31,8 @@ class Alive:
         self._ends: list[tuple[int, int, int]] = []  # (last, offset, size), a heap
 
     def go_to(self, position: int) -> None:
-        """Advances to a position of the program, and checks the regions that live there.
+        """Advances to a position of the program, and checks that the regions live there are
+        disjoint.
 
         Raises:
             InternalError: two of them share bytes.
@@ -51,16 +52,16 @@ class Alive:
             heapq.heappush(self._ends, (region.last, region.offset, region.size_bytes))
 
     def met(self, offset: int, size: int) -> Region | None:
-        """A live region that contains one of these bytes; None if there is none."""
+        """A live region that contains one of `size` bytes at `offset`; None if there is none."""
         at = bisect_right(self._living, offset + size - 1, key=lambda e: e[0])
         found = self._living[at - 1][2] if at else None
         return found if found is not None and found.offset + found.size_bytes > offset else None
 
     def at(self, offset: int) -> Iterator[Region]:
-        """The region that begins at an offset or before it, and the next one."""
+        """The last region that begins at or before an offset, and the next one."""
         at = bisect_right(self._living, offset, key=lambda e: e[0])
         yield from (region for _, _, region in self._living[max(at - 1, 0) : at + 1])
 
     def ever(self, first: int, last: int) -> Iterator[Region]:
-        """Regions that live at a position from `first` to `last`."""
+        """Regions that are live at some position from `first` to `last`."""
         yield from (r for r in self._all if r.first <= last and first <= r.last)

@@ -1,4 +1,4 @@
-"""Relocations that code without outside symbols has, applied within one image.
+"""The relocations that code without external symbols can have, applied within one image.
 
 Owns, per instruction set, which ELF relocation types are known and how each patches its place. All
 are relative to the place, so an image works at any address its alignment allows.
@@ -20,7 +20,7 @@ Addend = Callable[[bytes, int], int]
 
 @dataclass(frozen=True)
 class Kind:
-    """A relocation type.
+    """A type of relocation.
 
     Attributes:
         apply: writes it; gets image, place and target (symbol and addend), as offsets.
@@ -48,7 +48,8 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _check(value: int, bits: int, step: int = 1) -> int:
-    """`value`, which must be a multiple of `step` and fit into signed `bits`."""
+    """Returns `value` if it is a multiple of `step` and fits into `bits` signed bits; raises
+    otherwise."""
     if value % step or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise InternalError(f"distance {value} does not fit into {bits} bits in steps of {step}")
     return value
@@ -67,7 +68,7 @@ X86_64 = {2: Kind("R_X86_64_PC32", _pc32), 4: Kind("R_X86_64_PLT32", _pc32)}
 
 
 def _a64_field(bits: int, shift: int, step: int) -> Apply:
-    """A distance in instruction words at `shift`."""
+    """Patches a distance, counted in instruction words, into `bits` bits at `shift`."""
 
     def apply(image: bytearray, place: int, target: int) -> None:
         value = _check(target - place, bits + 2, step) // step
@@ -92,7 +93,7 @@ def _a64_adr_bits(image: bytearray, place: int, value: int) -> None:
 
 
 def _a64_low12(step: int) -> Apply:
-    """The offset within a page, in units of the access."""
+    """Patches the offset within a page, counted in units of the access size."""
 
     def apply(image: bytearray, place: int, target: int) -> None:
         low = target & 0xFFF

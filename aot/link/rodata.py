@@ -33,7 +33,7 @@ JOINED_BYTES = 64 << 20  # of a pool that is made of its constants, rather than 
 
 
 class Pieces:
-    """Bytes in pieces, which need not be in memory together.
+    """A sequence of bytes made of pieces, which need not be in memory together.
 
     A slice is within one piece, or is made of several.
     """
@@ -75,13 +75,13 @@ class Pieces:
 
 
 def pieces_of(data: Data | Pieces) -> Iterator[memoryview]:
-    """All bytes in order, by parts that are in memory one at a time."""
+    """All bytes in order, as parts that are in memory one at a time."""
     for piece in data if isinstance(data, Pieces) else (data,):
         yield from parts(piece)
 
 
 def checksum(data: Data | Pieces) -> int:
-    """XXH64 of bytes, as module files have it."""
+    """The XXH64 hash of bytes, as stored in module files."""
     found = xxhash.xxh64(seed=0)
     for part in pieces_of(data):
         found.update(part)
@@ -90,7 +90,7 @@ def checksum(data: Data | Pieces) -> int:
 
 @dataclass(frozen=True)
 class RodataSegment:
-    """A part of the pool: byte offset in the pool, length in bytes, alignment of the offset."""
+    """A segment of the pool: byte offset in the pool, length in bytes, alignment of the offset."""
 
     offset: int
     length: int
@@ -123,7 +123,7 @@ class RodataBytes:
 
 @dataclass(frozen=True)
 class PlacedRodata:
-    """A pool with all constants in it.
+    """The pool with all its constants placed.
 
     Attributes:
         data: its bytes, gaps zero.
@@ -137,7 +137,7 @@ class PlacedRodata:
     _offsets: Sequence[int | None] = field(repr=False)
 
     def offset(self, address: int) -> int:
-        """The offset in the pool of a constant's address, or of a place inside a constant.
+        """The offset in the pool of an address of a constant, or of a place inside one.
 
         Raises:
             InternalError: there is nothing at the address, or it was said to be unused.
@@ -151,7 +151,8 @@ class PlacedRodata:
 
 @dataclass
 class _Content:
-    """Bytes that were met: `address` is theirs, `met` how often."""
+    """The distinct contents of constants: `address` is their symbolic address, `met` counts their
+    uses."""
 
     data: Data
     alignment: int
@@ -174,8 +175,8 @@ class RodataPool:
         self._next = ADDRESSES
 
     def add(self, data: Data, alignment: int = ALIGNMENT) -> int:
-        """An address for `data`, which stays as it is, and whose offset will be a multiple of
-        `alignment`.
+        """Adds a constant, and returns its address; its offset will be a multiple of `alignment`.
+        The caller must not change `data` afterwards.
 
         Raises:
             InternalError: the alignment is not a power of two of at most 64, the pool's own.
@@ -201,7 +202,7 @@ class RodataPool:
         return content.address
 
     def bytes_at(self, address: int) -> tuple[Data, int]:
-        """The constant that an address points into, and how far.
+        """(constant, distance into it) of an address.
 
         Raises:
             InternalError: there is none.
@@ -213,7 +214,7 @@ class RodataPool:
         return content.data, address - content.address
 
     def place(self, used: Iterable[int] | None = None) -> PlacedRodata:
-        """Places all constants, or only those at `used` addresses."""
+        """Places all constants, or only those at the addresses `used`."""
         kept = [c for c in self._contents if c.data]
         if used is not None:
             starts = [c.address for c in self._contents]
@@ -257,7 +258,8 @@ class RodataPool:
 
 
 def _contained(contents: Sequence[Data]) -> dict[int, tuple[int, int]]:
-    """Contents that are inside others: number -> (number of the other, distance in it).
+    """(number of the larger one, distance in it) of each content that is inside another one, by
+    number.
 
     Distances are multiples of the pool's alignment, so that a content may be placed there
     whatever its alignment. Others are the largest first, then the first met; those are inside none

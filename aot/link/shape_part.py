@@ -1,4 +1,4 @@
-"""The shape part of a program: what each symbol is, and the checks of what was taken for granted.
+"""The shape part of a program: computes the symbols' values, and checks the compiler's assumptions.
 
 Owns the messages that a user reads when shapes disagree. Bounds of dims of inputs that are linear
 in one symbol are not checked here: the runtime does that when an input is set, by its declaration.
@@ -33,8 +33,8 @@ def emit_shape_part(
     of_a_run: Set[str],
     known: Mapping[str, Interval],
 ) -> ShapePart:
-    """Registers for the symbols of `function`'s dims, and checks of all but what its inner blocks
-    compute.
+    """Emits registers for the symbols of a function's dims, and the checks of its assumptions,
+    except those inside nested blocks.
 
     Args:
         of_a_run: the lengths of states that `execute` reads.
@@ -57,7 +57,7 @@ def emit_shape_part(
 
 @dataclass(frozen=True)
 class _Extent:
-    """A symbolic dim of an input, and the register with its extent."""
+    """A symbolic dim of an input, and the register that holds its extent."""
 
     value: Value
     axis: int
@@ -81,7 +81,7 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Given:
-    """An extent that a value gives when the model runs, and the register that holds it."""
+    """A data-dependent extent, and the register that holds it."""
 
     op: Op
     register: int
@@ -92,7 +92,8 @@ class _Given:
 
 @dataclass
 class _Message:
-    """Text of a message with places for values, as `fail_check` of the runtime reads it."""
+    """The text of a message with placeholders for values, in the format of the runtime's
+    `fail_check`."""
 
     text: str = ""
     registers: list[int] = field(default_factory=list)
@@ -150,8 +151,8 @@ class ShapePart:
                     out.emit("INPUT_DIM", self.extents[-1].register, number, axis)
 
     def find_symbols(self) -> None:
-        """Finds a register for each symbol: its value is an extent itself, or follows from an
-        extent where the other symbols of the dim are known.
+        """Finds a register for each symbol. Its value is an extent itself, or is solved from one
+        whose other symbols are known.
         """
         for held in self.lengths:
             self._define(str(held.length.symbol), held, held.register)
@@ -177,14 +178,16 @@ class ShapePart:
             pending = left
 
     def find_given(self, function: Function) -> None:
-        """Registers and headers of the symbols that values give in the execute part."""
+        """Creates registers and headers for data-dependent symbols, which the execute part
+        defines."""
         for name, op in extents_of(function).items():
             register = self.out.register()
             self.out.given[name] = Header()
             self._define(name, _Given(op, register), register)
 
     def give(self, op: Op, loaded: int, code: ExecutePart) -> None:
-        """Lets the symbol of an `extent` op be what was loaded, checked."""
+        """Emits the definition and the check of the symbol of an `extent` op, from its loaded
+        value."""
         dim, zero = op.dim("dim"), self.out.constant(0)
         where = op.origin or op.name
         if isinstance(dim, int):
@@ -208,7 +211,8 @@ class ShapePart:
         return sorted(dims.symbols(dim) - self.origins.keys())
 
     def _solve(self, found: _Extent) -> bool:
-        """Defines the one unknown symbol of an extent's dim; whether none is unknown."""
+        """Defines the one unknown symbol of an extent's dim. Returns whether all its symbols are
+        known then."""
         if not self._unknown(found.dim):
             return True
         solved = solution(found.dim, self.origins)
@@ -249,8 +253,8 @@ class ShapePart:
                 self._check(is_there, message)
 
     def check_states(self) -> None:
-        """Emits two checks: states of one symbolic length have equal lengths, and a run's appended
-        rows fit.
+        """Emits two checks: states of one symbolic length have equal lengths, and the rows that a
+        run appends fit.
         """
         out = self.out
         for held in self.lengths:
@@ -281,8 +285,8 @@ class ShapePart:
             self._check_added(variable, dims.add(following, dims.multiply(variable.length, -1)))
 
     def _check_added(self, variable: StateVariable, added: Dim) -> None:
-        """Emits the check that what one run appends fits an empty state, whose memory `prepare`
-        reserves.
+        """Emits the check that the rows which one run appends fit an empty state, whose memory
+        `prepare` reserves.
         """
         out = self.out
         _, most = dims.bounds(added, self.known)
@@ -295,7 +299,7 @@ class ShapePart:
         self._check(out.binary("LE", out.dim(added), out.constant(variable.capacity)), message)
 
     def check_assumption(self, assumption: Assumption) -> None:
-        """Emits the check of an assumption that a shape rule or a bound has made."""
+        """Emits the check of an assumption that a shape rule or a bound made."""
         out, left, right = self.out, assumption.left, assumption.right
         bound, most, emit = bound_of(left, right), limit_of(left, right), out.emit_for(left, right)
         message = _Message().add(f"{assumption.reason}: ")
@@ -347,7 +351,8 @@ class ShapePart:
                 self._check(is_there, message, known if self._is_known_in(block, dim) else emit)
 
     def _is_known_in(self, block: Block, dim: Dim) -> bool:
-        """Whether a symbol of the dim is given in a block itself, or before any block."""
+        """Whether a symbol of the dim is defined in the block itself, or the block is the
+        function's."""
         found = [self.origins[name] for name in dims.symbols(dim)]
         return isinstance(block.owner, Function) or any(
             isinstance(given, _Given) and given.op.parent is block for given in found
@@ -356,7 +361,7 @@ class ShapePart:
     def check_need(
         self, what: str, need: Need, given: Mapping[str, Dim], *, emit: Emit, is_always: bool
     ) -> None:
-        """Emits a run-time check of an op's need, unless assumptions prove it.
+        """Emits a run-time check of an op's condition on extents, unless assumptions prove it.
 
         Args:
             what: the op, as the message names it.
@@ -375,8 +380,8 @@ class ShapePart:
         self._check(self.out.binary("LE", low, high, emit), message, emit)
 
     def check_iterations(self, what: str, iterations: Dim, most: int, emit: Emit) -> None:
-        """Emits the check that a lane of `what` ends its loops before a GPU's driver would end
-        them.
+        """Emits the check that no lane of `what` loops for so long that a GPU's driver would abort
+        it.
         """
         _, high = dims.bounds(iterations, self.known)
         if (high is not None and high <= most) or (iterations, most) in self.limited:
@@ -402,7 +407,8 @@ class ShapePart:
         self._check(test, _Message().add(before).value(register).add(after), emit)
 
     def _where(self, message: _Message, about: Sequence[Dim], but: _Extent | None = None) -> None:
-        """Says what the symbols of dims are, and which inputs say so."""
+        """Appends to a message the values of the symbols in dims, and where each value comes
+        from."""
         names = sorted({name for dim in about for name in dims.symbols(dim)})
         first = True
         for name in names:

@@ -1,4 +1,4 @@
-"""Memory of a program's state variables, and their scalars.
+"""The memory of a program's state variables, and their lengths.
 
 What is appended to stands in one place: a run writes behind what earlier ones left. Any other
 variable has two halves, and a run makes in one what the next one finds there. Either way nothing
@@ -28,7 +28,7 @@ _MOST_STRIDE_BYTES = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Length:
-    """A scalar that is kept: the extent of growing variables before a run.
+    """A scalar that the runtime keeps between runs: the length of growing variables.
 
     Attributes:
         names: the variables, which grow alike.
@@ -42,7 +42,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Kept:
-    """A state variable's memory.
+    """The memory of a state variable.
 
     Attributes:
         root: the value that its memory is the buffer_slice of.
@@ -78,24 +78,25 @@ class States:
 
     @property
     def has_halves(self) -> bool:
-        """Whether a scalar says which halves are to be read."""
+        """Whether any state alternates between two halves of memory, of which a scalar names the
+        current one."""
         return any(k.other is not None for k in self.kept)
 
     @property
     def count(self) -> int:
-        """The number of scalars: all lengths, and one that says which half is current if there are
-        halves.
+        """The number of scalars kept between runs: the lengths, and one for the current half if
+        there are halves.
         """
         return len(self.lengths) + self.has_halves
 
     @property
     def roots(self) -> set[Value]:
-        """Values whose memory is kept."""
+        """Root values whose memory is that of a state."""
         return {v for k in self.kept for v in (k.root, k.made) if v is not None}
 
 
 def states_of(function: Function, assignment: BufferAssignment) -> States:
-    """The state variables of a function, placed.
+    """Places the state variables of a function.
 
     Raises:
         CompileError: one has an extent that is symbolic and doesn't grow.
@@ -171,7 +172,7 @@ def _growth(kept: Kept, lengths: Sequence[Length]) -> Growth:
 
 
 def _is_in_place(assignment: BufferAssignment, name: str, present: Value) -> bool:
-    """Whether what is assigned to a variable is its memory, with the same layout."""
+    """Whether the value assigned to a variable is the variable's own memory, in the same layout."""
     buffer_slice, state = assignment.of(present), assignment.assigned[name].operands[0]
     is_there = buffer_slice.root is assignment.states[name] and buffer_slice.offset_bytes == 0
     return is_there and state is not None and _has_same_layout(present.type, state.type)
@@ -182,9 +183,7 @@ def _has_same_layout(one: TensorType, other: TensorType) -> bool:
 
 
 def _assigned(function: Function, assignment: BufferAssignment) -> dict[str, Value]:
-    """The value of each state variable after a run; reads after an `assign` give the assigned
-    value.
-    """
+    """The value of each state variable after a run, by name."""
     found: dict[str, Value] = {}
     names = {op: name for name, op in assignment.assigned.items()}
     for op in function.block:
@@ -200,8 +199,8 @@ def _assigned(function: Function, assignment: BufferAssignment) -> dict[str, Val
 
 
 def _as_written(assignment: BufferAssignment, written: Mapping[str, Value], value: Value) -> Value:
-    """The value that `value` has once variables are written: the assigned one if it aliases a
-    variable.
+    """The value that reads of `value` give after variables are written: the assigned value if it
+    aliases a variable.
     """
     buffer_slice = assignment.of(value)
     for name, present in written.items():
@@ -215,13 +214,15 @@ def _as_written(assignment: BufferAssignment, written: Mapping[str, Value], valu
 
 
 def at_the_end(function: Function, assignment: BufferAssignment) -> list[Value]:
-    """The function's results as they are when it ends."""
+    """The function's results at its end, where reads of assigned state variables give the assigned
+    values."""
     written = _assigned(function, assignment)
     return [_as_written(assignment, written, v) for v in function.results]
 
 
 def _made(function: Function, assignment: BufferAssignment, present: Value) -> Value | None:
-    """The root of an assigned value, if it is in the arena and all of it may be anywhere there."""
+    """The root of an assigned value if the function's top block can compute it anywhere in the
+    arena; else None."""
     buffer_slice = assignment.of(present)
     root = buffer_slice.root
     is_whole = buffer_slice.offset_bytes == 0 and root.type.bytes == present.type.bytes
@@ -249,7 +250,8 @@ def _check_copy(variable: StateVariable, present: TensorType) -> None:
 
 
 def is_contiguous(type: TensorType) -> bool:
-    """Whether a value's bytes are all its own, so that copying them copies it."""
+    """Whether a value's elements have no gaps between them, so that its bytes can be copied as a
+    block."""
     layout = canonical(type).layout
     return layout is None or not layout.strides
 

@@ -1,4 +1,4 @@
-"""The form of a vocabulary in a module file: a FlatBuffer that is used in place.
+"""Encodes and reads a vocabulary in a module file: a FlatBuffer that the runtime uses in place.
 
 Owns the tables that encoding looks things up in, and the hashes by which they are found:
 runtime/text/vocabulary.c has the same. The same vocabulary gives the same bytes.
@@ -45,7 +45,7 @@ _SYMBOL_BITS = MOST_SYMBOLS.bit_length() - 1
 
 
 def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
-    """The bytes of the segment.
+    """The bytes of the vocabulary segment.
 
     Raises:
         CompileError: merges make more symbols than a module holds.
@@ -96,7 +96,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
 
 
 def read_vocabulary(data: bytes) -> fbs.VocabularyT:
-    """The table in a segment's bytes, its fields checked as the runtime does.
+    """Reads the table in a segment's bytes; fields are checked as in the runtime.
 
     Raises:
         Malformed: the first thing that is wrong.
@@ -142,7 +142,7 @@ def _token(number: int) -> int | None:
 
 
 class _Symbols:
-    """The texts of tokens, and of what merges make on their way to one.
+    """The texts of tokens, and of the intermediate results of merges.
 
     Attributes:
         texts: in bytes that text has.
@@ -162,7 +162,7 @@ class _Symbols:
         }
 
     def of(self, text: str) -> int:
-        """The symbol of a text as the model's file writes it, made where there is no token."""
+        """The symbol of a text as spelled in the model's file; added if no token has this text."""
         symbol = self._ids.get(text)
         if symbol is None:
             symbol = self._ids[text] = len(self.texts)
@@ -188,7 +188,8 @@ class _Symbols:
 
 
 def _merges(vocabulary: Vocabulary, symbols: _Symbols) -> tuple[Words, Words]:
-    """The slots of merges, and what each rank makes. Of several merges of a pair, the first."""
+    """(hash slots of merges, symbol that each rank produces). Of several merges of a pair, the
+    first counts."""
     if vocabulary.scheme is Scheme.BYTE_MERGES:
         for character in ALPHABET:
             symbols.of(character)
@@ -214,12 +215,13 @@ def _lookup(texts: Sequence[bytes], found: dict[bytes, int]) -> Words:
 
 
 def _slot_count(count: int) -> int:
-    """Slots of a hash table for `count` entries: a power of two, at most four fifths full."""
+    """The number of slots of a hash table for `count` entries: a power of two, with a load of at
+    most four fifths."""
     return max(2, 1 << (count * 5 // 4).bit_length())
 
 
 def _fill(slots: NDArray[Any], hashes: Words, entries: NDArray[Any], free: int) -> None:
-    """Puts each entry where its hash says, or into the next slot that is free."""
+    """Puts each entry into the slot of its hash, or into the next free one."""
     own = slots.tolist()
     mask = len(own) - 1
     for place, entry in zip((hashes & np.uint32(mask)).tolist(), entries.tolist(), strict=True):
@@ -230,7 +232,8 @@ def _fill(slots: NDArray[Any], hashes: Words, entries: NDArray[Any], free: int) 
 
 
 def hash_texts(texts: Sequence[bytes]) -> Words:
-    """FNV-1a of each text, its bits mixed: aot_vocabulary_hash of runtime/text/vocabulary.c."""
+    """The hash of each text: FNV-1a with mixed bits, as aot_vocabulary_hash in
+    runtime/text/vocabulary.c."""
     lengths = np.array([len(t) for t in texts], np.int64)
     order = np.argsort(-lengths, kind="stable")
     starts = (np.cumsum(lengths) - lengths)[order]
@@ -248,12 +251,12 @@ def hash_texts(texts: Sequence[bytes]) -> Words:
 
 
 def hash_pairs(keys: NDArray[np.uint64]) -> Words:
-    """Fibonacci hashing of two symbols, left | right << 21."""
+    """The Fibonacci hash of two symbols, given as left | right << 21."""
     return (keys * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)).astype(np.uint32)
 
 
 def _pieces(vocabulary: Vocabulary, texts: Sequence[bytes]) -> list[int]:
-    """UNIGRAM's pieces by their bytes; of several with one text, the last."""
+    """The pieces of UNIGRAM in the order of their bytes; of several with one text, the last."""
     if vocabulary.scheme is not Scheme.UNIGRAM:
         return []
     kinds = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)

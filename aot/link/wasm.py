@@ -1,4 +1,5 @@
-"""WebAssembly objects as LLVM writes them, and the modules that code images of wasm32 are.
+"""Reads WebAssembly objects that LLVM writes, and lays out the modules that are code images of
+wasm32.
 
 Owns both formats. An object is read in the terms of `elf`: each function and data segment is a
 section. Judges what a kernel may be (one signature, two globals from outside); places bytes, and
@@ -36,7 +37,7 @@ _RELOCATIONS_WITH_ADDEND = (3, 4, 5, 8, 9, 11, 14, 15, 16, 17, 21, 22, 23, 25)
 
 
 class _Cursor:
-    """Reads numbers and names of a range of bytes."""
+    """Reads numbers and names from a range of bytes."""
 
     def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
         self.data = data
@@ -53,7 +54,7 @@ class _Cursor:
         return self.bytes(1)[0]
 
     def number(self) -> int:
-        """An unsigned LEB128 of 32 bits."""
+        """Reads an unsigned 32-bit number in LEB128."""
         value = 0
         for shift in range(0, 35, 7):
             byte = self.byte()
@@ -63,7 +64,7 @@ class _Cursor:
         raise InternalError(f"object has a number that does not end at {self.at}")
 
     def signed(self) -> int:
-        """A signed LEB128 of up to 64 bits."""
+        """Reads a signed number of up to 64 bits in LEB128."""
         value = 0
         for shift in range(0, 70, 7):
             byte = self.byte()
@@ -80,7 +81,7 @@ class _Cursor:
         return iter(range(self.number()))
 
     def part(self, size: int) -> _Cursor:
-        """A cursor over the next `size` bytes, which this one skips."""
+        """A cursor over the next `size` bytes, which this cursor skips."""
         start = self.at
         self.bytes(size)
         return _Cursor(self.data, start, self.at)
@@ -97,7 +98,7 @@ def read_object(data: bytes) -> ElfObject:
 
 
 class _Reader:
-    """Reads an object section by section; what belongs together is joined at the end."""
+    """Reads an object section by section; facts from several sections are joined at the end."""
 
     def __init__(self, data: bytes) -> None:
         if data[: len(_MAGIC)] != _MAGIC:
@@ -248,7 +249,8 @@ class _Reader:
         return kind, Symbol(name, value, section, is_function, False, is_global)
 
     def code_section(self, number: int) -> Section:
-        """A function's body. Globals of images have one number everywhere, which is put in here."""
+        """The body of a function as a section, with the fixed numbers of the image's globals filled
+        in."""
         start, size = self.functions[number]
         data = bytearray(self.data[start : start + size])
         relocations = []
@@ -272,8 +274,8 @@ class _Reader:
 
 
 def padded(value: int) -> bytes:
-    """A number from -2^31 to 2^31 in LEB128 of five bytes, as places to patch have it; read as
-    signed or, where it isn't negative, as unsigned."""
+    """A number in LEB128, padded to the five bytes of a place to patch. It is from -2^31 to 2^31; a
+    non-negative one reads the same signed and unsigned."""
     return bytes((value >> shift & 0x7F) | (0x80 if shift < 28 else 0) for shift in range(0, 35, 7))
 
 
@@ -343,7 +345,7 @@ def _text(text: str) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """A number in unsigned LEB128."""
+    """The unsigned LEB128 encoding of a number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
