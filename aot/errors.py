@@ -1,4 +1,4 @@
-"""The three ways a compile can fail, what may not fail it, and the runtime's own failures.
+"""The errors and warnings of a compile, and the error of a runtime call.
 
 The user's mistake (`CompileError`), what we do not support (`UnsupportedError`) and our own bug
 (`InternalError`) never mix: the first two are one clear message, the third asks for a report.
@@ -25,17 +25,18 @@ _IN_TEXT = re.compile(f"(?![\n\t])[{_UNSEEN}]")
 
 
 def printable(text: str) -> str:
-    """Text of several lines, in which line ends and tabs are what they are."""
+    """Text that may have several lines, with control characters escaped except line ends and
+    tabs."""
     return text if text.isascii() and text.isprintable() else _IN_TEXT.sub(_escaped, text)
 
 
 def one_line(text: str) -> str:
-    """A text escaped so that it prints in one line: line ends and tabs too."""
+    """Text escaped so that it prints in one line; line ends and tabs are escaped too."""
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escaped, text)
 
 
 def of_facts(facts: Any) -> Any:
-    """Facts as JSON values, with keys and texts escaped by `one_line`."""
+    """Facts as JSON values; `one_line` escapes keys and texts."""
     if isinstance(facts, str):
         return one_line(facts)
     if isinstance(facts, Mapping):
@@ -54,7 +55,8 @@ class AotError(Exception):
 
 
 class CompileError(AotError):
-    """The user's model or options are wrong; the message names node, rule, expected and found.
+    """The user's model or options are wrong. The message names the node, the rule, and what was
+    expected and found.
 
     Args:
         summary: the message, in one line: a model's names are escaped where they would end it.
@@ -66,7 +68,7 @@ class CompileError(AotError):
 
 
 class UnsupportedError(AotError):
-    """The model needs what we do not have; lists everything that is missing, at once.
+    """The model needs something that the compiler does not support; lists all such things at once.
 
     Attributes:
         items: one line per unsupported thing, in model order.
@@ -78,7 +80,7 @@ class UnsupportedError(AotError):
 
 
 class InternalError(AotError):
-    """Our bug: an invariant of the compiler does not hold."""
+    """A bug of the compiler: one of its invariants does not hold."""
 
 
 class RuntimeFailure(AotError):
@@ -94,21 +96,21 @@ class RuntimeFailure(AotError):
 
 
 class TemplateWarning(UserWarning):
-    """A model's chat template could not be rendered, or a module cannot keep all that it does."""
+    """A model's chat template could not be rendered, or a module cannot represent all of it."""
 
 
 class ProofWarning(UserWarning):
-    """A kernel with open extents, or a dispatch, was not proved to stay inside its memory, which is
-    our fault; it is compiled."""
+    """A dispatch, or a kernel with dynamic extents, was not proved to stay inside its memory. That
+    is a weakness of the compiler; the code is compiled all the same."""
 
 
 class BoundWarning(UserWarning):
-    """An extent that a model computes, and that nothing limits, got a limit by a rule."""
+    """A data-dependent extent without an upper bound got one from a rule."""
 
 
 class AdviceWarning(UserWarning):
-    """Something that a compile tells of itself could not be computed, which is our bug; the module
-    is as it would be.
+    """An optional result of a compile, such as a note or a figure, failed by a bug of the compiler.
+    The module is not affected.
 
     Attributes:
         subject: what is missing.
@@ -122,7 +124,7 @@ class AdviceWarning(UserWarning):
 
 
 def _place(error: Exception) -> str:
-    """File and line that raised an error; "" where that is not known."""
+    """The file and line that raised an error; "" if unknown."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -153,8 +155,8 @@ def advice(subject: str, *, writes: bool = False) -> Iterator[None]:
 
 
 class CacheWarning(UserWarning):
-    """Warns that the cache of compiled code can't be used; the compile goes on and takes longer."""
+    """The cache of compiled code cannot be used; the compile continues and takes longer."""
 
 
 class TuningWarning(UserWarning):
-    """Something cannot be measured, or what was measured not be used: the plan's choice stays."""
+    """A candidate cannot be measured, or a measurement cannot be used; the planned choice stays."""

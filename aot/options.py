@@ -1,4 +1,4 @@
-"""The options of a compile, as one typed record, and the callback of its progress.
+"""The options of a compile as one typed record, and the type of its progress callback.
 
 Owns the options' meaning, their checks that need no model, and what the command line, a batch file
 and the documentation need to know of each: all of them are made from `OPTIONS`. Reads no
@@ -32,7 +32,7 @@ A stage begins with its first call; the next stage's first call ends it.
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of values that an option takes.
+    """The type of an option's values.
 
     Attributes:
         name: by which the command line and batch files find how they spell such values.
@@ -52,7 +52,7 @@ def _wrong(option: Option, value: Any, expected: str) -> CompileError:
 
 
 def _a(types: tuple[type, ...], expected: str) -> Callable[[Option, Any], Any]:
-    """Takes values of `types` as they are; True and False are no numbers."""
+    """A reader that takes values of `types` unchanged; True and False do not count as numbers."""
 
     def read(option: Option, value: Any) -> Any:
         is_flag = isinstance(value, bool) and bool not in types
@@ -129,7 +129,7 @@ def _shapes(option: Option, value: Any) -> Any:
 
 
 class Tie(NamedTuple):
-    """An input that is memory kept between runs.
+    """The declaration that an input is state: memory kept between runs.
 
     Attributes:
         output: what it is after a run.
@@ -184,7 +184,7 @@ SECONDS = Kind("seconds", _seconds)
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of CompileOptions is set, and what people read of it.
+    """The definition of one field of CompileOptions: how it is set, and its documentation.
 
     Attributes:
         kind: what it takes.
@@ -210,12 +210,12 @@ class Option:
 
     @property
     def flags(self) -> str:
-        """Its spelling on the command line: `--jobs`, `--cache/--no-cache`."""
+        """The option's spelling on the command line, such as `--jobs` or `--cache/--no-cache`."""
         flag = self.spelling or f"--{self.name.replace('_', '-')}"
         return f"{flag}/--no-{flag[2:]}" if self.default is True else flag
 
     def read(self, value: Any) -> Any:
-        """The field's value, of an argument or a key.
+        """The field's value for an argument of the API or a key of a batch file.
 
         Raises:
             CompileError: it is of another type, or out of range.
@@ -234,7 +234,7 @@ def _option(default: Any, kind: Kind, help: str, details: str, **more: Any) -> A
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """The options of one compile; each says what it means.
+    """The options of one compile.
 
     Raises:
         CompileError: an option is of another type, out of range, or goes with no other.
@@ -493,11 +493,11 @@ class CompileOptions:
 
     @property
     def stores_half(self) -> bool:
-        """Whether values that dispatches hand on are stored as float16."""
+        """Whether values passed between dispatches are stored as float16."""
         return "fp16" in (self.storage, self.arithmetic)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether a pass or feature that may be disabled is to be used."""
+        """Whether a pass or feature that can be disabled is enabled."""
         if name not in DISABLEABLE:
             raise InternalError(f"{name!r} is nothing that can be disabled")
         return name not in self.disable
@@ -510,7 +510,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def check_entry_name(name: str) -> None:
-    """Raises a CompileError unless an entry point may be called `name`."""
+    """Raises a CompileError unless `name` is a valid name of an entry point."""
     if not name or not name.isprintable() or name != name.strip():
         raise CompileError(
             f"an entry point cannot be called {name!r}: expected printable text that neither "
@@ -519,9 +519,8 @@ def check_entry_name(name: str) -> None:
 
 
 def check_entry_names(names: Iterable[tuple[str, str]]) -> None:
-    """Raises a CompileError unless these (label, entry point name) pairs have distinct, valid
-    names.
-    """
+    """Raises a CompileError unless the (label, entry point name) pairs have distinct, valid
+    names."""
     owners: dict[str, str] = {}
     for label, name in names:
         check_entry_name(name)
@@ -534,9 +533,8 @@ def check_entry_names(names: Iterable[tuple[str, str]]) -> None:
 
 
 def split_name(source: Any) -> tuple[Any, str | None]:
-    """(path, entry point name) of a source `FILE:NAME`; a colon may be part of a path
-    that exists.
-    """
+    """(path, entry point name) of a source `FILE:NAME`; a colon may belong to a path that
+    exists."""
     if not isinstance(source, str) or ":" not in source:
         return source, None
     parts = source.split(":")
@@ -548,4 +546,4 @@ def split_name(source: Any) -> tuple[Any, str | None]:
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """A Progress that reports to nobody."""
+    """A progress callback that does nothing."""

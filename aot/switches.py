@@ -1,4 +1,4 @@
-"""The switches for debugging passes: those of the environment, and what `--disable` takes.
+"""The switches for debugging passes, from the environment and from `--disable`.
 
 AOT_PRINT=after:NAME      print the IR after pass NAME (several: after:cse,after:dce)
 AOT_PRINT=changed         print the IR after each pass that changed it
@@ -63,7 +63,7 @@ class Switches:
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Switches:
-    """The switches that the environment sets.
+    """The debugging switches that environment variables set.
 
     Raises:
         CompileError: a switch has a value that means nothing.

@@ -1,4 +1,4 @@
-"""The version of this package, which its parts and the build (`pyproject.toml`) read here.
+"""The version of the package, which all its parts and the build (`pyproject.toml`) read here.
 
 Imports nothing, so that any part may import it.
 """

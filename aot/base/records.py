@@ -1,4 +1,5 @@
-"""The decorator of plain classes: `dataclasses.dataclass` whose methods are made when called.
+"""A `dataclass` decorator like `dataclasses.dataclass`, whose generated methods are compiled
+lazily.
 
 Owns no meaning of its own. `dataclasses` compiles up to six methods of a class while its module is
 imported; for the compiler's classes that would be a quarter of the time of a small model's compile,
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, **others):
-        """`dataclasses.dataclass` whose methods are compiled at their first call; with options
-        other than these two, at once.
+        """A lazy `dataclasses.dataclass`: a generated method is compiled at its first call. With
+        options other than `frozen` and `eq`, it compiles all of them at once.
         """
 
         def decorate(cls):
@@ -55,8 +56,8 @@ def _with_stand_ins(cls: type, frozen: bool, eq: bool) -> type:
 
 
 def _stand_in(cls: type, name: str, make: Callable[[], Callable[..., Any]]) -> None:
-    """Gives the class a method, unless it has its own, that is compiled by `make` at its first
-    call.
+    """Gives the class a method that compiles itself by `make` at its first call, unless the class
+    has its own.
     """
     if name in vars(cls) and vars(cls)[name] is not None:
         return

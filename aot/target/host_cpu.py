@@ -57,7 +57,7 @@ _NAMES = {"x86_64": _X86, "aarch64": _AARCH64, "arm": _ARM}
 
 
 def machine() -> str:
-    """The architecture, as a target file calls it where there is one for it."""
+    """The architecture of this machine, by the name in target files if they have one."""
     name = platform.machine().lower()
     if re.fullmatch(r"armv[78]l", name):  # a 32-bit system, on a 64-bit CPU or not
         return "arm"
@@ -66,7 +66,7 @@ def machine() -> str:
 
 
 def features() -> frozenset[str]:
-    """LLVM's names of the features that every core of this machine has."""
+    """LLVM's names of the features that all cores of this machine have."""
     if sys.platform == "darwin" and machine() == "aarch64":
         return _APPLE
     return _features_of(machine(), _cpuinfo()) or _features_by_llvm()
@@ -80,9 +80,8 @@ def _cpuinfo() -> str:
 
 
 def _features_of(arch: str, cpuinfo: str) -> frozenset[str]:
-    """The features that all cores have, from the text of Linux's /proc/cpuinfo; empty if it has
-    none.
-    """
+    """The features that all cores have, from Linux's /proc/cpuinfo; empty if the text lists
+    none."""
     if arch in ("riscv64", "riscv32"):
         found = re.findall(r"^isa\s*:\s*rv\d\d(\S+)$", cpuinfo, re.MULTILINE)
         return _common(_riscv(isa) for isa in found)
@@ -102,7 +101,7 @@ def _riscv(isa: str) -> set[str]:
 
 
 def _common(sets: Iterable[set[str]]) -> frozenset[str]:
-    """The features that all cores have; big and little cores may differ."""
+    """The features in all of the sets, one set for each core; big and little cores may differ."""
     every = list(sets)
     return frozenset(set.intersection(*every)) if every else frozenset()
 

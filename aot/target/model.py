@@ -1,4 +1,4 @@
-"""A target as a typed record: what the compiler may use of a device, and no more.
+"""A target as a typed record: the properties of a device that the compiler may use.
 
 Knows nothing of graphs or kernels; a plan, a pass or a backend reads numbers here and never asks
 the machine that compiles.
@@ -23,7 +23,7 @@ _HALF_FEATURES = ("f16c", "fp16", "vfp4", "vfp4d16sp", "zfhmin", "zfh")
 
 @dataclass(frozen=True)
 class MatrixShape:
-    """A product of matrices that the lanes of a subgroup compute together, and add to others.
+    """A matrix product with accumulation that the lanes of a subgroup compute together.
 
     Attributes:
         rows, columns: of the sums.
@@ -45,7 +45,7 @@ class MatrixShape:
 
     @staticmethod
     def parse(text: str) -> MatrixShape | None:
-        """The shape that is written so; None for other texts."""
+        """The shape that `text` describes, in the form that `str` gives; None for other texts."""
         found = re.fullmatch(r"(\d+)x(\d+)x(\d+) (\w+)\*(\w+)\+(\w+)", text)
         dtypes = {str(d): d for d in DType}
         if found is None or not set(found.groups()[3:]) <= set(dtypes):
@@ -58,7 +58,7 @@ class MatrixShape:
 
 @dataclass(frozen=True)
 class GpuGeometry:
-    """How work is laid out on a GPU, whatever the API that reaches it; a device must allow it.
+    """The execution geometry of a GPU, independent of the API; a device must support it.
 
     Plans, passes, schedules and the code generators of GPUs read it.
 
@@ -115,14 +115,14 @@ class GpuGeometry:
 
     @property
     def has_speeds(self) -> bool:
-        """Whether it is known how fast the device is."""
+        """Whether the speeds of the device are known."""
         return self.products_per_us > 0
 
 
 @dataclass(frozen=True)
 class VulkanLimits:
-    """Limits of Vulkan on what shaders may bind; a device must reach them to run a module of this
-    target.
+    """Vulkan's limits on the resources that shaders bind; a device must reach them to run a module
+    for the target.
 
     Only the Vulkan backend reads it.
 
@@ -144,7 +144,7 @@ class VulkanLimits:
 
 @dataclass(frozen=True)
 class Target:
-    """One device to compile for; all of it comes from a TOML file.
+    """One device to compile for; read from a TOML file.
 
     Attributes:
         name: the file's stem.
@@ -208,49 +208,48 @@ class Target:
         return feature in self.features
 
     def computes(self, dtype: DType) -> bool:
-        """Whether arithmetic in `dtype` is native; INDEX always is."""
+        """Whether arithmetic in `dtype` is native; it always is for INDEX."""
         return dtype is DType.INDEX or (dtype in self.dtypes and not dtype.is_storage_only)
 
     @property
     def converts_half(self) -> bool:
-        """Whether conversions between f16 and f32 are instructions."""
+        """Whether single instructions convert between f16 and f32."""
         return self.arch == "aarch64" or any(map(self.has, _HALF_FEATURES)) or self.has_workgroups
 
     @property
     def has_nan_extrema(self) -> bool:
-        """Whether a CPU's minimum and maximum of floats are NaN where an operand is."""
+        """Whether a CPU's floating-point minimum and maximum are NaN if an operand is NaN."""
         return self.arch in ("aarch64", "wasm32")
 
     @property
     def has_masks(self) -> bool:
-        """Whether an instruction of a CPU loads or stores some lanes of a vector of words."""
+        """Whether a CPU has masked loads and stores of vectors of words."""
         return self.has("avx512vl") or self.has("v")
 
     @property
     def interleaves(self) -> bool:
-        """Whether a CPU's vectors are interleaved faster than stored each with gaps: not where an
-        instruction does the latter."""
+        """Whether interleaving vectors in registers is faster on a CPU than strided stores."""
         return self.is_cpu and not self.has("v")
 
     @property
     def doubles_half(self) -> bool:
-        """Whether vectors multiply twice as many f16 at a time as f32."""
+        """Whether a vector multiplication has twice as many lanes in f16 as in f32."""
         return self.is_cpu and self.computes(DType.F16) and self.vector_bytes > 4
 
     @property
     def multiplies_by_lane(self) -> bool:
-        """Whether a vector is multiplied by one lane of another in one instruction, and added."""
+        """Whether one instruction multiplies a vector by one lane of another and accumulates."""
         return self.arch == "aarch64" and self.vector_bytes > 4
 
     @property
     def multiplies_parts(self) -> bool:
-        """Whether each byte of words is multiplied by itself, because vectors take a scalar factor
-        and add, and no instruction sums products of neighbours."""
+        """Whether dot products of bytes multiply each byte by itself: vectors have
+        multiply-accumulate by a scalar, but no instruction sums products of adjacent lanes."""
         return self.arch == "riscv64" and self.has("v")
 
     def sums_bytes(self, left: DType, right: DType) -> bool:
-        """Whether the CPU has an instruction for the sum of four products of bytes in i32, or of
-        byte products in 16 bits, which takes fewer instructions than products of 16-bit pairs.
+        """Whether the CPU sums four products of bytes in i32, or products of bytes in 16 bits, with
+        fewer instructions than products of 16-bit pairs take.
         """
         pair = {left, right}
         if pair == {DType.U8, DType.I8}:
@@ -260,8 +259,8 @@ class Target:
         return len(pair) == 1 and left.bits == 8 and self.has("dotprod")
 
     def sums_narrow_bytes(self, left: DType, right: DType) -> bool:
-        """Whether products of bytes are summed by fewer instructions than others where any two of
-        them fit 16 bits together."""
+        """Whether sums of products of bytes take fewer instructions if any two products together
+        fit 16 bits."""
         pair = {left, right}
         if pair == {DType.U8, DType.I8}:
             return self.has("ssse3") and not self.sums_bytes(left, right)
@@ -269,12 +268,12 @@ class Target:
 
     @property
     def sums_bf16(self) -> bool:
-        """Whether an instruction sums the products of two pairs of bf16 in f32."""
+        """Whether one instruction sums the products of two bf16 pairs in f32."""
         return self.is_cpu and (self.has("avx512bf16") or self.has("bf16"))
 
     def multiplies_matrices(self, left: DType, right: DType) -> bool:
-        """Whether an instruction multiplies two rows of 8 bytes of `left` by two columns of
-        `right`, and adds the products to sums in 32 bits."""
+        """Whether one instruction multiplies two rows of 8 bytes of `left` by two columns of
+        `right`, and adds the products to 32-bit sums."""
         if left is right is DType.BF16:
             return self.arch == "aarch64" and self.has("bf16")
         is_pair = left.bits == right.bits == 8 and (left is right or left is DType.U8)
@@ -282,17 +281,17 @@ class Target:
 
     @property
     def sums_scalar_pairs(self) -> bool:
-        """Whether one instruction without vectors adds the products of two pairs of 16 bits."""
+        """Whether one scalar instruction adds the products of two pairs of 16-bit numbers."""
         return self.has("dsp") and self.vector_bytes == 4
 
     @property
     def looks_up_bytes(self) -> bool:
-        """Whether a few instructions look a vector of bytes up in a table of 256."""
+        """Whether a few instructions look up each byte of a vector in a table of 256 bytes."""
         return self.has("avx512vbmi")
 
     def picks_lanes(self, element_bytes: int) -> bool:
-        """Whether an instruction selects each lane's element, of `element_bytes` bytes, out of two
-        vectors by index.
+        """Whether one instruction selects each lane, of `element_bytes` bytes, from two vectors by
+        index.
         """
         feature = {1: "avx512vbmi", 2: "avx512bw", 4: "avx512f"}.get(element_bytes)
         has_masks = self.has("avx512bw") and self.has("avx512vl")
@@ -300,31 +299,32 @@ class Target:
 
     @property
     def streams_lines(self) -> bool:
-        """Whether a vector is a whole line of a cache, and an instruction stores it past them."""
+        """Whether a vector fills a cache line, and can be stored past the caches
+        (non-temporally)."""
         return self.arch == "x86_64" and self.vector_bytes == 64
 
     @property
     def packs_bytes(self) -> bool:
-        """Whether few instructions saturate four registers of i32 and pack them to one of bytes."""
+        """Whether few instructions saturate four vectors of i32 and pack them into one of bytes."""
         feature = {64: "avx512bw", 32: "avx2", 16: "sse4.1"}.get(self.vector_bytes)
         return self.arch == "x86_64" and feature is not None and self.has(feature)
 
     @property
     def sums_codes(self) -> bool:
-        """Whether instructions sum the products of four signed bytes and four below 128 in i32."""
+        """Whether the CPU sums, in i32, four products of a signed byte and a code below 128."""
         return any(map(self.has, ("ssse3", "avx2", "dotprod", "neon"))) or self.sums_bytes(
             DType.U8, DType.I8
         )
 
     @property
     def sums_pairs_of_codes(self) -> bool:
-        """Whether one instruction sums two products of codes in 16 bits, and four in i32 take
-        several.
+        """Whether one instruction sums two products of codes in 16 bits, while summing four in i32
+        takes several.
         """
         return self.has("ssse3") and not self.sums_bytes(DType.U8, DType.I8)
 
     def dot_dtype(self, left: DType, right: DType, *, is_narrow: bool = False) -> DType:
-        """The dtype of `left` in a word of a dot product: bytes, or widened to 16 bits.
+        """The dtype in which a dot product reads `left`: its own, or widened to 16 bits.
 
         Args:
             is_narrow: whether the products of any two pairs fit 16 bits together.
@@ -336,31 +336,31 @@ class Target:
         return DType.I16
 
     def lanes(self, dtype: DType) -> int:
-        """Elements of `dtype` in one vector register, at least 1."""
+        """The number of elements of `dtype` in one vector register; at least 1."""
         return max(
             1, self.vector_bytes // (self.word_bytes if dtype is DType.INDEX else dtype.bytes)
         )
 
     @property
     def is_cpu(self) -> bool:
-        """Whether its code is machine code of a CPU, which LLVM knows."""
+        """Whether the target runs machine code of a CPU, which LLVM generates."""
         return self.device == "cpu"
 
     @property
     def has_workgroups(self) -> bool:
-        """Whether the lanes of a workgroup run in parallel and share memory, as on a GPU; on a CPU
-        a workgroup is one iteration of a loop, and lanes are those of a vector.
+        """Whether the lanes of a workgroup run in parallel and share memory, as on a GPU. On a CPU
+        a workgroup is one iteration of a loop, and lanes are vector lanes.
         """
         return self.gpu is not None
 
     @property
     def has_cpu_fallback(self) -> bool:
-        """Whether a CPU may run what this target can't, in the same program."""
+        """Whether a CPU may run ops that this target can't, in the same program."""
         return not self.is_cpu
 
 
 def describe(target: Target) -> list[tuple[str, Any, str]]:
-    """Key, value and meaning of everything that a target's file says."""
+    """(key, value, meaning) of each entry of a target's file."""
     rows: list[tuple[str, Any, str]] = []
     for record in (target, target.gpu, target.vulkan):
         if record is None:
@@ -375,7 +375,7 @@ def describe(target: Target) -> list[tuple[str, Any, str]]:
 
 
 def _meanings(record: type) -> dict[str, str]:
-    """The meanings of a record's attributes, from its docstring; empty where docstrings are
+    """The descriptions of a record's attributes, from its docstring; empty if docstrings are
     stripped.
     """
     _, _, text = (record.__doc__ or "").partition("Attributes:\n")

@@ -19,19 +19,19 @@ HOST = "host"
 
 
 def directory() -> Path:
-    """The folder of target files: inside the installed package, or beside it in a checkout."""
+    """The folder of target files: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "_targets"
     return installed if installed.is_dir() else package.parent / "targets"
 
 
 def names() -> tuple[str, ...]:
-    """Names of the targets that come with the compiler, sorted."""
+    """The names of the targets that come with the compiler, sorted."""
     return tuple(sorted(path.stem for path in directory().glob("*.toml")))
 
 
 def load(name_or_path: str | Path) -> Target:
-    """The target with that name or alias, the file at that path, or this machine for "host".
+    """The target with a name or alias, the one in the file at a path, or for "host" this machine's.
 
     LLVM is not asked whether it knows a file's names: `check_names` does that before code is made.
 
@@ -93,7 +93,8 @@ def load_together(names_or_paths: Sequence[str | Path]) -> tuple[Target, ...]:
 
 
 def _better_first(wanted: Sequence[Target]) -> Iterator[Target]:
-    """The first that no other one must come before, again and again."""
+    """Orders targets so that each comes before those that it is better than; otherwise the order is
+    kept."""
     left = list(wanted)
     while left:
         first = next(t for t in left if not any(_is_better(other, t) for other in left))
@@ -102,12 +103,13 @@ def _better_first(wanted: Sequence[Target]) -> Iterator[Target]:
 
 
 def _is_better(a: Target, b: Target) -> bool:
-    """Whether every CPU that runs `b`'s code and has what `a` needs besides should run `a`'s."""
+    """Whether a CPU target `a` has all features of `b` and more, so that a CPU that can run both
+    should run `a`'s code."""
     return a.is_cpu and a.arch == b.arch and set(a.features) > set(b.features)
 
 
 def host_choices(machine: str, system: str) -> list[Target]:
-    """The targets that `host` may mean on an architecture and system, best first: most features
+    """The targets that `host` may mean on an architecture and system, those with most features
     first.
 
     Args:
@@ -120,7 +122,7 @@ def host_choices(machine: str, system: str) -> list[Target]:
 
 
 def host() -> Target:
-    """The target that `--target host` means: the best of `host_choices` that this machine can run.
+    """The target that `--target host` means: the first of `host_choices` that this machine can run.
 
     A module depends on this choice and on nothing else of the machine: compiling for the target by
     its name gives the same bytes.

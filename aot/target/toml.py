@@ -1,4 +1,4 @@
-"""Target files: TOML in, a checked record out.
+"""Reads target files: TOML in, a checked record out.
 
 Owns the files' schema and every message about a wrong one, LLVM's opinion of names included.
 """
@@ -35,7 +35,7 @@ _TRIPLE_PREFIXES = {"aarch64": ("aarch64", "arm64"), "arm": ("armv", "arm-")}
 
 
 def parse(text: str, file: str, name: str) -> Target:
-    """The target that the TOML `text` of `file` says.
+    """The target that the TOML `text` of `file` describes.
 
     Raises:
         CompileError: naming file, line, key and what is allowed.
@@ -101,8 +101,8 @@ print(*(f for f in unlisted.split() if has(cpus[0], f) and not has("", f)))
 
 
 def check_names(target: Target) -> None:
-    """Asks LLVM whether it knows the triple, CPUs and features of a target, and whether code for
-    its CPU uses features that are not listed, which the loader would not look for.
+    """Checks with LLVM that it knows a target's triple, CPUs and features, and that code for the
+    CPU uses no unlisted features, for which the loader would not check.
 
     Raises:
         CompileError: naming file, line and key of the first that it does not, or the features that
@@ -146,7 +146,7 @@ def check_names(target: Target) -> None:
 
 
 def _key_of_name(target: Target, name: str) -> str:
-    """The key of a target file whose value contains `name`, a name that LLVM does not know."""
+    """The key of a target file whose value contains a name that LLVM does not know."""
     for key in ("triple", "cpu", "tune"):
         if getattr(target, key) == name:
             return key
@@ -193,7 +193,7 @@ _VULKAN_FIXED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class _Rule:
-    """The rule of a numeric key."""
+    """The constraints on a numeric key."""
 
     low: int
     high: int
@@ -247,7 +247,7 @@ _TEXT_LISTS = ("aliases", "features", "options")
 
 
 class _Reader:
-    """Turns a parsed table into a Target; holds the text so that messages can name lines.
+    """Converts a parsed table to a Target; messages name lines of the text.
 
     Attributes:
         table: the table inside the file whose keys are read; "" for the file's own.
@@ -259,7 +259,7 @@ class _Reader:
         self.table = table
 
     def inside(self, table: str) -> _Reader:
-        """The reader of the keys of one of the file's tables."""
+        """A reader of one of the file's tables."""
         return _Reader(self.text, self.file, table)
 
     def fail(self, key: str, message: str) -> CompileError:
@@ -268,7 +268,7 @@ class _Reader:
         return CompileError(f"{place}: {message}")
 
     def line_of(self, key: str) -> int | None:
-        """The line number of a key in this table, or of a sub-table's header; None if there is
+        """The line number of a key in this table, or of a sub-table's header; None if it has
         neither.
         """
         pattern = re.compile(rf"^\s*(\[{{0,2}}\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
@@ -417,7 +417,7 @@ class _Reader:
         return found
 
     def check_whole(self, target: Target) -> None:
-        """Facts that hold between keys."""
+        """Checks conditions that involve several keys."""
         prefixes = _TRIPLE_PREFIXES.get(target.arch, (target.arch,))
         if target.is_cpu and not target.triple.startswith(prefixes):
             raise self.fail(
