@@ -1,4 +1,4 @@
-"""Tuning: which candidates of executables are measured, by whom, and the file of the records.
+"""Tuning: measures candidate schedules of executables, and records the results in a file.
 
 Owns measuring and its cache. Must not decide what candidates there are, nor apply what it found.
 

@@ -1,4 +1,5 @@
-"""The file of tuning records: a line of JSON an executable, sorted, fit to be checked in.
+"""The file of tuning records: one line of JSON for each executable, sorted, so that it can be
+checked in.
 
 Owns the file's form, what of it is believed, and that several compiles may use it at a time: it is
 replaced whole, under a lock where the system has one. A line that isn't understood is left out with
@@ -35,7 +36,7 @@ _MOST_WARNINGS = 10  # of damaged lines, a file of which may be of any other kin
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """The measurements of an executable.
+    """The measurements of one executable.
 
     Attributes:
         target, what: for people: the target's name, and the executable's ops.
@@ -57,11 +58,11 @@ class TuningRecord:
 
     @property
     def ratio(self) -> float:
-        """The time of the best choice relative to that of the plan's choice."""
+        """The time of the best choice relative to that of the planned choice."""
         return 1.0 if self.best == self.base else self.confirmed.get(self.best, 1.0)
 
     def line(self) -> str:
-        """The text that `parse` reads."""
+        """The record as a line of text, which `parse` reads."""
         record = {
             "key": self.key,
             "target": self.target,
@@ -99,7 +100,7 @@ class TuningRecord:
 
 
 class TuningCache:
-    """The lines of one file.
+    """The records of one tuning file.
 
     Attributes:
         path: None is a cache that has nothing and keeps nothing.
@@ -107,7 +108,7 @@ class TuningCache:
     """
 
     def __init__(self, path: Path | None, *, must_exist: bool = False) -> None:
-        """Reads a file; none is an empty one, unless it `must_exist`.
+        """Reads a tuning file; a missing one is empty, unless it `must_exist`.
 
         Raises:
             CompileError: the file cannot be read.
@@ -134,8 +135,8 @@ class TuningCache:
         return None if folder is None else folder / FILE_NAME
 
     def put(self, record: TuningRecord) -> None:
-        """Keeps a line, beside what others have kept meanwhile; a file that cannot be written keeps
-        nothing, with a warning."""
+        """Adds a record to the file, which other compiles may have changed meanwhile. If the file
+        cannot be written, warns and gives up writing."""
         self.lines[record.key] = record
         if self.path is None or not self._is_writable:
             return
@@ -162,7 +163,8 @@ def _read(path: Path) -> dict[str, TuningRecord]:
 
 
 def _believed(text: str, damaged: list[tuple[int, str]]) -> Iterator[tuple[str, TuningRecord]]:
-    """The lines that are understood; `damaged` learns the others, by number and reason."""
+    """(key, record) of each line that can be parsed; adds (line number, reason) of the others to
+    `damaged`."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -241,8 +243,8 @@ def _ratio(value: object) -> tuple[Choice, float]:
 
 @lru_cache(maxsize=1)
 def compiler_id() -> str:
-    """The state of what makes code of choices, by content: the same on every machine that has the
-    same version."""
+    """A hash of the parts of the compiler that turn choices into code; the same on all machines
+    with the same version."""
     return sources.digest(*_SOURCES).hex()[:16]
 
 

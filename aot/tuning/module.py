@@ -1,4 +1,5 @@
-"""Modules that are run to compare choices: of one executable, and of all in the model's own place.
+"""Builds modules that compare choices: of a single executable, and of all executables within the
+model.
 
 The first kind runs an executable as each of some choices, on the extents and weights of the model's
 dispatches; what others would have made is memory that is there from the start. The second one runs
@@ -31,7 +32,7 @@ from aot.target.model import Target
 
 @dataclass(frozen=True)
 class Sized:
-    """A run whose dims are numbers.
+    """A run of an executable with numbers for all its dims.
 
     Attributes:
         weight: how much its time counts.
@@ -43,7 +44,7 @@ class Sized:
 
     @staticmethod
     def of(run: Run, symbols: Mapping[str, int]) -> Sized | None:
-        """A run with numbers for the model's symbols; None where they give no extents."""
+        """The run with numbers for the model's symbols; None if some extent stays unknown."""
         try:
             values = {name: dims.evaluate(dim, symbols) for name, dim in run.values.items()}
         except (KeyError, ZeroDivisionError):
@@ -51,7 +52,7 @@ class Sized:
         return Sized(run.op, values, run.count)
 
     def bytes(self, function: Function) -> int:
-        """Bytes of all operands and results."""
+        """The size in bytes of all operands and results."""
         values = (*function.inputs, *function.results)
         sizes = [dims.evaluate(v.type.bytes, self.values) for v in values]
         return sum(sizes)
@@ -60,8 +61,8 @@ class Sized:
 def comparing_module(
     function: Function, runs: Sequence[Sized], choices: Sequence[Choice], target: Target
 ) -> Module:
-    """A module whose entry point dispatches `function` as each of `choices`, then as the first
-    again, each time with all of `runs`."""
+    """A module whose entry point dispatches `function` once per choice, then with the first choice
+    again; each time for all of `runs`."""
     entry = Function("main", Block())
     module = Module([entry])
     rewriter = Rewriter(entry)
@@ -89,7 +90,7 @@ def comparing_module(
 
 @dataclass(frozen=True)
 class Copies:
-    """A module that runs a model several times over.
+    """A module that runs a model several times in a row.
 
     Attributes:
         dispatches: the executable of each dispatch of one copy, in order.
@@ -102,7 +103,8 @@ class Copies:
 def copies_of(
     module: Module, copies: Sequence[Mapping[str, Choice]], target: Target
 ) -> Copies | None:
-    """A module whose entry point is the model's once for each of `copies`, then as the first again.
+    """A module whose entry point runs the model once for each of `copies`, then once more as in the
+    first.
 
     A copy says which executables have another choice than they have. None where a copy would not be
     like the model: it has branches, loops or states, or several entry points.
@@ -138,7 +140,7 @@ def copies_of(
 
 
 def _in_arena(dispatch: Op, function: Function) -> tuple[Attr, ...]:
-    """The values for dim parameters of a dispatch whose results are all in the arena."""
+    """The dim parameters of a dispatch, changed for results that are all in the arena."""
     given = dispatch.attrs.get("dims", ())
     assert isinstance(given, tuple)
     told = zip(function.dim_names, given, strict=True)
@@ -147,7 +149,7 @@ def _in_arena(dispatch: Op, function: Function) -> tuple[Attr, ...]:
 
 
 def _copied(into: Module, function: Function, choice: Choice | None, target: Target) -> str:
-    """The name of an executable with a choice, in the module of copies."""
+    """Adds an executable with a choice to the module of copies; returns its name."""
     name = function.name if choice is None else f"{function.name}: {choice}"
     if name not in into.functions:
         made = clone_function(function)
@@ -161,7 +163,8 @@ def _copied(into: Module, function: Function, choice: Choice | None, target: Tar
 
 
 def _operands(rewriter: Rewriter, function: Function, run: Sized, number: int) -> list[Value]:
-    """Constants as the model has them, and zeros for what is made when it runs."""
+    """The operands of a dispatch: the model's constants, and zeros for values that are computed at
+    run time."""
     made: list[Value] = []
     for place, value in enumerate(v for v in run.op.operands if v is not None):
         parameter = function.inputs[place]
@@ -184,7 +187,7 @@ _DEFAULTS: dict[str, Attr] = {a.name: a.default for a in STATE.attributes if not
 
 
 def _data(value: Value, type: TensorType) -> ConstantData:
-    """A constant's data; of a view of one, others that are as large."""
+    """The data of a constant; for a view of one, other data of the same size."""
     if value.op is not None and value.op.record is CONSTANT:
         data = value.op.attrs["value"]
         assert isinstance(data, ConstantData)

@@ -1,4 +1,4 @@
-"""Runs a module that is to be measured, here or through the user's command, and reads the times.
+"""Runs a module that is to be measured, with `aot-run` or the user's command, and reads the times.
 
 Owns how the command is called and what of its answer is believed. Knows nothing of what is
 measured.
@@ -26,16 +26,16 @@ GRACE_SECONDS = 30.0
 
 
 class RunnerError(AotError):
-    """The command failed, said something else than times, or took too long."""
+    """The runner's command failed, printed something other than times, or took too long."""
 
 
 class Runner(Protocol):
-    """Times the launches of a module."""
+    """A function that measures the launches of a module."""
 
     def __call__(
         self, module: Path, options: Sequence[str], runs: int, seconds: float
     ) -> list[float]:
-        """Milliseconds of each dispatch, in the program's order: the least of at least `runs`.
+        """Milliseconds of each dispatch in program order, each the least of at least `runs` runs.
 
         Args:
             options: of `aot-run`: on what to run it, and with which inputs.
@@ -48,7 +48,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class CommandRunner:
-    """Calls `aot-run`, or a command that takes its place.
+    """A runner that calls `aot-run`, or a command in its place.
 
     Attributes:
         command: gets the module's path and options of `aot-run` as further arguments, and prints
@@ -60,7 +60,7 @@ class CommandRunner:
 
     @staticmethod
     def of(text: str | None) -> CommandRunner:
-        """The runner that option `--tune-runner` names; None means this machine's `aot-run`.
+        """The runner that the option `--tune-runner` names; for None, this machine's `aot-run`.
 
         Raises:
             CompileError: the text is no command.
@@ -113,7 +113,7 @@ class CommandRunner:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kills a process with all that it started: a script's program would go on otherwise."""
+    """Kills a process and all its children, which would otherwise outlive a script."""
     with suppress(OSError):
         if os.name == "posix":
             os.killpg(process.pid, signal.SIGKILL)
@@ -124,7 +124,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _times(output: str) -> list[float]:
-    """The dispatches' least times in the last line, which is JSON of `aot-run`.
+    """The least time of each dispatch, from the last line of output, which is the JSON of
+    `aot-run`.
 
     Others' work only makes a machine look slower: of runs that follow each other the least says
     most.

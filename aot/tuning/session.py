@@ -1,4 +1,4 @@
-"""Measuring for one target: which candidates are compared when, and what counts as faster.
+"""Measures candidates for one target: chooses their order, and decides which are faster.
 
 A *screening* compares a batch of candidates of each executable; the fastest are *confirmed* in
 rounds. Both run the whole model where that can be: by itself an executable finds in caches what it
@@ -51,7 +51,7 @@ BuildImage = Callable[[Module, Target, CompileOptions], ModuleImage]
 
 @dataclass(eq=False)
 class Subject:
-    """An executable that may be tuned.
+    """An executable that is tuned, with its candidates and measurements.
 
     Attributes:
         runs: its dispatches that are measured by themselves, with numbers for all dims.
@@ -73,7 +73,7 @@ class Subject:
     best: Choice | None = None
 
     def rivals(self, most: int) -> list[Choice]:
-        """The choices that seem fastest and were not confirmed yet, with the confirmed best one."""
+        """The fastest choices that are not confirmed yet, followed by the best confirmed one."""
         ordered = sorted(self.ratios, key=self.ratios.__getitem__)
         fast = [c for c in ordered if self.ratios[c] < 1 - LEAST_GAIN and c not in self.confirmed]
         best = [] if self.best is None else [self.best]
@@ -82,8 +82,8 @@ class Subject:
 
 @dataclass(frozen=True)
 class Round:
-    """The measurement of one process: times relative to the plan's choice, and the difference of
-    its two turns.
+    """The measurements of one process: times relative to the planned choice, and the difference
+    between the two runs of that choice.
     """
 
     ratios: Sequence[float]
@@ -92,7 +92,7 @@ class Round:
 
 @dataclass(eq=False)
 class Session:
-    """The measuring of a module's executables for one target.
+    """The tuning of a module's executables for one target.
 
     Attributes:
         build: makes the image of a module whose functions are outlined.
@@ -123,7 +123,7 @@ class Session:
     _pace: float | None = None  # seconds of one run of one copy of the model, its compile included
 
     def run(self) -> None:
-        """Screens and confirms until the time is up or nothing is left to do."""
+        """Screens and confirms candidates until the time is up or none is left."""
         while self.left() > 0 and not self._is_given_up:
             screened = self._screen()
             if not self._confirm() and not screened:
@@ -148,13 +148,14 @@ class Session:
         return bool(rounds) or self._screen_alone()
 
     def _batch(self) -> int:
-        """How many candidates of one there is time for, and for confirming some of them."""
+        """How many candidates of one executable can be measured with time left to confirm some of
+        them."""
         if self._pace is None:
             return FIRST_BATCH
         return max(1, min(BATCH, self._turns() - 2 - ROUNDS * (RIVALS + 2)))
 
     def _turns(self) -> int:
-        """How many copies of the model can be measured in the time that is left."""
+        """How many copies of the model can be measured in the remaining time."""
         pace = self._pace or 1e-6
         return int(max(self.left(), 0.0) / (pace * (LEAST_RUNS + PROFILE_RUNS)))
 
@@ -164,8 +165,8 @@ class Session:
         self.keep(subject)
 
     def _screen_alone(self) -> bool:
-        """Measures candidates of one subject after the other, those with fewest measurements first;
-        returns whether there were any.
+        """Measures candidates of one executable after another, those with fewest measurements
+        first. Returns whether there were any.
         """
         least = (1 - SCREEN_PART) * self.left()
         has_any = False
@@ -186,7 +187,7 @@ class Session:
         return has_any
 
     def _alone(self, subject: Subject, choices: Sequence[Choice]) -> Round:
-        """Choices of an executable beside the plan's, by itself."""
+        """Measures choices of an executable against the planned one, in a module of their own."""
         every = [subject.base, *choices]
         module = comparing_module(subject.function, subject.runs, every, self.target)
         self._write(module)
@@ -201,7 +202,7 @@ class Session:
         )
 
     def _write(self, module: Module) -> None:
-        """Writes the file of a module of choices.
+        """Compiles a module of choices and writes it to the session's file.
 
         Raises:
             CompileError: the file cannot be written.
@@ -238,7 +239,8 @@ class Session:
     # ---- confirming ----
 
     def _confirm(self) -> bool:
-        """Measures what seems to win again, in rounds; whether there was anything."""
+        """Measures the seemingly fastest choices again, in several rounds. Returns whether there
+        were any."""
         most = max(1, min(RIVALS, self._turns() // ROUNDS - 2))
         rivals = {s: found for s in self.subjects if (found := s.rivals(most))}
         if not rivals or self._is_given_up:
@@ -252,7 +254,7 @@ class Session:
     def _in_place(
         self, rivals: Mapping[Subject, Sequence[Choice]], count: int
     ) -> dict[Subject, list[Round]]:
-        """Rounds of the whole model; none where it cannot be run so."""
+        """Rounds measured within the whole model; empty if the model cannot be run that way."""
         if not self._has_place:
             return {}
         turns = max(map(len, rivals.values()))
@@ -305,8 +307,8 @@ class Session:
         return rounds
 
     def _decide(self, subject: Subject, rivals: Sequence[Choice], rounds: Sequence[Round]) -> None:
-        """Picks the best choice: the one that wins by the median, by more than noise, and at all in
-        every round.
+        """Picks the best choice: one that is faster by the median and by more than noise, and
+        faster in every round.
         """
         noise = statistics.median(r.noise for r in rounds)
         winners: dict[Choice, float] = {}
@@ -321,7 +323,8 @@ class Session:
 
 
 def _round(totals: Sequence[float]) -> Round:
-    """The round of measured times, relative to the first choice, which is measured at both ends."""
+    """The round for measured times; the first choice is measured first and last, and the others are
+    relative to it."""
     if min(totals) <= 0:
         raise RunnerError("the runner's clock is too coarse: a dispatch took no time")
     base = (totals[0] + totals[-1]) / 2
@@ -329,7 +332,7 @@ def _round(totals: Sequence[float]) -> Round:
 
 
 def _shapes(module: Module, symbols: Mapping[str, int]) -> list[str]:
-    """Options that give inputs with open dims their extents."""
+    """Options of `aot-run` that set the extents of inputs with dynamic dims."""
     found: list[str] = []
     for value in module.entry_points[0].inputs:
         if not value.type.is_static:
@@ -339,7 +342,7 @@ def _shapes(module: Module, symbols: Mapping[str, int]) -> list[str]:
 
 
 def describe(function: Function) -> str:
-    """An executable's ops, for people."""
+    """An executable's ops and result shapes as text for messages."""
     names = [op.name for op in function.block if not op.record.is_terminator]
     text = ", ".join(names[:6])
     shapes = " ".join(str(v.type).split("{")[0] for v in function.results)

@@ -1,4 +1,4 @@
-"""The tuner: chooses the executables of a module that are worth measuring, and looks up recorded
+"""The tuner: chooses the executables of a module that are worth measuring, and applies recorded
 results.
 
 `aot/tuning/session.py` decides what is measured when; `aot/analysis/cost/candidates.py` lists the
@@ -73,13 +73,13 @@ class Tuned:
     seconds: float = 0.0
 
     def section(self) -> dict[str, Any]:
-        """The statistics as plain data."""
+        """The statistics as a dictionary."""
         values = vars(self)
         return {k: round(v, 6) if isinstance(v, float) else v for k, v in values.items()}
 
 
 class Tuner:
-    """Tunes the executables of modules; what it learns is in `cache`.
+    """Tunes the executables of modules, and records the results in `cache`.
 
     Attributes:
         runner: None measures nothing.
@@ -94,7 +94,7 @@ class Tuner:
         runner: Runner | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Reads the cache. `build` makes images of the modules that are measured.
+        """Reads the tuning file. `build` compiles the modules that are measured.
 
         Raises:
             CompileError: it cannot be read, or the runner is no command.
@@ -156,7 +156,8 @@ class Tuner:
         target: Target,
         symbols: Mapping[str, int],
     ) -> list[Subject]:
-        """The heaviest first; `costs` are the modelled times of each executable's dispatches."""
+        """The executables worth tuning, those with most modelled time first; `costs` are the
+        modelled times of each one's dispatches."""
         whole = sum(costs.values()) or 1.0
         found: list[Subject] = []
         table = self.table
@@ -177,7 +178,7 @@ class Tuner:
         return found
 
     def _recall(self, subject: Subject, target: Target) -> None:
-        """Takes over the recorded measurements of a subject from earlier compiles."""
+        """Restores a subject's measurements from earlier compiles."""
         record = self.cache.lines.get(subject.key)
         if record is None or record.base != subject.base:
             return
@@ -233,8 +234,8 @@ class Tuner:
 def different(
     function: Function, choices: Sequence[Choice], target: Target, most: int
 ) -> list[Choice]:
-    """The first of the choices that give one kernel, for each of at most `most` kernels: a rule may
-    have tiles of its own, whatever the plan's are."""
+    """The choices that give different kernels, at most `most`: rules may override a choice's tiles,
+    so that several choices give one kernel."""
     trial = clone_function(function)
     kernels: dict[bytes, Choice] = {}
     for choice in choices:
@@ -259,7 +260,7 @@ def _record_of(subject: Subject, target: Target) -> TuningRecord:
 
 
 def _symbols(module: Module) -> dict[str, int]:
-    """A number for every symbol of the entry points: its upper bound, or one that is usual.
+    """A number for every symbol of the entry points: its upper bound, or a typical extent.
 
     As for random inputs elsewhere, the first dim of an input, a batch most likely, is as small as
     its bound lets it be.
@@ -280,7 +281,7 @@ def _symbols(module: Module) -> dict[str, int]:
 def _heaviest(
     function: Function, runs: Sequence[Run], target: Target, symbols: Mapping[str, int]
 ) -> list[Sized]:
-    """The runs that take most of an executable's modelled time, as numbers."""
+    """The runs that take most of an executable's modelled time, with numbers for their dims."""
     costs = {run: modelled_cost(function, [run], target) for run in runs}
     left = RUNS_SHARE * sum(costs.values())
     found: list[Sized] = []
