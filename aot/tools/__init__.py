@@ -1,4 +1,4 @@
-"""Tools on models and modules, besides compiling: inspect, merge, verify, explain.
+"""Tools on models and modules besides compiling: inspect, merge, verify, benchmark, quantise.
 
 Owns facts and their text. Must not change what a compile does.
 

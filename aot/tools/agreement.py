@@ -1,4 +1,5 @@
-"""The measure of agreement between two arrays: largest error, worst element, histogram of errors.
+"""Measures the agreement of two arrays: the largest error, the worst element, a histogram of
+errors.
 
 Owns how far an output of a compiled module is from what another engine gives for it. Runs nothing.
 """
@@ -23,7 +24,7 @@ DECADES = tuple(10.0**-n for n in range(8, -1, -1))
 
 @dataclass(frozen=True)
 class Worst:
-    """The element of an output that is furthest from the engine's.
+    """The element of an output that differs most from the engine's.
 
     Attributes:
         index: where it is, an index along each dim.
@@ -37,7 +38,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class OutputAgreement:
-    """The agreement of one output with the engine's.
+    """The agreement of one output with the engine's result.
 
     Attributes:
         magnitude: the largest finite absolute value that the engine has.
@@ -70,12 +71,12 @@ class OutputAgreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether the differences are as small as they may be."""
+        """Whether the differences are within the tolerance."""
         return self.error <= self.tolerance and self.rms <= self.rms_tolerance
 
 
 def compare_all(results: Arrays, expected: Arrays) -> tuple[OutputAgreement, ...]:
-    """How each of a module's outputs agrees with the engine's of the same name.
+    """The agreement of each of a module's outputs with the engine's output of the same name.
 
     Raises:
         CompileError: the two have other names, or another order.
@@ -88,7 +89,7 @@ def compare_all(results: Arrays, expected: Arrays) -> tuple[OutputAgreement, ...
 
 
 def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAgreement:
-    """How `result` agrees with `expected`."""
+    """The agreement of `result` with `expected`."""
     dtype, shape = str(result.dtype), result.shape
     if result.dtype != expected.dtype or shape != expected.shape:
         problem = f"the engine gives {expected.dtype}{list(expected.shape)}"
@@ -125,8 +126,8 @@ def compare(name: str, result: NDArray[Any], expected: NDArray[Any]) -> OutputAg
 
 
 def least_agreement(steps: Sequence[tuple[OutputAgreement, ...]]) -> tuple[OutputAgreement, ...]:
-    """Each output where it agrees least; constant if it is so in all steps, and with the errors of
-    all of them in its histogram."""
+    """The least agreement of each output over all steps. It is constant if it is so in all steps,
+    and its histogram counts the errors of all steps."""
     return tuple(
         replace(
             max(same, key=lambda o: (o.error, not o.is_constant)),
@@ -143,7 +144,7 @@ def _sums(histograms: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _element(score: NDArray[Any], a: NDArray[Any], b: NDArray[Any]) -> Worst | None:
-    """The first element with the highest score above 0."""
+    """The element with the highest score, the first of several; None if no score is above 0."""
     if not score.size or not score.max() > 0:
         return None
     index = tuple(int(n) for n in np.unravel_index(np.argmax(score), score.shape))

@@ -1,4 +1,5 @@
-"""Weights of an ONNX model's products in few bits, with a scale for each block: MatMulNBits.
+"""Quantises the constant weights of an ONNX model's matrix products to few bits, in blocks with a
+scale each (MatMulNBits).
 
 Owns how floats become codes. Scales are chosen block by block, as those of a few candidates that
 leave the least squared error.
@@ -20,7 +21,7 @@ _CHUNK = 1 << 20  # weights that are looked at together
 
 
 def encoded(weights: Array, block: int, bits: int) -> tuple[Array, Array]:
-    """Weights f32[k, columns] as MatMulNBits stores them.
+    """(codes, scales) of weights f32[k, columns], in MatMulNBits' format.
 
     Args:
         bits: 4 or 8.
@@ -42,7 +43,7 @@ def encoded(weights: Array, block: int, bits: int) -> tuple[Array, Array]:
 
 
 def _encoded(blocks: Array, bits: int) -> tuple[Array, Array]:
-    """Codes and scales of blocks [n, block]."""
+    """(codes, scales) of blocks [n, block]."""
     half = 1 << (bits - 1)
     place = np.abs(blocks).argmax(axis=1)[:, None]
     largest = np.take_along_axis(blocks, place, axis=1)
@@ -62,7 +63,7 @@ def _encoded(blocks: Array, bits: int) -> tuple[Array, Array]:
 def quantise_weights(
     model: Any, bits: int, block: int, skipped: Collection[str], *, rounds_activations: bool
 ) -> int:
-    """Replaces an ONNX model's products with constant weights; gives how many there were.
+    """Quantises the products of an ONNX model that have constant weights; returns their number.
 
     Args:
         model: an `onnx.ModelProto`, which is changed.
@@ -122,7 +123,8 @@ def quantise_weights(
 
 
 def _weights_of(node: Any, constants: Any, block: int) -> tuple[str, bool] | None:
-    """The name of a product's constant weights in f32, and whether they are transposed."""
+    """(name, whether they are transposed) of the constant f32 weights of a product; None if it has
+    none."""
     from onnx import TensorProto
 
     if node.op_type not in ("MatMul", "Gemm") or node.domain not in ("", "ai.onnx"):

@@ -1,4 +1,4 @@
-"""Calibration data: what a user's model is quantised by, one mapping of arrays a sample.
+"""Reads calibration data for quantisation: samples that map the names of inputs to arrays.
 
 Owns where it comes from and what it must look like. Invents nothing: numbers that no input ever has
 would give steps that fit nothing.
@@ -44,20 +44,22 @@ class InputSpec:
 
     @property
     def is_length(self) -> bool:
-        """Whether the first dim is called what counts the parts of a sample."""
+        """Whether the name of the first dim says that it counts the parts of a sample, such as
+        tokens."""
         name = self.first.lower()
         return name == "t" or any(part in name for part in _PARTS)
 
     @property
     def has_batch(self) -> bool:
-        """Whether the first dim counts samples: it is 1 or open, and not called a length."""
+        """Whether the first dim is a batch: it is 1 or dynamic, and its name is not that of a
+        length."""
         return len(self.dims) > 1 and self.dims[0] in (1, None) and not self.is_length
 
 
 def samples_of(
     path: str | os.PathLike[str], inputs: Sequence[InputSpec], pictures: Pictures | None = None
 ) -> list[Sample]:
-    """The samples of a folder or a file.
+    """Reads the samples from a folder or a file.
 
     Args:
         path: a folder of .npz files with an array an input, of .npy files for a model with one
@@ -90,7 +92,7 @@ def samples_of(
 
 
 def samples_in(given: Iterable[Sample], inputs: Sequence[InputSpec]) -> list[Sample]:
-    """The samples of mappings from the names of inputs to arrays, each like an .npz file.
+    """Checks samples given as mappings from names of inputs to arrays, each like an .npz file.
 
     Raises:
         CompileError: there is none, or an array does not fit; names the number and the input.
@@ -122,7 +124,7 @@ def _of_picture(file: Path, inputs: Sequence[InputSpec], pictures: Pictures | No
 def split_samples(
     file: str, arrays: Mapping[str, Array], inputs: Sequence[InputSpec]
 ) -> list[Sample]:
-    """The samples that arrays hold, which are called by the names of inputs.
+    """The samples in arrays that hold several, by the names of inputs.
 
     Args:
         file: what errors call where they come from.
@@ -148,7 +150,8 @@ def split_samples(
 
 
 def _batches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
-    """The inputs whose first dim counts samples; none where another open one may count them too."""
+    """The inputs whose first dim is a batch; none if some other dynamic first dim may be one
+    too."""
     found = [spec for spec in inputs if spec.has_batch]
     names = {spec.first for spec in found} - {""}
     found += [spec for spec in inputs if len(spec.dims) == 1 and spec.first in names]
@@ -167,7 +170,7 @@ def _arrays(file: Path, inputs: Sequence[InputSpec]) -> dict[str, Array]:
 
 
 def _several(file: str, spec: InputSpec, array: Array, *, has_batch: bool) -> Array | None:
-    """The samples that an array holds, along a dim in front; None where it is one.
+    """The samples in an array, along its first dim; None if the array is a single sample.
 
     Raises:
         CompileError: the array is of another dtype or shape, or not finite.

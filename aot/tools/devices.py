@@ -1,4 +1,4 @@
-"""The devices of this machine, CPU and Vulkan, with the targets that fit.
+"""Lists the devices of this machine, CPU and Vulkan, with the targets that fit them.
 
 Asks Vulkan through the package `vulkan` (extra `aotc[vulkan]`), a path of its own beside the
 runtime's driver; compiles and runs nothing.
@@ -38,7 +38,7 @@ _COMPONENTS = {
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device and what it offers.
+    """A device and its capabilities.
 
     Attributes:
         name: as its driver calls it; a CPU's is its best target.
@@ -70,7 +70,7 @@ class DeviceInfo:
 
 
 def list_devices() -> tuple[DeviceInfo, ...]:
-    """The CPU, if a target fits it, then the Vulkan devices in the order that Vulkan gives.
+    """The CPU, if a target fits it, followed by the Vulkan devices in Vulkan's order.
 
     Raises:
         RuntimeFailure: the package `vulkan` or the Vulkan loader is missing, or it fails.
@@ -117,8 +117,8 @@ def _vulkan() -> Iterator[DeviceInfo]:
 
 
 def _gpus_of(vk: Any, instance: Any) -> Sequence[Any]:
-    """The physical devices of all drivers; none where drivers start and find no GPU, of which some
-    say so by an error."""
+    """The physical devices of all drivers; empty if no driver finds a GPU, which some report as an
+    error."""
     try:
         return list(vk.vkEnumeratePhysicalDevices(instance))
     except vk.VkErrorInitializationFailed:
@@ -176,7 +176,7 @@ def _missing(
     version: tuple[int, int],
     limits: Mapping[str, int | tuple[int, int, int]],
 ) -> str:
-    """The first thing that a target needs and the device lacks; "" where it has all."""
+    """The first requirement of a target that the device does not meet; "" if it meets all."""
     if version < _LEAST_VERSION:
         return f"vulkan {version[0]}.{version[1]}, not 1.1"
     wanted = limits_of(target)
@@ -195,7 +195,8 @@ def _missing(
 
 
 def _subgroup_operations(vk: Any, device: Any) -> set[str]:
-    """The subgroup operations of a device in compute shaders, by the names of target files."""
+    """The subgroup operations that a device supports in compute shaders, by their names in target
+    files."""
     subgroups = vk.VkPhysicalDeviceSubgroupProperties()
     vk.vkGetPhysicalDeviceProperties2(device, vk.VkPhysicalDeviceProperties2(pNext=subgroups))
     if not subgroups.supportedStages & vk.VK_SHADER_STAGE_COMPUTE_BIT:
@@ -205,20 +206,22 @@ def _subgroup_operations(vk: Any, device: Any) -> set[str]:
 
 
 def _missing_operation(name: str, wanted: GpuGeometry, operations: set[str]) -> str:
-    """The first operation of subgroups that a target needs and the device lacks."""
+    """The first subgroup operation that a target needs and the device lacks; "" if there is
+    none."""
     lacking = [o for o in wanted.subgroup_operations if o not in operations]
     return f"subgroups have no {lacking[0]} operations, which {name} needs" if lacking else ""
 
 
 def _missing_feature(target: Target, features: tuple[str, ...]) -> str:
-    """The first feature that a target's shaders may need and the device lacks."""
+    """The first feature that a target's shaders may need and the device lacks; "" if there is
+    none."""
     wanted = (*target.features, *features_of_target(target))
     lacking = [f for f in wanted if f not in features]
     return f"there is no {lacking[0]}, which {target.name} needs" if lacking else ""
 
 
 def _rank(target: Target) -> tuple[int, int, int, str]:
-    """The sort key of a target's fit: one with higher requirements fits the device more closely."""
+    """A sort key of targets that fit a device: the one with the highest requirements fits best."""
     assert target.gpu is not None
     gpu = target.gpu
     features = len(features_of_target(target))
@@ -226,7 +229,7 @@ def _rank(target: Target) -> tuple[int, int, int, str]:
 
 
 def _features(vk: Any, device: Any) -> tuple[str, ...]:
-    """The features of requirements.c in the runtime's driver that the device has."""
+    """The device's features, of those that the runtime driver's requirements.c checks."""
     storage16 = vk.VkPhysicalDevice16BitStorageFeatures()
     storage8 = vk.VkPhysicalDevice8BitStorageFeatures(pNext=storage16)
     arithmetic = vk.VkPhysicalDeviceShaderFloat16Int8Features(pNext=storage8)
@@ -250,8 +253,8 @@ def _features(vk: Any, device: Any) -> tuple[str, ...]:
 
 
 def _matrices(vk: Any, instance: Any, device: Any) -> tuple[str, ...]:
-    """The cooperative matrix features of a device, in the form in which requirements.c checks them;
-    empty without support.
+    """The cooperative matrix features of a device, spelled as requirements.c spells them; empty
+    without support.
     """
     extensions = vk.vkEnumerateDeviceExtensionProperties(device, None)
     if "VK_KHR_cooperative_matrix" not in {e.extensionName for e in extensions}:

@@ -1,4 +1,5 @@
-"""How engines beside ours fail: as one CompileError that names the engine and the model.
+"""Reports failures of other inference engines as a CompileError that names the engine and the
+model.
 
 Imports no engine; exceptions of engines have no common base.
 """
@@ -26,10 +27,10 @@ def check_format(engine: str, model: str | os.PathLike[str], wanted: Frontend) -
 
 
 def cannot_run(engine: str, model: str | os.PathLike[str], error: Exception) -> CompileError:
-    """The error to raise where an engine fails on a model."""
+    """The error to raise if an engine fails on a model."""
     return CompileError(f"{engine} cannot run {os.fspath(model)}: {first_line(error)}")
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type where it has none."""
+    """The first line of an error's message, or the error's type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,5 @@
-"""Other engines beside ours, by turns in one run: the ratio of medians is what a comparison says.
+"""Compares a module's speed with other inference engines, which run alternately; reports ratios of
+medians.
 
 Owns which engines there are and how each runs an ONNX model as it would be deployed. Times of two
 runs of this, or of two machines, must not be compared.
@@ -38,7 +39,7 @@ def compare(
     runs: int = 10,
     seconds: float = 0.5,
 ) -> dict[str, Any]:
-    """Runs a module and other engines by turns on the same inputs.
+    """Times a module and other engines alternately on the same inputs.
 
     Args:
         model: the ONNX file that the module was compiled from.
@@ -84,7 +85,8 @@ def compare(
 
 
 def check_onnx(engine: str, model: str | os.PathLike[str]) -> None:
-    """Raises a CompileError unless `model` is an ONNX file, which is what other engines read."""
+    """Raises a CompileError unless `model` is an ONNX file, as other engines read no other
+    format."""
     check_format(engine, model, registry.ONNX)
 
 

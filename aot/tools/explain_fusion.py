@@ -37,7 +37,8 @@ from aot.target.model import Target
 
 
 def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
-    """A model's dispatch regions by target: ops, bytes, and why each ends where it does.
+    """The dispatch regions of a model by target: their ops, their bytes, and why each region ends
+    where it does.
 
     Args:
         model: as `aot.compile` takes it.
@@ -70,7 +71,7 @@ def explain_fusion(model: Any, **keywords: Any) -> dict[str, Any]:
 
 
 def _kernels(module: Module, context: PassContext) -> dict[str, Any]:
-    """The kernels of a module after its passes: the rules that build them, and how they are proved
+    """The kernels of a module after its passes: the rules that emit them, and how they are proved
     to stay inside their memory."""
     assert context.target is not None
     with Backends(context.options) as backends:
@@ -108,7 +109,8 @@ def _prices(
     runs: Sequence[Run],
     alignments: Sequence[int],
 ) -> dict[str, Any]:
-    """The estimated cost of a kernel's first dispatch, and that by the best other rule."""
+    """The estimated cost of a kernel's first dispatch, with the chosen lowering rule and with the
+    best other rule."""
     values = runs[0].values.items() if runs else ()
     extents = {name: dims.estimate(dim, MEASURED) or 0 for name, dim in values}
     others = alternatives(function, target, extents, alignments)
@@ -118,7 +120,7 @@ def _prices(
 
 
 def proofs_line(section: Mapping[str, Any]) -> str:
-    """How many kernels are proved, and by what."""
+    """A line with the number of proved kernels, by method of proof."""
     by = [f"{count} by {way}" for way, count in section["by"].items() if count]
     return f"{section['kernels']} kernels proved to stay inside their memory: {', '.join(by)}"
 

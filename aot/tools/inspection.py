@@ -1,4 +1,4 @@
-"""Inspection of module files, for people (text) and scripts (JSON with stable keys).
+"""Describes module files as text for people, and as JSON with stable keys for scripts.
 
 Reads files only; never runs or changes anything.
 """
@@ -66,7 +66,8 @@ def inspect(
 
 
 def _whys(file: ModuleFile) -> list[tuple[str, ...]]:
-    """By variant, why its host runs its executables; nothing where the notes don't say."""
+    """For each variant the reasons why executables run on the host; empty if the notes do not
+    tell."""
     variants = file.image.variants
     if file.image.notes:
         with suppress(ValueError):
@@ -157,7 +158,7 @@ def _tensor(tensor: TensorInfo) -> dict[str, Any]:
 
 
 def _updates(entry: EntryPointImage) -> dict[str, str]:
-    """Output name -> name of the input that the run writes in place, for each such output."""
+    """(name of an output: name of the input that the run updates in place) of each such output."""
     numbers = zip(entry.outputs, entry.program.updates, strict=False)
     return {output.name: entry.inputs[n - 1].name for output, n in numbers if n}
 
@@ -189,13 +190,13 @@ def _entry_point(entry: EntryPointImage, variant: VariantImage, program: bool) -
 
 
 def _arena_bound(program: ProgramImage) -> int | None:
-    """The most that the arena takes at any shape."""
+    """An upper bound of the arena's size over all shapes; None if there is none."""
     return program.arena_bound_bytes if program.buffers else program.arena_bytes
 
 
 def disassemble(entry: EntryPointImage, variant: VariantImage) -> Iterator[str]:
-    """The disassembly of an entry point's program; word numbers are those of the runtime's
-    messages.
+    """The disassembly of an entry point's program, with the word numbers that messages of the
+    runtime use.
     """
     program = entry.program
     blocks = {start: number for number, start in enumerate(program.blocks)}
@@ -254,7 +255,7 @@ def _operand(value: int, kind: Operand, entry: EntryPointImage, variant: Variant
 
 
 def format_inspection(facts: dict[str, Any]) -> str:
-    """The text that `aotc inspect` prints for what `inspect` found."""
+    """The text that `aotc inspect` prints for the facts that `inspect` returns."""
     lines = [
         f"{facts['file'] or 'module'}: {facts['file_bytes']:,} bytes, format version "
         f"{facts['version']}, by {facts['producer'] or 'unknown'}",
@@ -355,7 +356,7 @@ def _format_tensor(tensor: dict[str, Any]) -> str:
 
 
 def _format_dim(dim: int | dict[str, Any]) -> str:
-    """A dim's text, in the syntax that `aot.ir.bounds.parse_wanted` reads."""
+    """The text of a dim, in the syntax that `aot.ir.bounds.parse_wanted` reads."""
     if isinstance(dim, int):
         return str(dim)
     low = f"{dim['min']}<=" if dim["min"] else ""

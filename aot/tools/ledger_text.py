@@ -1,4 +1,4 @@
-"""The ledger of deduplication as text: what `aotc inspect --dedup` and `explain-dedup` print.
+"""Formats the ledger of deduplication for `aotc inspect --dedup` and `explain-dedup`.
 
 Formats what `aot.driver.ledger` and `aot.driver.missed_merges` found; computes nothing but sums.
 """
@@ -23,7 +23,7 @@ _MECHANISMS = {
 
 
 def format_dedup(ledger: Mapping[str, Any]) -> str:
-    """The text of the ledger: counts and savings by model and target, then of merging."""
+    """The ledger as text: counts and savings by model and target, then those of merging."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:
@@ -41,7 +41,7 @@ def _names(model: Mapping[str, Any]) -> str:
 
 
 def _total(variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums over the variants of a file; what is not known of one is not known of all."""
+    """The sums over the variants of a file; None for a figure that is unknown for any variant."""
     executables: dict[str, dict[str, float | None]] = {}
     for name in _LEVELS:
         levels = [variant["executables"][name] for variant in variants]
@@ -81,7 +81,7 @@ def _variant_lines(
 
 
 def _figure(value: float | None, form: str) -> str:
-    """A number, or a dash where it is not known well enough."""
+    """A number, or a dash if it is unknown or too inexact."""
     return "-" if value is None else format(value, form)
 
 
@@ -111,7 +111,7 @@ def _saved_row(name: str, counts: Mapping[str, int]) -> list[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Indented columns, all but the first flush right."""
+    """The lines of a table: indented columns, all but the first aligned to the right."""
     lines = [head, *rows]
     widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
     for line in lines:
@@ -121,7 +121,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def format_missed_merges(ledger: Mapping[str, Any]) -> str:
-    """The text of missed merges: pairs of nearly equal executables, largest saving first."""
+    """The pairs of nearly equal executables that were not merged, as text; the largest saving comes
+    first."""
     lines: list[str] = []
     for model in ledger["models"]:
         for variant in model["variants"]:

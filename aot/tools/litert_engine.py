@@ -1,4 +1,4 @@
-"""LiteRT, the runtime of TFLite files, as an engine to compare with."""
+"""LiteRT, the runtime for TFLite files, as an engine to compare with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def open_litert(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
     """Opens a TFLite model in LiteRT; returns a function from inputs to outputs, by the names of
-    its only signature, or of tensors where there is none. Variables keep their values between
-    calls.
+    its only signature, or of tensors if it has none. Variables keep their values between calls.
 
     Raises:
         CompileError: LiteRT is not installed, or can't read the model; or later can't run it.

@@ -1,4 +1,4 @@
-"""llama.cpp, the runtime of GGUF files, as an engine to compare with."""
+"""llama.cpp, a runtime for GGUF files, as an engine to compare with."""
 
 from __future__ import annotations
 

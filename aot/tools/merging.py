@@ -1,4 +1,4 @@
-"""`aot.merge`: several compiled models as one module, with an entry point each.
+"""`aot.merge`: merges compiled models into one module, with an entry point each.
 
 Owns how entry points get their names and what may be given; the merging is `aot.link.merge`'s.
 """
@@ -22,7 +22,8 @@ Source = str | os.PathLike[str] | bytes | CompiledModule
 def merge(
     modules: Sequence[Source] | Mapping[str, Source], *, share_constants: bool = True
 ) -> CompiledModule:
-    """One module with the entry points of several, which share code, shaders and constants.
+    """Merges modules into one with the entry points of all, which share code, shaders and
+    constants.
 
     Results and speed of each are what they were alone. `aot.load(..., entry=NAME)` opens one.
 

@@ -1,4 +1,4 @@
-"""Compares a compiled module of PyTorch with the module itself.
+"""Compares a compiled PyTorch module with the module itself.
 
 Imports torch when it is called; owns how the two are run alike, and no measure of agreement.
 """
@@ -30,8 +30,8 @@ def run_both(
     device: str,
     target: str | None,
 ) -> tuple[str, Results, list[tuple[Results, Results]]]:
-    """(target that ran, input arrays, results of program and module for each step); as many steps
-    as requested, or `usual_steps` where the program keeps a state.
+    """(target that ran, input arrays, results of program and module for each step). It runs `steps`
+    steps, by default `usual_steps` if the program has state.
 
     Raises:
         CompileError: what was compiled is no module of PyTorch, or came from a file.
@@ -60,7 +60,8 @@ def run_both(
 
 
 def _runner(module: Any, keeps_state: bool) -> Callable[[Any, Any], Any]:
-    """The module as a function of arguments, in eval mode; its own buffers stay as they are."""
+    """The module as a function of arguments, in eval mode; the module's own buffers do not
+    change."""
     import torch
 
     if not registry.is_torch_module(module):

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an engine to compare with, and helpers for all that use it.
+"""ONNX Runtime as an engine to compare with, and helpers for other uses of it.
 
 Imports no engine until one is opened.
 """
@@ -26,13 +26,13 @@ _NUMPY = {
 
 
 def numpy_name(onnx_type: str) -> str:
-    """numpy's name of the elements of what ONNX Runtime calls tensor(float)."""
+    """numpy's name of the element type that ONNX Runtime calls tensor(float), for example."""
     return _NUMPY.get(onnx_type, onnx_type.removeprefix("tensor(").removesuffix(")"))
 
 
 def open_onnxruntime(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
-    """Opens a model in ONNX Runtime without its optimisations, which fuse and round; returns a
-    function from inputs to outputs by name.
+    """Opens a model in ONNX Runtime without its optimisations, which fuse ops and change rounding;
+    returns a function from inputs to outputs by name.
 
     Raises:
         CompileError: it is not installed, or can't read the model; or later can't run it.
@@ -71,8 +71,8 @@ _DRAWING = (
 
 
 def draws_numbers(model: Path) -> str:
-    """The first op of an ONNX model that draws random numbers, which each engine draws otherwise;
-    "" where there is none, or the file can't be read."""
+    """The first op of an ONNX model that draws random numbers, which differ between engines; "" if
+    there is none, or the file cannot be read."""
     import onnx
 
     try:

@@ -1,4 +1,4 @@
-"""A module of PyTorch as an ONNX file, for tools that take one, by PyTorch's exporter."""
+"""Exports PyTorch modules to ONNX with PyTorch's exporter, for tools that read ONNX."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BATCH = "batch"  # the name of the first dim of each input, which stays open
 
 
 def is_module(model: object) -> bool:
-    """Whether a model is a module of PyTorch; imports nothing where torch is not imported."""
+    """Whether a model is a PyTorch module; does not import torch."""
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__}
     return "torch.nn.modules.module.Module" in names
 
 
 def export(module: Any, sample: Mapping[str, Array], path: Path) -> None:
-    """Writes a module in its evaluation mode as an ONNX file with an open batch.
+    """Writes a module in eval mode as an ONNX file with a dynamic batch.
 
     Args:
         module: a `torch.nn.Module`; its mode is as before afterwards.
@@ -44,7 +44,7 @@ def export(module: Any, sample: Mapping[str, Array], path: Path) -> None:
     names = [name for name in known if name in sample]
 
     class Called(torch.nn.Module):  # type: ignore[misc]
-        """The module without its defaults, of which tracing would make inputs."""
+        """The module without its default arguments, which tracing would turn into inputs."""
 
         def __init__(self) -> None:
             super().__init__()

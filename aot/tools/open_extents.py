@@ -1,4 +1,4 @@
-"""Inferred extents of inputs: for example `past + T` columns of a mask, from the other inputs.
+"""Infers extents of inputs from the other inputs, for example the `past + T` columns of a mask.
 
 Owns what is known of open dims before a call; the extents themselves are of `aot.runtime.inputs`.
 """
@@ -25,8 +25,8 @@ def with_followers(
     states: Sequence[TensorInfo] = (),
     kept: Shapes | None = None,
 ) -> dict[str, Sequence[int]]:
-    """`shapes`, extended by the inputs whose extents all follow from given shapes and arrays, from
-    the defaults of first dims that nobody gives, and from states.
+    """`shapes` with the shapes of further inputs, if all their extents follow from the given shapes
+    and arrays, from default batch extents, and from states.
 
     Args:
         given: input name -> array.
@@ -65,7 +65,7 @@ def _extent(dim: int | str, known: Mapping[str, int]) -> int | None:
 
 
 def _learn(known: dict[str, int], tensor: TensorInfo, shape: Sequence[int]) -> None:
-    """Adds what a shape says of the tensor's open dims."""
+    """Records the values of the tensor's symbolic dims that a shape implies."""
     if len(shape) == len(tensor.dims):
         for dim, extent in zip(tensor.dims, shape, strict=True):
             if isinstance(dim, str):

@@ -1,4 +1,4 @@
-"""The engines that a compiled module is compared with, and which one a model's format calls for.
+"""The engines that a compiled module is compared with, and the default engine of each model format.
 
 An oracle of a format has not read our importers: ONNX Runtime, LiteRT, PyTorch, llama.cpp. The
 reference interpreter runs what our importer made of a model, so that it agrees with an importer's
@@ -56,7 +56,7 @@ class Oracle:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported."""
+        """Whether the engine can be imported."""
         return not self.module or find_spec(self.module) is not None
 
     @property
@@ -126,7 +126,7 @@ ORACLES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The engine that a model is compared with where nobody says.
+    """The engine that a model is compared with by default.
 
     Attributes:
         why: why that is the reference interpreter although the model's format has an engine; "" for
@@ -138,7 +138,7 @@ class Choice:
 
 
 def usual(model: Path) -> Choice:
-    """The engine of a model's format, or else the reference interpreter."""
+    """The engine of a model's format, or the reference interpreter if there is none."""
     found = registry.find(model)
     for oracle in ORACLES.values():
         if oracle.format is not found:

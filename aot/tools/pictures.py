@@ -1,4 +1,4 @@
-"""Pictures as calibration data: files of common formats as the array that a model's input is.
+"""Reads pictures as calibration data: common file formats to the array that a model's input takes.
 
 Owns their size, the order of their dims and their numbers, none of which it guesses: what a model
 was trained on is not in its file. Needs Pillow.
@@ -26,7 +26,7 @@ MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True)
 class Pictures:
-    """How pictures become numbers: `(pixel - mean) * scale`, of pixels from 0 to 255.
+    """How pixels become numbers: `(pixel - mean) * scale`, for pixels from 0 to 255.
 
     Attributes:
         mean, scale: one number, or one for each channel: red, green, blue.
@@ -41,7 +41,7 @@ class Pictures:
 def pictures_of(
     mean: Sequence[float] | None, scale: Sequence[float] | None, layout: str | None
 ) -> Pictures | None:
-    """What options say of pictures; None where they say nothing.
+    """The conversion of pictures that options describe; None if no option mentions pictures.
 
     Raises:
         CompileError: one of them is missing, or has another form.
@@ -66,8 +66,8 @@ NEEDED = (
 
 
 def array_of(file: Path, how: Pictures, dims: tuple[int | None, ...]) -> Array:
-    """A picture as f32 of an input's dims, of which the batch is 1; it is resized where they are
-    known, and grey where there is one channel.
+    """A picture as f32 with an input's dims and a batch of 1. It is resized if its height and width
+    are known, and grey if there is one channel.
 
     Raises:
         CompileError: Pillow is missing, the file is no picture, or the input is none.

@@ -1,4 +1,4 @@
-"""Post-training quantisation of an ONNX model, by ONNX Runtime's quantiser.
+"""Post-training quantisation of ONNX models with ONNX Runtime's quantiser.
 
 Owns what goes in and what is reported of the result: the error of each layer and output, measured
 on the calibration data. The numbers of the quantised model are those of our own compile, because
@@ -42,7 +42,7 @@ _ROUNDS = 2  # how often layers with too large an error are left out
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far a layer's result is from the float model's.
+    """The error of a quantised layer's result, relative to the float model's.
 
     Attributes:
         name: of the node.
@@ -92,8 +92,8 @@ def quantize(
     skip_below: float = LEAST_DB,
     per_channel: bool = True,
 ) -> Quantised:
-    """Writes a quantised model: weights i8, activations u8, as QuantizeLinear and DequantizeLinear;
-    or products alone with weights in blocks, as MatMulNBits.
+    """Quantises a model and writes it: weights to i8 and activations to u8, as QuantizeLinear and
+    DequantizeLinear; or weights of products alone, in blocks (MatMulNBits).
 
     Args:
         model: an ONNX file in float32; or a `torch.nn.Module`, with samples by the names of its
@@ -146,8 +146,8 @@ def quantize(
 def _as_file(
     model: Any, calibration: Any, folder: Path
 ) -> tuple[Path, str | os.PathLike[str] | Iterable[Sample]]:
-    """The ONNX file of a model, exported into a folder where it is a module of PyTorch; and the
-    calibration data."""
+    """(ONNX file of a model, calibration data); a PyTorch module is exported into the folder
+    first."""
     if not is_module(model):
         if not Path(model).is_file():
             raise CompileError(f"cannot read {os.fspath(model)}: no such file")
@@ -169,7 +169,7 @@ def _as_file(
 def _quantised(
     job: _Job, samples: Sequence[Sample], skip: Sequence[str], skip_below: float, folder: Path
 ) -> tuple[Path, dict[str, Any]]:
-    """The quantised model in a folder, and what a `Quantised` tells of it."""
+    """(path of the quantised model, attributes of a `Quantised`)."""
     measured = samples[:MEASURED]
     skipped = list(dict.fromkeys(skip))
     made = folder / "quantised.onnx"
@@ -194,7 +194,7 @@ def _quantised(
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without ONNX Runtime's advice to call functions of its own."""
+    """A context without ONNX Runtime's warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -204,7 +204,7 @@ def _quietly() -> Iterator[None]:
 
 
 class _Reader:
-    """An iterator of samples with the interface of ONNX Runtime's quantiser."""
+    """An iterator over samples, with the interface that ONNX Runtime's quantiser needs."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._left: Iterator[Sample] = iter(samples)
@@ -255,7 +255,8 @@ class _Job:
     def run(
         self, source: Path, made: Path, samples: Sequence[Sample], skipped: Sequence[str]
     ) -> None:
-        """Quantises what `prepared` gave into `made`, with some nodes left out.
+        """Quantises the model `source` that `prepared` returned, except the skipped nodes, and
+        writes it to `made`.
 
         Raises:
             CompileError: with ONNX Runtime's reason.
@@ -303,7 +304,7 @@ class _Job:
         onnx.save(model, made)
 
     def prepared(self, folder: Path) -> Path:
-        """The model converted to an opset with scales by channel, with shapes inferred and
+        """The model converted to an opset with per-channel scales; shapes are inferred and
         constants folded where possible.
 
         Raises:
@@ -336,7 +337,7 @@ Activations = Mapping[str, Sequence[Array]]
 
 
 def _activations(model: Path, samples: Sequence[Sample]) -> Activations:
-    """The activations of every value of an ONNX model on the samples."""
+    """The values of all tensors in an ONNX model, for each sample."""
     from onnxruntime.quantization import qdq_loss_debug as debug
 
     opened = model.with_name(f"{model.stem}.opened.onnx")
@@ -348,7 +349,7 @@ def _activations(model: Path, samples: Sequence[Sample]) -> Activations:
 
 
 def _layers(source: Path, floats: Activations, others: Activations) -> list[LayerError]:
-    """The error of each layer of `source` that both models have, largest first."""
+    """The error of each layer that both models have, largest first."""
     import onnx
     from onnxruntime.quantization.qdq_loss_debug import DEQUANT_OUTPUT_SUFFIX
 
@@ -371,7 +372,7 @@ _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 def _plain_options() -> Any:
-    """ONNX Runtime options without graph optimisations: fused integer sums would saturate, whereas
+    """ONNX Runtime options without graph optimisations: fused integer sums would saturate, while
     float sums of dequantised values do not.
     """
     import onnxruntime
@@ -385,8 +386,8 @@ def _plain_options() -> Any:
 def _measure(
     session: Any, made: Path, samples: Sequence[Sample]
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Signal to noise of our compile of `made` against the float model's session, by output; and
-    the multiply-adds of the compile."""
+    """(signal-to-noise ratio by output, multiply-adds) of our compile of the quantised model,
+    measured against the float model."""
     compiled = api.compile(made)
     names = [info.name for info in session.get_outputs()]
     wanted: dict[str, list[Array]] = {name: [] for name in names}
@@ -403,7 +404,7 @@ def _measure(
 
 
 def _snr(wanted: Sequence[Array], found: Sequence[Array]) -> float:
-    """10 log10 of the signal's power over the difference's, of all samples together."""
+    """The signal-to-noise ratio in dB over all samples."""
     signal = noise = 0.0
     for a, b in zip(wanted, found, strict=True):
         exact = a.astype(np.float64)

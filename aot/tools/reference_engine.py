@@ -1,4 +1,4 @@
-"""The reference interpreter as an engine to compare with: our importer's graph, in numpy."""
+"""The reference interpreter as an engine to compare with; it runs the importer's graph in numpy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read(model: Path) -> Module:
-    """A model file as graphs, with nothing bound."""
+    """The graphs of a model file, with all symbols unbound."""
     from aot.driver.pipeline import read_model
 
     return read_model(model, CompileOptions())

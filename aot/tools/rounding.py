@@ -1,4 +1,4 @@
-"""How far apart two engines may be that compute a model rightly, as both round.
+"""Estimates how much two correct engines may differ on a model because they round differently.
 
 Sums of floats in another order differ in their last bits, which later layers amplify; a quantised
 number is one step off where its quotient is so near a tie that such bits decide; and a compile may
@@ -36,10 +36,10 @@ _COMPUTES = frozenset(Kind) - {Kind.STRUCTURE, Kind.VIEW, Kind.MOVEMENT, Kind.SH
 
 
 class OtherRoundings:
-    """Runs a model as an engine would that rounds otherwise: a `Disturbance` of the interpreter."""
+    """A disturbance of the reference interpreter that rounds like another correct engine."""
 
     def __init__(self, seed: int, options: CompileOptions | None = None) -> None:
-        """Starts the random roundings.
+        """Seeds the random roundings.
 
         Args:
             options: those of a compile, whose storage, arithmetic and activations round too.
@@ -48,9 +48,9 @@ class OtherRoundings:
         self._options = options or CompileOptions()
 
     def before(self, op: Op, operands: Sequence[Array | None]) -> Sequence[Array | None]:
-        """Moves the quotients of `quantize` by up to NEAR_TIE of a step, and floats that are read
-        by up to half a unit in the last place of what they are stored or multiplied in; quantises
-        activations to 8 bits that may be."""
+        """Disturbs the operands of an op: quotients of `quantize` by up to NEAR_TIE of a step, and
+        floats by up to half a unit in the last place of the type they are stored or multiplied in.
+        Quantises activations to 8 bits where the options allow it."""
         if op.record is QUANTIZE:
             x, scale = (*operands, None)[:2]
             assert x is not None
@@ -64,7 +64,7 @@ class OtherRoundings:
         return operands
 
     def after(self, op: Op, results: list[Array]) -> list[Array]:
-        """Moves floats that were computed by up to half a unit in the last place."""
+        """Disturbs float results by up to half a unit in the last place."""
         if op.record.kind not in _COMPUTES:
             return results
         return [self._nudged(r, DType.of(r)) if DType.of(r) in _EPSILONS else r for r in results]
@@ -75,7 +75,7 @@ class OtherRoundings:
         return bool(op.attrs["may_quantize"]) or self._options.activations == "int8"
 
     def _as_read(self, op: Op, x: Array) -> Array:
-        """An operand after the rounding that the options' storage and arithmetic add."""
+        """An operand with the rounding that the storage and arithmetic options add."""
         if DType.of(x) is not DType.F32:
             return x
         if self._options.storage != "fp32":
@@ -93,7 +93,8 @@ class OtherRoundings:
         return wide + (noise if scale is None else noise * scale.astype(np.float32))
 
     def _quantised(self, a: Array, block: int) -> Array:
-        """f32[..., K], each block of K rounded to 8 bits by its largest element."""
+        """Rounds f32[..., K] to 8 bits, with the scale of each block of K given by its largest
+        element."""
         depth = a.shape[-1]
         padded = np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, -depth % block)])
         blocks = padded.reshape(*a.shape[:-1], -1, block)
@@ -103,9 +104,9 @@ class OtherRoundings:
         return np.ascontiguousarray(found.reshape(padded.shape)[..., :depth], np.float32)
 
     def _nudged(self, x: Array, type: DType) -> Array:
-        """Each number moved by up to half a unit in the last place of `type`, except surely exact
-        ones: numbers of a narrower float, or with few digits, as in masks and counts. None becomes
-        infinite.
+        """Moves each number by up to half a unit in the last place of `type`. Numbers that are
+        likely exact do not move: those of a narrower float, or with few digits, as in masks and
+        counts. None becomes infinite.
         """
         if DType.of(x) is type:
             bits, zeros = _LAST_BITS[type]

@@ -1,4 +1,5 @@
-"""Strings of one call of a function, for engines that run our graphs: numbers in, strings out."""
+"""Maps strings to numbers and back within one call of a function, for engines that run our
+graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from aot.runtime.tensors import number_of, to_numbers, to_strings
 
 
 class StringNumbers:
-    """The numbers of strings in one call: those of the function's table, and new ones."""
+    """The numbers of the strings in one call: those of the function's table, and new ones for other
+    strings."""
 
     def __init__(self, function: Function) -> None:
         strings = function.strings
@@ -23,7 +25,7 @@ class StringNumbers:
         self._others: dict[str, int] = {}
 
     def taken(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Inputs by name, as the function has them."""
+        """Inputs by name, with strings replaced by their numbers."""
         return {
             name: to_numbers(name, self._known, array, self._others)
             if name in self.names
@@ -32,7 +34,7 @@ class StringNumbers:
         }
 
     def given(self, results: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Results by name, with their strings."""
+        """Results by name, with numbers replaced by their strings."""
         return {
             name: to_strings(self.table, array, self._others) if name in self.names else array
             for name, array in zip(self.results, results, strict=True)

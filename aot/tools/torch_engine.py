@@ -1,4 +1,4 @@
-"""PyTorch itself as an engine to compare with, for files of torch.export.save."""
+"""PyTorch as an engine to compare with, for files of torch.export.save."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def open_torch(model: Path) -> Callable[[Arrays], dict[str, NDArray[Any]]]:
     """Opens an exported program in PyTorch; returns a function from inputs to outputs by name. The
-    file is read as data, as for a compile; written inputs and buffers keep their values between
-    calls.
+    file is read as data and runs no code, as in a compile; updated inputs and buffers keep their
+    values between calls.
 
     Raises:
         CompileError: torch is not installed, or can't read the program; or later can't run it.

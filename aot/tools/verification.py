@@ -1,4 +1,4 @@
-"""Compares what a compiled module computes with another engine: the proof of the pudding.
+"""Verifies a compiled module: compares its outputs with those of another engine.
 
 Engines get the model as the user has it, so that the importer is under test as well as everything
 behind it. Owns which inputs both get, step by step, and what an output's error may be.
@@ -73,8 +73,8 @@ class Verification:
 
     @property
     def uninformative(self) -> tuple[str, ...]:
-        """Outputs whose agreement says little: all elements are one number, whatever the inputs
-        that were tried."""
+        """Outputs whose agreement says little: all their elements equal one number, for all inputs
+        tried."""
         return tuple(o.name for o in self.outputs if o.is_constant)
 
     @property
@@ -84,7 +84,7 @@ class Verification:
 
     @property
     def rounded(self) -> tuple[OutputAgreement, ...]:
-        """Outputs that may differ by more than `tolerance`, as the model rounds."""
+        """Outputs whose tolerance exceeds `tolerance`, because of the roundings in the model."""
         return tuple(o for o in self.outputs if o.tolerance > self.tolerance)
 
 
@@ -110,7 +110,7 @@ def verify(
     activations: str = "model",
     noise: bool = False,
 ) -> Verification:
-    """Runs a compiled module and the model it came from on the same inputs, and compares.
+    """Runs a compiled module and its model on the same inputs, and compares the outputs.
 
     A module of PyTorch is its own engine: `verify(module, (x,))` compiles it and compares what both
     make of x, `verify(compiled, module, inputs=(x,))` compares what was compiled.
@@ -198,8 +198,8 @@ def verify(
 
 
 class _Engine:
-    """The engine that a module is compared with: the requested one; else the engine of the model's
-    format, or the reference interpreter if that can't run it.
+    """The engine that a module is compared with: the requested one; else that of the model's
+    format, or the reference interpreter if that engine can't run the model.
     """
 
     def __init__(self, against: str | None, model: Path, program: Program) -> None:
@@ -223,14 +223,14 @@ class _Engine:
 
 
 class _Calls:
-    """Successive calls of an engine, with the model's states passed on; an engine that keeps states
-    itself has no such inputs and outputs.
+    """A sequence of calls of an engine, which carries the model's states from call to call. An
+    engine that keeps states itself has no inputs and outputs for them.
     """
 
     def __init__(
         self, values: Arrays, updates: Mapping[str, str], outputs: Mapping[str, str], first: Arrays
     ) -> None:
-        """Starts without calls.
+        """Starts a sequence of calls.
 
         Args:
             values: additional inputs, equal at each call.
@@ -243,7 +243,7 @@ class _Calls:
         self.inputs: list[Arrays] = []
 
     def next(self, engine: Run, arrays: Arrays) -> dict[str, NDArray[Any]]:
-        """The engine's results of the next call."""
+        """The results of the next call of the engine."""
         self.inputs.append(arrays)
         feeds = {i: np.array(arrays[i]) for i in self.updates.values()}
         found = engine({**arrays, **feeds, **self.values, **self.kept})
@@ -254,7 +254,7 @@ class _Calls:
         return found
 
     def again(self, engine: Run) -> list[dict[str, NDArray[Any]]]:
-        """Another engine's results of the same calls."""
+        """The results of the same sequence of calls of another engine."""
         calls = _Calls(self.values, self.updates, self.outputs, self.first)
         return [calls.next(engine, arrays) for arrays in self.inputs]
 
@@ -262,7 +262,8 @@ class _Calls:
 def _allowed(
     outputs: tuple[OutputAgreement, ...], model: Path, calls: _Calls, options: CompileOptions
 ) -> tuple[OutputAgreement, ...]:
-    """The outputs with the tolerances that roundings explain."""
+    """The agreements of the outputs, with tolerances raised by the differences that rounding
+    explains."""
     module = read(model)
     expected = calls.again(open_reference(model, module))
     others = [
@@ -293,7 +294,8 @@ def _with_module(
     device: str,
     target: str | None,
 ) -> Verification:
-    """A module of PyTorch against what was compiled of it, or is compiled now."""
+    """Compares a PyTorch module with its compiled module, which is compiled here if none is
+    given."""
     from aot.tools.module_verification import run_both
 
     if registry.is_torch(module):
@@ -331,7 +333,7 @@ def _with_module(
 def _states(
     kept: Sequence[TensorInfo], model: Any, states: Mapping[str, str | tuple[str, int]]
 ) -> Mapping[str, str | tuple[str, int] | Tie]:
-    """The given states, and those that the model declares."""
+    """The given states, plus those that the model declares."""
     if all(t.name in states for t in kept):
         return states
     return {**read(model).states, **states}
@@ -340,7 +342,7 @@ def _states(
 def _outputs_of_states(
     kept: Sequence[TensorInfo], states: Mapping[str, str | tuple[str, int] | Tie]
 ) -> dict[str, str]:
-    """Which output each of a program's states is after a run."""
+    """For each of a program's states the name of the output that it takes its next value from."""
     names = [t.name for t in kept]
     for name in states:
         if name not in names:
@@ -357,13 +359,13 @@ def _outputs_of_states(
 
 
 def _each_step(shape: Sequence[int] | Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The shapes of one input's steps: one of them, or a list."""
+    """The shapes of one input for successive steps: the list given, or a list of the one shape."""
     shapes = [s for s in shape if not isinstance(s, (int, np.integer))]
     return list(shapes) or [[int(s) for s in shape if isinstance(s, (int, np.integer))]]
 
 
 def _at_first(state: TensorInfo) -> NDArray[Any]:
-    """A state's value before the first run: zeros, of extent 0 along a growing dim."""
+    """The value of a state before the first run: zeros, of extent 0 along a growing dim."""
     dims = [d if isinstance(d, int) else 0 for d in state.dims]
     return np.zeros(dims, state.numpy_dtype)
 

@@ -1,4 +1,5 @@
-"""`aotc build`: many modules from one file, each for itself, skipped where it is up to date.
+"""`aotc build`: compiles many modules from one file, independently, and skips those that are up to
+date.
 
 Must not know more of a compile than its public call.
 """

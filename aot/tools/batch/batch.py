@@ -1,4 +1,4 @@
-"""Builds a batch of models, targets and options: many compiles at once, each for itself.
+"""Builds a batch of models, targets and options: many independent compiles at once.
 
 Owns what a module counts as built from, the record that makes a build resumable, and how cells are
 handed to an executor. A cell that fails is a row of the result; the others go on.
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Task:
-    """A cell as another process or machine gets it.
+    """A cell in the form in which it is sent to another process or machine.
 
     Attributes:
         model: a path here, or the model's bytes for elsewhere.
@@ -98,7 +98,7 @@ def build(
     cache_dir: str | os.PathLike[str] | None = None,
     progress: Progress = no_progress,
 ) -> list[Row]:
-    """Builds every cell whose module is not up to date; rows in the batch's order.
+    """Builds every cell whose module is not up to date; the rows are in the batch's order.
 
     Args:
         executor: runs `run_task`, as any of `concurrent.futures`' kind does: Dask's
@@ -156,7 +156,7 @@ def _finish(cell: Cell, key: str, made: Made, record: _Record) -> Row:
 
 
 def key_of(cell: Cell) -> str:
-    """All that a cell's module depends on: the model, the targets, the options, the compiler.
+    """A hash of everything that a cell's module depends on: model, targets, options and compiler.
 
     Raises:
         CompileError: the model or a target cannot be read.
@@ -171,7 +171,7 @@ def key_of(cell: Cell) -> str:
 
 
 def _model_files(path: str) -> list[Path]:
-    """The model, and the files beside it that hold its tensors."""
+    """The model's file, and the files next to it that hold its tensors."""
     names = registry.find(path).files(_read(Path(path)))
     return [Path(path), *(Path(path).parent / name for name in names)]
 
@@ -192,7 +192,7 @@ def _file_digest(path: Path) -> bytes:
 
 
 def _canonical(value: Any) -> str:
-    """Options as text that is equal where they are."""
+    """Options as text, equal for equal options."""
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{k!r}:{_canonical(value[k])}" for k in sorted(value)) + "}"
     if isinstance(value, list | tuple):
@@ -212,8 +212,8 @@ def _compiler_id() -> bytes:
 
 @dataclass
 class _Record:
-    """The record of what a folder's modules were built from: a file beside them, rewritten at each
-    build.
+    """The record of what a folder's modules were built from: a file in the folder, rewritten at
+    each build.
     """
 
     folder: Path
@@ -226,7 +226,8 @@ class _Record:
                 self.known = {k: v for k, v in found.items() if isinstance(v, dict)}
 
     def current(self, cell: Cell, key: str) -> int | None:
-        """The size of a cell's module if it is what `key` gives, byte by byte; else None."""
+        """The size of a cell's module if the file is unchanged and was built with `key`; else
+        None."""
         entry = self.known.get(cell.output.name, {})
         if entry.get("key") != key:
             return None
@@ -245,7 +246,7 @@ class _Record:
 
 
 def run_task(task: Task) -> Made:
-    """Compiles one cell, in whatever process; an error is part of what it returns."""
+    """Compiles one cell, in any process; an error becomes part of the result."""
     from aot.api import compile
 
     started = time.perf_counter()
@@ -290,7 +291,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def _task(cell: Cell, model: str | bytes, cache_dir: str | None, jobs: int) -> Task:
-    """Targets by what they are here: "host" elsewhere would be another, and so would a file."""
+    """The task of a cell. Targets are resolved on this machine, as "host" and paths of files may
+    differ on another."""
     targets: list[str | tuple[str, str]] = []
     for name in cell.target.value:
         target = load(name)
@@ -335,7 +337,8 @@ def _locally(cells: list[Cell], count: int, cache_dir: str | None) -> Results:
 def _in_processes(
     cells: list[Cell], count: int, cache_dir: str | None
 ) -> Iterator[tuple[Cell, Made | None]]:
-    """None for a cell whose process, or another of the pool, was killed."""
+    """(cell, result) of each cell, built in a pool of processes; None as result if a process of the
+    pool was killed."""
     context = multiprocessing.get_context("spawn")  # a fork would take locks and threads along
     pool = ProcessPoolExecutor(count, context, initializer=_await_termination)
 
@@ -354,8 +357,8 @@ def _in_processes(
 
 
 def _await_termination() -> None:
-    """Ctrl-C is the parent's to handle; what it does then comes as an exception, so that files
-    which are half written are removed."""
+    """Sets a worker's signal handlers: Ctrl-C is left to the parent, and a termination raises
+    SystemExit, so that partly written files are removed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _terminate)
 
@@ -401,7 +404,7 @@ def _count(jobs: int) -> int:
 
 @contextlib.contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """An executor of the Dask cluster whose scheduler is at `address`.
+    """An executor on the Dask cluster whose scheduler is at `address`.
 
     Raises:
         CompileError: Dask is not installed, there is no such scheduler, it has no workers, or one
@@ -424,7 +427,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Without this a task that no worker can read would be waited for without end."""
+    """Checks that workers exist and have this version of the compiler; without them, a build would
+    wait forever."""
     if not client.nthreads():
         raise CompileError(
             f"the scheduler at {address} has no workers: start some with dask worker {address}"

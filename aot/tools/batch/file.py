@@ -1,4 +1,4 @@
-"""A batch file: models times targets times options, as typed records.
+"""Reads batch files: models times targets times options, as typed records.
 
 Owns the file's schema and every message about a wrong one: file, line, key and what is allowed.
 Reads nothing of the models.
@@ -43,7 +43,7 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One module to build.
+    """One module to build: a model, a target and options.
 
     Attributes:
         options: of the defaults, then the model's, then the option set's.
@@ -75,7 +75,7 @@ class Batch:
 
 
 def read_batch(path: Path) -> Batch:
-    """The batch of a TOML file; paths in it are relative to the file.
+    """The batch that a TOML file describes; paths in it are relative to the file.
 
     Raises:
         CompileError: it cannot be read, or is wrong: names file, line, key and what is allowed.
@@ -90,19 +90,20 @@ def read_batch(path: Path) -> Batch:
 
 
 def parse_batch(text: str, path: Path) -> Batch:
-    """The batch that the TOML `text` of the file `path` says."""
+    """The batch that the TOML `text` of the file `path` describes."""
     return _Reader(text, path).batch(table_of(text, str(path)))
 
 
 class _Reader:
-    """Turns a parsed table into a Batch; holds the text so that messages can name lines."""
+    """Converts a parsed table to a Batch; messages name lines of the text."""
 
     def __init__(self, text: str, path: Path) -> None:
         self.lines = text.splitlines()
         self.path = path
 
     def fail(self, key: str, message: str, table: str = "", number: int = 0) -> CompileError:
-        """`key` of the `number`-th `[[table]]`, or of the file's top level."""
+        """An error that names the line of `key` in the `number`-th `[[table]]`, or at the file's
+        top level."""
         start, end = self.part(table, number)
         pattern = re.compile(rf"(^|[{{,])\s*(\[+\s*)?[\"']?{re.escape(key)}[\"']?\s*[\]=.]")
         found = (n for n in range(start, end) if pattern.search(self.lines[n]))
@@ -111,8 +112,8 @@ class _Reader:
         return CompileError(f"{place}: {message}")
 
     def part(self, table: str, number: int) -> tuple[int, int]:
-        """(first, last) line of the `number`-th table of a name; all lines if it is
-        written inline.
+        """(first, end) line of the `number`-th table with a name; all lines if the table is written
+        inline.
         """
         if not table:
             return 0, len(self.lines)
@@ -265,7 +266,8 @@ class _Reader:
                 raise self.fail(key, str(error), table, number) from None
 
     def arrays(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Options as `aot.compile` takes them: files of arrays are read, pairs are tuples."""
+        """Options in the form that `aot.compile` takes: files of arrays are read, pairs become
+        tuples."""
         made = dict(options)
         if isinstance(made.get("input_shapes"), dict):
             made["input_shapes"] = {k: _dims(v) for k, v in made["input_shapes"].items()}
@@ -309,7 +311,7 @@ class _Reader:
 
 
 def _dims(value: Any) -> tuple[Any, ...]:
-    """A shape as the command line has it, `1x3xHx224`, or as a list."""
+    """A shape in the command line's syntax, such as `1x3xHx224`, or as a list."""
     try:
         if isinstance(value, str):
             return parse_shape(value)

@@ -1,4 +1,4 @@
-"""Benchmarks of module files, measured by the native `aot-run`: what a device would run.
+"""Benchmarks of module files with the native `aot-run`, as on a device.
 
 Owns how the tool is found and called, and what its times mean beside what dispatches compute and
 what the machine can do. Measures nothing itself.
@@ -63,7 +63,7 @@ class Case:
 def steady(
     case: Case, *, runs: int = 10, seconds: float = 2.0, warmup: int = 3, profile: bool = True
 ) -> dict[str, Any]:
-    """Times of runs one after the other, as plain data with stable keys (docs/use/benchmarking.md).
+    """Times of consecutive runs, as plain data with stable keys (docs/use/benchmarking.md).
 
     Args:
         runs: at least so many are timed.
@@ -88,7 +88,7 @@ def steady(
 
 
 def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, Any]:
-    """Times of the phases of fresh processes, from exec to the first result; medians of `rounds`.
+    """Times of the phases of new processes, from exec to the first result; medians of `rounds`.
 
     Args:
         drop_cache: as many more with the module out of the system's page cache, by turns.
@@ -102,14 +102,14 @@ def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, 
 
 
 def measure_machine() -> dict[str, Any]:
-    """The measured peaks of one core: `fma_gflops` by bytes of a vector, `read_gbs` by bytes of
-    memory.
+    """The measured peaks of one core: `fma_gflops` by vector size in bytes, `read_gbs` by size of
+    the memory read.
     """
     return _run([str(find_runner()), "--machine"])
 
 
 def round_median(command: Sequence[str], *, runs: int, seconds: float) -> float:
-    """Median milliseconds of one process's runs; `command` is of `prepared_command`."""
+    """Median milliseconds of the runs of one process; `command` comes from `prepared_command`."""
     options = ["--runs", str(runs), "--min-ms", str(1e3 * seconds), "--warmup", "3"]
     return float(_run([*command, *options])["median_ms"])
 
@@ -117,7 +117,8 @@ def round_median(command: Sequence[str], *, runs: int, seconds: float) -> float:
 def by_threads(
     case: Case, *, rounds: int = 3, runs: int = 10, seconds: float = 0.5
 ) -> dict[int, float]:
-    """Median milliseconds with 1, 2, 4 and so on up to the case's threads, by turns.
+    """Median milliseconds with 1, 2, 4 and so on up to the case's number of threads, measured
+    alternately.
 
     Raises:
         CompileError, RuntimeFailure: as for `steady`.
@@ -135,7 +136,8 @@ def by_threads(
 
 @contextmanager
 def prepared_command(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]:
-    """The command line that runs a case, with its inputs, which are in files meanwhile.
+    """(command line that runs a case, its input arrays); the inputs are in temporary files inside
+    the context.
 
     Raises:
         CompileError, RuntimeFailure: as for `steady`.
@@ -170,7 +172,7 @@ def _prepared(case: Case) -> Iterator[tuple[list[str], dict[str, NDArray[Any]]]]
 
 
 def _run(command: Sequence[str]) -> dict[str, Any]:
-    """The last line that the tool prints.
+    """Runs the tool; returns the JSON of the last line that it prints.
 
     Raises:
         RuntimeFailure: it failed.
@@ -200,7 +202,8 @@ def _account(
     machine: dict[str, Any] | None,
     arrays: Mapping[str, NDArray[Any]],
 ) -> dict[str, Any]:
-    """The profile's launches with their nodes and amounts, and the whole beside the machine."""
+    """The profile's launches with their nodes and amounts of work, and totals relative to the
+    machine's peaks."""
     variant, entry, launches = _find_entry(case, result)
     values = _symbols(entry, arrays)
     known = _launches_by_word(entry, launches)
@@ -232,7 +235,7 @@ def _account(
 def _amounts(
     launch: Mapping[str, Any], known: Launch | None, values: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A row of the table; amounts are of one inference."""
+    """A row of the profile's table for one launch; amounts are per inference."""
     row: dict[str, Any] = {"node": known.origin if known is not None else ""}
     row |= {**launch, "executable": launch["name"]}
     del row["name"]
@@ -266,7 +269,7 @@ def _total(amounts: Iterator[int | None]) -> int | None:
 def _find_entry(
     case: Case, result: Mapping[str, Any]
 ) -> tuple[VariantImage, EntryPointImage, tuple[Launch, ...]]:
-    """The variant and entry point that ran, and what its notes say of its dispatches."""
+    """(variant, entry point, launches from its notes) of the program that ran."""
     image = read_module_file(case.module).image
     for number, variant in enumerate(image.variants):
         if variant.target != result["target"]:
@@ -289,7 +292,7 @@ def _launches_by_word(entry: EntryPointImage, launches: Sequence[Launch]) -> dic
 
 
 def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
-    """The values of the symbols in the inputs' dims."""
+    """The values of the symbols in the dims of the inputs."""
     values: dict[str, int] = {}
     for tensor in entry.inputs:
         for info, extent in zip(tensor.dims, arrays[tensor.name].shape, strict=True):
@@ -306,15 +309,14 @@ def _symbols(entry: EntryPointImage, arrays: Mapping[str, NDArray[Any]]) -> dict
 
 
 def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
-    """The value of a dim; None if it has a symbol that is not an input's, such as a
-    state's length.
-    """
+    """The value of a dim; None if it contains a symbol that no input has, such as a state's
+    length."""
     known = dims.substitute(dim, dict(values))
     return known if isinstance(known, int) else None
 
 
 def _vector_bytes(variant: VariantImage) -> int:
-    """Width of the vectors that a CPU variant computes with: by its target if that is known here,
+    """The vector width in bytes of a CPU variant: that of its target if the target is known here,
     else the widest that its features have."""
     from aot.target import selection as targets
 

@@ -1,4 +1,5 @@
-"""How fast a language module reads a prompt and writes a reply, by the number of threads.
+"""Benchmarks of a language model's speed at reading prompts and generating tokens, by number of
+threads.
 
 Owns what is run and how it is timed: a prompt of tokens that mean nothing, then tokens one by one
 behind it. The times of turns are medians; threads take turns, so that what else the machine does
@@ -55,7 +56,7 @@ def measure_generation(
     tokens: int = 24,
     turns: int = 5,
 ) -> list[GenerationTimes]:
-    """The times of a language module's program for each number of threads.
+    """Measures a language model's module for each number of threads.
 
     Raises:
         RuntimeFailure: it is no language module, or its context holds fewer tokens.
@@ -104,7 +105,7 @@ def _measure(
 
 
 def _turn(program: Program, prompt_tokens: int, tokens: int) -> tuple[float, float]:
-    """Seconds of a prompt, and of tokens one by one behind it."""
+    """Seconds of a prompt, and of the tokens generated one by one after it."""
     shapes = language_program(program)
     most = shapes.most
     capacity = program.state_capacity

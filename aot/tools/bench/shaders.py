@@ -1,5 +1,5 @@
-"""Benchmarks how long a Vulkan driver compiles a module's shaders, and how much deduplication
-saves.
+"""Benchmarks of a Vulkan driver's compile time for a module's shaders, and of how much
+deduplication saves.
 
 Each figure comes from a fresh process of this module, with the driver's own caches off, or in a
 folder of its own. Creation and first dispatch are timed separately, because some drivers compile
@@ -42,15 +42,15 @@ _BEFORE_NAMES = frozenset((3, 4, 5, 6, 7, 8, 10, 11, 14, 15, 16, 17, 331))
 
 @dataclass(frozen=True)
 class Level:
-    """A module at one level of deduplication, and how many dispatches it has."""
+    """A module compiled at one level of deduplication."""
 
     name: str
     module: bytes
 
 
 def levels_of(full: bytes, structural: bytes | None) -> list[Level]:
-    """The module as it is and, where one without despecialisation is given too, that and one in
-    which every dispatch has a shader of its own."""
+    """The module at each level of deduplication: only as compiled, or, given the module without
+    despecialisation too, none, structural and despecialised."""
     if structural is None:
         return [Level("as compiled", full)]
     return [
@@ -61,8 +61,8 @@ def levels_of(full: bytes, structural: bytes | None) -> list[Level]:
 
 
 def without_sharing(module: bytes) -> bytes:
-    """The module with a shader of its own for every dispatch: equal ones get different names,
-    which no driver looks at."""
+    """The module with a separate shader for every dispatch. Equal shaders get different names,
+    which do not affect compilation."""
     image = read_module(module)
     variants = tuple(_explode(v) if v.device is Device.VULKAN else v for v in image.variants)
     return module_bytes(ModuleImage(variants, image.rodata, image.rodata_segments, image.producer))
@@ -89,7 +89,7 @@ def _explode(variant: VariantImage) -> VariantImage:
 
 
 def _named(spirv: bytes, number: int) -> bytes:
-    """A copy of the shader with one more OpName, so that caches of drivers don't know it."""
+    """A copy of the shader with one more OpName, so that driver caches treat it as new."""
     words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
     at = _SPIRV_HEAD_WORDS
     while words[at] & 0xFFFF in _BEFORE_NAMES:
@@ -110,7 +110,7 @@ def bench_shaders(
     input_values: Mapping[str, Any],
     **how: Any,
 ) -> dict[str, Any]:
-    """The figures of a module file; of the model that it was compiled from also at lower levels.
+    """The times of a module file's shaders; with its model, also at lower levels of deduplication.
 
     Raises:
         CompileError: the model can't be compiled.
@@ -141,7 +141,8 @@ def shader_figures(
     seed: int = 0,
     rounds: int = 3,
 ) -> dict[str, Any]:
-    """Times of creation, first run and second run, cold and cached, at each level.
+    """Times of creation, of the first and of the second run at each level, with cold and with
+    filled caches.
 
     Args:
         full: a module file's bytes, as they ship.
@@ -191,8 +192,8 @@ def _totals(run: Mapping[str, Any]) -> dict[str, float]:
 def _by_pipeline(
     cold: Sequence[Mapping[str, Any]], cached: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One row per pipeline: its words, its least times over the rounds with cold caches, and those
-    with filled caches.
+    """One row for each pipeline: its size in words, and its least times over the rounds with cold
+    and with filled caches.
     """
     least = [_least(runs) for runs in (cold, cached)]
     return [
@@ -207,7 +208,7 @@ def _by_pipeline(
 
 
 def _least(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """The least time of each pipeline over the runs."""
+    """The least times of each pipeline over the runs."""
     found: dict[str, dict[str, float]] = {}
     for pipeline in (p for run in runs for p in run["pipelines"]):
         times = {key: pipeline[key] for key in ("create_ms", "first_dispatch_ms")}
@@ -227,7 +228,7 @@ def _save_inputs(
     seed: int,
     folder: Path,
 ) -> Path:
-    """A file with the arrays of every input, in order."""
+    """Writes the arrays of all inputs to a file, in order; returns its path."""
     with loader.load(module, "vulkan") as program:
         arrays = make_inputs(program.inputs, inputs, shapes, seed)
         ordered = {str(n): arrays[info.name] for n, info in enumerate(program.inputs)}
@@ -237,7 +238,8 @@ def _save_inputs(
 
 
 def _run(module: Path, inputs: Path, creation: str, caches: Path | None) -> dict[str, Any]:
-    """A fresh process's figures; without `caches` nothing is kept by anyone."""
+    """The figures of a new process; without `caches`, all caches of pipelines and shaders are
+    disabled."""
     variables = {**os.environ, "AOT_VULKAN_PIPELINES": creation}
     if caches is None:
         variables |= {"AOT_PIPELINE_CACHE": "0", "MESA_SHADER_CACHE_DISABLE": "true"}
@@ -259,7 +261,7 @@ def _run(module: Path, inputs: Path, creation: str, caches: Path | None) -> dict
 
 
 class _Measured:
-    """A program whose launches are timed, through the C interface alone."""
+    """A program run through the C interface, with its launches timed."""
 
     def __init__(self, path: str) -> None:
         self.library = loader._library(loader.find_library())
@@ -284,7 +286,8 @@ class _Measured:
             raise RuntimeFailure(error.message.decode(), "device")
 
     def run(self, arrays: Sequence[np.ndarray[Any, Any]]) -> float:
-        """Runs the program once, and gives the milliseconds; `launches` are those of this run."""
+        """Runs the program once and returns the milliseconds; `launches` then has the times of this
+        run."""
         self.launches.clear()
         for number, array in enumerate(arrays):
             tensor = tensors.to_tensor(array)
@@ -305,7 +308,7 @@ class _Measured:
 
 
 def measure(path: str, inputs: str) -> dict[str, Any]:
-    """The figures of one program in this process, as a table for JSON; times in milliseconds.
+    """The figures of one program in this process, ready for JSON; times are in milliseconds.
 
     A pipeline's first dispatch is what its first launch takes longer than the same launch does in
     the second run.
@@ -352,7 +355,7 @@ def measure(path: str, inputs: str) -> dict[str, Any]:
 
 
 def figures_text(facts: Mapping[str, Any]) -> str:
-    """The text of the figures."""
+    """The figures as text."""
     kind = ", a driver in software" if facts["is_software"] else ""
     lines = [f"{facts['target']} on {facts['device']}{kind}; times in ms", ""]
     heads = ("level", "pipelines", "words", *CREATIONS, "first run", "second", "cached total")
