@@ -1,4 +1,4 @@
-"""Packages: a module file in the form that a project, a device's shell or a board takes.
+"""Packages a module file for a project, the shell of a device, or a board.
 
     package("model.aotm", "source", "out")       sources, for CMake
     package("model.aotm", "executable", "out")   one program
@@ -41,7 +41,7 @@ FORMATS = ("source", "executable", "static-library", "wasm")
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """Options of packaging.
+    """The options of packaging.
 
     Attributes:
         targets: the variants to keep, by name; all of them where it is empty.
@@ -77,7 +77,7 @@ def package(
     folder: str | os.PathLike[str],
     options: PackageOptions | None = None,
 ) -> Package:
-    """Writes a package of a module file to a folder, which is made where it is missing.
+    """Writes the package of a module file to a folder, which is created if it is missing.
 
     Files that are in the folder already and have other names stay.
 
@@ -104,7 +104,7 @@ def package(
 
 
 def _chosen(image: ModuleImage, targets: Sequence[str], where: str) -> list[int]:
-    """Indices of the requested variants in the module; all if none is requested."""
+    """The indices of the requested variants in the module; all if none is requested."""
     known = [variant.target for variant in image.variants]
     for target in targets:
         if target not in known:

@@ -1,4 +1,4 @@
-"""Mach-O objects that hold bytes under names, and archives of them, as Apple's linker wants them.
+"""Writes Mach-O objects that contain bytes under names, and archives of them, for Apple's linker.
 
 The counterpart of `objects` for arm64. An object names no platform, so that one serves macOS and
 iOS. The same contents give the same bytes.
@@ -20,7 +20,7 @@ _MEMBER_ALIGNMENT = 8
 
 
 def macho_object(blobs: Sequence[Blob]) -> bytes:
-    """An arm64 object with code in __TEXT,__text and all else in __TEXT,__const."""
+    """An arm64 object with code in __TEXT,__text and everything else in __TEXT,__const."""
     code = [b for b in blobs if b.is_code]
     data = [b for b in blobs if not b.is_code]
     commands = _SEGMENT_BYTES + 2 * _SECTION_BYTES + _SYMTAB_BYTES
@@ -58,7 +58,7 @@ def macho_object(blobs: Sequence[Blob]) -> bytes:
 
 
 def apple_archive(name: str, data: bytes, symbols: Sequence[str]) -> bytes:
-    """An archive of one object with a table of contents; members are aligned to 8 bytes."""
+    """An archive of one object with a symbol table; members are aligned to 8 bytes."""
     names, offsets = bytearray(), []
     for symbol in symbols:
         offsets.append(len(names))
@@ -74,7 +74,8 @@ def apple_archive(name: str, data: bytes, symbols: Sequence[str]) -> bytes:
 
 
 def _member(at: int, name: str, data: bytes) -> bytes:
-    """A member at offset `at`, its name in front of its data, padded so that data is aligned."""
+    """An archive member at offset `at`: header, name and data, padded so that the data is
+    aligned."""
     text = name.encode() + b"\0"
     text += bytes(-(at + 60 + len(text)) % _MEMBER_ALIGNMENT)
     data += bytes(-len(data) % _MEMBER_ALIGNMENT)

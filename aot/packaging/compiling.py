@@ -1,4 +1,4 @@
-"""Runs a C compiler, and makes one line of what it says where it fails."""
+"""Runs a C compiler, and shortens its errors to one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aot.errors import CompileError
 
 
 def run_compiler(command: Sequence[str]) -> None:
-    """Runs a C compiler's command line.
+    """Runs the command line of a C compiler; raises a CompileError if it fails.
 
     Raises:
         CompileError: it can't be run, or fails.

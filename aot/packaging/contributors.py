@@ -1,4 +1,4 @@
-"""The largest users of a board's memory, named by the model's nodes, for messages about limits.
+"""Names the largest users of a board's memory, by nodes of the model, for messages about limits.
 
 Reads the notes that a module keeps for tools; without them it says what is known.
 """
@@ -21,7 +21,7 @@ _COUNT = 5
 
 @dataclass(frozen=True)
 class _Dispatch:
-    """One of an entry point: its node, what it reads and writes at least, which constants."""
+    """A dispatch of an entry point: its node, the bytes it accesses, and its constants."""
 
     origin: str
     bytes: int
@@ -29,7 +29,8 @@ class _Dispatch:
 
 
 def flash_contributors(given: PackageInput, program_bytes: int) -> list[str]:
-    """The largest constants with the nodes that read them, code and programs."""
+    """Text lines with the sizes of the largest constants and their nodes, of code and of
+    programs."""
     variant = given.image.variants[_cpu_index(given)]
     readers: dict[int, str] = {}
     for number in range(len(variant.entry_points)):
@@ -47,9 +48,7 @@ def flash_contributors(given: PackageInput, program_bytes: int) -> list[str]:
 
 
 def arena_contributors(given: PackageInput, entries: list[HeaderEntry]) -> list[str]:
-    """Text lines on what the arena is used for: its parts with their sizes, and the nodes that
-    touch most of it.
-    """
+    """Text lines with the sizes of the arena's parts, and the nodes that access most of it."""
     number, entry = max(enumerate(entries), key=lambda e: e[1].program.memory_bytes)
     program = entry.program
     lengths = {s.offset: s.length for s in given.image.rodata_segments}
@@ -71,7 +70,7 @@ def _cpu_index(given: PackageInput) -> int:
 
 
 def _dispatches(given: PackageInput, number: int) -> Iterator[_Dispatch]:
-    """The dispatches of entry point `number`, as far as notes tell."""
+    """The dispatches of entry point `number`; none if the notes lack them."""
     index = _cpu_index(given)
     if not given.notes or not given.notes[index].launches:
         return

@@ -1,4 +1,4 @@
-"""`--format executable`: one program, with the runtime, aot-run and the module in it.
+"""`--format executable`: one program that contains the runtime, aot-run and the module.
 
 Owns the compiler's command line; which compiler there is, is `toolchain`'s. The module is part of
 the program's text (runtime/packaging/embedded.c), so that its code runs without being mapped.
@@ -37,7 +37,7 @@ class ExecutableOptions:
 def executable_files(
     given: PackageInput, options: ExecutableOptions
 ) -> tuple[list[File], dict[str, int]]:
-    """The program, and what it takes.
+    """(files, sizes by name) of a package with an executable.
 
     Raises:
         CompileError: the module is for several architectures, there is no compiler for its own, or
@@ -87,7 +87,7 @@ def _command(
 
 
 def _arch(image: ModuleImage) -> Arch:
-    """The one CPU architecture of a module's variants."""
+    """The only CPU architecture of a module's variants; raises if there is not exactly one."""
     archs = {v.arch: v.target for v in image.variants if v.device is Device.CPU}
     if not archs:
         raise CompileError("an executable needs a variant for a CPU, to tell what to compile for")

@@ -1,4 +1,4 @@
-"""Input and output of a packaging format: a module's contents, and files as bytes."""
+"""The input and output of packaging formats: a module's contents, and files as bytes."""
 
 from __future__ import annotations
 

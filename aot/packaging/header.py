@@ -1,4 +1,5 @@
-"""The C header of a static library: sizes and shapes as macros, typed structs and functions."""
+"""Writes the C header of a static library: sizes and shapes as macros, typed structs and
+functions."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _C_TYPES = {
 
 @dataclass(frozen=True)
 class HeaderEntry:
-    """An entry point as C sees it.
+    """An entry point as the header declares it.
 
     Attributes:
         prefix: of its macros and functions.
@@ -37,7 +38,7 @@ class HeaderEntry:
 
 
 def header_text(name: str, target: str, entries: Sequence[HeaderEntry]) -> str:
-    """The header of a library called `name`."""
+    """The header of a library with a name."""
     guard = f"AOT_PACKAGE_{name.upper()}_H_"
     lines = [
         f"// {name}, compiled for {target}.  Written by aotc package; goes with lib{name}.a and",
@@ -158,7 +159,7 @@ def _functions(
 
 
 def _update(given: tuple[str, TensorInfo], output: str) -> list[str]:
-    """Lines that write an output to the memory of an input after a run that has ended well."""
+    """C lines that copy an output to the memory of an input after a successful run."""
     field, tensor = given
     extents = [
         f"inputs->{field}_dims[{axis}]" if _is_open(tensor) else str(dim.extent)
@@ -172,7 +173,7 @@ def _update(given: tuple[str, TensorInfo], output: str) -> list[str]:
 
 
 def _bindings(kind: str, tensors: Sequence[tuple[str, TensorInfo]]) -> list[str]:
-    """Arrays of tensors for the loader, of the fields of a struct."""
+    """C lines that declare arrays of tensors for the loader, from the fields of a struct."""
     lines, rows = [], []
     for number, (field, tensor) in enumerate(tensors):
         dims = f"{kind}_dims_{number}"
@@ -194,5 +195,5 @@ def _is_open(tensor: TensorInfo) -> bool:
 
 
 def _comment(text: str) -> str:
-    """A name of the model's own that ends no line and no comment."""
+    """A name from the model, escaped so that it cannot end a line or a comment in C."""
     return text.encode("ascii", "backslashreplace").decode().translate({10: " ", 13: " ", 92: "/"})

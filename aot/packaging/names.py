@@ -1,4 +1,4 @@
-"""Names of models and tensors as C identifiers."""
+"""Turns names of models and tensors into C identifiers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _RESERVED = frozenset(
 
 
 def identifier(text: str) -> str:
-    """`text` with what an identifier may not hold made "_"; never empty, never a keyword."""
+    """`text` with characters that C identifiers cannot contain replaced by "_"; never empty, never
+    a keyword."""
     name = re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_").lower() or "model"
     return f"m_{name}" if name[0].isdigit() or name in _RESERVED else name
 
 
 def identifiers(texts: Iterable[str]) -> list[str]:
-    """A distinct C identifier for each text; equal ones get a number.
+    """A distinct C identifier for each text; equal ones get a number appended.
 
     None is another's with "_dims" behind it, which is what a tensor's extents are called.
     """

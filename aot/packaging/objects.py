@@ -1,4 +1,4 @@
-"""Relocatable ELF objects that hold bytes under names, written here; and archives of them.
+"""Writes relocatable ELF objects that contain bytes under names, and archives of them.
 
 Owns both formats as far as bytes without relocations need them. The same contents give the same
 bytes: no times, no users.
@@ -60,7 +60,7 @@ class _Section:
 
 
 def elf_flags(arch: Arch, features: Sequence[str]) -> int:
-    """The ABI that an object says it is for."""
+    """The ELF header flags of an object, which name its ABI."""
     if arch in (Arch.ARM, Arch.THUMB):
         return _ARM_EABI
     if arch not in (Arch.RISCV64, Arch.RISCV32):
@@ -70,7 +70,7 @@ def elf_flags(arch: Arch, features: Sequence[str]) -> int:
 
 
 def elf_object(arch: Arch, features: Sequence[str], blobs: Sequence[Blob]) -> bytes:
-    """An ELF object with a section for each blob, so that linkers drop unused ones."""
+    """An ELF object with a section for each blob, so that linkers can drop unused ones."""
     machine, bits = _MACHINES[arch]
     sections = [_Section("", 0, 0, b"", 0)]
     for blob in blobs:
@@ -92,7 +92,7 @@ def elf_object(arch: Arch, features: Sequence[str], blobs: Sequence[Blob]) -> by
 
 
 def _symbol_table(arch: Arch, blobs: Sequence[Blob], bits: int) -> tuple[bytes, bytes, int]:
-    """The symbols, their names, and how many of them are local, which come first."""
+    """(symbols, their names, number of local ones) of an object; local symbols come first."""
     strings = bytearray(b"\0")
     rows = [(0, 0, 0, 0)]  # name, info, section, size
     for number, blob in enumerate(blobs, 1):
@@ -140,7 +140,7 @@ def _elf_file(machine: int, bits: int, flags: int, sections: Sequence[_Section])
 
 
 def archive(name: str, data: bytes, symbols: Sequence[str]) -> bytes:
-    """An archive of one object, with the index of its symbols that linkers look at."""
+    """An archive of one object, with the index of symbols that linkers need."""
     index = struct.pack(">I", len(symbols))
     listed = b"".join(s.encode() + b"\0" for s in symbols)
     listed += b"\0" * (len(listed) % 2)

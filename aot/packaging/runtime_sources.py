@@ -1,4 +1,4 @@
-"""The runtime's sources: where they are, and which of them a build takes.
+"""Finds the runtime's C sources, and selects those that a build needs.
 
 By folder and by name: what is added to the runtime is found without a change here.
 """
@@ -22,13 +22,13 @@ class RuntimeSources:
 
     @cached_property
     def headers(self) -> list[str]:
-        """All headers that any build includes."""
+        """All headers that any build may include."""
         patterns = ("include/aot/*.h", "src/*.h", "drivers/*/*.h", "packaging/aot/*.h")
         return self._find(*patterns)
 
     @cached_property
     def common(self) -> list[str]:
-        """The sources of every build: the core with the CPU driver, without operating
+        """The sources that every build needs: the core with the CPU driver, without operating
         system parts.
         """
         core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
@@ -53,7 +53,8 @@ class RuntimeSources:
 
     @cached_property
     def text(self) -> list[str]:
-        """Chats, and what encodes and decodes the text of language models: sources and headers."""
+        """The sources and headers of chats, and of encoding and decoding text for language
+        models."""
         return self._find("text/*.c", "text/*.h")
 
     @cached_property
@@ -66,7 +67,7 @@ class RuntimeSources:
         return self._find("tools/*.c", "tools/*.h")
 
     def read(self, name: str) -> bytes:
-        """The bytes of one file."""
+        """The contents of one file."""
         return (self.root / name).read_bytes()
 
     def _find(self, *patterns: str) -> list[str]:
@@ -75,7 +76,7 @@ class RuntimeSources:
 
 
 def runtime_sources() -> RuntimeSources:
-    """The sources that came with this package.
+    """The sources that are installed with this package.
 
     Raises:
         CompileError: they did not.

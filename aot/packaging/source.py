@@ -52,7 +52,7 @@ def source_files(given: PackageInput) -> tuple[list[File], dict[str, int]]:
 
 
 def alignment(image: ModuleImage) -> int:
-    """The alignment in memory with which a module's code can run in place."""
+    """The alignment in memory that a module's code needs to run in place."""
     pages = [v.page_bytes for v in image.variants if v.device is Device.CPU]
     return max(pages, default=_LEAST_ALIGNMENT)
 
@@ -62,7 +62,7 @@ def has_vulkan(image: ModuleImage) -> bool:
 
 
 def contents(given: PackageInput) -> str:
-    """A line for each entry point and variant, as Markdown."""
+    """A Markdown list of the module's entry points and targets."""
     lines = []
     for entry in given.image.variants[0].entry_points:
         inputs = ", ".join(map(_tensor_text, entry.inputs)) or "nothing"
@@ -73,7 +73,7 @@ def contents(given: PackageInput) -> str:
 
 
 def _tensor_text(tensor: TensorInfo) -> str:
-    """Name, type and shape, with the bounds of what is open."""
+    """The name, type and shape of a tensor, with the upper bounds of dynamic dims."""
     dims = (
         str(d) if d.extent is not None or d.maximum is None else f"{d}<={d.maximum}"
         for d in tensor.dims
@@ -82,7 +82,7 @@ def _tensor_text(tensor: TensorInfo) -> str:
 
 
 def _text(sources: RuntimeSources, image: ModuleImage) -> list[str]:
-    """The C files that a language model's program needs beside the others."""
+    """The additional C files that a language model's program needs; empty for other models."""
     return [name for name in sources.text if name.endswith(".c") and image.vocabulary]
 
 

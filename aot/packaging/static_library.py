@@ -1,4 +1,5 @@
-"""`--format static-library`: an archive of code, weights and programs, its header, and the loader.
+"""`--format static-library`: an archive of code, weights and programs, with its header and the
+loader.
 
 Owns the choice of the variant, the limits of a board and who is named when they are passed. Needs
 no compiler: the object is written by `objects`, the loader is one C file that the app compiles.
@@ -27,7 +28,7 @@ _PROGRAM_ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class LibraryLimits:
-    """Limits of a static library on a board; None is no limit.
+    """Size limits of a static library on a board; None is no limit.
 
     Attributes:
         arena_bytes: RAM that the caller must give, for the entry point that needs most.
@@ -97,7 +98,7 @@ def _only_variant(variants: Sequence[VariantImage]) -> VariantImage:
 
 
 def _entries(name: str, variant: VariantImage, weights_bytes: int) -> list[HeaderEntry]:
-    """The entry points; the only one of a module needs no name of its own."""
+    """The entry points with their C names; a single one takes the name of the library."""
     points = variant.entry_points
     names = identifiers(e.name for e in points)
     found = []

@@ -1,4 +1,4 @@
-"""A program in the form that runtime/packaging/static/aot_static.c runs.
+"""Encodes programs for the static runtime, runtime/packaging/static/aot_static.c.
 
 Owns that form, the arena's layout behind what the program places, and what a program must have to
 run without an allocator: bounds of all its shapes.
@@ -23,7 +23,7 @@ _WORD_LIMIT = 1 << 32
 
 @dataclass(frozen=True)
 class StaticProgram:
-    """A program for the static runtime.
+    """A program for the static runtime, and its memory sizes.
 
     Attributes:
         data: the words, little endian.
@@ -39,14 +39,14 @@ class StaticProgram:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory that the caller provides."""
+        """The size in bytes of the memory that the caller provides."""
         return _up(self.arena_bytes + self.scratch_bytes + self.loader_bytes)
 
 
 def static_program(
     variant: VariantImage, entry: EntryPointImage, weights_bytes: int
 ) -> StaticProgram:
-    """The program of an entry point.
+    """Encodes the program of an entry point.
 
     Raises:
         UnsupportedError: shapes are open and not bounded.
@@ -106,7 +106,7 @@ def static_program(
 
 
 def element_count(tensor: TensorInfo) -> int:
-    """The most elements that a tensor has; its dims are bounded."""
+    """The greatest number of elements of a tensor, whose dims must be bounded."""
     count = 1
     for dim in tensor.dims:
         count *= dim.extent if dim.extent is not None else dim.maximum or 0

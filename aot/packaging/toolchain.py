@@ -1,4 +1,4 @@
-"""C compilers for devices: the one that is named, the Android NDK's, or Zig's from PyPI.
+"""Finds a C compiler for a device: the one the user names, the Android NDK's, or Zig's from PyPI.
 
 Owns the search and its one line of what is missing. Runs no compiler.
 """
@@ -37,7 +37,7 @@ _NDK_TARGETS = {
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A C compiler that makes programs of one kind.
+    """A C compiler for one kind of device.
 
     Attributes:
         command: how to call it, before any option of ours.
@@ -53,7 +53,7 @@ class Toolchain:
 
 
 def find_toolchain(arch: Arch, is_android: bool, named: str | None) -> Toolchain:
-    """The compiler for programs on `arch`; `named` is a command line, taken as it is.
+    """The compiler for programs on `arch`; a command line in `named` is used unchanged.
 
     Raises:
         CompileError: there is none, or none that can make such a program.
@@ -80,7 +80,8 @@ def find_toolchain(arch: Arch, is_android: bool, named: str | None) -> Toolchain
 
 
 def find_wasm_toolchain(named: str | None) -> Toolchain:
-    """The compiler for WebAssembly modules that import no system; `named` is a command line.
+    """The compiler for WebAssembly modules without an operating system; a command line in `named`
+    comes first.
 
     Raises:
         CompileError: there is none.
@@ -108,7 +109,7 @@ def _named(text: str) -> Toolchain:
 
 
 def _ndk(root: Path, arch: Arch) -> Toolchain:
-    """The NDK's clang for an architecture; the NDK may be of any host system."""
+    """The NDK's clang for an architecture, for any host system."""
     for found in sorted(root.glob("toolchains/llvm/prebuilt/*/bin/clang")):
         target = f"--target={_NDK_TARGETS[arch]}{_ANDROID_API}"
         return Toolchain((str(found), target), is_static=False, libraries=("-lm",))

@@ -119,7 +119,8 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
 
 
 def _runtime(sources: RuntimeSources, toolchain: Toolchain, *, has_text: bool) -> bytes:
-    """The runtime as a module, which is the same for every model, and for every language model."""
+    """The runtime compiled to WebAssembly; there is one version for language models and one for all
+    other models."""
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         output = Path(folder) / _RUNTIME
         run_compiler(_command(sources, toolchain, output, has_text=has_text))
@@ -154,7 +155,8 @@ def _command(
 
 
 def _contents(entries: Sequence[EntryPointImage]) -> Iterator[str]:
-    """Comment lines that say what there is; names are quoted, for they may hold anything."""
+    """Comment lines that list entry points and tensors. Names are quoted, as they may contain any
+    characters."""
     for entry in entries:
         yield f"// {json.dumps(entry.name)}:"
         for kind, tensors in (("input", entry.inputs), ("output", entry.outputs)):

@@ -1,4 +1,4 @@
-"""Pages that show what happened: of a compile, and of a benchmark. One HTML file each.
+"""Reports on a compile or a benchmark: one HTML file each.
 
 Owns the page's form: `contents` and `measured` choose what it says, `drawings` its pictures. The
 file needs no network and no script, and is the same bytes for the same facts. Finds nothing out.
@@ -22,7 +22,7 @@ __all__ = ["bench_page", "compile_page", "write_page"]
 
 
 def compile_page(module: bytes, stats: Mapping[str, Any], details: Details, title: str = "") -> str:
-    """The page of a compile.
+    """The HTML page of a compile.
 
     Args:
         module: the file's bytes.
@@ -33,7 +33,7 @@ def compile_page(module: bytes, stats: Mapping[str, Any], details: Details, titl
 
 
 def bench_page(module: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
-    """The page of a benchmark.
+    """The HTML page of a benchmark.
 
     Args:
         module: the file that was measured.
@@ -47,7 +47,7 @@ def bench_page(module: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Writes a page, whole or not at all.
+    """Writes a page atomically.
 
     Raises:
         CompileError: `path` cannot be written.

@@ -1,5 +1,5 @@
-"""The contents of a report on a module, selected from its file, the statistics and the compile's
-details.
+"""The contents of a report on a module, taken from its file, the statistics and the details of its
+compile.
 
 Owns the choice and its limits, for models of any size. Computes nothing but sums.
 """
@@ -34,7 +34,7 @@ MOST_ROWS, MOST_EXECUTABLES, MOST_CONSTANTS = 2000, 500, 25
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a whole that is drawn as a bar; `colour` is one of the page's eight."""
+    """A segment of a bar that shows a whole; `colour` is one of the page's eight."""
 
     name: str
     figure: Figure
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Stat:
-    """A figure that the page begins with."""
+    """A headline figure at the top of the page."""
 
     key: str
     name: str
@@ -54,7 +54,7 @@ class Stat:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input, output or state."""
+    """An input, an output or a state."""
 
     kind: str
     name: str
@@ -65,7 +65,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Executable:
-    """An executable, as a report shows it."""
+    """An executable in a report."""
 
     name: str
     size: Figure
@@ -78,7 +78,7 @@ class Executable:
 
 @dataclass(frozen=True)
 class Constant:
-    """Bytes of the pool, and who reads them."""
+    """The bytes of a constant in the pool, and the number of its readers."""
 
     node: str
     type: str
@@ -126,7 +126,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Module:
-    """A module file as a page shows it.
+    """The contents of a page about a module file.
 
     Attributes:
         parts: what its bytes are.
@@ -147,12 +147,12 @@ class Module:
     def compiled(
         module: bytes, stats: Mapping[str, Any], details: Details, title: str = ""
     ) -> Module:
-        """The page of a module that was just compiled."""
+        """The contents of the page of a module that was just compiled."""
         return _Builder(module, stats, details).module(title)
 
     @staticmethod
     def of_file(path: str | os.PathLike[str]) -> Module:
-        """The page of a module file, from what the file itself records.
+        """The contents of the page of a module file, from the file alone.
 
         Raises:
             CompileError: it cannot be read, or is no module.
@@ -187,7 +187,7 @@ class _Builder:
         )
 
     def parts(self) -> Iterator[Part]:
-        """The file's bytes: weights, code by variant, structure, notes and what is between."""
+        """The bytes of the file by kind: weights, code by variant, structure, notes and padding."""
         found: dict[str, int] = {"weights": len(self.file.image.rodata)}
         shaders = sum(s.length for s in self.file.segments if "shader" in s.what)
         for variant in self.file.image.variants:
@@ -210,12 +210,13 @@ class _Builder:
             yield Stat(f"rodata.bytes_{key}", name, size(value))
 
     def _only_model(self) -> Mapping[str, Any] | None:
-        """The ledger of the model, where the file is of one."""
+        """The ledger's section on the model, if the file has exactly one; else None."""
         models = [] if self.notes is None else self.notes.ledger.get("models", [])
         return models[0] if len(models) == 1 else None
 
     def constants(self) -> tuple[list[Constant], tuple[Figure, Figure] | None]:
-        """The largest constants; how many there are besides, and their bytes."""
+        """(largest constants, (number, bytes) of the others); None in place of the pair if there
+        are no others."""
         met: dict[str, list[ConstantDetails]] = defaultdict(list)
         for variant in self.details.variants if self.details else ():
             for entry in variant.entries:
@@ -255,7 +256,7 @@ class _Builder:
         )
 
     def _ledger(self, number: int) -> Mapping[str, Any]:
-        """The ledger's section on a variant; empty where the file has none."""
+        """The ledger's section on a variant; empty if the file has none."""
         model = self._only_model()
         if model is None or number >= len(model["variants"]):
             return {}
@@ -263,19 +264,21 @@ class _Builder:
         return found
 
     def _launches(self, number: int) -> tuple[tuple[Launch, ...], ...]:
-        """The launches of dispatches, by entry point; empty where a file's notes have none."""
+        """The launches of dispatches, by entry point; empty if the file's notes do not have
+        them."""
         if self.details is not None:
             return tuple(e.launches for e in self.details.variants[number].entries)
         known = self.notes.variants if self.notes is not None else ()
         return known[number].launches if number < len(known) else ()
 
     def _whys(self, number: int) -> Sequence[str]:
-        """Why the host runs executables of a GPU's variant, as far as notes say."""
+        """For each executable of a GPU's variant why the host runs it; empty if the notes do not
+        tell."""
         known = self.notes.variants if self.notes is not None else ()
         return known[number].why_on_cpu if number < len(known) else ()
 
     def _origins(self, number: int) -> dict[int, list[str]]:
-        """The nodes of the dispatches of each executable, in order."""
+        """The model nodes of the dispatches of each executable, in program order."""
         found: dict[int, list[str]] = defaultdict(list)
         image = self.file.image.variants[number]
         launches = self._launches(number)
@@ -304,7 +307,7 @@ class _Builder:
 
 
 def parts_of(values: Mapping[str, float], form: Any) -> Iterator[Part]:
-    """The values as parts of their sum, zeros left out; each name keeps its colour."""
+    """The values as parts of their sum, without zeros; a name has the same colour in all bars."""
     total = sum(values.values())
     for number, (name, value) in enumerate(values.items()):
         if value > 0:
@@ -346,9 +349,7 @@ def _stats(
     number: int,
     launches: Sequence[Sequence[Launch]],
 ) -> Iterator[Stat]:
-    """The headline figures of the page; those that only a compile knows are left out of a file's
-    report.
-    """
+    """The headline figures of a variant; a file's report lacks those that only a compile knows."""
     where = f"variants.{number}"
     code = [i for e in image.entry_points for i in decode(e.program.code)]
     names = Counter(i.name for i in code)
@@ -433,7 +434,7 @@ def _passes(details: VariantDetails | None) -> list[tuple[str, int, Figure, Figu
 def _executables(
     image: VariantImage, origins: Mapping[int, Sequence[str]], whys: Sequence[str]
 ) -> list[Executable]:
-    """The module's executables, largest code first."""
+    """The executables of a variant, those with most code first."""
     sizes = code_sizes(image)
     total = sum(sizes)
     found = []

@@ -1,4 +1,4 @@
-"""Details of a compile that no module file keeps, for reports.
+"""Details of a compile for reports, which are not stored in the module file.
 
 Filled by the pipeline where someone asks, from what the stages decided; decides nothing. Plain
 facts: nothing here holds on to the graph.
@@ -26,7 +26,7 @@ from aot.passes.fusion.region_report import regions_of
 
 @dataclass(frozen=True)
 class DispatchDetails:
-    """A dispatch, in the order of the program.
+    """A dispatch, in program order.
 
     Attributes:
         region: of `region_report.regions_of`; None where the passes after it changed too much.
@@ -43,7 +43,7 @@ class DispatchDetails:
 
 @dataclass(frozen=True)
 class BufferDetails:
-    """Memory of the arena, where all is as large as it can be.
+    """A buffer of the arena, at the largest shapes.
 
     Attributes:
         makers: numbers of the dispatches that write to it.
@@ -76,7 +76,7 @@ class ConstantDetails:
 
 @dataclass(frozen=True)
 class EntryDetails:
-    """An entry point of a variant.
+    """Details of an entry point of a variant.
 
     Attributes:
         launches: what the dispatches do.
@@ -115,7 +115,8 @@ class VariantDetails:
         return f"<VariantDetails: {len(self.passes)} passes, {len(self.entries)} entry points>"
 
     def formed(self, module: Module, context: PassContext) -> None:
-        """Called when the regions are formed; `context.remarks` says why each ends."""
+        """Records the dispatch regions, once they are formed; `context.remarks` says why each
+        ends."""
         self._regions = {f.name: regions_of(f, context) for f in module.entry_points}
 
     def built(
@@ -126,7 +127,7 @@ class VariantDetails:
         programs: Sequence[EmittedProgram],
         launches: Sequence[tuple[Launch, ...]],
     ) -> None:
-        """Dispatches have kernels, in the order of the module's executables, and programs."""
+        """Records the passes, and each entry point with its kernels, program and launches."""
         self.passes = tuple(context.runs)
         callees = {f.name: (f, k) for f, k in zip(module.executables, kernels, strict=True)}
         self.entries = tuple(
@@ -151,7 +152,7 @@ class Details:
         return f"<Details of {len(self.variants)} variants>"
 
     def variant(self) -> VariantDetails:
-        """Adds an empty record for a further variant, and gives it."""
+        """Adds an empty record for the next variant, and returns it."""
         self.variants.append(VariantDetails())
         return self.variants[-1]
 
@@ -203,7 +204,7 @@ def _grid(op: Op, callees: Mapping[str, tuple[Function, Kernel]]) -> tuple[Dim, 
 
 
 def _within(op: Op) -> tuple[str, ...]:
-    """Names of the loops and branches around an op, outermost first."""
+    """The names of the loops and branches around an op, outermost first."""
     found: list[str] = []
     block: Block | None = op.parent
     while block is not None and isinstance(owner := block.owner, Op):
@@ -215,7 +216,7 @@ def _within(op: Op) -> tuple[str, ...]:
 
 
 def _constants(function: Function, numbers: Mapping[Op, int]) -> list[ConstantDetails]:
-    """Details of the constants that have a reader, in the order of the program."""
+    """Details of the constants that are read, in program order."""
     found = []
     for op in control_ops(function):
         data = op.attrs.get("value")

@@ -1,4 +1,4 @@
-"""Pictures of a report, as SVG inside the page: the arena, and a roofline.
+"""Drawings in a report, as inline SVG: the arena, and a roofline.
 
 Everything is written through elements, never as text, so that no name can end one. Colours are
 classes of the page's stylesheet.
@@ -24,7 +24,7 @@ Scale = Callable[[float], float]  # from what is shown to where it is drawn
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of the arena's picture: memory used for some positions.
+    """A rectangle in the arena's drawing: a range of memory in use for some positions.
 
     Attributes:
         first, last: positions, both included.
@@ -44,7 +44,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Point:
-    """A dispatch on a roofline: `share` is its part of the time."""
+    """A dispatch in a roofline; `share` is its fraction of the total time."""
 
     intensity: float
     gflops: float
@@ -53,7 +53,7 @@ class Point:
 
 
 class _Picture:
-    """An SVG that is as wide as the page lets it be."""
+    """An SVG drawing that scales to the width of the page."""
 
     def __init__(self, height: int, label: str, kind: str) -> None:
         self.height = height
@@ -64,7 +64,8 @@ class _Picture:
         self.root.set("aria-label", label)
 
     def add(self, tag: str, text: str = "", **attributes: float | str) -> Element:
-        """An element; `_` in names of attributes is a hyphen, and `class_` is class."""
+        """Adds an element. In names of attributes `_` stands for a hyphen, and `class_` for
+        class."""
         made = SubElement(
             self.root,
             tag,
@@ -91,7 +92,7 @@ def _at(value: float) -> str:
 def arena(
     boxes: Sequence[Box], positions: int, ticks: Sequence[tuple[int, int]], lower_bound: int
 ) -> Markup:
-    """A drawing of the arena's use: lifetimes from left to right, addresses from the bottom up.
+    """A drawing of the arena's use: time from left to right, addresses from the bottom up.
 
     Args:
         ticks: position and number of each dispatch.
@@ -144,7 +145,7 @@ def _draw_box(picture: _Picture, box: Box, x: Scale, y: Scale, step: float) -> N
 
 
 def _draw_live(picture: _Picture, boxes: Sequence[Box], positions: int, x: Scale, y: Scale) -> None:
-    """How many bytes of buffers and state live at each position."""
+    """Draws the number of live bytes, of buffers and state, at each position."""
     changes = [0] * (positions + 1)
     for box in boxes:
         if box.kind != "scratch":
@@ -157,7 +158,7 @@ def _draw_live(picture: _Picture, boxes: Sequence[Box], positions: int, x: Scale
 
 
 def _round_steps(total: float, most: int) -> list[float]:
-    """Round numbers from 0 to `total`, about `most` of them."""
+    """Round numbers from 0 to `total`, about `most` of them, for an axis."""
     step = 10.0 ** math.floor(math.log10(max(total, 1)))
     for factor in (0.1, 0.2, 0.5, 1.0):
         if total / (step * factor) <= most:
@@ -169,8 +170,8 @@ def _round_steps(total: float, most: int) -> list[float]:
 def roofline(
     points: Sequence[Point], peak_gflops: float | None, memory_gbs: float | None
 ) -> Markup | None:
-    """Dispatches by what they compute a byte and a second, below what the machine can do; the
-    area of a point is its part of the time. None where there is nothing to show."""
+    """A roofline chart: dispatches by flops per byte and per second, below the machine's limits; a
+    point's area is its share of the time. None if there are no points."""
     points = [p for p in points if p.intensity > 0 and p.gflops > 0]
     if not points:
         return None
@@ -217,7 +218,7 @@ def _draw_roof(
     x: Scale,
     y: Scale,
 ) -> None:
-    """Draws the roofline: the memory bound up to where arithmetic limits."""
+    """Draws the roof: the memory bound, up to the point where arithmetic limits."""
     low, high = 10.0 ** xs[0], 10.0 ** xs[1]
     knee = min(max(peak / memory, low), high)
     start = max(low, 10.0 ** ys[0] / memory)

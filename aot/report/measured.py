@@ -22,7 +22,7 @@ _CREATIONS = ("serial", "batch", "parallel")
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of parts; `length` is its fraction of the longest bar in the group."""
+    """A bar with parts; `length` is its fraction of the longest bar in its group."""
 
     name: str
     parts: Sequence[Part]
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Launch:
-    """A dispatch, copy or fill, timed; `number` is of a dispatch among them."""
+    """A measured dispatch, copy or fill; `number` counts dispatches only."""
 
     number: int | None
     node: str
@@ -49,7 +49,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Steady:
-    """Measurements of repeated runs, one after the other."""
+    """Measurements of consecutive runs."""
 
     where: str
     stats: Sequence[Stat]
@@ -80,7 +80,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Shaders:
-    """Compile times of shaders, for a report."""
+    """Measurements of a driver's compile times for shaders."""
 
     device: str
     is_software: bool
@@ -90,7 +90,7 @@ class Shaders:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements of a report.
+    """The measurements in a report, by kind.
 
     Attributes:
         cold: a bar for each state of the page cache.
@@ -108,9 +108,8 @@ class Measurements:
 
     @staticmethod
     def of(facts: Mapping[str, Any]) -> Measurements:
-        """The measurements in `facts`, which has them by kind, as `aot.report.bench_page` takes
-        them.
-        """
+        """The measurements in `facts`, which maps kinds to results as for
+        `aot.report.bench_page`."""
         cold = facts.get("cold", {}).get("cold", {})
         left = cold.get("left_in_cache_bytes")
         note = f"{size(left).text} of the file stayed in the page cache." if left else ""
@@ -183,7 +182,8 @@ def _machine(machine: Mapping[str, Any] | None, threads: int) -> str:
 def _numbered(
     rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
-    """Dispatches with their numbers, as the page of a compile has them."""
+    """(number, row) of each launch; only dispatches have numbers, the same as on the page of a
+    compile."""
     numbers = itertools.count()
     for row in rows:
         yield next(numbers) if row["kind"] == "dispatch" else None, row
@@ -276,7 +276,7 @@ def _shaders(facts: Mapping[str, Any]) -> Shaders:
 
 
 def _gain(levels: Mapping[str, Any]) -> str:
-    """Text that compares compile time at the last level with that at the first."""
+    """A sentence that compares the compile time at the first and the last level."""
     if len(levels) < 2:
         return ""
     (first, none), *_, (last, full) = levels.items()
@@ -307,7 +307,8 @@ def _level(name: str, of: Mapping[str, Any], longest: float) -> Level:
 
 
 def _start_bar(name: str, run: Mapping[str, Any], longest: float) -> Bar:
-    """Creation, what the first run takes longer than the second, and what any run takes."""
+    """The bar of a start: creation, the extra time of the first run over the second, and the time
+    of a run."""
     extra = max(0.0, run["first_run_ms"] - run["second_run_ms"])
     phases = {
         "creating pipelines": run["create_ms"],

@@ -1,4 +1,4 @@
-"""Numbers and names as the report's pages write them."""
+"""Formats numbers and names for the pages of reports."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its text."""
+    """A number together with its text."""
 
     value: float
     text: str
 
 
 def count(value: float) -> Figure:
-    """A count, such as 1,234."""
+    """A count as text, such as 1,234."""
     return Figure(value, f"{value:,.0f}")
 
 
 def size(value: float) -> Figure:
-    """1.23 MB; kilo is a thousand."""
+    """A size in bytes as text, such as 1.23 MB; a kB is 1000 bytes."""
     return Figure(value, _scaled(value, _BYTES, whole=True))
 
 
 def amount(value: float, unit: str = "") -> Figure:
-    """An amount with a prefix, such as 1.23 G."""
+    """A number with a unit prefix, such as 1.23 G."""
     return Figure(value, _scaled(value, _COUNTS, whole=True) + unit)
 
 
 def milliseconds(value: float) -> Figure:
-    """Three digits, down to nanoseconds and up to minutes."""
+    """A time as text with three significant digits, in a unit from nanoseconds to minutes."""
     if value <= 0:
         return Figure(value, "0 ms")
     if value < 1e-3:
@@ -50,12 +50,12 @@ def milliseconds(value: float) -> Figure:
 
 
 def seconds(value: float) -> Figure:
-    """Seconds, in the form of `milliseconds`."""
+    """A time in seconds, formatted like `milliseconds`."""
     return milliseconds(1e3 * value)
 
 
 def ratio(value: float, whole: float) -> Figure:
-    """A percentage, such as 34.5 %."""
+    """The ratio as a percentage, such as 34.5 %."""
     part = value / whole if whole else 0.0
     return Figure(part, f"{100 * part:.1f} %")
 
@@ -80,7 +80,7 @@ def _digits(value: float) -> str:
 
 
 def readable(text: str) -> str:
-    """Text with what no page may hold replaced: control characters, halves of surrogates."""
+    """Text with characters that HTML cannot contain replaced: control characters and surrogates."""
     if text.isprintable():
         return text
     return "".join(_REPLACED if _is_control(c) else c for c in text)
@@ -91,12 +91,12 @@ def _is_control(character: str) -> bool:
 
 
 def extents(dims: Iterable[object]) -> str:
-    """1 x 3 x 224 x 224"""
+    """A shape as text, such as 1 x 3 x 224 x 224."""
     return f" {TIMES} ".join(map(str, dims))
 
 
 def short(text: str) -> str:
-    """A name that is not too long to be read; the end of a path says most."""
+    """A name shortened in the middle to a readable length."""
     if len(text) <= LONGEST_NAME:
         return text
     return f"{text[: LONGEST_NAME // 3]} … {text[-LONGEST_NAME // 2 :]}"

@@ -1,4 +1,4 @@
-"""Facts into HTML: the templates, and what they may call.
+"""Renders the HTML of reports from their contents, with templates.
 
 Everything that is not the templates' own text is escaped; what no page may hold is replaced.
 """
@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parent
 
 
 def render(module: Module, measured: Measurements | None) -> str:
-    """The page's text; `measured` is None where nothing was."""
+    """The HTML text of a page; `measured` is None if nothing was measured."""
     style = (_FOLDER / "style.css").read_text(encoding="utf-8")
     template = _environment().get_template("page.html")
     return template.render(module=module, measured=measured, style=Markup(style))
@@ -41,5 +41,6 @@ def _environment() -> jinja2.Environment:
 
 
 def _final(value: Any) -> Any:
-    """The value of a template's expression before it is escaped: texts made printable."""
+    """The value of a template's expression with unprintable characters replaced, before it is
+    escaped."""
     return readable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

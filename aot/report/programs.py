@@ -1,4 +1,4 @@
-"""The part of a report on a program: a row per dispatch, and the arena's picture.
+"""The part of a report about a program: a row for each dispatch, and the drawing of the arena.
 
 Owns how instructions, details and what dispatches do are brought together. Computes nothing.
 """
@@ -29,7 +29,7 @@ _LAUNCHES = ("DISPATCH", *_LENGTHS)
 
 @dataclass(frozen=True)
 class Row:
-    """A dispatch, copy or fill.
+    """A dispatch, copy or fill in the report's table.
 
     Attributes:
         number: of a dispatch among them.
@@ -58,7 +58,7 @@ def rows_of(
     details: EntryDetails,
     launches: Sequence[Launch],
 ) -> Iterator[Row]:
-    """A row for each dispatch, copy and fill, in the order of the program."""
+    """A row for each dispatch, copy and fill, in program order."""
     held = _constants_in(entry.program.code)
     total = sum(n.flops for n in launches if isinstance(n.flops, int))
     number = 0
@@ -112,7 +112,7 @@ def _transfer(instruction: Instruction, held: Mapping[int, int]) -> Row:
 
 
 def _constants_in(code: Sequence[int]) -> dict[int, int]:
-    """The constant in each register that is set exactly once, to a constant."""
+    """The constant in each register that is set by exactly one CONST instruction."""
     values: dict[int, list[int]] = defaultdict(list)
     for instruction in decode(code):
         if instruction.name == "CONST":
@@ -130,7 +130,8 @@ def _dim_figure(dim: Dim | None, form: Any) -> Figure | str:
 def arena_of(
     entry: EntryPointImage, details: EntryDetails, nodes: Sequence[str], lower_bound: int
 ) -> tuple[Markup | None, Sequence[str], str]:
-    """The picture and the kinds of memory in it; without one, why."""
+    """(drawing of the arena or None, kinds of memory in it, text that says why there is no
+    drawing)."""
     program = entry.program
     if details.buffers is None:
         why = (
