@@ -47,7 +47,8 @@ class Frontend:
         takes: whether an object in memory is.
         binds_inputs: `read` binds shapes and values of inputs itself, as shape rules of the format
             may need them; else the pass `bind` does.
-        files: the files that a model's file needs beside it, by their names there.
+        files: the files that a model's file needs beside it, by their names there, from its path.
+        is_split: those are parts of it, and its size is that of all.
         portable: the bytes of a model that need no file beside them.
         options: names of the options of a compile that `read` takes, by keyword.
         modules: what the importer takes, to be imported before memory is limited.
@@ -62,7 +63,8 @@ class Frontend:
     is_sure: bool = False
     needs_extension: bool = False
     binds_inputs: bool = False
-    files: Callable[[bytes], Sequence[str]] = lambda data: ()
+    files: Callable[[Path], Sequence[str]] = lambda path: ()
+    is_split: bool = False
     portable: Callable[[Path], bytes] = input_files.contents
     options: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -139,7 +141,8 @@ def _read_onnx(source: Any, shapes: Shapes, values: Mapping[str, Any], **options
     return import_onnx(source, input_shapes=shapes, input_values=values, **options)
 
 
-def _onnx_files(data: bytes) -> Sequence[str]:
+def _onnx_files(path: Path) -> Sequence[str]:
+    data = input_files.contents(path)
     if b"location" not in data:  # the key under which ONNX keeps such a file's name
         return ()
     from aot.frontends.onnx.files import external_names
@@ -150,7 +153,7 @@ def _onnx_files(data: bytes) -> Sequence[str]:
 def _portable_onnx(path: Path) -> bytes:
     from aot.frontends.onnx.files import portable
 
-    return portable(path) if _onnx_files(data := input_files.contents(path)) else data
+    return portable(path) if _onnx_files(path) else input_files.contents(path)
 
 
 def _zip_names(source: Any) -> Sequence[str]:
@@ -212,6 +215,12 @@ def _read_tflite(source: Any, shapes: Shapes, values: Mapping[str, Any]) -> Modu
     return import_tflite(source)
 
 
+def _gguf_files(path: Path) -> Sequence[str]:
+    from aot.frontends.gguf.splits import others
+
+    return others(path)
+
+
 def _read_gguf(source: Any, shapes: Shapes, values: Mapping[str, Any], **options: Any) -> Module:
     from aot.frontends.gguf import import_gguf
 
@@ -245,6 +254,8 @@ GGUF = Frontend(
     _read_gguf,
     holds=_starts(b"GGUF"),
     is_sure=True,
+    files=_gguf_files,
+    is_split=True,
     modules=("aot.frontends.gguf",),
     options=("context", "all_logits", "cache_type", "sequences"),
     reports=True,
@@ -398,6 +409,9 @@ def _limited(frontend: Frontend, source: Any, given_mib: int) -> AbstractContext
             importlib.import_module(name)
     is_path = isinstance(source, (str, os.PathLike))
     length = _length(source)
+    if is_path and length and frontend.is_split:
+        beside = (Path(source).with_name(name) for name in frontend.files(Path(source)))
+        length += sum(_length(path) or 0 for path in beside)
     if length is None and not given_mib:
         return nullcontext()
     return limited(length or 0, given_mib, os.fspath(source) if is_path else "")

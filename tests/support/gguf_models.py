@@ -234,9 +234,13 @@ MODELS: dict[str, Shape] = {
 }
 
 
-def write(path: Path, shape: Shape, tokens: Sequence[str] = ()) -> Path:
-    """Writes a model; its weights depend on its shape alone."""
-    writer = gguf.GGUFWriter(path, shape.arch)
+def write(path: Path, shape: Shape, tokens: Sequence[str] = (), tensors_per_file: int = 0) -> Path:
+    """Writes a model; its weights depend on its shape alone.
+
+    Args:
+        tensors_per_file: in each of several files, as the package names them; 0 is one file.
+    """
+    writer = gguf.GGUFWriter(path, shape.arch, split_max_tensors=tensors_per_file)
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.width)
     writer.add_block_count(shape.layers)

@@ -1,6 +1,6 @@
 """Language models of GGUF files: llama.cpp's format of weights, without a graph.
 
-Owns the way from a file to a module. `reader` and `block_types` read files; `parts` and
+Owns the way from a file to a module. `reader`, `splits` and `block_types` read files; `parts` and
 `architectures` are the table of architectures; `keys`, `layers` and `model` read a model's numbers
 by it; `checks` refuses what it does not have; `weights`, `caches` and `decoder` make the graph.
 """
@@ -14,7 +14,8 @@ from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.checks import EMBEDDING, checked
 from aot.frontends.gguf.decoder import MOST_TOKENS, DecoderBuilder
 from aot.frontends.gguf.model import Decoder, decoder_of
-from aot.frontends.gguf.reader import GgufFile, read_gguf
+from aot.frontends.gguf.reader import GgufFile
+from aot.frontends.gguf.splits import read_gguf
 from aot.frontends.gguf.weights import Weights
 from aot.ir.graph import Module
 from aot.options import Progress, no_progress

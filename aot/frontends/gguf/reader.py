@@ -69,22 +69,22 @@ class GgufFile:
         where: what messages call it.
         metadata: its keys and values: numbers, texts, and lists of these.
         tensors: by name.
-        memory: the file as it is mapped; None of bytes.
+        memories: the file as it is mapped, and others that its tensors are in; none of bytes.
     """
 
     where: str
     metadata: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
-    memory: mmap.mmap | None = None
+    memories: tuple[mmap.mmap, ...] = ()
 
     def forget(self) -> None:
-        """Releases the pages of a mapped file that were read; they are read again when used."""
-        if self.memory is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.memory.madvise(mmap.MADV_DONTNEED)
+        """Releases the pages of mapped files that were read; they are read again when used."""
+        for memory in self.memories if hasattr(mmap, "MADV_DONTNEED") else ():
+            memory.madvise(mmap.MADV_DONTNEED)
 
 
-def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
-    """The contents of a file, which stays mapped as long as a tensor is used.
+def read_file(source: str | os.PathLike[str] | bytes) -> GgufFile:
+    """The contents of one file, which stays mapped as long as a tensor is used.
 
     Raises:
         CompileError: it cannot be read, or is no GGUF file of a version that is known.
@@ -94,7 +94,7 @@ def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
     where = os.fspath(source)
     memory = _mapped(where)
     data = np.zeros(0, np.uint8) if memory is None else np.frombuffer(memory, np.uint8)
-    return replace(_Reader(where, data).file(), memory=memory)
+    return replace(_Reader(where, data).file(), memories=() if memory is None else (memory,))
 
 
 def _mapped(where: str) -> mmap.mmap | None:

@@ -172,15 +172,11 @@ def key_of(cell: Cell) -> str:
 
 def _model_files(path: str) -> list[Path]:
     """The model's file, and the files next to it that hold its tensors."""
-    names = registry.find(path).files(_read(Path(path)))
-    return [Path(path), *(Path(path).parent / name for name in names)]
-
-
-def _read(path: Path) -> bytes:
     try:
-        return input_files.contents(path)
+        names = registry.find(path).files(Path(path))
     except OSError as error:
         raise CompileError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
+    return [Path(path), *(Path(path).parent / name for name in names)]
 
 
 def _file_digest(path: Path) -> bytes:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import aot
 from aot.errors import AotError, CompileError, UnsupportedError
-from aot.frontends.gguf import import_gguf
+from aot.frontends.gguf import import_gguf, read_gguf
 from aot.frontends.gguf.architectures import ARCHITECTURES
 from aot.frontends.gguf.block_types import BLOCK_TYPES
 from aot.frontends.gguf.keys import NEUTRAL
 from aot.frontends.gguf.model import decoder_of
-from aot.frontends.gguf.reader import read_gguf
 from aot.ir.text.printer import print_module
 from tests.support.gguf_models import MODELS, data
 
