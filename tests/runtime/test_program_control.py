@@ -16,6 +16,7 @@ import pytest
 
 from aot.runtime import tensors
 from aot.runtime.vulkan_facts import Profile
+from tests.support.control_modules import GROUPS, counting_module, endless_module
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -26,58 +27,12 @@ from tests.support.runtime_api import (
     library,
     opened,
 )
-from tests.support.runtime_modules import (
-    Assembler,
-    ModuleFile,
-    arena_module,
-    module,
-    scale_module,
-    tensor,
-)
+from tests.support.runtime_modules import arena_module, scale_module
 
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
 PARALLEL_FOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, TASK, ctypes.c_void_p)
 X = np.ones((2, 3), np.float32)
-GROUPS = 400
 HOUR_NS = 3600 * 10**9
-
-
-def endless_module(part: str) -> ModuleFile:
-    """A program whose prepare or execute part, or whose fills in it, never end."""
-    asm = Assembler()
-    asm.block()
-    offset, size = asm.register(), asm.register(4)
-    if part == "prepare":
-        asm.emit("JUMP", 1)
-        asm.block()
-        asm.emit("JUMP", 1)
-    else:
-        asm.emit("RETURN")
-    start = asm.execute()
-    asm.emit("JUMP", start + 1)
-    asm.block()
-    if part == "fills":
-        asm.emit("FILL", 3, offset, size, 0)
-    asm.emit("JUMP", start + 1)
-    program = asm.program(outputOffsetRegisters=[offset])
-    return module(program, [], [tensor("y", "u32", 1)])
-
-
-def counting_module() -> ModuleFile:
-    """counts[i] = 3 for each of some workgroups, with scratch of their own."""
-    asm = Assembler()
-    asm.block()
-    one, size, groups = asm.register(1), asm.register(2000), asm.register(GROUPS)
-    zero_bytes, offset = asm.register(4 * GROUPS), asm.register()
-    asm.emit("RETURN")
-    asm.execute()
-    asm.emit("FILL", 3, offset, zero_bytes, 0)
-    for _ in range(3):
-        asm.emit("DISPATCH", 0, groups, one, one, offset, size)
-    asm.emit("RETURN")
-    program = asm.program(outputOffsetRegisters=[offset])
-    outputs = [tensor("counts", "u32", GROUPS)]
-    return module(program, [], outputs, kernels=("private",), scratch_bytes=2000)
 
 
 def set_cancelled(program: Program, is_cancelled: bool) -> None:
