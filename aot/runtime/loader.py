@@ -16,7 +16,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -238,6 +238,15 @@ def load(
     return Program(source, device, entry=entry, target=target, threads=threads, calling=calling)
 
 
+class _Place(NamedTuple):
+    """What a program runs on: another device after one that failed."""
+
+    target: str = ""
+    device: str = ""
+    skipped: str = ""
+    code_mapping: str = "none"
+
+
 class Program:
     """An entry point of a module, ready to run. Use it from any thread; calls take turns.
 
@@ -246,10 +255,6 @@ class Program:
         outputs: what it gives, in order.
         states: what it keeps from call to call; a dim that grows has its capacity as upper bound.
         entry: the entry point's name.
-        target: the target of the variant that was chosen.
-        device: `"cpu"` or `"vulkan"`.
-        code_mapping: `"mapped"` from the file, `"copied"`, or `"none"` without machine code.
-        skipped: why variants that stand before this one were not taken; empty for the first.
         threads: those that share the work, the caller's included.
         updates: outputs that are what an input holds after a run, each with the input's name: the
             array that is given for it is written.
@@ -274,6 +279,7 @@ class Program:
         self._module = ctypes.c_void_p()
         self._program = ctypes.c_void_p()
         self._lock = threading.Lock()
+        self._last_place = _Place()
         if device not in _DEVICES:
             known = ", ".join(_DEVICES)
             raise RuntimeFailure(f"no device {device!r}, there are {known}", "argument")
@@ -297,6 +303,35 @@ class Program:
             for each, what in sides
         )
         return f"<Program {self.entry!r} for {self.target} on {self.device}: {taken} -> {given}>"
+
+    def _place(self) -> _Place:
+        """What the program runs on; what it ran on last, if it is closed."""
+        info = self._info()
+        if info.target is not None:
+            target, device, skipped = map(text_of, (info.target, info.device, info.skipped))
+            mapping = _CODE_MAPPINGS[info.code_mapping]
+            self._last_place = _Place(target, device, skipped, mapping)
+        return self._last_place
+
+    @property
+    def target(self) -> str:
+        """The target of the variant that runs: another one after a call for which a GPU failed."""
+        return self._place().target
+
+    @property
+    def device(self) -> str:
+        """`"cpu"` or `"vulkan"`: where the variant runs."""
+        return self._place().device
+
+    @property
+    def code_mapping(self) -> str:
+        """`"mapped"` from the file, `"copied"`, or `"none"` without machine code."""
+        return self._place().code_mapping
+
+    @property
+    def skipped(self) -> str:
+        """Why variants that stand before this one are not used; empty for the first."""
+        return self._place().skipped
 
     def _open(self, source: str | os.PathLike[str] | bytes) -> None:
         if isinstance(source, bytes | bytearray | memoryview):
@@ -330,11 +365,8 @@ class Program:
         info = _ProgramInfo()
         self._call("aot_program_get_info", self._program, out=info)
         self.entry = text_of(info.entry)
-        self.target = text_of(info.target)
-        self.device = text_of(info.device)
-        self.code_mapping = _CODE_MAPPINGS[info.code_mapping]
-        self.skipped = text_of(info.skipped)
         self.threads = max(int(info.threads), 1)
+        self._place()
         self.inputs = self._tensors("input")
         self.outputs = self._tensors("output")
         self.states = self._tensors("state")
@@ -607,6 +639,7 @@ class Program:
 
     def close(self) -> None:
         """Releases everything; the program can't be used any more. Does nothing the second time."""
+        self._place()
         with self._lock:
             if self._program:
                 self._library.aot_program_destroy(self._program)

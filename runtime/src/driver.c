@@ -77,11 +77,11 @@ static aot_status_t fail_not_there(const aot_module_t *module, const aot_program
 }
 
 aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_options_t *options,
-                              const aot_allocator_t *allocator, aot_error_t *error,
+                              uint32_t first, const aot_allocator_t *allocator, aot_error_t *error,
                               aot_choice_t *out_choice) {
   memset(out_choice, 0, sizeof *out_choice);
   aot_text_t *why = &out_choice->skipped;
-  for (uint32_t i = 0; i < module->variant_count; ++i) {
+  for (uint32_t i = first; i < module->variant_count; ++i) {
     const aot_variant_t *variant = &module->variants[i];
     if (!is_wanted(variant, options)) continue;
     const bool is_known = variant->unknown_feature == NULL;

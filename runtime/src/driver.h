@@ -95,10 +95,11 @@ typedef struct aot_choice_t {
   aot_text_t skipped;    // why those before it were not taken
 } aot_choice_t;
 
-// Opens the first variant that the options allow and this machine runs.  Where a device is missing,
-// lacks something or fails, the next one is tried; else an error that says for each why not.
+// Opens the first variant from `first` on that the options allow and this machine runs.  Where a
+// device is missing, lacks something or fails, the next one is tried; else an error that says for
+// each why not.
 aot_status_t aot_variant_open(const aot_module_t *module, const aot_program_options_t *options,
-                              const aot_allocator_t *allocator, aot_error_t *error,
+                              uint32_t first, const aot_allocator_t *allocator, aot_error_t *error,
                               aot_choice_t *out_choice);
 
 #endif  // AOT_DRIVER_H_

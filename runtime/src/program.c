@@ -71,10 +71,10 @@ aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error)
   return aot_fail(error, AOT_ERROR_BUSY, "the program is running");
 }
 
-static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *options,
-                           aot_error_t *error) {
+aot_status_t aot_program_set_up(aot_program_t *program, const aot_program_options_t *options,
+                                uint32_t first, aot_error_t *error) {
   aot_choice_t choice;
-  AOT_TRY(aot_variant_open(program->module, options, &program->allocator, error, &choice));
+  AOT_TRY(aot_variant_open(program->module, options, first, &program->allocator, error, &choice));
   program->variant = choice.variant;
   program->driver = choice.driver;
   program->device = choice.device;
@@ -122,7 +122,10 @@ aot_status_t aot_program_create(const aot_module_t *module, const aot_program_op
   program->caller_outputs = own.caller_outputs;
   program->plan_count = own.plan_count != 0 ? own.plan_count : AOT_DEFAULT_PLANS;
   program->is_busy = true;  // the allocator may look for the handle
-  const aot_status_t status = set_up(program, &own, error);
+  aot_status_t status = aot_program_set_up(program, &own, 0, error);
+#if defined(AOT_VULKAN)
+  if (status == AOT_OK) status = aot_fallback_keep(program, &own, error);
+#endif
   program->is_busy = false;
   if (status != AOT_OK) {
     (void)aot_program_destroy(program);
@@ -132,19 +135,26 @@ aot_status_t aot_program_create(const aot_module_t *module, const aot_program_op
   return AOT_OK;
 }
 
-aot_status_t aot_program_destroy(aot_program_t *program) {
-  if (program == NULL) return AOT_OK;
-  AOT_TRY(aot_program_enter(program, NULL));
-  program->is_busy = true;
-  const aot_allocator_t allocator = program->allocator;
-  if (program->hooks != NULL) program->hooks->close(program);
+void aot_program_tear_down(aot_program_t *program) {
+  const aot_allocator_t *allocator = &program->allocator;
   if (program->device != NULL) program->driver->close(program->device);
   for (uint32_t i = 0; i < program->plan_count; ++i)
     aot_plan_free(program, &program->plans[i]);
   for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
-    aot_release(&allocator, program->outputs[i].owned, program->outputs[i].owned_bytes);
+    aot_release(allocator, program->outputs[i].owned, program->outputs[i].owned_bytes);
   }
-  aot_release(&allocator, program->memory, program->memory_bytes);
+  aot_release(allocator, program->memory, program->memory_bytes);
+}
+
+aot_status_t aot_program_destroy(aot_program_t *program) {
+  if (program == NULL) return AOT_OK;
+  AOT_TRY(aot_program_enter(program, NULL));
+  program->is_busy = true;
+  if (program->hooks != NULL) program->hooks->close(program);
+  aot_program_tear_down(program);
+#if defined(AOT_VULKAN)
+  aot_fallback_free(program);
+#endif
   aot_module_t *module = (aot_module_t *)(uintptr_t)program->module;
   aot_release(&module->pool.allocator, program, sizeof *program);
   aot_module_close(module);
@@ -170,7 +180,7 @@ aot_status_t aot_program_get_info(const aot_program_t *program, aot_error_t *err
   return AOT_OK;
 }
 
-static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
+aot_status_t aot_program_plan(aot_program_t *program, aot_error_t *error) {
   if (program->is_stale) program->current = NULL;
   if (program->current == NULL) {
     aot_text_t missing = {.length = 0};
@@ -198,7 +208,18 @@ static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
   return AOT_OK;
 }
 
+// On another device where the program's own can't.
+static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
+  const aot_status_t status = aot_program_plan(program, error);
+#if defined(AOT_VULKAN)
+  if (status != AOT_OK && aot_fallback_take(program, status, error)) return AOT_OK;
+#endif
+  return status;
+}
+
 aot_status_t aot_program_prepare(aot_program_t *program, aot_error_t *error) {
+  aot_error_t own;
+  if (error == NULL) error = &own;
   AOT_TRY(aot_program_enter(program, error));
   program->is_busy = true;
   const aot_status_t status = prepare(program, error);
@@ -363,9 +384,15 @@ static aot_status_t run(aot_program_t *program, aot_error_t *error) {
 }
 
 aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
+  aot_error_t own;
+  if (error == NULL) error = &own;
   AOT_TRY(aot_program_enter(program, error));
   program->is_busy = true;
-  const aot_status_t status = run(program, error);
+  aot_status_t status = run(program, error);
+#if defined(AOT_VULKAN)
+  while (status == AOT_ERROR_DEVICE && aot_fallback_take(program, status, error))
+    status = run(program, error);
+#endif
   program->is_busy = false;
   return status;
 }

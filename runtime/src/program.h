@@ -5,6 +5,9 @@
 #include "arena.h"
 #include "driver.h"
 #include "poison.h"
+#if defined(AOT_VULKAN)
+#include "aot/vulkan.h"
+#endif
 
 #define AOT_MOST_PLANS 16u
 #define AOT_DEFAULT_PLANS 4u
@@ -46,20 +49,39 @@ typedef struct aot_run_hooks_t {
   void (*close)(aot_program_t *program);
 } aot_run_hooks_t;
 
+#if defined(AOT_VULKAN)
+// What a program needs to go on elsewhere when its GPU fails: drivers/vulkan/fallback.c.
+typedef struct aot_fallback_t {
+  aot_program_options_t options;  // as it was made with, without a target
+  aot_vulkan_options_t vulkan;
+  void *memory;  // of the strings; owned
+  size_t bytes;
+  bool may_leave;   // for another variant than the first that it ran on
+  bool is_rebuilt;  // a device was lost, and made anew
+} aot_fallback_t;
+#endif
+
 struct aot_program_t {
   aot_allocator_t allocator;
   const aot_module_t *module;
-  const aot_variant_t *variant;
-  const aot_entry_t *entry;
-  const aot_driver_t *driver;
-  aot_device_t *device;
   aot_meter_t meter;     // of the module's allocator; what `allocator` takes from
-  aot_text_t skipped;    // why variants before this one were not taken
   uint64_t deadline_ns;  // 0: none
   bool is_cancelled;     // atomic: set by any thread
   bool is_busy;          // in a prepare or run, or whatever else calls the caller back
   uint64_t work_budget;  // UINT64_MAX: none
   bool caller_outputs;
+  uint32_t plan_count;
+  const aot_run_hooks_t *hooks;  // NULL: none
+  void *hooks_state;
+#if defined(AOT_VULKAN)
+  aot_fallback_t fallback;
+#endif
+  // All that follows is for the variant and its device.
+  const aot_variant_t *variant;
+  const aot_entry_t *entry;
+  const aot_driver_t *driver;
+  aot_device_t *device;
+  aot_text_t skipped;  // why variants before this one were not taken
   // One block of memory holds the arrays below.
   void *memory;
   size_t memory_bytes;
@@ -77,16 +99,31 @@ struct aot_program_t {
   uint64_t arena_bytes;  // asked for so far
   uint64_t use_count;    // of plans
   uint64_t prepare_count;
-  uint32_t plan_count;
   aot_plan_t plans[AOT_MOST_PLANS];
-  aot_plan_t *current;           // the plan of the shapes that are set, or NULL
-  const int64_t *output_dims;    // of that plan; of the last run if it ended well
-  const aot_run_hooks_t *hooks;  // NULL: none
-  void *hooks_state;
+  aot_plan_t *current;         // the plan of the shapes that are set, or NULL
+  const int64_t *output_dims;  // of that plan; of the last run if it ended well
 #ifdef AOT_POISON
   aot_poison_plan_t poison;
 #endif
 };
+
+// program.c: opens a variant, the first from `first` on that runs here, and makes the arrays.
+aot_status_t aot_program_set_up(aot_program_t *program, const aot_program_options_t *options,
+                                uint32_t first, aot_error_t *error);
+// program.c: releases all that is for the variant and its device.
+void aot_program_tear_down(aot_program_t *program);
+// program.c: what aot_program_prepare does on the program's device.
+aot_status_t aot_program_plan(aot_program_t *program, aot_error_t *error);
+
+#if defined(AOT_VULKAN)
+// fallback.c: keeps what a program on a GPU was made with.
+aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options_t *options,
+                               aot_error_t *error);
+void aot_fallback_free(aot_program_t *program);
+// fallback.c: after a prepare or run that has failed, which `error` says: whether the program was
+// moved to another device, and is prepared there.  A run can begin again then.
+bool aot_fallback_take(aot_program_t *program, aot_status_t status, aot_error_t *error);
+#endif
 
 // interpreter.c: runs the prepare part, which fills the plan's registers, output dims and buffer
 // sizes (in placements). Takes what it does from *work, unless that is UINT64_MAX.

@@ -242,6 +242,9 @@ def check_fault(faults: ctypes.CDLL, name: str, number: int, result: int) -> Non
             break
     attempt.run(9)
     attempt.close()
+    if not failed:  # in a run: on a device that was made anew
+        assert result == INITIALIZATION_FAILED and not attempt.has_host
+        return
     assert len(failed) == 1, (name, number, failed)
     (failure,) = failed
     assert failure.status in outcome(result), (name, number, failure)
@@ -273,16 +276,97 @@ def test_views_are_made_where_shaders_read_texels(
 
 
 @pytest.mark.parametrize("name", ["vkQueueSubmit", "vkWaitForFences"])
-def test_a_lost_device_stays_lost(faults: ctypes.CDLL, name: str) -> None:
+def test_a_lost_device_is_made_anew_once(faults: ctypes.CDLL, name: str) -> None:
+    """What a program with a state has kept is gone with the device: it ends there."""
     attempt = Attempt()
     attempt.create()
     attempt.run(9)
     faults.faults_set(name.encode(), 0, DEVICE_LOST)
-    for message in (f"vulkan: {name}: the device is lost", "vulkan: the device is lost"):
+    if attempt.has_host:
+        check_is_lost(attempt, f"vulkan: {name}: the device is lost")
+        attempt.close()
+        return
+    attempt.run(9)
+    attempt.run(30)
+    faults.faults_set(name.encode(), 0, DEVICE_LOST)
+    check_is_lost(attempt, f"vulkan: {name}: the device is lost")
+    attempt.close()
+
+
+def check_is_lost(attempt: Attempt, first: str) -> None:
+    for message in (first, "vulkan: the device is lost"):
         with pytest.raises(runtime_api.Failed) as caught:
             attempt.run(9)
         assert (caught.value.status, caught.value.message) == ("device", message)
-    attempt.close()
+
+
+LOSSES = {
+    "lost": (DEVICE_LOST, "vulkan: {}: the device is lost"),
+    "hung": (TIMEOUT, r"vulkan: llvmpipe.* has not finished after \d+ ms: .*"),
+}
+
+
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_cpu_goes_on_where_a_gpu_fails(
+    faults: ctypes.CDLL, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any device allowed; a device that is lost again and again is not made anew for ever."""
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+    module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"])
+    result, message = LOSSES[loss]
+    with aot.load(module.to_bytes(), "auto") as program:
+        assert (program.device, program.skipped) == ("vulkan", "")
+        np.testing.assert_allclose(
+            program({"x": rows(9)})["y"], growing_reference(rows(9)), atol=1e-6
+        )
+        faults.faults_set(b"vkWaitForFences", 0, result)
+        faults.faults_repeat(True)
+        for count in (9, 30):
+            found = program({"x": rows(count)})["y"]
+            np.testing.assert_allclose(found, growing_reference(rows(count)), atol=1e-6)
+            assert program.device == "cpu"
+            assert re.fullmatch("vulkan-1.1: " + message.format("vkWaitForFences"), program.skipped)
+        faults.faults_repeat(False)
+
+
+@pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)
+def test_the_cpu_takes_shapes_for_which_memory_is_missing(
+    faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+    module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"])
+    with aot.load(module.to_bytes(), "auto") as program:
+        program({"x": rows(9)})
+        faults.faults_set(b"vkAllocateMemory", 0, OUT_OF_DEVICE_MEMORY)
+        found = program({"x": rows(300)})["y"]
+        np.testing.assert_allclose(found, growing_reference(rows(300)), atol=1e-6)
+        assert program.device == "cpu"
+        assert "out of device memory" in program.skipped
+
+
+def test_no_other_variant_is_taken_for_a_named_device(faults: ctypes.CDLL) -> None:
+    module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"])
+    with aot.load(module.to_bytes(), "vulkan") as program:
+        program({"x": rows(9)})
+        faults.faults_set(b"vkAllocateMemory", 0, OUT_OF_DEVICE_MEMORY)
+        with pytest.raises(RuntimeFailure, match="out of device memory"):
+            program({"x": rows(300)})
+        assert program.device == "vulkan"
+        program({"x": rows(300)})
+
+
+def test_a_state_does_not_move(faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first step a program with a state goes on elsewhere, then not before a reset."""
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+    module = aot.compile(hosted_graph(), targets=["vulkan-1.1", "host"])
+    with aot.load(module.to_bytes(), "auto") as program:
+        first = program({"x": rows(9)})["y"]
+        faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+        with pytest.raises(RuntimeFailure, match="the device is lost"):
+            program({"x": rows(9)})
+        program.reset()
+        np.testing.assert_array_equal(program({"x": rows(9)})["y"], first)
 
 
 @pytest.mark.parametrize("is_at_work", [False, True])

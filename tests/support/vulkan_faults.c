@@ -71,7 +71,7 @@ static void (*watcher)(const char *name, uint32_t call);
 
 // ---- memory that is not coherent ----
 
-enum { MOST_MAPPINGS = 256, MOST_TYPES = 32, HOST_COHERENT = 4, POISON = 0xcd };
+enum { MOST_MAPPINGS = 1024, MOST_TYPES = 32, HOST_COHERENT = 4, POISON = 0xcd };
 
 // As in Vulkan's headers, as far as they are read.
 typedef struct allocate_info_t {
@@ -184,7 +184,7 @@ static void move_ranges(const range_t *ranges, uint32_t count, int to_device) {
 
 // ---- views ----
 
-enum { MOST_VIEWS = 64 };
+enum { MOST_VIEWS = 1024 };
 
 // As in Vulkan's headers, as far as it is read.
 typedef struct view_info_t {

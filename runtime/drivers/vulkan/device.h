@@ -75,4 +75,8 @@ struct aot_device_t {
   uint64_t upload_ns;
 };
 
+// driver.c: the driver's own options among a program's, zero where the caller's are shorter.
+aot_status_t aot_vulkan_take_options(const aot_program_options_t *options, aot_error_t *error,
+                                     aot_vulkan_options_t *out_options);
+
 #endif  // AOT_DRIVERS_VULKAN_DEVICE_H_

@@ -21,8 +21,8 @@
 
 static const aot_vulkan_options_t default_options;
 
-static aot_status_t take_options(const aot_program_options_t *options, aot_error_t *error,
-                                 aot_vulkan_options_t *out_options) {
+aot_status_t aot_vulkan_take_options(const aot_program_options_t *options, aot_error_t *error,
+                                     aot_vulkan_options_t *out_options) {
   *out_options = default_options;
   if (options->vulkan == NULL) return AOT_OK;
   return aot_struct_take(options->vulkan, "aot_vulkan_options_t", out_options, sizeof *out_options,
@@ -75,6 +75,14 @@ static aot_status_t create_pool_and_fence(aot_device_t *device, aot_error_t *err
   return AOT_OK;
 }
 
+// A buffer that was copied from or to.  A device that was given up may be at it still: what it
+// hangs on stays.
+static void destroy_copied(const aot_device_t *device, aot_vk_buffer_t *buffer) {
+  if (device->is_hung) return;
+  if (device->is_lost) (void)device->gpu.vk.vkDeviceWaitIdle(device->gpu.device);
+  aot_vk_buffer_destroy(&device->gpu, buffer);
+}
+
 // Copies from the host's memory to a buffer that it does not see, a chunk at a time.
 static aot_status_t upload_staged(aot_device_t *device, const aot_vk_buffer_t *to,
                                   const uint8_t *data, uint64_t bytes, aot_error_t *error) {
@@ -90,7 +98,7 @@ static aot_status_t upload_staged(aot_device_t *device, const aot_vk_buffer_t *t
     status = aot_vk_buffer_flush(gpu, &staging, error);
     if (status == AOT_OK) status = aot_vk_copy_now(device, to, at, &staging, 0, count, error);
   }
-  aot_vk_buffer_destroy(gpu, &staging);
+  destroy_copied(device, &staging);
   return status;
 }
 
@@ -147,7 +155,7 @@ static uint64_t timeout_of(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *
 static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
                            aot_error_t *error) {
   aot_vulkan_options_t taken;
-  AOT_TRY(take_options(options, error, &taken));
+  AOT_TRY(aot_vulkan_take_options(options, error, &taken));
   const aot_vulkan_options_t *own = &taken;
   const uint64_t start = aot_os_now_ns();
   const bool any = options->device == AOT_DEVICE_ANY && options->target == NULL;
@@ -278,8 +286,8 @@ static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, u
     status = aot_vk_buffer_invalidate(&device->gpu, &grown, error);
   }
   if (status != AOT_OK) {
-    aot_vk_buffer_destroy(&device->gpu, &grown);
-    aot_vk_buffer_destroy(&device->gpu, &mirror);
+    destroy_copied(device, &grown);
+    destroy_copied(device, &mirror);
     return status;
   }
   aot_vk_buffer_destroy(&device->gpu, arena);
