@@ -207,9 +207,9 @@ def grid_dims(loops: Sequence[Sequence[Stage]], target: Target) -> int:
 
 
 def _reduced_once(stage: Stage) -> int:
-    """The number of leading dims of a stage's result on which all its reductions depend, so that
-    none is shared across them; in a contraction these are batch dims, as tiles want several rows
-    and columns.
+    """The number of leading dims of a stage's result on which all its reductions depend. No
+    reduction is shared across such dims; in a contraction they are the batch dims, as tiles want
+    several rows and columns.
     """
     count = stage.result.type.rank
     for op in stage.ops:

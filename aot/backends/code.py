@@ -59,7 +59,7 @@ class Emitted:
         return Emitted(sizes, len(kept), sum(sizes), sum(map(len, kept)))
 
     def with_(self, other: Emitted, sizes: tuple[int, ...]) -> Emitted:
-        """The sum of two; `sizes` are those of all executables, in order."""
+        """The figures for the kernels of both; `sizes` are those of all executables, in order."""
         return Emitted(
             sizes,
             self.kept + other.kept,

@@ -96,8 +96,7 @@ def _saved(miss: Mapping[str, Any]) -> int:
 
 
 class TypeKey(NamedTuple):
-    """A type without what parameters can change: -1 stands for extents that can become
-    parameters."""
+    """A type without the extents that parameters can replace, which are -1."""
 
     dtype: DType
     dims: tuple[Dim, ...]
@@ -106,14 +105,14 @@ class TypeKey(NamedTuple):
 
 
 class OpKey(NamedTuple):
-    """An op's attributes and result types, without what parameters can change."""
+    """An op's attributes and result types, without the numbers that parameters can replace."""
 
     attrs: tuple[tuple[str, Hashable], ...]
     results: tuple[TypeKey, ...]
 
 
 class Key(NamedTuple):
-    """An executable's body without what parameters can change."""
+    """An executable's body, without the numbers that parameters can replace."""
 
     inputs: tuple[TypeKey, ...]
     ops: tuple[OpKey, ...]

@@ -213,8 +213,8 @@ def _limits(
 
 
 def _least_buffers(entry: EntryPointImage) -> tuple[int, int, int]:
-    """(bytes of the arena's fixed part, of all inputs, of all outputs) that every run needs at
-    least. Tensors with dynamic extents count as 0."""
+    """(arena bytes, input bytes, output bytes) that every run needs at least. Tensors with dynamic
+    extents count as 0."""
     inputs, outputs = (
         sum(t.least_bytes for t in tensors) for tensors in (entry.inputs, entry.outputs)
     )

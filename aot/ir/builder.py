@@ -221,7 +221,7 @@ def _attributes(record: OpRecord, given: Mapping[str, Any]) -> dict[str, Attr]:
 
 
 def _attribute(declared: str, value: Any) -> Attr:
-    """Converts what people write for an attribute to an attribute."""
+    """Converts the Python value that a caller passes for an attribute to an attribute."""
     if declared == "data" and not isinstance(value, ConstantData):
         return ConstantData(np.asarray(value))
     if isinstance(value, np.ndarray):

@@ -105,8 +105,8 @@ def rules_of(function: Function, target: Target) -> tuple[str, ...]:
 def matching_rules(
     function: Function, target: Target, alignments: Sequence[int] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """Names of all rules that can build each loop nest of an executable, in the order of the rule
-    table; none where a single op is lowered as a whole."""
+    """The names of all rules that can build each loop nest of an executable, in rule table order;
+    empty if a single op is lowered as a whole."""
     start = _Start.of(function, target, alignments)
     found: list[tuple[str, ...]] = []
 

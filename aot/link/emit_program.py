@@ -313,7 +313,7 @@ class _Program:
         return replace(other, total_bytes=end + size), end
 
     def _scratch(self) -> dict[int, int]:
-        """Bytes of scratch of one worker, by position of the dispatches that use scratch."""
+        """Scratch bytes per worker, by the positions of dispatches with scratch."""
         needs: dict[int, int] = {}
         for op, position in self.lifetimes.dispatches():
             scratch = self.executables[executable_of(op)].scratch_bytes

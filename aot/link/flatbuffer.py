@@ -116,8 +116,8 @@ class _Reader:
         return [self.table(first + 4 * i, element) for i in range(count)]
 
     def vector(self, at: int, element_bytes: int, kind: str) -> tuple[int, int]:
-        """(position of the first element, number of elements) of the vector that the offset at `at`
-        refers to.
+        """(position of the first element, number of elements) of the vector referred to by the
+        offset at `at`.
         """
         position = at + self.u32(at)
         if not self.is_inside(position, 4, 4):

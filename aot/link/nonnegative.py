@@ -18,7 +18,7 @@ MOST_TRIES = 400  # dims looked at in one proof
 
 
 def bounds_from(facts: Sequence[Dim], known: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Bounds of symbols, narrowed by those facts (dims that are at least 0) in which a symbol is a
+    """Bounds of symbols, narrowed by facts (dims that are at least 0) that have a symbol as a
     term."""
     found = dict(known)
     terms = [

@@ -282,8 +282,8 @@ def padded(value: int) -> bytes:
 def lay_out(
     functions: Sequence[bytes], constants: Sequence[tuple[bytes, int]]
 ) -> tuple[bytearray, list[int], list[int]]:
-    """A module with `functions`, bodies of kernels, as elements of the table that it imports, and
-    with constants, given with their alignments, in a section that engines skip.
+    """Lays out a WebAssembly module: `functions`, which are bodies of kernels, are elements of the
+    imported table, and `constants`, each with its alignment, are in a custom section.
 
     The module's bytes lie in the memory that it imports: constants are read there, so that nothing
     is copied when it is instantiated.

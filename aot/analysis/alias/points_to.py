@@ -113,8 +113,8 @@ class PointsTo:
         return self._fixed[node] == location and not self._sources[node]
 
     def private_path(self, node: int) -> list[int]:
-        """The chain of only sources from `node` to a node without sources, if nothing else depends
-        on its later nodes; [] if there is no such chain, or it is long.
+        """The path from `node` to a node without sources, if each node on it has one source and
+        only the path depends on it; [] if there is no such path, or it is long.
         """
         path = [node]
         while self._sources[path[-1]]:

@@ -100,7 +100,7 @@ class Steps(NamedTuple):
         return Steps(_step(rows), _step(columns))
 
     def with_(self, other: Steps) -> Steps:
-        """The common steps of both: multiples of either are multiples of the result."""
+        """The powers of two that divide the rows and columns of both stages."""
         return Steps(min(self.rows, other.rows), min(self.columns, other.columns))
 
 

@@ -130,8 +130,8 @@ def staged_tile(
 def staged_bytes(
     rows: int, columns: int, shares: int, terms: int, lanes: int = 0, sums: int = 0
 ) -> int:
-    """Bytes of shared memory of a tile that stages `terms` terms of its rows and columns; lanes
-    that share sums also need room for these."""
+    """Bytes of shared memory of a tile that stages `terms` terms per row and column; lanes that
+    share sums also need room for these."""
     kept = terms * (row_stride(rows, terms) + columns)
     return 4 * (kept + (lanes * sums if shares > 1 else 0))
 

@@ -626,7 +626,7 @@ def are_far(weight_bytes: int, cache_bytes: int) -> bool:
 
 
 def _used(total: Dim, size: int) -> float:
-    """The fraction of tiles of `size` that is not waste, over an extent of `total`."""
+    """The useful fraction of tiles of `size` that cover an extent of `total`."""
     return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
 
 

@@ -183,7 +183,8 @@ class ObjectCache:
             return False
 
     def meet(self, key: str) -> None:
-        """Records a compile whose objects are cached; this affects only what is started early."""
+        """Records a compile whose objects are in the cache, so that a later one need not start
+        workers early."""
         if self.folder is None or not self._is_writable:
             return
         path = self.folder / _MET
@@ -208,7 +209,7 @@ class ObjectCache:
         return CacheInfo(self.folder, len(entries), sum(e.bytes for e in entries), self.limit_bytes)
 
     def clear(self) -> CacheInfo:
-        """Removes every entry, and says what there was.
+        """Removes all entries; returns their number and size as they were before.
 
         Raises:
             CompileError: an entry cannot be removed.
@@ -347,7 +348,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Opens a file, and no link; never waits for whoever is at the other end of a pipe."""
+    """Opens a file that is not a link, without blocking on the other end of a pipe."""
     more = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
     return os.open(path, flags | sum(getattr(os, name, 0) for name in more), 0o600)
 

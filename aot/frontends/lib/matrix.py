@@ -15,7 +15,7 @@ def matrix_product(
     prepared: Callable[[Value, Value], tuple[Value, Value]] = lambda left, right: (left, right),
 ) -> Value:
     """numpy's matmul, where 1-D operands are a row on the left and a column on the right.
-    `prepared` maps the operands, of at least two dims, to what is multiplied."""
+    `prepared` converts the two operands once they have at least two dims."""
     ranks = left.type.rank, right.type.rank
     if 0 in ranks:
         raise b.error("operands have at least one dim")

@@ -63,16 +63,20 @@ class Buffer:
 
 
 class Space(Enum):
-    """REGISTER: private to an invocation; its size is small and its indices become constants once
-    UNROLLED loops are unrolled and VECTOR or LANE loops are spread, so that backends can keep it
-    in registers. Every lane has its own, every PARALLEL iteration has what it stores to itself
-    (what several store is undefined after the loop), VECTOR iterations share theirs. What is stored
-    under LANE loops of an axis is loaded under them too. PRIVATE: a lane's own like those, and
-    indexed by anything; on a CPU on the stack, or in registers where lanes pick their elements out
-    of two vectors (`Target.picks_lanes`). WORKGROUP: shared by the lanes of a workgroup. MATRIX:
-    matrices that the lanes of a subgroup hold together, rows and columns last; each subgroup has
-    its own. The others of its indices become constants as those of REGISTER; only matrix statements
-    access it."""
+    """The memory space of scratch: what shares it, and where it is.
+
+    REGISTER: private to an invocation. It is small, and its indices become constants once UNROLLED
+        loops are unrolled and VECTOR or LANE loops are spread, so that backends can keep it in
+        registers. Each lane has its own. The values that a PARALLEL iteration stores are private to
+        it; an element that several iterations store is undefined after the loop. VECTOR iterations
+        share theirs. Elements stored under LANE loops of an axis are loaded under such loops too.
+    PRIVATE: private to a lane, with any indices. On a CPU it is on the stack, or in registers where
+        lanes select their elements from two vectors (`Target.picks_lanes`).
+    WORKGROUP: shared by the lanes of a workgroup.
+    MATRIX: matrices that are distributed over the lanes of a subgroup, with rows and columns as the
+        last dims; each subgroup has its own. The other indices become constants, as for REGISTER.
+        Only matrix statements access it.
+    """
 
     REGISTER = "register"
     PRIVATE = "private"
@@ -91,7 +95,7 @@ class Scratch:
 
 
 class LoopKind(Enum):
-    """How the iterations of a loop relate, and what runs them.
+    """The kind of a loop: whether its iterations are independent, and what executes them.
 
     SERIAL: in order; carries values through scratch, reductions among them.
     PARALLEL: iterations are independent, in any order.

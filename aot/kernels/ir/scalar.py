@@ -56,7 +56,7 @@ def schedule(roots: list[Expr]) -> list[Expr]:
 
 
 def evaluate(e: Expr, leaf: Callable[[Expr], Array], *, fused: bool = True) -> Array:
-    """The value of `e`, where `leaf` gives what this module cannot know (Var, Load, ...)."""
+    """The value of `e`; `leaf` gives the values of leaves such as Var and Load."""
     values: dict[Expr, Array] = {}
     for node in schedule([e]):
         args = [values[c] for c in children(node)]

@@ -193,7 +193,7 @@ def _quotient_of(part: Binary, terms: Terms) -> Expr | None:
 
 
 def _are_equal(a: Expr, b: Expr) -> bool:
-    """Whether two indices are the same sum."""
+    """Whether two index expressions are equal as sums of the same terms."""
     found: Terms = {}
     other: Terms = {}
     return a is b or (add_terms(a, 1, found) == add_terms(b, 1, other) and found == other)

@@ -39,7 +39,7 @@ def schedule_stages(nest: Nest, loops: Sequence[Sequence[Stage]], body: Body) ->
 
 
 def as_one_workgroup(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-    """The statements with their workgroup loops turned serial, for a single workgroup."""
+    """The statements with serial loops in place of workgroup loops, for a single workgroup."""
     return tuple(
         replace(s, kind=LoopKind.SERIAL, body=_turn(s), axis=0)
         if isinstance(s, For) and s.kind is LoopKind.WORKGROUP

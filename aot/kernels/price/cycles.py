@@ -332,8 +332,8 @@ class _Walk:
         return span <= 2 * self.target.vector_bytes
 
     def _pieces(self, lanes: Var | None, size: int, step: float | None = 1.0) -> float:
-        """The number of registers that elements of `size` bytes in all lanes fill, or of accesses
-        if lanes are not contiguous.
+        """The number of registers for elements of `size` bytes in all lanes, or of accesses if the
+        lanes are not contiguous.
         """
         if lanes is None or step == 0:
             return 1.0

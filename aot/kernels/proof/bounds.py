@@ -48,7 +48,8 @@ def check_bounds(
     is_brief: bool = False,
     is_rough: bool = False,
 ) -> Verdict:
-    """Proves what can be proved of a kernel's accesses.
+    """Proves that the accesses of a kernel are in bounds, as far as it can; the verdict lists the
+    others.
 
     Args:
         known: bounds of symbols; others are not negative.

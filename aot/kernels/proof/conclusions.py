@@ -59,7 +59,7 @@ class Answer:
 
 
 class Effort(Enum):
-    """How much work a goal is worth: few facts only, no expensive searches, or everything."""
+    """The effort to spend on a goal: few facts only, no expensive searches, or everything."""
 
     QUICK = "quick"
     BRIEF = "brief"

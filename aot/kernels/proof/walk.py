@@ -91,8 +91,8 @@ class Verdict:
 
 
 class Effort(Enum):
-    """What a walk proves at accesses: nothing; cheap bounds, until the first failure; all it
-    can."""
+    """What a walk proves about accesses: nothing; cheap bounds, until the first failure; or
+    everything that it can."""
 
     NONE = "none"
     BRIEF = "brief"

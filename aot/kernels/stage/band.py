@@ -21,12 +21,14 @@ from aot.kernels.stage.tails import even, where
 
 @dataclass(frozen=True)
 class Band:
-    """Attributes:
-    load: of the plane.
-    along, down: how windows slide along a line, and from line to line if they do.
-    scratch: [line][phase of the step][place].
-    lead: places in front of the first one that windows read, so that vectors begin where those of a
-        cache do, and padding is whole vectors; None: padding is stored place by place.
+    """Consecutive lines of a plane that are staged in scratch for the windows that read them.
+
+    Attributes:
+        load: the load of the plane.
+        along, down: how windows slide along a line, and from line to line if they do.
+        scratch: [line][phase of the step][place].
+        lead: places before the first one that windows read, so that vectors are aligned to cache
+            lines and padding is whole vectors; None: padding is stored place by place.
     """
 
     nest: Nest

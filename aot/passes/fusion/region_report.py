@@ -1,4 +1,4 @@
-"""The report on dispatch regions: what each contains, and why it ends there.
+"""The report on dispatch regions: what each contains, and why it ends where it does.
 
 Uses the remarks of the passes that formed the regions, and their predicates. Decides nothing.
 """

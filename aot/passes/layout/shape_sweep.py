@@ -320,8 +320,8 @@ class Sweep:
         return decision is None or decision.propagated is None or block_of(value) is not user.parent
 
     def _cost_of_staying(self, op: Op, decision: Decision) -> int:
-        """The additional cost, results aside, if the op keeps its operands' old form instead of
-        using their sources.
+        """The additional cost of changing the operands back to their old form, compared with
+        running the op on their sources; the results' costs are not counted.
         """
         total = 0
         assert decision.propagated is not None

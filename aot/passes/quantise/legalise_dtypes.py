@@ -225,8 +225,8 @@ def _refuse_wide_ops(
 
 
 def stays_wide(function: Function, dtypes: DTypes, hosted: Collection[DType]) -> Stays:
-    """What depends on integer constants beyond 32 bits, up to a change of dtype, if a host can
-    compute in the wide dtype."""
+    """Values that depend on integer constants beyond 32 bits, up to a change of dtype, if a host
+    can compute in the wide dtype."""
     found = Stays()
     waiting = [
         op.result

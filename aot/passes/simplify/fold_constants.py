@@ -1,4 +1,4 @@
-"""fold-constants: computes at compile time what is known then.
+"""fold-constants: evaluates ops whose operands are known at compile time.
 
 Requires: nothing.
 Ensures: no op is left whose results are known from constants, types and attributes, but those that

@@ -243,8 +243,8 @@ def _queries(op: Op) -> Dim:
 
 
 def assume_queries(made: Function, members: Sequence[Function], rows: int) -> None:
-    """Says in the one executable how many queries an attention has at least in `members`, so that
-    its kernel knows that each has one of `rows`."""
+    """Adds an assumption to the merged executable: the least number of queries that attention has
+    in `members`. Its kernel then knows that each member has one of `rows`."""
     for number, op in enumerate(made.block):
         if op.record.kind is Kind.ATTENTION:
             own = [list(f.block)[number] for f in members]
@@ -441,8 +441,8 @@ def _without_products(
 
 
 def _several_of(column: Sequence[Dim], others: Mapping[str, Sequence[Dim]]) -> Dim | None:
-    """The column as a constant times two or three other parameters, in every member; None if there
-    is no such product."""
+    """The column (one value per member) as a constant times two or three other parameters; None if
+    no such product equals it in every member."""
     first = column[0]
     if not isinstance(first, int):
         return None
@@ -504,8 +504,8 @@ def _several_of_a_count(
     known: Mapping[tuple[Dim, ...], Dim],
     counts: Sequence[tuple[Dim, ...]],
 ) -> Dim | None:
-    """The column as a constant times a known count, in every member, as with several filters per
-    depthwise channel; None otherwise."""
+    """The column (one value per member) as a constant times a known count, as with several filters
+    per depthwise channel; None if no count fits every member."""
     for count in counts:
         dim, ratio = known.get(count), _ratio(column, count)
         if isinstance(dim, DimExpr) and ratio:
@@ -543,7 +543,8 @@ def _part_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> D
 
 
 def _product_of(column: tuple[Dim, ...], known: Mapping[tuple[Dim, ...], Dim]) -> Dim | None:
-    """The column as a product of two known columns, in every member; None otherwise."""
+    """The column (one value per member) as a product of two known columns; None if no product
+    equals it in every member."""
     varying = [(c, d) for c, d in known.items() if isinstance(d, DimExpr)]
     for a, dim_a in varying:
         for b, dim_b in varying:

@@ -16,8 +16,8 @@ def _axes(n: Node, x: Value) -> tuple[int, ...]:
 
 
 def _reduction(op: str, *, moves: bool = False) -> Callable[[Node], Value]:
-    """An entry for a reduction by `op`; with `moves`, each result is one of the elements, so that
-    integers stay quantised."""
+    """A table entry for TFLite operators that reduce by `op`. With `moves`, each result is one of
+    the elements, so that integers stay quantised."""
 
     def build(n: Node) -> Value:
         x = n.stored_like_output(0) if moves else n.real(0)

@@ -126,8 +126,7 @@ def _is_far(load: expr.Load, rows: Axis) -> bool:
 
 
 def _runs(first: int, end: int, size: int) -> list[tuple[int, int, int]]:
-    """(first row, rows per piece, number of pieces) of the runs of equal pieces that make up a
-    segment."""
+    """(first row, rows per piece, number of pieces) for each run of equal pieces in a segment."""
     count, left = divmod(end - first, size)
     whole = [(first, size, count)] if count else []
     return whole + ([(first + count * size, left, 1)] if left else [])

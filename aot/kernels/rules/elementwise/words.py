@@ -25,8 +25,8 @@ LEAST = 4
 
 
 def _cut(output: Output) -> tuple[int, int] | None:
-    """(axis number, group size) of an axis that the address divides into groups of which the last
-    is partial; None if there is none."""
+    """(axis number, group size) of an axis that the address divides into groups, with a partial
+    last one; None if there is none."""
     return next(((n, size) for n, size, left in groups_of(output) if left), None)
 
 

@@ -64,7 +64,8 @@ class DotTileInParts(DotTile):
     def __init__(
         self, tile: Tile, staged: WordRows, row: Expr, place: Place, held: Scratch | None = None
     ) -> None:
-        """`held` is the register scratch with the weights, or None."""
+        """Makes a tile whose weights are in the register scratch `held`; None reads them from
+        memory."""
         super().__init__(tile, staged, row, place)
         self.held = held
         self.lanes = self.acc.shape[-1]

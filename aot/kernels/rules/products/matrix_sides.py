@@ -189,8 +189,8 @@ class Side:
         has_lines: bool,
         is_transposed: bool = False,
     ) -> None:
-        """`element(values, start, line, place, stmts)` gives the function from a number to the
-        element so far behind a place of a line, where the block begins at `start`."""
+        """`element(values, start, line, place, stmts)` returns a function from k to the k-th
+        element after a place of a line, where the block begins at `start`."""
         self.lanes, self.nest = lanes, lanes.nest
         self.lines, self.length = size
         self.element, self.has_lines = element, has_lines

@@ -153,7 +153,8 @@ class _Words:
 
 
 class _Groups(ByteTiles):
-    """
+    """Tiles of an 8-bit grouped convolution, whose image rows are staged in scratch.
+
     Attributes:
         rows_held: [row of the image][place][channel of the block's groups].
     """

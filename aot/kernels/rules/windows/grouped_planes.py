@@ -273,8 +273,9 @@ class _GroupedPlanes:
     def _ask(
         self, values: Values, place: tuple[Expr, Expr], strip: Expr, begin: Expr, n: Expr
     ) -> list[Stmt]:
-        """Prefetches, in tile `n` of these columns, a share of the memory that tiles will store to.
-        Also a share of the next workgroup's input: the strip beside this one, or the rows below.
+        """Prefetches, in tile `n` of a workgroup's columns, a share of the memory that the tiles
+        will store to, and a share of the next workgroup's input: the strip beside this one, or the
+        rows below.
         """
         groups, band, down, along = self.groups, self.band, self.groups.down, self.groups.along
         source = groups.left.source

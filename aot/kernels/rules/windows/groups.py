@@ -19,11 +19,13 @@ from aot.kernels.nest.nest import Axis, Output
 
 @dataclass(frozen=True)
 class Groups:
-    """Attributes:
-    left, right: of the products; the left side without its guard.
-    along, down: how windows slide along a line, and from line to line.
-    channel: of a group, that is summed over; None where a group has one.
-    member: a column of a group.
+    """The grouped convolution that a reduction computes.
+
+    Attributes:
+        left, right: the factors; the left side without its guard.
+        along, down: how windows slide along a line, and from line to line.
+        channel: the axis of a group's channels, which is summed over; None if a group has one.
+        member: the axis of a group's columns.
     """
 
     reduce: Reduce

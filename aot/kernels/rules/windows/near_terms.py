@@ -146,9 +146,11 @@ def _where(guard: Expr, e: Expr) -> Expr:
 
 
 class _Near:
-    """Attributes:
-    lanes: of a vector; a pair of vectors has twice as many elements.
-    on: how many of them are results, in what is made now; None where all are.
+    """Columns of a line computed from nearby source elements, which are selected from two vectors.
+
+    Attributes:
+        lanes: lanes of a vector; a pair of vectors has twice as many elements.
+        on: the number of lanes with results in the current piece; None for all.
     """
 
     def __init__(

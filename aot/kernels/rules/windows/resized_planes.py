@@ -183,7 +183,8 @@ class ResizedPlanes:
         return [*stmts, *halved(nest, "max", self.far, LANES, 1)]
 
     def _span(self) -> int:
-        """The number of source elements that the terms of a vector of columns span in a resize."""
+        """The number of source elements between the first and the last that a vector of columns
+        reads in a resize."""
         return -(-(LANES - 1) * self.read // self.width) + self.taps
 
     def on_columns(self, lane: Expr, stmts: list[Stmt]) -> list[Stmt]:

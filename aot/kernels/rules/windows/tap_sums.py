@@ -45,12 +45,15 @@ def schedule_tap_sums(work: Work) -> Build | None:
 
 @dataclass(frozen=True)
 class _Windows:
-    """Attributes:
-    left, right: of the products; the left side without its guard.
-    along, down: how windows slide along a line, and from line to line.
-    channel: the other axis of the sum.
-    column: of the result, that only the right side varies along; None where there is one.
-    outer: the other axes.
+    """The sums of products over windows that an output computes.
+
+    Attributes:
+        left, right: the factors; the left side without its guard.
+        along, down: how windows slide along a line, and from line to line.
+        channel: the other axis of the sum.
+        column: the axis of the result along which only the right side varies; None if there is one
+            column.
+        outer: the other axes.
     """
 
     reduce: Reduce
