@@ -97,7 +97,8 @@ class Body:
         return [v for v in found if v is not None]
 
     def leaving(self, op: Op, number: int) -> list[Value] | None:
-        """Values that result `number` of `op` may be; None if the op makes it."""
+        """The values of which result `number` of `op` is one when its blocks have run; None if the
+        op itself computes it."""
         carried = self.first + number
         found: list[Value | None] = []
         if self.is_loop:

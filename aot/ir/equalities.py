@@ -82,7 +82,7 @@ def solve(zero: Dim) -> tuple[str, Dim] | None:
 
 
 class DimEqualities:
-    """The closure of a set of assumptions.
+    """Equalities of dims that follow from a set of assumptions.
 
     Attributes:
         known: bounds of symbols.

@@ -24,13 +24,13 @@ _STATUS = Path("/proc/self/status")
 
 
 def limit_of(model_bytes: int, given_mib: int) -> int:
-    """The limit in bytes for a model of `model_bytes`; `given_mib` is the user's limit, 0 for the
-    default."""
+    """The memory limit in bytes for a model of `model_bytes`; `given_mib` is the user's limit, 0
+    for the default."""
     return given_mib << 20 if given_mib else FACTOR * model_bytes + FREE_BYTES
 
 
 class Limit:
-    """The limit of one import.
+    """The memory limit of one import.
 
     Args:
         most_bytes: that it may take beyond what the process has.

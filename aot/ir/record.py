@@ -111,7 +111,8 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Attribute:
-    """`type` is one of int, float, bool, str, dtype, dims, ints, dim, data, function, layout, map.
+    """The declaration of an op's attribute. `type` is one of int, float, bool, str, dtype, dims,
+    ints, dim, data, function, layout, map.
 
     ints is a tuple of int; dims a tuple whose items may be symbolic; map an index map's steps.
     """

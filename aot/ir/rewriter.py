@@ -1,4 +1,4 @@
-"""The only API that changes a finished function.
+"""The rewriter: the only API that changes a finished function.
 
 Keeps use lists and notifies listeners of every change. Must not decide what to change.
 """

@@ -255,8 +255,8 @@ class _Joiner:
         return each * lanes_of(self.target, 4)
 
     def may_be_short(self, facts: _Facts, first: Op, second: Op) -> bool:
-        """Whether a workgroup's work may be short if workgroups run over the leading dims common to
-        all results."""
+        """Whether a joined region could have little work per workgroup, with workgroups over the
+        leading dims that all results share."""
         shared = _common([v.type for v in (*first.results, *second.results)])
         return self.is_short_over(facts, shared)
 

@@ -70,7 +70,7 @@ def schedule_inner(work: Work) -> Build | None:
 
 def _one_column(output: Output) -> tuple[Output, ContractionAxes] | None:
     """(output with merged axes, contraction axes) of a product with a single column that has no
-    axis; None if the output is none."""
+    axis; None for other outputs."""
     axes, gone = collapse(output.axes, output.address, output.values)
     output = output.rewritten(lambda e: expr.substitute(e, gone), axes)
     found = sum_of_products(output)

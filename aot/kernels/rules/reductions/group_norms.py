@@ -22,7 +22,7 @@ BLOCK = 64
 
 
 def schedule_group_norm(work: Work) -> Build | None:
-    """The loops of a normalisation of small channel groups; None where the output is none, or its
+    """The loops of a normalisation of small channel groups; None for other outputs, or if its
     groups fill vectors.
     """
     nest, found = work.nest, work.reduced

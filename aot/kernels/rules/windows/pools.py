@@ -177,8 +177,8 @@ class PoolTiles:
         down: Callable[[Scratch | None], list[Stmt]],
         along: Callable[[bool], list[Stmt]],
     ) -> list[Stmt]:
-        """Statements that combine taps down the plane, then along the lines: without NaN checks
-        unless an element is NaN, in which rare case exactly.
+        """Statements that combine taps down the plane, then along the lines. They check for NaN
+        once, and repeat the work with exact comparisons if there is one.
 
         Args:
             width: of the vectors whose elements are added up.
