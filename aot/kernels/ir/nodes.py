@@ -200,9 +200,8 @@ class Combine:
 
 @dataclass(frozen=True, eq=False)
 class Prefetch:
-    """A hint that a Buffer will soon be read at an index, or stored to if it is written; changes no
-    value, whether it is done or not, and the index may be outside. Stands outside VECTOR and LANE
-    loops."""
+    """A hint that an element of a Buffer will soon be read, or stored if the Buffer is written. It
+    changes no value, and its index may be out of bounds. It is outside VECTOR and LANE loops."""
 
     source: Buffer
     index: Expr
@@ -211,7 +210,7 @@ class Prefetch:
 @dataclass(frozen=True, eq=False)
 class MatrixDot:
     """A small matrix product: adds products of words of two rows and four columns to eight sums.
-    Element `4 * p + 2 * i + j` of a line of `sums` gets those of row i and column `2 * p + j`.
+    Element `4 * p + 2 * i + j` of a line of `sums` is the sum of row i and column `2 * p + j`.
 
     Stands where a Prefetch may; on targets that multiply matrices of these words' parts.
 
@@ -419,8 +418,8 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 
 
 def expressions_of(stmt: Stmt) -> tuple[Expr, ...]:
-    """The root expressions of a statement; a matrix statement has none, as its scalar meaning has
-    them."""
+    """The root expressions of a statement; none for a matrix statement, whose expressions are those
+    of its scalar meaning."""
     match stmt:
         case Let() | Combine():
             return (stmt.value,)

@@ -172,8 +172,8 @@ class _Verifier:
     # Statements
 
     def top(self) -> None:
-        """Checks the WORKGROUP loops, which are perfectly nested with each axis at most once, then
-        all inside."""
+        """Checks the WORKGROUP loops, which are perfectly nested and have each axis at most once,
+        and then the statements inside."""
         body = self.kernel.body
         axes: set[int] = set()
         while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.WORKGROUP:

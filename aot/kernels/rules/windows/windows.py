@@ -48,7 +48,8 @@ MOST_ASKED = 4
 
 
 def schedule_window(work: Work) -> Build | None:
-    """The loops of a window with lanes along the last axis; None where the output has none."""
+    """The loops of a window with lanes along the last axis; None if the output is no such
+    window."""
     if work.window is None:
         return None
     return WindowTiles(work.nest, work.reduced.output, work.window, work.plan).build
