@@ -87,7 +87,8 @@ class Body:
         return TensorType(type.dtype, (extent, *type.dims))
 
     def entering(self, op: Op, number: int) -> list[Value] | None:
-        """Values that argument `number` of a block of `op` may be; None if the op makes it."""
+        """The values of which argument `number` of a block of `op` is one; None if the op itself
+        computes it."""
         carried = number - len(self.given)
         if carried < 0:
             return None

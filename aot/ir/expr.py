@@ -231,7 +231,8 @@ class Bitcast:
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """`op` over all values of `axes` of `body`; op table only, kernels have loops instead."""
+    """A reduction of `body` by `op` over all values of `axes`; only in the op table, as kernels
+    have loops instead."""
 
     op: str
     axes: tuple[tuple[Var, Dim], ...]

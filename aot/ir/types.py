@@ -22,8 +22,9 @@ Array = np.ndarray[Any, Any]  # elements of any dtype, or dims as objects
 
 
 class DTypeKind(Enum):
-    """How the bits of an element are interpreted. INDEX is as wide as the target's pointers; PACKED
-    holds several neighbouring elements in a word, as dot product instructions take them."""
+    """The kind of an element type: how its bits are interpreted. INDEX is as wide as the target's
+    pointers; PACKED has several neighbouring elements in a word, as dot product instructions take
+    them."""
 
     FLOAT = "float"
     SIGNED = "signed"

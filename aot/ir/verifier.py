@@ -57,7 +57,7 @@ def verify(
 
 
 class _Broken(Exception):
-    """An invariant is violated.
+    """The exception for a violated invariant of the IR.
 
     Attributes:
         op_text: the op that breaks it; "" where none does.

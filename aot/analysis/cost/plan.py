@@ -276,8 +276,8 @@ def has_lanes_along_rows(contraction: ContractionDims, target: Target) -> bool:
 
 
 def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, int] | None:
-    """(stride, taps) of strided windows over planes whose scalars, on a target that multiplies by a
-    lane, load as one contiguous piece of an image row for all rows of the tile. None of other
+    """(stride, taps) of strided windows over planes, on targets that multiply by a lane, if the row
+    scalars load as one contiguous piece of an image row for all rows of the tile; None for other
     windows.
     """
     if not target.multiplies_by_lane or contraction.accumulator is not DType.F32:

@@ -119,9 +119,9 @@ def piece_of(channels: Dim, target: Target) -> Dim:
 def stored_block_of(
     tile: tuple[int, int], channels: Dim, filters: Dim, cache_bytes: int
 ) -> tuple[int, int, int]:
-    """(tiles, filters, channels) per block where filters are stored transformed: `block_of`'s tiles
-    and filters, and all channels at once, so that no sums are kept between blocks, if the inputs of
-    some tiles leave room for that; else as many channels as fit.
+    """(tiles, filters, channels) per block if filters are stored transformed. Tiles and filters are
+    those of `block_of`. A block has all channels, so that no sums are kept between blocks, if the
+    inputs of some tiles leave room for that; else as many as fit.
     """
     (rows, columns), room = tile, int(SHARE * cache_bytes) // (POINTS * DType.F32.bytes)
     tiles, across = block_of(tile, filters, cache_bytes)
