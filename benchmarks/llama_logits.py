@@ -3,8 +3,8 @@
     npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
     python benchmarks/llama_logits.py --libraries package/bins/linux-x64 --headers llama.cpp
 
-With names of models behind, it asks for the logits of those only. benchmarks/llama_programs.py says
-where the headers are.
+With names of models behind, it asks for those only, with "embedding " before those of encoders.
+benchmarks/llama_programs.py says where the headers are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.llama_programs import built
-from tests.support.gguf_models import JUDGED, MODELS, TOKENS, write
+from tests.support.gguf_models import ENCODERS, JUDGED, MODELS, TOKENS, write
 
 PROGRAM = Path(__file__).with_suffix(".c")
 RESULT = ROOT / "tests/support/gguf_logits.json"
@@ -32,22 +32,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--libraries", type=Path, required=True)
     parser.add_argument("--headers", type=Path, required=True)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    every = {**MODELS, **{f"embedding {name}": shape for name, shape in ENCODERS.items()}}
+    parser.add_argument("models", nargs="*", default=list(every))
     options = parser.parse_args()
     found = json.loads(RESULT.read_text())
     with tempfile.TemporaryDirectory() as folder:
         libraries = options.libraries.resolve()
         program = built(PROGRAM, libraries, options.headers, Path(folder))
         for name in options.models:
-            shape = MODELS[name]
-            model, out = write(Path(folder) / f"{name}.gguf", shape), Path(folder) / "out"
-            context = str(shape.context)
-            tokens = map(str, TOKENS)
-            subprocess.run([program, libraries, model, out, context, *tokens], check=True)
-            logits = np.fromfile(out, np.float32).reshape(len(TOKENS), shape.vocabulary)
-            rows = [[float(f"{x:.5g}") for x in logits[n]] for n in JUDGED]
-            found[name] = {"range": float(f"{np.ptp(logits):.5g}"), "logits": rows}
-    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in MODELS]
+            shape, kind = every[name], "embedding" if name.startswith("embedding ") else "logits"
+            model, out = write(Path(folder) / "m.gguf", shape), Path(folder) / "out"
+            command = [program, libraries, model, out, str(shape.context), kind]
+            subprocess.run([*command, *map(str, TOKENS * shape.repeats)], check=True)
+            width = shape.vocabulary if kind == "logits" else shape.width
+            rows = np.fromfile(out, np.float32).reshape(-1, width)
+            judged = [rows[n] for n in JUDGED] if len(rows) > 1 else [rows[0]]
+            texts = [[float(f"{x:.5g}") for x in row] for row in judged]
+            found[name] = {"range": float(f"{np.ptp(rows):.5g}"), "logits": texts}
+    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in every]
     RESULT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,12 +65,16 @@ def tflite_operators() -> str:
     return textwrap.fill(", ".join(supported_ops()) + ".", 120, break_on_hyphens=False)
 
 
-def gguf_architectures() -> str:
-    """One row a decoder architecture."""
+def gguf_architectures(*, embed: bool) -> str:
+    """One row an architecture: of those that embed texts, or that continue them."""
     from aot.frontends.gguf.architectures import ARCHITECTURES
 
     rows = ["| architecture | models |", "|---|---|"]
-    rows += [f"| `{name}` | {row.models} |" for name, row in sorted(ARCHITECTURES.items())]
+    rows += [
+        f"| `{name}` | {row.models} |"
+        for name, row in sorted(ARCHITECTURES.items())
+        if row.pooling.is_causal != embed
+    ]
     return "\n".join(rows)
 
 
@@ -150,7 +155,11 @@ def rules_table() -> str:
 
 README_SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
 CLI_SECTIONS = {"options": options_table, "disable": disable_table}
-GGUF_SECTIONS = {"architectures": gguf_architectures, "block types": gguf_block_types}
+GGUF_SECTIONS = {
+    "architectures": partial(gguf_architectures, embed=False),
+    "encoders": partial(gguf_architectures, embed=True),
+    "block types": gguf_block_types,
+}
 Sections = Mapping[str, Callable[[], str]]
 
 

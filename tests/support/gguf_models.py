@@ -49,7 +49,15 @@ class Shape:
         is_fused: queries, keys and values are one matrix.
         gate: "own", "fused" or "", as aot.frontends.gguf.parts.FeedForward has it.
         extra: keys below the architecture's name.
+        rotates, base, rotated: whether heads are rotated, by which base, and how many of their
+            elements; 0 is all.
+        keys: others, by their whole names.
         vectors: tensors of one dim by name.
+        matrices: dims of tensors beside, by their whole names.
+        absent: tensors that the file lacks.
+        prefix: of the names of layers' tensors.
+        last_norm: the name of the norm after the last layer; "" is none.
+        repeats: of TOKENS in the text that an encoder is asked about.
         kind, head_kind: block types of matrices, and of the head or a tied embedding.
         spread: of the matrices' elements.
     """
@@ -63,6 +71,8 @@ class Shape:
     hidden: int | tuple[int, ...] = 48
     vocabulary: int = 42
     context: int = 64
+    rotates: bool = True
+    base: float = 10000.0
     rotated: int = 0
     has_head: bool = True
     has_bias: bool = False
@@ -74,7 +84,13 @@ class Shape:
     is_fused: bool = False
     gate: str = "own"
     extra: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    matrices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    prefix: str = ""
+    last_norm: str = "output_norm"
+    repeats: int = 1
     kind: Kind = Kind.F32
     head_kind: Kind | None = None
     spread: float = 0.35
@@ -234,6 +250,129 @@ MODELS: dict[str, Shape] = {
 }
 
 
+_TYPES = {"tokenizer.ggml.token_type_count": 2}
+_BERT = Shape(
+    "bert",
+    rotates=False,
+    groups=4,
+    has_head=False,
+    has_bias=True,
+    has_every_bias=True,
+    has_norm_bias=True,
+    norms=("attn_output_norm", "layer_output_norm"),
+    norm_kind="layer",
+    last_norm="",
+    gate="",
+    extra={"attention.causal": False, "pooling_type": 2},
+    keys=_TYPES,
+    vectors={"token_embd_norm.bias": [n / 64 - 0.2 for n in range(32)]},
+    matrices={
+        "token_types.weight": (2, 32),
+        "position_embd.weight": (64, 32),
+        "token_embd_norm.weight": (32,),
+    },
+)
+_PARTS = {n: dims for n, dims in _BERT.matrices.items() if not n.startswith("position")}
+_MEAN = {"attention.causal": False, "pooling_type": 1}
+_T5 = Shape(
+    "t5encoder",
+    rotates=False,
+    groups=4,
+    has_head=False,
+    gate="",
+    prefix="enc.",
+    last_norm="enc.output_norm",
+    extra={"attention.relative_buckets_count": 32, "attention.layer_norm_epsilon": 1e-6},
+    matrices={"enc.blk.0.attn_rel_b.weight": (32, 4)},
+)
+ENCODERS: dict[str, Shape] = {
+    "bert": _BERT,
+    "bert_mean": replace(_BERT, is_fused=True, extra=_MEAN),
+    "bert_none": replace(_BERT, extra={"attention.causal": False}),
+    "bert_last": replace(_BERT, extra={"attention.causal": False, "pooling_type": 3}),
+    "nomic-bert": replace(
+        _BERT,
+        arch="nomic-bert",
+        is_fused=True,
+        gate="own",
+        has_bias=False,
+        has_every_bias=False,
+        rotates=True,
+        base=1000.0,
+        extra=_MEAN,
+        matrices=_PARTS,
+    ),
+    "jina-bert-v2": replace(
+        _BERT,
+        arch="jina-bert-v2",
+        width=48,
+        heads=6,
+        groups=6,
+        gate="own",
+        extra=_MEAN,
+        vectors={"token_embd_norm.bias": [n / 64 - 0.2 for n in range(48)]},
+        matrices={"token_types.weight": (2, 48), "token_embd_norm.weight": (48,)},
+        absent=tuple(f"blk.{n}.ffn_gate.bias" for n in range(2)),
+    ),
+    "jina-bert-v2_fused": replace(
+        _BERT,
+        arch="jina-bert-v2",
+        gate="fused",
+        head_norms="row",
+        extra=_MEAN,
+        matrices=_PARTS,
+    ),
+    "modern-bert": Shape(
+        "modern-bert",
+        layers=4,
+        groups=4,
+        has_head=False,
+        is_fused=True,
+        gate="fused",
+        norm_kind="layer",
+        base=160000.0,
+        extra={**_MEAN, **_WINDOW},
+        matrices={"token_embd_norm.weight": (32,)},
+        absent=("blk.0.attn_norm.weight",),
+    ),
+    "modern-bert_silu": Shape(
+        "modern-bert",
+        groups=4,
+        has_head=False,
+        is_fused=True,
+        gate="fused",
+        norm_kind="layer",
+        extra={"pooling_type": 2, "hidden_activation": "silu"},
+        matrices={"token_embd_norm.weight": (32,)},
+        absent=("blk.0.attn_norm.weight",),
+    ),
+    "gemma-embedding": replace(
+        _GEMMA,
+        arch="gemma-embedding",
+        layers=7,
+        head_norms="head",
+        spread=0.35,
+        extra={**_MEAN, **_WINDOW},
+    ),
+    "t5encoder": _T5,
+    "t5encoder_gated": replace(_T5, gate="own", extra={**_T5.extra, "pooling_type": 1}),
+    "t5encoder_long": replace(_T5, context=256, repeats=8, extra={**_T5.extra, "pooling_type": 1}),
+    "jina-bert-v2_long": replace(
+        _BERT,
+        arch="jina-bert-v2",
+        context=128,
+        repeats=5,
+        gate="",
+        extra=_MEAN,
+        matrices=_PARTS,
+    ),
+    "qwen3_last": Shape(
+        "qwen3", depth=12, head_norms="head", has_head=False, extra={"pooling_type": 3}
+    ),
+}
+"""Models that embed texts."""
+
+
 def write(path: Path, shape: Shape, tokens: Sequence[str] = (), tensors_per_file: int = 0) -> Path:
     """Writes a model; its weights depend on its shape alone.
 
@@ -251,13 +390,15 @@ def write(path: Path, shape: Shape, tokens: Sequence[str] = (), tensors_per_file
     writer.add_value_length(shape.depth)
     add_epsilon = writer.add_layer_norm_rms_eps
     (add_epsilon if shape.norm_kind == "rms" else writer.add_layer_norm_eps)(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(shape.rotated or shape.depth)
+    if shape.rotates:
+        writer.add_rope_freq_base(shape.base)
+        writer.add_rope_dimension_count(shape.rotated or shape.depth)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_tokenizer_model("no_vocab")
     if tokens:
         writer.add_token_list(list(tokens))
-    for key, value in shape.extra.items():
+    named = {f"{shape.arch}.{key}": value for key, value in shape.extra.items()}
+    for key, value in (named | dict(shape.keys)).items():
         add = {
             str: writer.add_string,
             bool: writer.add_bool,
@@ -265,7 +406,7 @@ def write(path: Path, shape: Shape, tokens: Sequence[str] = (), tensors_per_file
             float: writer.add_float32,
             list: writer.add_array,
         }
-        add[type(value)](f"{shape.arch}.{key}", value)
+        add[type(value)](key, value)
     for number, (name, tensor) in enumerate(_tensors(shape).items()):
         made = tensor if isinstance(tensor, list) else uniform(number + 1, tensor)
         _add(writer, shape, name, np.asarray(made, np.float32))
@@ -347,12 +488,14 @@ def _tensors(shape: Shape) -> dict[str, Any]:
     for name, vector in shape.vectors.items():
         found[name if name.endswith(".bias") else f"{name}.weight"] = list(vector)
     for layer in range(shape.layers):
-        found |= {f"blk.{layer}.{name}": dims for name, dims in _layer(shape, layer).items()}
-    if shape.norm_kind != "plain":
-        found["output_norm.weight"] = (d,)
+        label = f"{shape.prefix}blk.{layer}"
+        found |= {f"{label}.{name}": dims for name, dims in _layer(shape, layer).items()}
+    if shape.norm_kind != "plain" and shape.last_norm:
+        found[f"{shape.last_norm}.weight"] = (d,)
         if shape.has_norm_bias:
-            found["output_norm.bias"] = (d,)
-    return found
+            found[f"{shape.last_norm}.bias"] = (d,)
+    found |= shape.matrices
+    return {name: dims for name, dims in found.items() if name not in shape.absent}
 
 
 def _layer(shape: Shape, layer: int) -> dict[str, Any]:
@@ -385,7 +528,7 @@ def _layer(shape: Shape, layer: int) -> dict[str, Any]:
             matrices["ffn_gate"] = (hidden, d)
         matrices["ffn_up"] = (2 * hidden if shape.gate == "fused" else hidden, d)
     if heads:
-        matrices["attn_output"] = (d, queries if groups else d)
+        matrices["attn_o" if shape.prefix else "attn_output"] = (d, queries if groups else d)
     if hidden:
         matrices["ffn_down"] = (d, hidden)
     own |= {f"{name}.weight": dims for name, dims in matrices.items()}
@@ -395,5 +538,5 @@ def _layer(shape: Shape, layer: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for name, shape in MODELS.items():
+    for name, shape in (MODELS | ENCODERS).items():
         write(Path(sys.argv[1]) / f"{name}.gguf", shape)

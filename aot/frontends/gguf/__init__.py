@@ -2,18 +2,21 @@
 
 Owns the way from a file to a module. `reader`, `splits` and `block_types` read files; `parts` and
 `architectures` are the table of architectures; `keys`, `layers` and `model` read a model's numbers
-by it; `checks` refuses what it does not have; `weights`, `caches` and `decoder` make the graph.
+by it; `checks` refuses what it does not have; `weights`, `caches`,
+`layer_graph`, `decoder` and `encoder` make the graph.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf.checks import EMBEDDING, checked
 from aot.frontends.gguf.decoder import MOST_TOKENS, DecoderBuilder
-from aot.frontends.gguf.model import Decoder, decoder_of
+from aot.frontends.gguf.encoder import EncoderBuilder
+from aot.frontends.gguf.model import Model, model_of
 from aot.frontends.gguf.reader import GgufFile
 from aot.frontends.gguf.splits import read_gguf
 from aot.frontends.gguf.weights import Weights
@@ -25,6 +28,7 @@ from aot.text.vocabulary import Vocabulary
 __all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
 
 DEFAULT_CONTEXT = 2048  # tokens, where the model was made for more
+DEFAULT_TEXT = 512  # tokens of a text that is embedded, likewise
 
 
 def import_gguf(
@@ -36,7 +40,9 @@ def import_gguf(
     sequences: int = 1,
     progress: Progress = no_progress,
 ) -> Module:
-    """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary].
+    """A module whose function "main" takes tokens i32[T] and gives logits f32[1, vocabulary], or of
+    a model that embeds texts, one text's tokens i32[T] and gives its embedding f32[1, width], or
+    embeddings f32[T, width] where the file names no pooling.
 
     Args:
         source: a path, or the bytes of a file.
@@ -56,9 +62,11 @@ def import_gguf(
     if sequences > MOST_TOKENS:
         raise CompileError(f"sequences is {sequences}, expected {MOST_TOKENS} at most")
     file = read_gguf(source)
-    model = decoder_of(file)
+    model = model_of(file)
     weights = Weights(file, checked(file, model), partial(progress, "import"))
     _check_vocabulary(file)
+    if model.pooling:
+        return _encoder(file, model, weights, context, all_logits, cache_type, sequences)
     builder = DecoderBuilder(
         *(model, weights, context_of(model, context)),
         all_logits=all_logits,
@@ -70,7 +78,42 @@ def import_gguf(
     return module
 
 
-def context_of(model: Decoder, wanted: int) -> int:
+def _encoder(
+    file: GgufFile,
+    model: Model,
+    weights: Weights,
+    context: int,
+    all_logits: bool,
+    cache_type: str,
+    sequences: int,
+) -> Module:
+    """The module of a model that embeds texts."""
+    for flag, is_set in (
+        ("--all-logits", all_logits),
+        ("--cache-type", cache_type != "f16"),
+        ("--sequences", sequences > 1),
+    ):
+        if is_set:
+            raise CompileError(
+                f"{file.where}: {flag} is for models that continue texts, and this one embeds them"
+            )
+    module = EncoderBuilder(model, weights, _text_length(file, model, context)).build()
+    with suppress(UnsupportedError):  # a tokeniser that is not supported leaves one without text
+        module.vocabulary = _vocabulary(file)
+    return module
+
+
+def _text_length(file: GgufFile, model: Model, wanted: int) -> int:
+    """The most tokens of a text that is embedded."""
+    if model.architecture.embedding.has_positions and wanted > model.context:
+        raise CompileError(
+            f"{file.where}: --context is {wanted}, expected {model.context} at most, the positions "
+            "that the model has"
+        )
+    return wanted or min(model.context, DEFAULT_TEXT)
+
+
+def context_of(model: Model, wanted: int) -> int:
     """How many tokens the states of a model hold."""
     return wanted or min(model.context, DEFAULT_CONTEXT)
 

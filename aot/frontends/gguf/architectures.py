@@ -1,4 +1,4 @@
-"""The decoder architectures of GGUF files: a table of what parts each is made of.
+"""The architectures of GGUF files: a table of what parts each is made of.
 
 Owns the rows and nothing else. docs/internals/add-an-architecture.md says how to add one.
 """
@@ -16,6 +16,7 @@ from aot.frontends.gguf.parts import (
     Head,
     HeadNorms,
     Norms,
+    Pooling,
     Residual,
     Rope,
     Window,
@@ -25,12 +26,28 @@ _AROUND = Norms(after=("post_attention_norm", "post_ffw_norm"))
 _BEHIND = Norms(attention="", feed_forward="", after=("post_attention_norm", "post_ffw_norm"))
 _LAYER = Norms("layer")
 _LAYER_SHARED = Norms("layer", feed_forward="")
+_BERT = Norms(
+    "layer",
+    attention="",
+    feed_forward="",
+    after=("attn_output_norm", "layer_output_norm"),
+    follow_sums=True,
+    last="",
+)
 _GELU = FeedForward(activation="gelu")
 _NEIGHBOURS = Rope("neighbours")
 _LLAMA = Rope("neighbours", factors="any")
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "arcee": Architecture("AFM", rope=_LLAMA, feed_forward=FeedForward("", "relu squared")),
+    "bert": Architecture(
+        "BERT, all-MiniLM, bge, e5, gte, snowflake-arctic-embed",
+        embedding=Embedding(has_types=True, has_positions=True, norm="layer"),
+        norms=_BERT,
+        rope=Rope(""),
+        feed_forward=FeedForward("", "gelu"),
+        pooling=Pooling(is_causal=False),
+    ),
     "chatglm": Architecture("GLM 3 and 4", rope=_NEIGHBOURS, feed_forward=FeedForward("fused")),
     "cohere2": Architecture(
         "Command R7B, Command A, Aya",
@@ -78,6 +95,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         feed_forward=_GELU,
         head=Head(cap=0.0),
     ),
+    "gemma-embedding": Architecture(
+        "EmbeddingGemma",
+        embedding=Embedding("width"),
+        norms=_AROUND,
+        head_norms=HeadNorms(),
+        window=Window(period=6, base=10000.0, is_plain=True),
+        feed_forward=_GELU,
+        pooling=Pooling(is_causal=False),
+    ),
     "glm4": Architecture(
         "GLM-4-0414, GLM-Z1",
         norms=_AROUND,
@@ -100,6 +126,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "hunyuan-dense": Architecture("Hunyuan, dense", head_norms=HeadNorms(follow_rotation=True)),
     "internlm2": Architecture("InternLM 2, 2.5 and 3", rope=_NEIGHBOURS),
+    "jina-bert-v2": Architecture(
+        "Jina Embeddings 2",
+        embedding=Embedding(has_types=True, norm="layer"),
+        norms=_BERT,
+        head_norms=HeadNorms("row", "layer", are_optional=True),
+        attention=Attention(bias="slopes"),
+        rope=Rope(""),
+        feed_forward=FeedForward("found", "gelu"),
+        pooling=Pooling(is_causal=False),
+    ),
     "llama": Architecture("SmolLM2, Llama 2 and 3, Mistral", rope=_LLAMA),
     "maincoder": Architecture(
         "Maincoder", head_norms=HeadNorms(follow_rotation=True), rope=_NEIGHBOURS
@@ -116,9 +152,23 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         attention=Attention(has_temperature=True),
         rope=Rope("neighbours", factors="any", has_ramp=True),
     ),
+    "modern-bert": Architecture(
+        "ModernBERT, Granite Embedding R2",
+        embedding=Embedding(norm="layer"),
+        norms=Norms("layer", first_is_plain=True),
+        window=Window(period=3, base=10000.0, is_plain=True, begins_global=True),
+        feed_forward=FeedForward("fused", "gelu", is_choice=True),
+        pooling=Pooling(is_causal=False),
+    ),
     "nanbeige": Architecture("Nanbeige 4", extents=Extents(has_loops=True), rope=_LLAMA),
     "nemotron": Architecture(
         "Minitron, Nemotron 4", norms=_LAYER, feed_forward=FeedForward("", "relu squared")
+    ),
+    "nomic-bert": Architecture(
+        "Nomic Embed 1 and 1.5",
+        embedding=Embedding(has_types=True, norm="layer"),
+        norms=_BERT,
+        pooling=Pooling(is_causal=False),
     ),
     "olmo": Architecture(
         "OLMo",
@@ -161,8 +211,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         "Stable LM 3B and 2 1.6B",
         norms=_LAYER,
         head_norms=HeadNorms("heads", "layer", are_optional=True),
+        unused={"use_parallel_residual": "of models without ffn_norm"},
     ),
     "starcoder2": Architecture("StarCoder 2", norms=_LAYER, feed_forward=FeedForward("", "gelu")),
+    "t5encoder": Architecture(
+        "the encoder of T5 and Flan-T5",
+        extents=Extents(prefix="enc."),
+        norms=Norms(last="enc.output_norm"),
+        attention=Attention("", bias="buckets", output="attn_o"),
+        rope=Rope(""),
+        feed_forward=FeedForward("found", "gelu", plain_activation="relu"),
+        pooling=Pooling(is_causal=False),
+    ),
     "xverse": Architecture("XVERSE", rope=_NEIGHBOURS),
 }
 """By the name that a file has in general.architecture."""

@@ -12,13 +12,13 @@ from aot.errors import UnsupportedError
 from aot.frontends.gguf.block_types import BLOCK_TYPES
 from aot.frontends.gguf.keys import nearest
 from aot.frontends.gguf.layers import Needed, Whole
-from aot.frontends.gguf.model import Decoder
+from aot.frontends.gguf.model import Model
 from aot.frontends.gguf.reader import GgufFile
 
 EMBEDDING = "token_embd.weight"
 
 
-def checked(file: GgufFile, model: Decoder) -> Mapping[str, Needed]:
+def checked(file: GgufFile, model: Model) -> Mapping[str, Needed]:
     """The tensors that a model reads, by name; the file has all that are not optional.
 
     Raises:
@@ -34,10 +34,18 @@ def checked(file: GgufFile, model: Decoder) -> Mapping[str, Needed]:
     return needed
 
 
-def _needed(file: GgufFile, model: Decoder) -> Iterator[Needed]:
-    embedding = file.tensors.get(EMBEDDING)
-    vocabulary = embedding.dims[0] if embedding is not None else 0
-    whole = Whole(model.width, vocabulary, model.pairs, model.is_long)
+def _needed(file: GgufFile, model: Model) -> Iterator[Needed]:
+    def rows(name: str) -> int:
+        return file.tensors[name].dims[0] if name in file.tensors else 0
+
+    whole = Whole(
+        width=model.width,
+        vocabulary=rows(EMBEDDING),
+        types=rows("token_types.weight"),
+        context=model.context,
+        pairs=model.pairs,
+        is_long=model.is_long,
+    )
 
     def has(name: str) -> bool:
         return name in file.tensors
@@ -48,7 +56,7 @@ def _needed(file: GgufFile, model: Decoder) -> Iterator[Needed]:
             yield from part.tensors(layer, has)
 
 
-def _keys(model: Decoder) -> Iterator[str]:
+def _keys(model: Model) -> Iterator[str]:
     known = model.architecture.key_names()
     for key in model.keys.unread(model.architecture.unused):
         yield f"key {model.name + '.' + key!a} is not read{_likely(key, known, model.name + '.')}"

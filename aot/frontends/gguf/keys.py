@@ -24,19 +24,21 @@ NEUTRAL: Mapping[str, Any] = {
     "vocab_size": None,  # the embedding has as many rows
     "tensor_data_layout": None,  # which permutation the converter undid
     "rope.scaling.finetuned": None,
+    "attention.layer_norm_epsilon": None,  # converters write both, of which norms read one
+    "attention.layer_norm_rms_epsilon": None,
     "expert_count": 0,
     "expert_used_count": 0,
-    "attention.causal": True,
     "attention.sliding_window": 0,
     "attention.scale": 0.0,
     "attention.clamp_kqv": 0.0,
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
-    "pooling_type": 0,
     "nextn_predict_layers": 0,
     "n_deepstack_layers": 0,
     "rope.scaling.yarn_beta_fast": 32.0,
     "rope.scaling.yarn_beta_slow": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_log_multiplier": 0.0,
 }
 

@@ -1,4 +1,4 @@
-"""Facts of a decoder and its layers, as numbers: what parts give tensors their shapes by.
+"""Facts of a model and its layers, as numbers: what parts give tensors their shapes by.
 
 Owns records only. aot/frontends/gguf/model.py reads them from a file's keys.
 """
@@ -70,16 +70,18 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a decoder.
+    """A layer of a model.
 
     Attributes:
-        number: of its tensors, which several layers may share.
+        prefix, number: of its tensors' names, which several layers may share.
         width, hidden: of what it gives, and inside the feed-forward network; 0 where it has none.
         heads, groups: of queries, and of keys and values. Without heads there is no attention,
             with heads and no groups it is a matrix.
         key_depth, value_depth: of a head.
         window: tokens that a query reads, its own among them; 0 is all.
         rotation: None where queries and keys are not rotated.
+        buckets: of distances, which have biases of scores; 0 where they have none.
+        has_wide_up: its matrix ffn_up has twice the hidden rows.
     """
 
     number: int
@@ -91,11 +93,14 @@ class Layer:
     value_depth: int
     window: int
     rotation: Rotation | None
+    prefix: str = ""
+    buckets: int = 0
+    has_wide_up: bool = False
 
     @property
     def label(self) -> str:
         """What its tensors' names begin with."""
-        return f"blk.{self.number}"
+        return f"{self.prefix}blk.{self.number}"
 
     @property
     def rows(self) -> dict[str, int]:
@@ -113,11 +118,15 @@ class Whole:
     """Extents of the tensors that no layer has.
 
     Attributes:
+        types: of texts; 0 where the file has none.
+        context: positions that the model was made for.
         pairs: of elements that are rotated.
         is_long: the file says that frequencies have factors for short and long texts.
     """
 
     width: int
     vocabulary: int
+    types: int
+    context: int
     pairs: int
     is_long: bool

@@ -1,4 +1,4 @@
-"""A decoder's numbers: what its architecture's parts read in the metadata of a file.
+"""A model's numbers: what its architecture's parts read in the metadata of a file.
 
 Makes no ops and reads no tensors' contents. Every key is read by the part that names it.
 """
@@ -18,11 +18,21 @@ from aot.frontends.gguf.reader import GgufFile
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
 BETAS = (32.0, 1.0)  # of YaRN: turns in the first context, where its ramp begins and ends
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "geglu": "gelu",
+    "relu": "relu",
+    "reglu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "swiglu": "silu",
+}
+_POOLINGS = ("none", "mean", "cls", "last")  # by llama.cpp's number
 MOST_LAYERS = 1 << 16  # gone through
 
 
 @dataclass(frozen=True)
-class Decoder:
+class Model:
     """A model: its architecture and its numbers.
 
     Attributes:
@@ -39,6 +49,10 @@ class Decoder:
         original_context: those that it was made for before its frequencies were changed.
         is_long: frequencies may have factors for short and long texts.
         clamp: the largest magnitude of queries, keys and values; 0 is none.
+        activation: of the feed-forward network's gate.
+        pooling: "" of a model that continues texts; else what is a text's embedding: "mean",
+            "cls" for the first token's, "last", or "none" for those of all.
+        is_causal: tokens read only those before them.
         logit_scale: a factor of logits, before their cap.
     """
 
@@ -59,6 +73,9 @@ class Decoder:
     original_context: int
     is_long: bool
     clamp: float
+    activation: str
+    pooling: str
+    is_causal: bool
     attention_cap: float
     logit_cap: float
     logit_scale: float
@@ -74,7 +91,7 @@ class Decoder:
         return max((n.rotation.elements // 2 for n in self.layers if n.rotation), default=0)
 
 
-def decoder_of(file: GgufFile) -> Decoder:
+def model_of(file: GgufFile) -> Model:
     """The model that a file holds.
 
     Raises:
@@ -92,7 +109,7 @@ def decoder_of(file: GgufFile) -> Decoder:
             f"{', '.join(sorted(ARCHITECTURES))}:",
             [ascii(name[:MOST_SHOWN])[1:-1] + (f", the nearest is {likely}" if likely else "")],
         )
-    return _Reading(file, name, architecture).decoder()
+    return _Reading(file, name, architecture).model()
 
 
 class _Reading:
@@ -110,15 +127,17 @@ class _Reading:
     def _of(self, part: Part) -> Keys:
         return self.keys.only(part.key_names())
 
-    def decoder(self) -> Decoder:
+    def model(self) -> Model:
         row = self.row
         self._check_experts()
         layers, scale = self._layers(), self._scale()
         attention, head, norms = self._of(row.attention), self._of(row.head), self._of(row.norms)
         temperature = "attention.temperature_scale"
         loops, norms_loops = self._loops(row.extents)
-        original = self._of(row.rope).count("rope.scaling.original_context_length", self.context, 1)
-        return Decoder(
+        original = self.context
+        if row.rope.pairs:
+            original = self._of(row.rope).count("rope.scaling.original_context_length", original)
+        return Model(
             name=self.name,
             architecture=row,
             keys=self.keys,
@@ -136,6 +155,9 @@ class _Reading:
             original_context=original,
             is_long=self.scaling == "longrope",
             clamp=attention.number("attention.clamp_kqv", 0.0) if row.attention.clamps else 0,
+            activation=self._activation(),
+            pooling=self._pooling(),
+            is_causal=self.is_causal,
             attention_cap=self._cap(attention, "attn", row.attention.cap),
             logit_cap=self._cap(head, "final", row.head.cap),
             logit_scale=self._logit_scale(head),
@@ -203,6 +225,9 @@ class _Reading:
                 value_depth=value_depth,
                 window=self.window if is_local[number] else 0,
                 rotation=rotations[number],
+                prefix=self.row.extents.prefix,
+                buckets=self._buckets(),
+                has_wide_up=self._has_wide_up(number, hidden[number]),
             )
             for number in range(count)
         )
@@ -227,6 +252,8 @@ class _Reading:
             period = keys.count(key, period, 0)
         if part.period == 1 or not period:
             return [True] * self.count
+        if part.begins_global:
+            return [layer % period != 0 for layer in range(self.count)]
         return [layer % period < period - 1 for layer in range(self.count)]
 
     def _window(self, part: Window) -> int:
@@ -237,6 +264,9 @@ class _Reading:
 
     def _rotations(self, is_local: list[bool]) -> list[Rotation | None]:
         part = self.row.rope
+        if not part.pairs:
+            self.scaling = "none"
+            return [None] * self.count
         keys = self._of(part)
         elements = keys.count("rope.dimension_count", self.key_depth)
         if elements % 2 or elements > self.key_depth:
@@ -315,12 +345,49 @@ class _Reading:
         own = self._of(self.row.rope).positive("rope.scaling.attn_factor", 1.0)
         return replace(common, base=base, scale=1.0, ramp=None, factor=own)
 
-    # factors
+    # what else differs
+
+    def _buckets(self) -> int:
+        part = self.row.attention
+        key = "attention.relative_buckets_count"
+        if part.bias != "buckets":
+            return 0
+        found = self._of(part).extent(key)
+        if found % 4:
+            raise self.keys.error(key, found, "a multiple of 4")
+        return found
+
+    def _has_wide_up(self, number: int, hidden: int) -> bool:
+        tensor = self.file.tensors.get(f"{self.row.extents.prefix}blk.{number}.ffn_up.weight")
+        return tensor is not None and tensor.dims[0] == 2 * hidden
+
+    def _activation(self) -> str:
+        part = self.row.feed_forward
+        if not part.is_choice:
+            return part.activation
+        found = self._of(part).text("hidden_activation", part.activation, tuple(_ACTIVATIONS))
+        return _ACTIVATIONS[found]
+
+    def _pooling(self) -> str:
+        """Sets whether the model is causal, too."""
+        part = self.row.pooling
+        keys = self._of(part)
+        number = keys.count("pooling_type", 0, 0)
+        if number >= len(_POOLINGS):
+            raise keys.error("pooling_type", number, f"a number up to {len(_POOLINGS) - 1}")
+        self.is_causal = keys.flag("attention.causal", part.is_causal)
+        if part.is_causal and not number:
+            if not self.is_causal:
+                raise keys.error("attention.causal", False, "a pooling_type beside it")
+            return ""
+        return _POOLINGS[number]
 
     def _scale(self) -> float:
         """The factor of scores."""
         part = self.row.attention
         keys = self._of(part)
+        if not part.scale:
+            return 1.0
         is_wide = self.count == part.wide_layers
         usual = (self.width // self.heads if is_wide else self.key_depth) ** -0.5
         return (keys.number("attention.scale", 0.0) if part.scale == "key" else 0.0) or usual

@@ -1,8 +1,8 @@
-"""The parts that decoders of GGUF files are made of: what differs between architectures.
+"""The parts that models of GGUF files are made of: what differs between architectures.
 
 A part names the metadata keys and the tensors that it reads, and has the options by which
 architectures differ. An architecture is a record of parts (aot/frontends/gguf/architectures.py);
-aot/frontends/gguf/model.py reads their keys, and aot/frontends/gguf/decoder.py builds them. The
+aot/frontends/gguf/model.py reads their keys, and aot/frontends/gguf/layer_graph.py builds them. The
 meaning of keys and tensors is that of llama.cpp's src/models.
 """
 
@@ -16,6 +16,13 @@ from aot.base.records import dataclass
 from aot.frontends.gguf.layers import Has, Layer, Needed, Whole
 
 
+def _vectors(name: str, kind: str, extent: int) -> Iterator[Needed]:
+    """The weights of a norm, and the bias that it may have."""
+    yield Needed(f"{name}.weight", (extent,))
+    if kind == "layer":
+        yield Needed(f"{name}.bias", (extent,), is_optional=True)
+
+
 def _linear(name: str, rows: int, columns: int) -> Iterator[Needed]:
     """A matrix, and the bias that it may have."""
     yield Needed(f"{name}.weight", (rows, columns))
@@ -24,7 +31,7 @@ def _linear(name: str, rows: int, columns: int) -> Iterator[Needed]:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a decoder.
+    """A part of a model.
 
     Attributes:
         KEYS: below the architecture's name, that every such part reads.
@@ -51,9 +58,11 @@ class Extents(Part):
 
     Attributes:
         has_loops: layers may be gone through several times.
+        prefix: of the names of layers' tensors.
     """
 
     has_loops: bool = False
+    prefix: str = ""
 
     KEYS: ClassVar = (
         *("block_count", "context_length", "embedding_length", "feed_forward_length"),
@@ -73,16 +82,28 @@ class Embedding(Part):
     Attributes:
         scale: "" for nothing, "width" for the root of the width, "key" for what the file says.
         default: of the key; 0 is none.
+        has_types: the first row of the types of texts is added, where a file has them.
+        has_positions: the row of a token's position is added.
+        norm: the kind of a norm behind, as of Norms; "" is none.
     """
 
     scale: str = ""
     default: float = 0.0
+    has_types: bool = False
+    has_positions: bool = False
+    norm: str = ""
 
     def key_names(self) -> tuple[str, ...]:
         return ("embedding_scale",) if self.scale == "key" else ()
 
     def shared(self, whole: Whole) -> Iterator[Needed]:
         yield Needed("token_embd.weight", (whole.vocabulary, whole.width))
+        if self.has_types:
+            yield Needed("token_types.weight", (whole.types, whole.width), is_optional=True)
+        if self.has_positions:
+            yield Needed("position_embd.weight", (whole.context, whole.width))
+        if self.norm:
+            yield from _vectors("token_embd_norm", self.norm, whole.width)
 
 
 @dataclass(frozen=True)
@@ -94,6 +115,9 @@ class Norms(Part):
         attention, feed_forward: names of the norms of what they take; "" is none.
         after: names of the norms of what the two give; "" is none.
         has_weights: else they only normalise.
+        follow_sums: those after are of the sums with what came in.
+        first_is_plain: the first layer has no norm of what attention takes.
+        last: the name of the norm after the last layer; "" is none.
     """
 
     kind: str = "rms"
@@ -101,6 +125,9 @@ class Norms(Part):
     feed_forward: str = "ffn_norm"
     after: tuple[str, str] = ("", "")
     has_weights: bool = True
+    follow_sums: bool = False
+    first_is_plain: bool = False
+    last: str = "output_norm"
 
     @property
     def epsilon(self) -> str:
@@ -111,22 +138,18 @@ class Norms(Part):
     def key_names(self) -> tuple[str, ...]:
         return (self.epsilon,)
 
-    def _vectors(self, name: str, extent: int) -> Iterator[Needed]:
-        yield Needed(f"{name}.weight", (extent,))
-        if self.kind == "layer":
-            yield Needed(f"{name}.bias", (extent,), is_optional=True)
-
     def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
         if not self.has_weights:
             return
-        before, after = (self.attention, self.feed_forward), self.after
+        is_plain = self.first_is_plain and not layer.number
+        before, after = ("" if is_plain else self.attention, self.feed_forward), self.after
         for place, is_there in enumerate((layer.heads > 0, layer.hidden > 0)):
             for name in filter(None, (before[place], after[place]) if is_there else ()):
-                yield from self._vectors(f"{layer.label}.{name}", layer.width)
+                yield from _vectors(f"{layer.label}.{name}", self.kind, layer.width)
 
     def shared(self, whole: Whole) -> Iterator[Needed]:
-        if self.has_weights:
-            yield from self._vectors("output_norm", whole.width)
+        if self.has_weights and self.last:
+            yield from _vectors(self.last, self.kind, whole.width)
 
 
 @dataclass(frozen=True)
@@ -151,7 +174,10 @@ class HeadNorms(Part):
         for name, count in heads.items() if layer.groups else ():
             depth = layer.key_depth
             dims = {"head": (depth,), "heads": (count, depth), "row": (count * depth,)}[self.over]
-            yield Needed(f"{layer.label}.attn_{name}_norm.weight", dims, self.are_optional, True)
+            label = f"{layer.label}.attn_{name}_norm"
+            yield Needed(f"{label}.weight", dims, self.are_optional, True)
+            if self.kind == "layer":
+                yield Needed(f"{label}.bias", dims, True, True)
 
 
 @dataclass(frozen=True)
@@ -160,10 +186,13 @@ class Attention(Part):
 
     Attributes:
         scale: "depth" for one by the root of a key's elements, "key" for what the file says or
-            else that.
+            else that, "" for none.
         wide_layers: with so many layers, a head's share of the embedding is in the place of a key.
         cap: c of c tanh(s / c), where the file says nothing; None where there is no such key.
         has_temperature: queries grow with the logarithm of their position.
+        bias: of scores, by how far a key is away: "" for none, "slopes" of heads (ALiBi), or
+            "buckets", a tensor's rows for distances.
+        output: the name of the matrix behind.
         clamps: a key may say the largest magnitude of queries, keys and values.
     """
 
@@ -171,19 +200,22 @@ class Attention(Part):
     wide_layers: int = 0
     cap: float | None = None
     has_temperature: bool = False
+    bias: str = ""
+    output: str = "attn_output"
     clamps: bool = False
 
     def key_names(self) -> tuple[str, ...]:
         found = ["attention.scale"] if self.scale == "key" else []
         found += [] if self.cap is None else ["attn_logit_softcapping"]
         found += ["attention.temperature_scale"] if self.has_temperature else []
+        found += ["attention.relative_buckets_count"] if self.bias == "buckets" else []
         return (*found, "attention.clamp_kqv") if self.clamps else tuple(found)
 
     def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
         label, width, rows = f"{layer.label}.attn", layer.width, layer.rows
         mixed = layer.heads * layer.value_depth
         if layer.heads and not layer.groups:
-            yield from _linear(f"{label}_output", width, width)
+            yield from _linear(f"{layer.label}.{self.output}", width, width)
             return
         if not layer.heads:
             return
@@ -194,7 +226,10 @@ class Attention(Part):
         else:
             for name, count in rows.items():
                 yield from _linear(f"{label}_{name}", count, width)
-        yield from _linear(f"{label}_output", width, mixed)
+        yield from _linear(f"{layer.label}.{self.output}", width, mixed)
+        if self.bias == "buckets":
+            dims = layer.buckets, layer.heads
+            yield Needed(f"{label}_rel_b.weight", dims, layer.number > 0, True)
 
 
 @dataclass(frozen=True)
@@ -207,6 +242,7 @@ class Window(Part):
         layers: the default is that of models of so many layers; 0 is all.
         base: of the rotation in local layers; 0 is that of the others.
         is_plain: local layers are not scaled as others are.
+        begins_global: the first of so many layers is global.
     """
 
     default: int = 0
@@ -214,6 +250,7 @@ class Window(Part):
     layers: int = 0
     base: float = 0.0
     is_plain: bool = False
+    begins_global: bool = False
 
     def key_names(self) -> tuple[str, ...]:
         only = ("attention.sliding_window",)
@@ -227,7 +264,8 @@ class Rope(Part):
     """The rotation of queries and keys.
 
     Attributes:
-        pairs: "halves", of element i and i + half, or "neighbours", of 2i and 2i + 1.
+        pairs: "halves", of element i and i + half, "neighbours", of 2i and 2i + 1, or "" where
+            nothing is rotated.
         factors: tensors by which frequencies are divided: "" for none, "any", or "long" where the
             file need not say that they are for long texts.
         skips: every so many layers one does not rotate; 0 is none.
@@ -253,6 +291,8 @@ class Rope(Part):
     )
 
     def key_names(self) -> tuple[str, ...]:
+        if not self.pairs:
+            return ()
         found = [*self.KEYS]
         if self.has_sections:
             found.append("rope.dimension_sections")
@@ -277,20 +317,37 @@ class FeedForward(Part):
     """The feed-forward network.
 
     Attributes:
-        gate: "own" for a matrix of its own, "fused" for the first rows of ffn_up, or "".
+        gate: "own" for a matrix of its own, "fused" for the first rows of ffn_up, "" for none, or
+            "found" for what the file has.
         activation: of the gate, or of what there is without one.
+        plain_activation: of what there is without one, where that is another.
+        is_choice: a key may name the activation.
     """
 
     gate: str = "own"
     activation: str = "silu"
+    plain_activation: str = ""
+    is_choice: bool = False
+
+    def key_names(self) -> tuple[str, ...]:
+        return ("hidden_activation",) if self.is_choice else ()
+
+    def gate_of(self, layer: Layer, has: Has) -> str:
+        """The gate of a layer: "own", "fused" or ""."""
+        if self.gate != "found":
+            return self.gate
+        if has(f"{layer.label}.ffn_gate.weight"):
+            return "own"
+        return "fused" if layer.has_wide_up else ""
 
     def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
         label, width, hidden = f"{layer.label}.ffn", layer.width, layer.hidden
         if not hidden:
             return
-        if self.gate == "own":
+        gate = self.gate_of(layer, has)
+        if gate == "own":
             yield from _linear(f"{label}_gate", hidden, width)
-        yield from _linear(f"{label}_up", hidden * (2 if self.gate == "fused" else 1), width)
+        yield from _linear(f"{label}_up", hidden * (2 if gate == "fused" else 1), width)
         yield from _linear(f"{label}_down", width, hidden)
 
 
@@ -339,8 +396,22 @@ class Head(Part):
 
 
 @dataclass(frozen=True)
+class Pooling(Part):
+    """What of all tokens is a text's embedding, where the file says that it is of such a model.
+
+    Attributes:
+        is_causal: tokens read only those before them, where the file says nothing. Without that no
+            text is continued.
+    """
+
+    is_causal: bool = True
+
+    KEYS: ClassVar = ("pooling_type", "attention.causal")
+
+
+@dataclass(frozen=True)
 class Architecture:
-    """The parts of the decoders of a name.
+    """The parts of the models of a name.
 
     Attributes:
         models: that are known to be of it.
@@ -359,6 +430,7 @@ class Architecture:
     feed_forward: FeedForward = FeedForward()
     residual: Residual = Residual()
     head: Head = Head()
+    pooling: Pooling = Pooling()
     unused: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self) -> list[Part]:
@@ -371,7 +443,7 @@ class Architecture:
                 self.attention,
                 self.window,
             ),
-            *(self.rope, self.feed_forward, self.residual, self.head),
+            *(self.rope, self.feed_forward, self.residual, self.head, self.pooling),
         )
         return [part for part in found if part is not None]
 

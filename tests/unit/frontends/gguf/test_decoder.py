@@ -81,7 +81,8 @@ def test_logits_are_those_of_llama_cpp(name: str) -> None:
 
 
 def test_every_architecture_has_a_model() -> None:
-    assert {shape.arch for shape in MODELS.values()} == set(ARCHITECTURES)
+    archs = {name for name, row in ARCHITECTURES.items() if row.pooling.is_causal}
+    assert {shape.arch for shape in MODELS.values()} == archs
 
 
 @pytest.mark.parametrize("name", ["deci", "cohere2"])
