@@ -150,6 +150,18 @@ MODELS: dict[str, Shape] = {
         vectors=_FACTORS,
         extra={"rope.scaling.type": "longrope", "rope.scaling.original_context_length": 16},
     ),
+    "llama_scales": Shape(
+        "llama",
+        vectors={
+            "blk.0.attn_q.scale": [0.5],
+            "blk.0.attn_v.scale": [1.75],
+            "blk.0.attn_v.input_scale": [3.0],
+            "blk.1.attn_output.scale": [0.7],
+            "blk.0.ffn_gate.scale": [1.3],
+            "blk.1.ffn_up.scale": [0.6],
+            "blk.1.ffn_down.scale": [2.0],
+        },
+    ),
     "llama_biases": Shape("llama", is_fused=True, has_every_bias=True),
     "qwen3_yarn": Shape("qwen3", depth=12, head_norms="head", extra=_YARN),
     "gemma3_pattern": replace(
@@ -486,7 +498,7 @@ def _tensors(shape: Shape) -> dict[str, Any]:
     if shape.has_head:
         found["output.weight"] = (shape.vocabulary, d)
     for name, vector in shape.vectors.items():
-        found[name if name.endswith(".bias") else f"{name}.weight"] = list(vector)
+        found[name if name.endswith((".bias", "scale")) else f"{name}.weight"] = list(vector)
     for layer in range(shape.layers):
         label = f"{shape.prefix}blk.{layer}"
         found |= {f"{label}.{name}": dims for name, dims in _layer(shape, layer).items()}

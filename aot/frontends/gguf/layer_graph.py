@@ -183,9 +183,14 @@ class LayerBuilder(ABC):
         return self._norm(x, f"{layer.label}.{name}" if norms.has_weights else "", norms.kind)
 
     def _linear(self, x: Value, name: str, order: Array | None = None, bias: str = "") -> Value:
-        """A product with a matrix of the file, and its bias where there is one."""
+        """A product with a matrix of the file, and its factor and bias where there are some."""
         place, weights = self.part(name), self.weights
         y = weights.product(place, x, f"{name}.weight", order)
+        if weights.has(f"{name}.input_scale"):
+            weights.tensor(f"{name}.input_scale")  # counted as read
+        if weights.has(f"{name}.scale"):
+            factor = float(weights.vector(f"{name}.scale")[0])
+            y = place.emit("mul", y, place.scalar(factor, F32))
         bias = bias or f"{name}.bias"
         if not weights.has(bias):
             return y

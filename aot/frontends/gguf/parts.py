@@ -23,10 +23,15 @@ def _vectors(name: str, kind: str, extent: int) -> Iterator[Needed]:
         yield Needed(f"{name}.bias", (extent,), is_optional=True)
 
 
-def _linear(name: str, rows: int, columns: int) -> Iterator[Needed]:
-    """A matrix, and the bias that it may have."""
-    yield Needed(f"{name}.weight", (rows, columns))
+def _linear(name: str, rows: int, columns: int, *, is_optional: bool = False) -> Iterator[Needed]:
+    """A matrix, and the bias and the factor that it may have.
+
+    The factor of what comes in is for hardware that rounds it to four bits; no result needs it.
+    """
+    yield Needed(f"{name}.weight", (rows, columns), is_optional)
     yield Needed(f"{name}.bias", (rows,), is_optional=True)
+    for factor in ("scale", "input_scale"):
+        yield Needed(f"{name}.{factor}", (1,), is_optional=True)
 
 
 @dataclass(frozen=True)
@@ -391,8 +396,7 @@ class Head(Part):
         return tuple(found) if self.cap is None else (*found, "final_logit_softcapping")
 
     def shared(self, whole: Whole) -> Iterator[Needed]:
-        yield Needed("output.weight", (whole.vocabulary, whole.width), is_optional=True)
-        yield Needed("output.bias", (whole.vocabulary,), is_optional=True)
+        yield from _linear("output", whole.vocabulary, whole.width, is_optional=True)
 
 
 @dataclass(frozen=True)
