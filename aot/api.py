@@ -397,6 +397,6 @@ def load(
 
 def targets() -> tuple[Target, ...]:
     """The targets that come with the compiler, by name."""
-    from aot.target import selection
+    from aot.target import files, selection
 
-    return tuple(selection.load(name) for name in selection.names())
+    return tuple(selection.load(name) for name in files.names())

@@ -12,22 +12,9 @@ from pathlib import Path
 
 from aot.errors import CompileError
 from aot.target import host_cpu
+from aot.target.files import HOST, directory, names
 from aot.target.model import Target
 from aot.target.toml import ANY_SYSTEM, load_file, parse
-
-HOST = "host"
-
-
-def directory() -> Path:
-    """The folder of target files: inside the installed package, or next to it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "_targets"
-    return installed if installed.is_dir() else package.parent / "targets"
-
-
-def names() -> tuple[str, ...]:
-    """The names of the targets that come with the compiler, sorted."""
-    return tuple(sorted(path.stem for path in directory().glob("*.toml")))
 
 
 def load(name_or_path: str | Path) -> Target:
@@ -49,10 +36,21 @@ def load(name_or_path: str | Path) -> Target:
     for target in _mentioning(f'"{text}"'):
         if text in target.aliases:
             return target
-    raise CompileError(
-        f"unknown target {text!r}: targets are {', '.join((HOST, *names()))}, "
-        "or a path to a .toml file"
-    )
+    raise CompileError(f"unknown target {text!r}: {_advice(text)}")
+
+
+def _advice(name: str) -> str:
+    """What to give in place of a name of no target: similar names, or how to see all."""
+    import difflib
+
+    aliases = {alias: t.name for t in _mentioning("aliases") for alias in t.aliases}
+    known = (HOST, *names(), *aliases)
+    parts = [n for n in known if len(name) > 2 and name.lower() in n]
+    similar = list(dict.fromkeys([*difflib.get_close_matches(name.lower(), known, 3, 0.6), *parts]))
+    listed = f"'aotc targets' lists all {len(names())}; a path to a .toml file is one, too"
+    if not similar:
+        return listed
+    return f"did you mean {' or '.join(similar[:3])}? {listed}"
 
 
 def _mentioning(*texts: str) -> Iterator[Target]:

@@ -19,6 +19,7 @@ from aot.base.records import dataclass
 from aot.errors import AotError, RuntimeFailure
 from aot.ir.types import DType
 from aot.runtime.cores import find as find_cores
+from aot.target import files
 from aot.target import selection as targets
 from aot.target.model import GpuGeometry, MatrixShape, Target
 from aot.target.toml import SUBGROUP_OPERATIONS
@@ -69,13 +70,22 @@ class DeviceInfo:
     threads_reason: str = ""
 
 
+def find_devices() -> tuple[tuple[DeviceInfo, ...], str]:
+    """(the CPU, if a target fits it, followed by the Vulkan devices in Vulkan's order; why there
+    are no Vulkan devices: a package, a library or a driver that is missing or fails, else "").
+    """
+    try:
+        return (*_cpu(), *_vulkan()), ""
+    except RuntimeFailure as error:
+        return tuple(_cpu()), str(error)
+
+
 def list_devices() -> tuple[DeviceInfo, ...]:
     """The CPU, if a target fits it, followed by the Vulkan devices in Vulkan's order.
 
-    Raises:
-        RuntimeFailure: the package `vulkan` or the Vulkan loader is missing, or it fails.
+    `find_devices` says why there are no Vulkan devices where they can't be listed.
     """
-    return (*_cpu(), *_vulkan())
+    return find_devices()[0]
 
 
 def _cpu() -> Iterator[DeviceInfo]:
@@ -132,7 +142,7 @@ def _device(vk: Any, instance: Any, device: Any) -> DeviceInfo:
     limits, operations = _limits(properties.limits), _subgroup_operations(vk, device)
     features = (*_features(vk, device), *_matrices(vk, instance, device))
     fits, misses = [], {}
-    for target in map(targets.load, targets.names()):
+    for target in map(targets.load, files.names()):
         if target.gpu is None or target.device != "vulkan":
             continue
         missing = _missing(target, (major, minor), limits)

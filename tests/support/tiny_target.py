@@ -7,7 +7,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from aot.target.selection import directory
+from aot.target.files import directory
 
 TINY = {"l1_bytes": 1024, "l2_bytes": 4096, "scratch_bytes": 2048}
 

@@ -318,9 +318,10 @@ def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
 def _vector_bytes(variant: VariantImage) -> int:
     """The vector width in bytes of a CPU variant: that of its target if the target is known here,
     else the widest that its features have."""
+    from aot.target import files
     from aot.target import selection as targets
 
-    if variant.target in targets.names():
+    if variant.target in files.names():
         return targets.load(variant.target).vector_bytes
     widths = {"avx512f": 64, "avx": 32, "sse": 16, "neon": 16, "v": 16}
     return max((widths.get(feature, 4) for feature in variant.features), default=4)

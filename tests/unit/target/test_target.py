@@ -277,10 +277,11 @@ def test_aliases() -> None:
 def test_wrong_names_of_a_target(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "x.toml"
     assert 'host = "any"\n' in GOOD
-    file.write_text(GOOD.replace('host = "any"\n', f"{line}\n"))
+    key = line.split(" ")[0]
+    lines = (given for given in GOOD.splitlines() if not given.startswith(key))
+    file.write_text("\n".join(lines).replace("arch = ", f"{line}\narch = "))
     with pytest.raises(CompileError) as caught:
         load(file)
-    key = line.split(" ")[0]
     assert str(caught.value) == f"{file}:{line_of(file.read_text(), key)}: {message}"
 
 
@@ -358,7 +359,7 @@ def test_what_this_system_says_is_what_llvm_finds() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(CompileError, match="unknown target 'x86': targets are host, aarch64-"):
+    with pytest.raises(CompileError, match="unknown target 'x86': did you mean x86-64-v2 or"):
         load("x86")
 
 

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 import aot
 from aot.cli import main as cli
 from aot.errors import CompileError
-from aot.target import selection
+from aot.target import files, selection
 from aot.tools.batch import batch
 from aot.tools.batch.batch import BUILT, CURRENT, FAILED, Made, Row, Task, build, run_task
 from aot.tools.batch.file import Batch, parse_batch, read_batch
@@ -359,7 +359,7 @@ def test_changed_options_targets_and_compilers_are_built_anew(
     labels = changed(folder, lambda: file.write_text(text))
     assert labels == [f"{m} {t} half" for m in ("a", "bee") for t in ("x86-64-v3", "arm")]
 
-    board = (selection.directory() / "x86-64-v3.toml").read_text()
+    board = (files.directory() / "x86-64-v3.toml").read_text()
     (folder / "mine.toml").write_text(board)
     file.write_text(text.replace('"x86-64-v3"', '"mine.toml"'))
     wider = board.replace("l1_bytes = 32768", "l1_bytes = 65536")
@@ -408,7 +408,7 @@ def test_weights_in_a_file_of_their_own_count_and_travel(folder: Path) -> None:
 def test_a_task_says_all_that_another_machine_must_know(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "mine.toml").write_text((selection.directory() / "x86-64-v2.toml").read_text())
+    (folder / "mine.toml").write_text((files.directory() / "x86-64-v2.toml").read_text())
     (folder / "m.toml").write_text('models = ["a.ir"]\ntargets = ["host", "mine.toml"]')
     executor = Here()
     rows = build("m.toml", executor=executor)
@@ -429,7 +429,7 @@ def test_a_failure_stops_no_other(folder: Path) -> None:
     errors = {row.cell.label: row.error for row in rows}
     assert [row.status for row in rows] == [FAILED, FAILED, FAILED, FAILED, BUILT, FAILED]
     assert errors["gone x86-64-v3"] == "cannot read gone.onnx: no such file or directory"
-    assert errors["b z80"].startswith("unknown target 'z80': targets are host, ")
+    assert errors["b z80"].startswith("unknown target 'z80': 'aotc targets' lists all ")
     assert errors["a x86-64-v3"] and "\n" not in errors["a x86-64-v3"]
     assert errors["b x86-64-v3"] == ""
 

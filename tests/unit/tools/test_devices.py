@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from aot.cli.main import cli
-from aot.errors import RuntimeFailure
 from aot.target import selection as targets
-from aot.tools.devices import list_devices
+from aot.tools.devices import find_devices, list_devices
 from tests.support.vulkan_runtime import environment
 
 pytestmark = pytest.mark.vulkan
@@ -94,11 +93,19 @@ def test_a_driver_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         raise vk.VkErrorDeviceLost
 
     monkeypatch.setattr(vk, "vkEnumeratePhysicalDevices", lost)
-    with pytest.raises(RuntimeFailure, match="vulkan fails: VkErrorDeviceLost"):
-        list_devices()
+    check_the_cpu_alone("vulkan fails: VkErrorDeviceLost")
+
+
+def check_the_cpu_alone(why: str) -> None:
+    """The CPU is listed, and the reason for its being alone is said."""
+    found, why_not = find_devices()
+    assert {d.device for d in found} <= {"cpu"}
+    assert why in why_not
+    shown = CliRunner().invoke(cli, ["devices"])
+    assert shown.exit_code == 0
+    assert f"aotc: no GPUs are listed: {why_not}\n" in shown.stderr
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vulkan", None)
-    with pytest.raises(RuntimeFailure, match=r"pip install 'aotc\[vulkan\]'"):
-        list_devices()
+    check_the_cpu_alone("pip install 'aotc[vulkan]'")

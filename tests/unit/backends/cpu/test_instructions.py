@@ -16,7 +16,7 @@ from aot.backends.cpu import llvm
 from aot.backends.cpu.compile import compile_kernel
 from aot.builder import Builder
 from aot.ir.types import DType
-from aot.target import selection
+from aot.target import files
 from aot.target.model import Target
 from tests.support.cpu_cases import access_cases
 from tests.support.cpu_operators import operator_cases
@@ -24,7 +24,7 @@ from tests.support.cpu_running import target_of
 from tests.support.disassembly import BINUTILS, excess
 from tests.support.samples_module import samples_module
 
-TARGETS = [n for n in selection.names() if target_of(n).is_cpu and target_of(n).arch in BINUTILS]
+TARGETS = [n for n in files.names() if target_of(n).is_cpu and target_of(n).arch in BINUTILS]
 # a target, and another one that lacks some of its features
 LACKING = [
     ("x86-64-v3", "x86-64-v2"),

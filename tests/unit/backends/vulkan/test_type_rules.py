@@ -18,7 +18,7 @@ from aot.backends.vulkan.assembler import Assembler, FunctionBody
 from aot.backends.vulkan.spirv import Op
 from aot.backends.vulkan.type_rules import check_types, instructions
 from aot.errors import InternalError
-from aot.target.selection import names
+from aot.target.files import names
 from tests.support.samples_module import samples_module
 from tests.support.vulkan_running import validate
 
