@@ -27,6 +27,9 @@ GGUF = ROOT / "docs" / "use" / "gguf.md"
 ALGEBRA = ROOT / "docs" / "internals" / "algebra.md"
 API = ROOT / "aot" / "api.py"
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "docs"))
+
+import cli_tables  # noqa: E402
 
 DEVICES = {"cpu": "CPU", "vulkan": "GPU"}
 
@@ -154,7 +157,12 @@ def rules_table() -> str:
 
 
 README_SECTIONS = {"targets": targets_table, "onnx": onnx_operators}
-CLI_SECTIONS = {"options": options_table, "disable": disable_table}
+CLI_SECTIONS = {
+    "commands": cli_tables.commands_table,
+    "options": options_table,
+    "disable": disable_table,
+    "command options": cli_tables.command_options,
+}
 GGUF_SECTIONS = {
     "architectures": partial(gguf_architectures, embed=False),
     "encoders": partial(gguf_architectures, embed=True),

@@ -13,7 +13,7 @@ import click
 
 from aot.cli.compile import REPORT_OPTION, check_report
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, show_facts, table, to_mapping
-from aot.frontends.registry import head_of
+from aot.frontends.registry import check_is_module
 
 if TYPE_CHECKING:
     from aot.tools.bench.benchmark import Case
@@ -123,7 +123,7 @@ def bench(
     dispatch must read and write at least; the peak is what one core of this machine was measured to
     do, times the threads. A report of runs also has cold starts, and the times with fewer threads.
     """
-    head_of(module)
+    check_is_module(module)
     from aot.tools.bench.benchmark import Case, cold, steady
 
     check_report(report, module, *([model] if model is not None else []))

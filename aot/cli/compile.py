@@ -33,9 +33,23 @@ REPORT_OPTION = click.option(
 )
 
 
+def complete_target(context: Any, parameter: Any, incomplete: str) -> list[Any]:
+    """Names of targets that begin so, with their summaries, for a shell's completion."""
+    from click.shell_completion import CompletionItem
+
+    from aot.target.files import HOST, summaries
+
+    named = {HOST: "this machine", **summaries()}
+    return [
+        CompletionItem(name, help=summary)
+        for name, summary in named.items()
+        if name.startswith(incomplete)
+    ]
+
+
 # How the command line spells values of a kind; a type reads them, where text would not do.
 _SPELLINGS: Mapping[str, Callable[[Option], dict[str, Any]]] = {
-    "targets": lambda option: {"multiple": True},
+    "targets": lambda option: {"multiple": True, "shell_complete": complete_target},
     "passes": lambda option: {"multiple": True, "type": click.Choice(option.choices)},
     "shapes": lambda option: {"multiple": True, "type": NamedShape()},
     "values": lambda option: {"multiple": True, "type": NamedArray()},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.errors import RuntimeFailure
-from aot.frontends.registry import head_of
+from aot.frontends.registry import check_is_module
 
 if TYPE_CHECKING:
     from aot.runtime.loader import Program
@@ -84,7 +84,7 @@ def generate(
     from aot.text.generation import Chat
     from aot.text.language_program import language_program
 
-    head_of(module)  # what is no file is refused before anything waits for it
+    check_is_module(module)  # what is no file is refused before anything waits for it
     given = prompts or (_standard_input(),)
     with load(module, device, entry=entry, target=target, threads=threads) as program:
         if len(given) > 1 or language_program(program).sequences > 1:

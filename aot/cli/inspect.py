@@ -20,7 +20,7 @@ from aot.cli.compile import (
     compile_options,
     refuse_compile_options,
 )
-from aot.frontends.registry import is_compiled
+from aot.frontends.registry import check_is_module, is_compiled
 
 
 @click.command()
@@ -102,6 +102,7 @@ def inspect(
         cli_text.show_facts({"dedup": ledger}, lambda f: format_dedup(f["dedup"]), as_json=as_json)
         return
     refuse_compile_options(options)
+    check_is_module(source)
     facts = aot.inspect(source, verify=verify, program=program, dedup=dedup)
     cli_text.show_facts(facts, format_inspection, as_json=as_json)
     if dedup and not as_json:

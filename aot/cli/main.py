@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ import click
 
 import aot
 from aot.cli import text as cli_text
+from aot.cli.commands import Commands, complete
 from aot.cli.compile import (
     REPORT_OPTION,
     check_report,
@@ -45,42 +45,17 @@ from aot.errors import (
     one_line,
     printable,
 )
-from aot.frontends.registry import head_of, is_compiled
+from aot.frontends.registry import check_is_module, is_compiled
 
 if TYPE_CHECKING:
     from aot import Verification
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
 ORACLE_NAMES = ("reference", "onnxruntime", "litert", "torch", "llama.cpp")  # imported when asked
-# Commands of other files, which are loaded for those that use them.
-_ELSEWHERE = {
-    "bench": "aot.cli.bench",
-    "build": "aot.cli.build",
-    "cache": "aot.cli.build",
-    "devices": "aot.cli.devices",
-    "explain-dedup": "aot.cli.inspect",
-    "generate": "aot.cli.generate",
-    "inspect": "aot.cli.inspect",
-    "merge": "aot.cli.inspect",
-    "package": "aot.cli.package",
-    "quantize": "aot.cli.quantize",
-    "targets": "aot.cli.build",
-}
-
-
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self.commands, *_ELSEWHERE})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _ELSEWHERE and cmd_name not in self.commands:
-            module = importlib.import_module(_ELSEWHERE[cmd_name])
-            self.add_command(getattr(module, cmd_name.replace("-", "_")))
-        return super().get_command(ctx, cmd_name)
 
 
 @click.group(
-    cls=_Commands,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="'aotc COMMAND --help' explains a command, with examples.",
 )
@@ -111,7 +86,7 @@ def compile_command(
     input_values: tuple[Pair, ...],
     **options: Any,
 ) -> None:
-    """Compile a MODEL (ONNX, a program of PyTorch, or text IR), or several, to a module file.
+    """Compile a MODEL (ONNX, TFLite, GGUF, PyTorch, text IR), or several, to a module file.
 
     \b
     Examples:
@@ -228,7 +203,7 @@ def run(
     from aot.runtime.loader import load, load_library
     from aot.tools.open_extents import with_followers
 
-    head_of(module)
+    check_is_module(module)
     load_library()  # what Python imports and links is no part of loading a module
     started = time.perf_counter()
     program = load(module, device, entry=entry, threads=threads)
@@ -382,6 +357,9 @@ def _guarded(arguments: list[str]) -> int:
 
 
 def _invoke(arguments: list[str]) -> int:
+    completed = complete(cli)
+    if completed is not None:
+        return completed
     try:
         with cli.make_context("aotc", arguments) as context:
             cli.invoke(context)

@@ -7,7 +7,7 @@ import json
 import click
 
 from aot.cli.text import table
-from aot.frontends.registry import head_of
+from aot.frontends.registry import check_is_module
 
 
 @click.command(name="package")
@@ -83,7 +83,7 @@ def package(
         raise click.UsageError("--cc goes with --format executable and wasm only")
     if (max_arena is not None or max_flash is not None) and format_ != "static-library":
         raise click.UsageError("--max-arena and --max-flash go with --format static-library only")
-    head_of(module)
+    check_is_module(module)
     options = PackageOptions(
         targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash)
     )

@@ -21,6 +21,7 @@ from aot.errors import CompileError, of_facts, one_line, printable
 
 if TYPE_CHECKING:
     from aot.backends.cpu.object_cache import CacheInfo
+    from aot.cli.findings import Finding
     from aot.tools.agreement import OutputAgreement
     from aot.tools.batch.batch import Row
     from aot.tools.devices import DeviceInfo
@@ -578,3 +579,17 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
     if all(device.device != "vulkan" for device in found):
         parts.append("no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)")
     return "\n\n".join(parts)
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """The text of `aotc doctor`, a paragraph per area; what is missing begins with a dash."""
+    lines: list[str] = []
+    area = ""
+    for finding in findings:
+        if finding.area != area:
+            lines += [""] * bool(lines) + [finding.area]
+            area = finding.area
+        mark, text = ("+", finding.found) if finding.found else ("-", finding.advice)
+        lines.append(f"  {mark} {finding.name:<16} {text}")
+    missing = sum(not finding.found for finding in findings)
+    return "\n".join([*lines, "", f"{missing} missing, each needed for what is said of it only"])

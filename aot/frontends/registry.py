@@ -11,6 +11,7 @@ import importlib
 import io
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -519,6 +520,26 @@ def head_of(path: str | os.PathLike[str]) -> bytes:
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise CompileError(f"cannot read {os.fspath(path)}: {reason}") from error
+
+
+def check_is_module(path: str | os.PathLike[str]) -> None:
+    """Checks that what a command takes as a module file is not a model.
+
+    A file that is neither is left to the runtime, which says what is wrong with it.
+
+    Raises:
+        CompileError: the file cannot be read, or is a model of a known format.
+    """
+    if is_compiled(path):
+        return
+    try:
+        name = find(path).name
+    except CompileError:
+        return
+    command = ["aotc", "compile", os.fspath(path), "-o", Path(path).with_suffix(".aotm").name]
+    raise CompileError(
+        f"{os.fspath(path)}: is {name}, not a module file: compile it first: {shlex.join(command)}"
+    )
 
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:

@@ -110,9 +110,18 @@ def _named(text: str) -> Toolchain:
 
 def _ndk(root: Path, arch: Arch) -> Toolchain:
     """The NDK's clang for an architecture, for any host system."""
+    target = f"--target={_NDK_TARGETS[arch]}{_ANDROID_API}"
+    return Toolchain((str(find_ndk(root)), target), is_static=False, libraries=("-lm",))
+
+
+def find_ndk(root: Path) -> Path:
+    """The clang of the Android NDK in a folder.
+
+    Raises:
+        CompileError: there is none.
+    """
     for found in sorted(root.glob("toolchains/llvm/prebuilt/*/bin/clang")):
-        target = f"--target={_NDK_TARGETS[arch]}{_ANDROID_API}"
-        return Toolchain((str(found), target), is_static=False, libraries=("-lm",))
+        return found
     raise CompileError(
         f"{NDK_VARIABLE} is {root}, which has no toolchains/llvm/prebuilt/*/bin/clang"
     )

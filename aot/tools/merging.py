@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aot.api import CompiledModule
 from aot.errors import CompileError
+from aot.frontends.registry import check_is_module
 from aot.link.image import ModuleImage
 from aot.link.merge import MergeInput, merge_modules
 from aot.link.reader import read_module
@@ -65,4 +66,7 @@ def _input(source: Source, name: str | None) -> MergeInput:
 def _read(source: Source) -> tuple[ModuleImage, str]:
     if isinstance(source, CompiledModule):
         return source.image, "a module"
-    return read_module(source), "a module" if isinstance(source, bytes) else os.fspath(source)
+    if isinstance(source, bytes):
+        return read_module(source), "a module"
+    check_is_module(source)
+    return read_module(source), os.fspath(source)

@@ -228,7 +228,11 @@ def test_dump_ir_writes_text_that_compiles(model: Path) -> None:
         (["compile", ".", "-o", "o"], "cannot read .: is a directory"),
         (["run", "absent.aotm"], "cannot read absent.aotm: no such file or directory"),
         (["inspect", "absent.aotm"], "cannot read absent.aotm: no such file or directory"),
-        (["inspect", "model.ir"], 'model.ir: not a module: it does not start with "AOTM"'),
+        (
+            ["inspect", "model.ir"],
+            "model.ir: is text IR, not a module file: compile it first: "
+            "aotc compile model.ir -o model.aotm",
+        ),
         (["verify", "absent"], "cannot read absent: no such file or directory"),
         (
             ["compile", "model.ir", "-o", "no/o.aotm"],

@@ -1,0 +1,90 @@
+"""The group of all commands: which file has each, the sections of its help, and shell completion.
+
+A command's file is imported when the command is used or its help is shown. Knows no option.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
+
+COMPLETION_VARIABLE = "_AOTC_COMPLETE"
+"""The variable by which a shell's completion asks the command, in click's own protocol."""
+SHELLS = ("bash", "zsh", "fish")
+
+# The file of each command that is not the main one's.
+_FILES = {
+    "bench": "aot.cli.bench",
+    "build": "aot.cli.build",
+    "cache": "aot.cli.build",
+    "completion": "aot.cli.commands",
+    "devices": "aot.cli.devices",
+    "doctor": "aot.cli.devices",
+    "explain-dedup": "aot.cli.inspect",
+    "generate": "aot.cli.generate",
+    "inspect": "aot.cli.inspect",
+    "merge": "aot.cli.inspect",
+    "package": "aot.cli.package",
+    "quantize": "aot.cli.quantize",
+    "targets": "aot.cli.build",
+}
+SECTIONS = {
+    "Every day": ("compile", "run", "verify", "bench", "inspect", "package"),
+    "Language models and quantisation": ("generate", "quantize"),
+    "Many models": ("build", "merge", "cache"),
+    "Targets and this machine": ("targets", "devices", "doctor", "completion"),
+    "Debugging": ("explain-dedup",),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are used, in sections."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_FILES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _FILES and cmd_name not in self.commands:
+            module = importlib.import_module(_FILES[cmd_name])
+            self.add_command(getattr(module, cmd_name.replace("-", "_")))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes each section's commands with the whole first sentence of their help."""
+        for section, names in SECTIONS.items():
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                assert command is not None
+                rows.append((name, command.get_short_help_str(limit=1000)))
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a shell's completion of commands, options and their values.
+
+    \b
+    Examples:
+      source <(aotc completion bash)            for this session
+      aotc completion bash >> ~/.bashrc         for all that follow
+      aotc completion zsh > ~/.zfunc/_aotc      with ~/.zfunc in fpath
+      aotc completion fish > ~/.config/fish/completions/aotc.fish
+    """
+    context = click.get_current_context().find_root()
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(context.command, {}, "aotc", COMPLETION_VARIABLE).source())
+
+
+def complete(group: click.Group) -> int | None:
+    """Answers a shell that asks for completion; None where none does. Returns the exit status."""
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    if not instruction:
+        return None
+    return shell_complete(group, {}, "aotc", COMPLETION_VARIABLE, instruction)
