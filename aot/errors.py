@@ -96,7 +96,7 @@ class RuntimeFailure(AotError):
 
 
 class TemplateWarning(UserWarning):
-    """A model's chat template could not be rendered, or a module cannot represent all of it."""
+    """A module does not keep its model's chat template, which uses what a module can't keep."""
 
 
 class ProofWarning(UserWarning):

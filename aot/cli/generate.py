@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 @click.argument("module", type=click.Path())
 @click.argument("prompts", metavar="[PROMPT]...", nargs=-1)
 @click.option("--system", metavar="TEXT", help="The system message. Default: the template's own.")
+@click.option(
+    "--variables",
+    metavar="JSON",
+    help="More of the chat template, an object: tools, documents, enable_thinking.",
+)
 @click.option("--raw", "is_raw", is_flag=True, help="Continue PROMPT, without the chat template.")
 @click.option(
     "--max-tokens",
@@ -54,6 +59,7 @@ def generate(
     module: str,
     prompts: tuple[str, ...],
     system: str | None,
+    variables: str | None,
     is_raw: bool,
     max_tokens: int,
     load_state: str | None,
@@ -77,6 +83,7 @@ def generate(
       aotc generate chat.aotm "Tell me a joke" --temperature 0.8 --top-p 0.95 --seed 7
       aotc generate chat.aotm "Hello" --json
       aotc generate chat.aotm "Hello" "Good bye"
+      aotc generate chat.aotm "Hello" --variables '{"enable_thinking": false}'
     """
     from aot.runtime.loader import load
     from aot.runtime.text import Sampler
@@ -86,17 +93,18 @@ def generate(
 
     check_is_module(module)  # what is no file is refused before anything waits for it
     given = prompts or (_standard_input(),)
+    how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": _object(variables)}
     with load(module, device, entry=entry, target=target, threads=threads) as program:
         if len(given) > 1 or language_program(program).sequences > 1:
             if load_state is not None or save_state is not None:
                 raise click.UsageError("a state is of one conversation: give one prompt")
-            batch = Batch(program, given, system=system, is_raw=is_raw, sampling=sampling)
+            batch = Batch(program, given, **how, sampling=sampling)
             facts = _several(batch, max_tokens, is_quiet=as_json)
             if as_json:
                 facts |= _facts(program, module)
                 click.echo(json.dumps(facts, ensure_ascii=False))
             return
-        chat = Chat(program, system=system, sampler=Sampler(**sampling), is_raw=is_raw)
+        chat = Chat(program, **how, sampler=Sampler(**sampling))
         if load_state is not None:
             program.load_state(load_state)
         pieces = []
@@ -170,6 +178,19 @@ def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]
     ]
     tokens = sum(made.tokens for made in batch.made)
     return {"replies": replies, "tokens_per_s": round(tokens / seconds, 3)}
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    """The variables of the chat template."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"--variables: no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter("--variables: expected a JSON object")
+    return found
 
 
 def _standard_input() -> bytes:

@@ -5,6 +5,7 @@ Runs each stage once and measures it; owns no algorithm.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from aot.driver.models import (
 )
 from aot.driver.observer import Observer, VariantObserver
 from aot.driver.variant import VariantBuilder, build_image
-from aot.errors import CompileError, advice
+from aot.errors import CompileError, TemplateWarning, advice
 from aot.frontends import registry
 from aot.ir.clone import clone_module
 from aot.ir.equalities import check_satisfiable
@@ -181,16 +182,21 @@ def _compiled(
 
 
 def _vocabulary(module: Module) -> bytes:
-    """The module segment with a language model's vocabulary and chat template."""
+    """The module segment with a language model's vocabulary; a chat template that a module can't
+    keep is a `TemplateWarning`."""
     vocabulary = module.vocabulary
     if vocabulary is None:
         return b""
-    from aot.link.vocabulary import encode_vocabulary
+    from aot.link.vocabulary import chat_code, encode_vocabulary
 
-    if vocabulary.chat_form is None:
-        from aot.text.chat import chat_form
-
-        vocabulary = replace(vocabulary, chat_form=chat_form(vocabulary))
+    _, refusal = chat_code(vocabulary)
+    if refusal:
+        warnings.warn(
+            "the module does not keep the model's chat template, so that it takes text to be "
+            f"continued and no conversations: {refusal}",
+            TemplateWarning,
+            stacklevel=2,
+        )
     return encode_vocabulary(vocabulary)
 
 

@@ -19,6 +19,8 @@ Files:
         tools need
     image, module, files, vocabulary: a module's contents as records, its writer, and its parts on
         disk
+    template_compiler, template_expressions, template_code: chat templates as code that a vocabulary
+        keeps
     reader, flatbuffer, image_check: the reader: structure and programs are checked as the runtime
         checks them
     module_fbs, module_schema: generated from module.fbs and module_rules.toml

@@ -71,6 +71,180 @@ class TokenType(object):
     BYTE = 6
 
 
+class TemplateOp(object):
+    MISSING = 0
+    UNDEFINED = 1
+    NONE = 2
+    TRUE = 3
+    FALSE = 4
+    INT = 5
+    FLOAT = 6
+    TEXT = 7
+    POP = 8
+    TUCK = 9
+    SWAP = 10
+    SLOT = 11
+    GLOBAL = 12
+    STORE = 13
+    CLEAR = 14
+    IF_SET = 15
+    SET_ATTRIBUTE = 16
+    UNPACK = 17
+    LIST = 18
+    TUPLE = 19
+    MAP = 20
+    ATTRIBUTE = 21
+    ITEM = 22
+    SLICE = 23
+    NEGATE = 24
+    POSITIVE = 25
+    NOT = 26
+    ADD = 27
+    SUBTRACT = 28
+    MULTIPLY = 29
+    DIVIDE = 30
+    FLOOR_DIVIDE = 31
+    MODULO = 32
+    POWER = 33
+    EQUAL = 34
+    NOT_EQUAL = 35
+    LESS = 36
+    LESS_EQUAL = 37
+    GREATER = 38
+    GREATER_EQUAL = 39
+    IN = 40
+    NOT_IN = 41
+    CONCAT = 42
+    JUMP = 43
+    IF_FALSE = 44
+    AND = 45
+    OR = 46
+    WRITE = 47
+    WRITE_TEXT = 48
+    CAPTURE = 49
+    END_CAPTURE = 50
+    FOR = 51
+    NEXT = 52
+    IF_ANY = 53
+    APPEND = 54
+    MACRO = 55
+    CALL = 56
+    RETURN = 57
+    FILTER = 58
+    MAP_FILTER = 59
+    MAP_ATTRIBUTE = 60
+    SELECT = 61
+    TEST = 62
+    METHOD = 63
+
+
+class TemplateNames(object):
+    TEXT = 0
+    LIST = 1
+    TUPLE = 2
+    MAP = 3
+
+
+class TemplateFilter(object):
+    ABS = 0
+    CAPITALIZE = 1
+    DEFAULT = 2
+    DICTSORT = 3
+    ESCAPE = 4
+    FIRST = 5
+    FLOAT = 6
+    INDENT = 7
+    INT = 8
+    ITEMS = 9
+    JOIN = 10
+    LAST = 11
+    LENGTH = 12
+    LIST = 13
+    LOWER = 14
+    MAX = 15
+    MIN = 16
+    REPLACE = 17
+    REVERSE = 18
+    SAFE = 19
+    SORT = 20
+    STRING = 21
+    SUM = 22
+    TITLE = 23
+    TOJSON = 24
+    TRIM = 25
+    UNIQUE = 26
+    UPPER = 27
+
+
+class TemplateTest(object):
+    BOOLEAN = 0
+    CALLABLE = 1
+    DEFINED = 2
+    DIVISIBLEBY = 3
+    EQ = 4
+    EVEN = 5
+    FALSE = 6
+    FLOAT = 7
+    GE = 8
+    GT = 9
+    IN = 10
+    INTEGER = 11
+    ITERABLE = 12
+    LE = 13
+    LOWER = 14
+    LT = 15
+    MAPPING = 16
+    NE = 17
+    NONE = 18
+    NUMBER = 19
+    ODD = 20
+    SAMEAS = 21
+    SEQUENCE = 22
+    STRING = 23
+    TRUE = 24
+    UNDEFINED = 25
+    UPPER = 26
+
+
+class TemplateMethod(object):
+    CAPITALIZE = 0
+    COPY = 1
+    COUNT_ = 2
+    CYCLE = 3
+    ENDSWITH = 4
+    FIND = 5
+    GET = 6
+    INDEX = 7
+    ITEMS = 8
+    JOIN = 9
+    KEYS = 10
+    LOWER = 11
+    LSTRIP = 12
+    PARTITION = 13
+    REMOVEPREFIX = 14
+    REMOVESUFFIX = 15
+    REPLACE = 16
+    RFIND = 17
+    RPARTITION = 18
+    RSPLIT = 19
+    RSTRIP = 20
+    SPLIT = 21
+    SPLITLINES = 22
+    STARTSWITH = 23
+    STRIP = 24
+    TITLE = 25
+    UPPER = 26
+    VALUES = 27
+
+
+class TemplateFunction(object):
+    DICT = 0
+    NAMESPACE = 1
+    RAISE_EXCEPTION = 2
+    RANGE = 3
+    STRFTIME_NOW = 4
+
+
 class Opcode(object):
     NOP = 0
     CONST = 1
@@ -1238,7 +1412,7 @@ class ChatRoleT(object):
 
 
 def VocabularyStart(builder):
-    builder.StartObject(31)
+    builder.StartObject(35)
 
 def VocabularyAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1372,6 +1546,27 @@ def VocabularyAddChatDefault(builder, chatDefault):
 def VocabularyAddChatReply(builder, chatReply):
     builder.PrependUOffsetTRelativeSlot(30, flatbuffers.number_types.UOffsetTFlags.py_type(chatReply), 0)
 
+def VocabularyAddChatCode(builder, chatCode):
+    builder.PrependUOffsetTRelativeSlot(31, flatbuffers.number_types.UOffsetTFlags.py_type(chatCode), 0)
+
+def VocabularyStartChatCodeVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddChatTexts(builder, chatTexts):
+    builder.PrependUOffsetTRelativeSlot(32, flatbuffers.number_types.UOffsetTFlags.py_type(chatTexts), 0)
+
+def VocabularyStartChatTextsVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def VocabularyAddChatTextEnds(builder, chatTextEnds):
+    builder.PrependUOffsetTRelativeSlot(33, flatbuffers.number_types.UOffsetTFlags.py_type(chatTextEnds), 0)
+
+def VocabularyStartChatTextEndsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddChatRefusal(builder, chatRefusal):
+    builder.PrependUOffsetTRelativeSlot(34, flatbuffers.number_types.UOffsetTFlags.py_type(chatRefusal), 0)
+
 def VocabularyEnd(builder):
     return builder.EndObject()
 
@@ -1411,6 +1606,10 @@ class VocabularyT(object):
         chatBegin = None,
         chatDefault = None,
         chatReply = None,
+        chatCode = None,
+        chatTexts = None,
+        chatTextEnds = None,
+        chatRefusal = None,
     ):
         self.version = version  # type: int
         self.scheme = scheme  # type: int
@@ -1443,6 +1642,10 @@ class VocabularyT(object):
         self.chatBegin = chatBegin  # type: Optional[str]
         self.chatDefault = chatDefault  # type: Optional[str]
         self.chatReply = chatReply  # type: Optional[str]
+        self.chatCode = chatCode  # type: Optional[List[int]]
+        self.chatTexts = chatTexts  # type: Optional[List[int]]
+        self.chatTextEnds = chatTextEnds  # type: Optional[List[int]]
+        self.chatRefusal = chatRefusal  # type: Optional[str]
 
 
     def Pack(self, builder):
@@ -1558,6 +1761,32 @@ class VocabularyT(object):
             chatDefault = builder.CreateString(self.chatDefault)
         if self.chatReply is not None:
             chatReply = builder.CreateString(self.chatReply)
+        if self.chatCode is not None:
+            if np is not None and type(self.chatCode) is np.ndarray:
+                chatCode = builder.CreateNumpyVector(self.chatCode)
+            else:
+                VocabularyStartChatCodeVector(builder, len(self.chatCode))
+                for i in reversed(range(len(self.chatCode))):
+                    builder.PrependUint32(self.chatCode[i])
+                chatCode = builder.EndVector()
+        if self.chatTexts is not None:
+            if np is not None and type(self.chatTexts) is np.ndarray:
+                chatTexts = builder.CreateNumpyVector(self.chatTexts)
+            else:
+                VocabularyStartChatTextsVector(builder, len(self.chatTexts))
+                for i in reversed(range(len(self.chatTexts))):
+                    builder.PrependUint8(self.chatTexts[i])
+                chatTexts = builder.EndVector()
+        if self.chatTextEnds is not None:
+            if np is not None and type(self.chatTextEnds) is np.ndarray:
+                chatTextEnds = builder.CreateNumpyVector(self.chatTextEnds)
+            else:
+                VocabularyStartChatTextEndsVector(builder, len(self.chatTextEnds))
+                for i in reversed(range(len(self.chatTextEnds))):
+                    builder.PrependUint32(self.chatTextEnds[i])
+                chatTextEnds = builder.EndVector()
+        if self.chatRefusal is not None:
+            chatRefusal = builder.CreateString(self.chatRefusal)
         VocabularyStart(builder)
         VocabularyAddVersion(builder, self.version)
         VocabularyAddScheme(builder, self.scheme)
@@ -1607,5 +1836,13 @@ class VocabularyT(object):
             VocabularyAddChatDefault(builder, chatDefault)
         if self.chatReply is not None:
             VocabularyAddChatReply(builder, chatReply)
+        if self.chatCode is not None:
+            VocabularyAddChatCode(builder, chatCode)
+        if self.chatTexts is not None:
+            VocabularyAddChatTexts(builder, chatTexts)
+        if self.chatTextEnds is not None:
+            VocabularyAddChatTextEnds(builder, chatTextEnds)
+        if self.chatRefusal is not None:
+            VocabularyAddChatRefusal(builder, chatRefusal)
         vocabulary = VocabularyEnd(builder)
         return vocabulary

@@ -58,6 +58,174 @@ class TokenType:
     UNUSED: Final = 5
     BYTE: Final = 6
 
+class TemplateOp:
+    MISSING: Final = 0
+    UNDEFINED: Final = 1
+    NONE: Final = 2
+    TRUE: Final = 3
+    FALSE: Final = 4
+    INT: Final = 5
+    FLOAT: Final = 6
+    TEXT: Final = 7
+    POP: Final = 8
+    TUCK: Final = 9
+    SWAP: Final = 10
+    SLOT: Final = 11
+    GLOBAL: Final = 12
+    STORE: Final = 13
+    CLEAR: Final = 14
+    IF_SET: Final = 15
+    SET_ATTRIBUTE: Final = 16
+    UNPACK: Final = 17
+    LIST: Final = 18
+    TUPLE: Final = 19
+    MAP: Final = 20
+    ATTRIBUTE: Final = 21
+    ITEM: Final = 22
+    SLICE: Final = 23
+    NEGATE: Final = 24
+    POSITIVE: Final = 25
+    NOT: Final = 26
+    ADD: Final = 27
+    SUBTRACT: Final = 28
+    MULTIPLY: Final = 29
+    DIVIDE: Final = 30
+    FLOOR_DIVIDE: Final = 31
+    MODULO: Final = 32
+    POWER: Final = 33
+    EQUAL: Final = 34
+    NOT_EQUAL: Final = 35
+    LESS: Final = 36
+    LESS_EQUAL: Final = 37
+    GREATER: Final = 38
+    GREATER_EQUAL: Final = 39
+    IN: Final = 40
+    NOT_IN: Final = 41
+    CONCAT: Final = 42
+    JUMP: Final = 43
+    IF_FALSE: Final = 44
+    AND: Final = 45
+    OR: Final = 46
+    WRITE: Final = 47
+    WRITE_TEXT: Final = 48
+    CAPTURE: Final = 49
+    END_CAPTURE: Final = 50
+    FOR: Final = 51
+    NEXT: Final = 52
+    IF_ANY: Final = 53
+    APPEND: Final = 54
+    MACRO: Final = 55
+    CALL: Final = 56
+    RETURN: Final = 57
+    FILTER: Final = 58
+    MAP_FILTER: Final = 59
+    MAP_ATTRIBUTE: Final = 60
+    SELECT: Final = 61
+    TEST: Final = 62
+    METHOD: Final = 63
+
+class TemplateNames:
+    TEXT: Final = 0
+    LIST: Final = 1
+    TUPLE: Final = 2
+    MAP: Final = 3
+
+class TemplateFilter:
+    ABS: Final = 0
+    CAPITALIZE: Final = 1
+    DEFAULT: Final = 2
+    DICTSORT: Final = 3
+    ESCAPE: Final = 4
+    FIRST: Final = 5
+    FLOAT: Final = 6
+    INDENT: Final = 7
+    INT: Final = 8
+    ITEMS: Final = 9
+    JOIN: Final = 10
+    LAST: Final = 11
+    LENGTH: Final = 12
+    LIST: Final = 13
+    LOWER: Final = 14
+    MAX: Final = 15
+    MIN: Final = 16
+    REPLACE: Final = 17
+    REVERSE: Final = 18
+    SAFE: Final = 19
+    SORT: Final = 20
+    STRING: Final = 21
+    SUM: Final = 22
+    TITLE: Final = 23
+    TOJSON: Final = 24
+    TRIM: Final = 25
+    UNIQUE: Final = 26
+    UPPER: Final = 27
+
+class TemplateTest:
+    BOOLEAN: Final = 0
+    CALLABLE: Final = 1
+    DEFINED: Final = 2
+    DIVISIBLEBY: Final = 3
+    EQ: Final = 4
+    EVEN: Final = 5
+    FALSE: Final = 6
+    FLOAT: Final = 7
+    GE: Final = 8
+    GT: Final = 9
+    IN: Final = 10
+    INTEGER: Final = 11
+    ITERABLE: Final = 12
+    LE: Final = 13
+    LOWER: Final = 14
+    LT: Final = 15
+    MAPPING: Final = 16
+    NE: Final = 17
+    NONE: Final = 18
+    NUMBER: Final = 19
+    ODD: Final = 20
+    SAMEAS: Final = 21
+    SEQUENCE: Final = 22
+    STRING: Final = 23
+    TRUE: Final = 24
+    UNDEFINED: Final = 25
+    UPPER: Final = 26
+
+class TemplateMethod:
+    CAPITALIZE: Final = 0
+    COPY: Final = 1
+    COUNT_: Final = 2
+    CYCLE: Final = 3
+    ENDSWITH: Final = 4
+    FIND: Final = 5
+    GET: Final = 6
+    INDEX: Final = 7
+    ITEMS: Final = 8
+    JOIN: Final = 9
+    KEYS: Final = 10
+    LOWER: Final = 11
+    LSTRIP: Final = 12
+    PARTITION: Final = 13
+    REMOVEPREFIX: Final = 14
+    REMOVESUFFIX: Final = 15
+    REPLACE: Final = 16
+    RFIND: Final = 17
+    RPARTITION: Final = 18
+    RSPLIT: Final = 19
+    RSTRIP: Final = 20
+    SPLIT: Final = 21
+    SPLITLINES: Final = 22
+    STARTSWITH: Final = 23
+    STRIP: Final = 24
+    TITLE: Final = 25
+    UPPER: Final = 26
+    VALUES: Final = 27
+
+class TemplateFunction:
+    DICT: Final = 0
+    NAMESPACE: Final = 1
+    RAISE_EXCEPTION: Final = 2
+    RANGE: Final = 3
+    STRFTIME_NOW: Final = 4
+
 class Opcode:
     NOP: Final = 0
     CONST: Final = 1
@@ -376,6 +544,10 @@ class VocabularyT:
     chatBegin: str | None
     chatDefault: str | None
     chatReply: str | None
+    chatCode: list[int]
+    chatTexts: list[int]
+    chatTextEnds: list[int]
+    chatRefusal: str | None
     def __init__(
         self,
         version: int = ...,
@@ -409,5 +581,9 @@ class VocabularyT:
         chatBegin: str | None = ...,
         chatDefault: str | None = ...,
         chatReply: str | None = ...,
+        chatCode: list[int] | None = ...,
+        chatTexts: list[int] | None = ...,
+        chatTextEnds: list[int] | None = ...,
+        chatRefusal: str | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...

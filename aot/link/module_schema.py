@@ -209,6 +209,10 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("chatBegin", "string", 0, False, 0),
         Field("chatDefault", "string", 0, False, 0),
         Field("chatReply", "string", 0, False, 0),
+        Field("chatCode", "[uint]", 0, False, 0),
+        Field("chatTexts", "[ubyte]", 0, False, 0),
+        Field("chatTextEnds", "[uint]", 0, False, 0),
+        Field("chatRefusal", "string", 0, False, 0),
     ),
 }
 

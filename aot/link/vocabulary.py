@@ -17,11 +17,12 @@ from aot.errors import CompileError
 from aot.link import module_fbs as fbs
 from aot.link.flatbuffer import Malformed, read_structure
 from aot.link.module_schema import RULES
+from aot.link.template_code import TemplateCode
+from aot.link.template_compiler import Unkept, compile_template
 from aot.text.vocabulary import (
     ALPHABET,
     MOST_SYMBOLS,
     NO_SYMBOL,
-    ChatForm,
     PreTokeniser,
     Scheme,
     Strip,
@@ -56,7 +57,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
     if len(texts) >= MOST_SYMBOLS:
         raise CompileError(f"the vocabulary has {len(texts)} symbols, expected at most 2^21 - 1")
     types = [t | vocabulary.strips.get(i, Strip.NONE) for i, t in enumerate(vocabulary.types)]
-    form = vocabulary.chat_form or ChatForm()
+    code, refusal = chat_code(vocabulary)
     table = fbs.VocabularyT(
         version=VERSION,
         scheme=vocabulary.scheme,
@@ -85,14 +86,24 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         sortedTokens=_optional(_words(_pieces(vocabulary, texts))),
         replacements=_optional(_bytes(vocabulary.replacements)),
         chatTemplate=vocabulary.chat_template or None,
-        chatRoles=[fbs.ChatRoleT(name, *around) for name, around in form.roles.items()] or None,
-        chatBegin=form.begin or None,
-        chatDefault=form.default or None,
-        chatReply=form.reply or None,
+        chatCode=_optional(_words(code.words)),
+        chatTexts=_optional(_bytes(b"".join(code.texts))),
+        chatTextEnds=_optional(_words(np.cumsum([len(t) for t in code.texts]))),
+        chatRefusal=refusal or None,
     )
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(table.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
+
+
+def chat_code(vocabulary: Vocabulary) -> tuple[TemplateCode, str]:
+    """(the code of a vocabulary's chat template, why there is none for one that is there)."""
+    if not vocabulary.chat_template:
+        return TemplateCode((), ()), ""
+    try:
+        return compile_template(vocabulary.chat_template), ""
+    except Unkept as reason:
+        return TemplateCode((), ()), str(reason)
 
 
 def read_vocabulary(data: bytes) -> fbs.VocabularyT:
@@ -124,7 +135,8 @@ def describe_vocabulary(data: bytes) -> dict[str, Any]:
         "end_tokens": [int(t) for t in table.endTokens] if table.endTokens is not None else [],
         "flags": [flag for flag in _FLAGS if getattr(table, _camel(flag))],
         "chat_template": table.chatTemplate or "",
-        "chat_roles": [role.name for role in table.chatRoles or ()],
+        "keeps_chat": table.chatCode is not None,
+        "chat_refusal": table.chatRefusal or "",
     }
 
 

@@ -51,19 +51,21 @@ _EXPORTS = (
 )
 # What aot_text.mjs calls
 _TEXT_EXPORTS = (
+    "aot_chat_render",
+    "aot_chat_tokens",
     "aot_decode",
     "aot_decode_end",
     "aot_encode",
     "aot_program_capacity",
     "aot_program_length",
     "aot_program_rewind",
+    "aot_rendered_release",
     "aot_sampler_accept",
     "aot_sampler_create",
     "aot_sampler_destroy",
     "aot_sampler_next",
     "aot_sampler_reset",
     "aot_vocabulary_close",
-    "aot_vocabulary_get_chat_role",
     "aot_vocabulary_get_info",
     "aot_vocabulary_is_end",
     "aot_vocabulary_open",

@@ -6,8 +6,9 @@ Calls the same C library that a phone runs, through ctypes. Owns no semantics.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ctypes import POINTER, byref
 from dataclasses import dataclass
 from typing import Any
@@ -37,15 +38,31 @@ class _Info(ctypes.Structure):
         ("end_tokens", _Tokens),
         ("end_token_count", ctypes.c_uint32),
         ("chat_template", ctypes.c_char_p),
-        ("chat_role_count", ctypes.c_uint32),
-        ("chat_begin", ctypes.c_char_p),
-        ("chat_default", ctypes.c_char_p),
-        ("chat_reply", ctypes.c_char_p),
+        ("keeps_chat", ctypes.c_bool),
+        ("chat_refusal", ctypes.c_char_p),
     )
 
 
 class _EncodeOptions(ctypes.Structure):
-    _fields_ = (("parses_control", ctypes.c_bool), ("is_part", ctypes.c_bool))
+    _fields_ = (
+        ("parses_control", ctypes.c_bool),
+        ("is_part", ctypes.c_bool),
+        ("plain", ctypes.c_char_p),
+    )
+
+
+class _RenderOptions(ctypes.Structure):
+    _fields_ = (
+        ("max_steps", ctypes.c_uint64),
+        ("max_bytes", ctypes.c_uint64),
+        ("is_strict", ctypes.c_bool),
+        ("has_clock", ctypes.c_bool),
+        ("local_seconds", ctypes.c_int64),
+    )
+
+
+class _Rendered(ctypes.Structure):
+    _fields_ = (("text", ctypes.c_void_p), ("marks", ctypes.c_void_p), ("bytes", _Size))
 
 
 class _Decoder(ctypes.Structure):
@@ -69,8 +86,6 @@ class _SamplerOptions(ctypes.Structure):
     )
 
 
-_OutText = POINTER(ctypes.c_char_p)
-
 # The functions of text.h that are used here: result, then arguments.
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "aot_vocabulary_open": (ctypes.c_int, _Handle, ctypes.c_void_p, _OutError, _OutHandle),
@@ -79,8 +94,14 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     ),
     "aot_vocabulary_close": (None, _Handle),
     "aot_vocabulary_get_info": (None, _Handle, POINTER(_Info)),
-    "aot_vocabulary_get_chat_role": (
-        *(ctypes.c_bool, _Handle, ctypes.c_uint32, _OutText, _OutText, _OutText),
+    "aot_chat_render": (
+        *(ctypes.c_int, _Handle, ctypes.c_char_p, _Size, POINTER(_RenderOptions), _OutError),
+        POINTER(_Rendered),
+    ),
+    "aot_rendered_release": (None, _Handle, POINTER(_Rendered)),
+    "aot_chat_tokens": (
+        *(ctypes.c_int, _Handle, ctypes.c_char_p, ctypes.c_char_p, _Size, ctypes.c_bool, _Tokens),
+        *(_Size, _OutError, POINTER(_Size)),
     ),
     "aot_vocabulary_find": (ctypes.c_int32, _Handle, ctypes.c_char_p, _Size),
     "aot_encode": (
@@ -117,13 +138,21 @@ def _library() -> ctypes.CDLL:
 
 
 @dataclass(frozen=True)
-class ChatRoles:
-    """The chat template as it was rendered for the usual roles; see `aot.text.ChatForm`."""
+class Rendered:
+    """A conversation as a chat template writes it.
 
-    roles: dict[str, tuple[str, str]]
-    begin: str
-    default: str
-    reply: str
+    Attributes:
+        data: the text, UTF-8.
+        marks: of each byte who wrote it: 0, the template; n, message n, from 1; 255, a later
+            message or another variable.
+    """
+
+    data: bytes
+    marks: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode()
 
 
 class _Native:
@@ -162,7 +191,8 @@ class Tokeniser(_Native):
         adds_bos, adds_eos: whether `encode` adds these.
         end_tokens: all that end a reply.
         chat_template: Jinja; "" where there is none.
-        chat_roles: the template, rendered for the usual roles; None where it was not.
+        keeps_chat: whether the module keeps it, so that `render` renders conversations.
+        chat_refusal: why it does not; "" where it does.
     """
 
     def __init__(
@@ -198,7 +228,8 @@ class Tokeniser(_Native):
         self.adds_bos, self.adds_eos = bool(info.adds_bos), bool(info.adds_eos)
         self.end_tokens = tuple(info.end_tokens[: info.end_token_count])
         self.chat_template = text_of(info.chat_template)
-        self.chat_roles = self._chat_roles(info) if info.chat_role_count else None
+        self.keeps_chat = bool(info.keeps_chat)
+        self.chat_refusal = text_of(info.chat_refusal)
 
     def _check_open(self) -> None:
         if not self._handle or (self._program is not None and not self._program._module):
@@ -211,16 +242,6 @@ class Tokeniser(_Native):
             self._call("aot_module_open_memory", *arguments, out=self._module)
         else:
             self._call("aot_module_open_path", os.fsencode(source), None, out=self._module)
-
-    def _chat_roles(self, info: _Info) -> ChatRoles:
-        roles = {}
-        for index in range(info.chat_role_count):
-            name, before, after = (ctypes.c_char_p() for _ in range(3))
-            outs = byref(name), byref(before), byref(after)
-            self._library.aot_vocabulary_get_chat_role(self._handle, index, *outs)
-            roles[text_of(name.value)] = text_of(before.value), text_of(after.value)
-        texts = (text_of(t) for t in (info.chat_begin, info.chat_default, info.chat_reply))
-        return ChatRoles(roles, *texts)
 
     def __repr__(self) -> str:
         return f"<Tokeniser of {self.token_count:,} tokens>"
@@ -245,21 +266,77 @@ class Tokeniser(_Native):
         """
         self._check_open()
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        options = _EncodeOptions(parses_control, is_part)
+        options = _EncodeOptions(parses_control, is_part, None)
+        return self._tokens("aot_encode", len(data), data, len(data), byref(options))
+
+    def _tokens(self, name: str, size: int, *arguments: Any) -> NDArray[np.int32]:
+        """What a function that encodes so many bytes gives."""
         count, error = _Size(), _Error()
-        capacity = len(data) + 4
+        capacity = size + 4
         while True:
             tokens = np.empty(capacity, np.int32)
-            status = self._library.aot_encode(
-                *(self._handle, data, len(data), byref(options), _pointer(tokens), capacity),
-                *(byref(error), byref(count)),
-            )
+            outs = _pointer(tokens), capacity, byref(error), byref(count)
+            status = getattr(self._library, name)(self._handle, *arguments, *outs)
             if status == 0:
                 return tokens[: count.value].copy()
             if count.value <= capacity:
-                name = text_of(self._library.aot_status_name(status))
-                raise RuntimeFailure(text_of(error.message), name)
+                status_name = text_of(self._library.aot_status_name(status))
+                raise RuntimeFailure(text_of(error.message), status_name)
             capacity = count.value
+
+    def render(
+        self,
+        variables: Mapping[str, Any],
+        *,
+        seconds: int | None = None,
+        is_strict: bool = False,
+        max_steps: int = 0,
+        max_bytes: int = 0,
+    ) -> Rendered:
+        """A conversation as the module's chat template writes it.
+
+        Args:
+            variables: what the template is given, values of JSON: `messages`, a list of dicts with
+                "role" and "content"; `add_generation_prompt`; what else it knows.
+            seconds: of the local clock since 1970, which the template may ask for; None: there is
+                no clock.
+            is_strict: refuses where the template leaves a system message, tools or documents out.
+            max_steps, max_bytes: what the template may take; 0 is 10 million steps and 128 MiB.
+
+        Raises:
+            RuntimeFailure: the module keeps no template, or that fails, refuses the conversation,
+                or takes too much; the variables are no JSON, or not UTF-8.
+        """
+        self._check_open()
+        try:
+            text = json.dumps(variables, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            message = f"the variables of the chat template are no JSON: {error}"
+            raise RuntimeFailure(message, "argument") from error
+        data = text.encode("utf-8", "surrogatepass")
+        options = _RenderOptions(
+            *(max_steps, max_bytes, is_strict, seconds is not None, seconds or 0)
+        )
+        made = _Rendered()
+        arguments = (self._handle, data, len(data), byref(options))
+        self._call("aot_chat_render", *arguments, out=made)
+        try:
+            size = made.bytes
+            return Rendered(ctypes.string_at(made.text, size), ctypes.string_at(made.marks, size))
+        finally:
+            self._library.aot_rendered_release(self._handle, byref(made))
+
+    def chat_tokens(self, rendered: Rendered, *, is_first: bool = True) -> NDArray[np.int32]:
+        """The tokens of a rendered conversation, int32[T]: of all its text at once, control tokens
+        only where the template wrote all of their names.
+
+        Args:
+            is_first: nothing is before it: where the vocabulary begins text with a token, so does
+                this.
+        """
+        self._check_open()
+        size = len(rendered.data)
+        return self._tokens("aot_chat_tokens", size, rendered.data, rendered.marks, size, is_first)
 
     def decode(self, tokens: ArrayLike, *, shows_control: bool = False) -> str:
         """The text of tokens, whole; what is no UTF-8 becomes U+FFFD.

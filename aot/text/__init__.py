@@ -4,9 +4,9 @@ Files:
     vocabulary, gguf, tokenizer_json: a vocabulary, and how GGUF files and Hugging Face store it
     language_program, generation, batch: a language module's program; the loop that continues one
         text, and several
-    chat, template_worker: chat templates, rendered in a process with limits
+    chat: conversations as a module's chat template writes them
 """
 
-from aot.text.vocabulary import NO_SYMBOL, ChatForm, PreTokeniser, Scheme, TokenType, Vocabulary
+from aot.text.vocabulary import NO_SYMBOL, PreTokeniser, Scheme, TokenType, Vocabulary
 
-__all__ = ["NO_SYMBOL", "ChatForm", "PreTokeniser", "Scheme", "TokenType", "Vocabulary"]
+__all__ = ["NO_SYMBOL", "PreTokeniser", "Scheme", "TokenType", "Vocabulary"]

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 
 from aot.runtime.loader import Program
 from aot.runtime.text import Sampler, Tokeniser
-from aot.text.chat import Message
+from aot.text.chat import Message, render
 from aot.text.language_program import (
     Generation,
     Reply,
     Tokens,
+    check_prompts,
     check_room,
     checked_text,
     language_program,
     raw_tokens,
-    rendered,
-    tokens_of,
     with_rows,
 )
 
@@ -44,6 +43,7 @@ class Batch:
         *,
         system: str | None = None,
         is_raw: bool = False,
+        variables: Mapping[str, Any] | None = None,
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
         """Opens a batch on a language module.
@@ -51,16 +51,19 @@ class Batch:
         Args:
             system: the system message of each; None is what the template says.
             is_raw: prompts are text to continue, without a chat template.
+            variables: what the chat template is given beside the messages.
             sampling: as for `Sampler`; each prompt has a seed one larger than the one before.
 
         Raises:
             RuntimeFailure: the program is no language module, or a prompt is no UTF-8 or longer
-                than the context.
+                than the context; the module keeps no chat template, or that refuses the prompt.
         """
         self.program = program
         self._shapes = language_program(program)
         self._tokeniser = Tokeniser(program)
         self._is_raw = is_raw or not self._tokeniser.chat_template
+        check_prompts(is_raw=self._is_raw, system=system, variables=variables)
+        self._variables = variables
         self._system: list[Message] = []
         if system is not None:
             self._system.append({"role": "system", "content": system})
@@ -85,8 +88,8 @@ class Batch:
     def _tokens(self, text: str) -> Tokens:
         if self._is_raw:
             return raw_tokens(self._tokeniser, text, is_first=True)
-        parts = rendered(self._tokeniser, [*self._system, {"role": "user", "content": text}])
-        return tokens_of(self._tokeniser, parts, is_first=True)
+        messages = [*self._system, {"role": "user", "content": text}]
+        return self._tokeniser.chat_tokens(render(self._tokeniser, messages, self._variables))
 
     def _at_once(self, numbers: range, max_tokens: int) -> Iterator[tuple[int, str]]:
         """The replies to as many prompts as the module has sequences, or fewer."""

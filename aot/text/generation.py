@@ -7,7 +7,7 @@ What tokens are, and how one is chosen, is the runtime's (`aot.runtime.text`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -17,18 +17,18 @@ from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.text import Sampler, Tokeniser
 from aot.text.batch import Batch
-from aot.text.chat import Message, Part
+from aot.text.chat import UNKNOWN_MESSAGES, Message, behind_reply, render
 from aot.text.language_program import (
     Generation,
     Reply,
     Tokens,
     check_language_program,
+    check_prompts,
     check_room,
     checked_text,
     language_program,
     raw_tokens,
-    rendered,
-    tokens_of,
+    shared_tokens,
     with_rows,
 )
 
@@ -49,6 +49,7 @@ class Chat:
         tokeniser: Tokeniser | None = None,
         sampler: Sampler | None = None,
         is_raw: bool = False,
+        variables: Mapping[str, Any] | None = None,
     ) -> None:
         """Begins a conversation with an empty state.
 
@@ -56,17 +57,22 @@ class Chat:
             system: the system message; None is what the template says.
             tokeniser: None is the module's.
             sampler: None takes the most probable token.
-            is_raw: prompts are text that goes on, without a chat template.
+            is_raw: prompts are text that goes on, as where the model has no chat template.
+            variables: what the chat template is given beside the messages, such as `tools`,
+                `documents` and `enable_thinking`; values of JSON.
 
         Raises:
-            RuntimeFailure: the program is no language module.
+            RuntimeFailure: the program is no language module, or raw text is to have a system
+                message or variables.
         """
         self._count, self._largest = check_language_program(program)
         self.program = program
         self.tokeniser = Tokeniser(program) if tokeniser is None else tokeniser
         self.sampler = Sampler() if sampler is None else sampler
         self.is_raw = is_raw or not self.tokeniser.chat_template
+        check_prompts(is_raw=self.is_raw, system=system, variables=variables)
         self.last = Generation()
+        self._variables = dict(variables or {})
         self._system: list[Message] = []
         if system is not None:
             self._system.append({"role": "system", "content": system})
@@ -76,7 +82,9 @@ class Chat:
         """Forgets the conversation but for the system's message."""
         self.messages: list[Message] = list(self._system)
         self._pending: list[int] = []  # the last token of a reply that was cut off: not run yet
-        self._places: list[tuple[int, list[int]]] = []  # before each message: length, and these
+        self._read: list[int] = []  # tokens in the program's state, behind the first `_base`
+        self._base = 0  # tokens of a state that was loaded: nobody knows their text
+        self._places: list[tuple[int, list[int]]] = []  # before each message: `_read`, `_pending`
         self.program.reset()
         self.sampler.reset()
 
@@ -88,8 +96,9 @@ class Chat:
         """
         if not self._places:
             raise RuntimeFailure("there is no message to take back", "argument")
-        length, pending = self._places[-1]
-        self.program.rewind(length)
+        count, pending = self._places[-1]
+        self.program.rewind(self._base + count)
+        del self._read[count:]
         self._places.pop()
         self._pending = pending
         del self.messages[-2:]
@@ -107,27 +116,33 @@ class Chat:
             max_tokens: of the reply; 0 is as many as the context holds.
 
         Raises:
-            RuntimeFailure: the text is no UTF-8, or longer than what is left of the context. The
-                conversation is as it was then.
-            CompileError: the chat template refuses the message.
+            RuntimeFailure: the text is no UTF-8, or longer than what is left of the context; the
+                module keeps no chat template, or that refuses the message. The conversation is as
+                it was then.
         """
         begin = time.perf_counter()
         content = checked_text(text)
-        prompt = self._prompt(content)
-        tokens = np.concatenate([np.array(self._pending, np.int32), prompt])
-        check_room(self.program, len(tokens), self.program.state_length)
-        return self._pieces(content, tokens, max_tokens, begin)
+        self._find_beginning()
+        tokens = self._prompt(content)
+        shared = len(self._read) if self.is_raw else shared_tokens(self._read, tokens)
+        tokens = tokens if self.is_raw else tokens[shared:]
+        check_room(self.program, len(tokens), self._base + shared)
+        return self._pieces(content, tokens, shared, max_tokens, begin)
 
-    def _pieces(self, content: str, tokens: Tokens, max_tokens: int, begin: float) -> Iterator[str]:
+    def _pieces(
+        self, content: str, tokens: Tokens, shared: int, max_tokens: int, begin: float
+    ) -> Iterator[str]:
+        """The reply to tokens behind the first `shared` ones that the program has read."""
         made = self.last = Generation(len(tokens))
-        start = self.program.state_length
+        tokens, before = self._rewound(tokens, shared), len(self._read)
+        made.prompt_tokens = len(tokens)
         try:
             logits = self._run(tokens)
         except RuntimeFailure:
-            self._return_to(start)
+            self._return_to(before)
             raise
-        self.sampler.accept(int(token) for token in tokens[len(self._pending) :])
-        self._places.append((start, self._pending))
+        self.sampler.accept(int(token) for token in tokens[self._pending_of(tokens) :])
+        self._places.append((before, self._pending))
         self._pending = []
         reply = Reply(self.tokeniser, self.sampler, made, max_tokens, begin)
         pieces: list[str] = []
@@ -153,10 +168,34 @@ class Chat:
             self.messages[-1] = {"role": "assistant", "content": "".join([*pieces, rest])}
             yield rest
 
-    def _return_to(self, length: int) -> None:
+    def _pending_of(self, tokens: Tokens) -> int:
+        """How many first tokens of a prompt the sampler has chosen."""
+        count = len(self._pending)
+        return count if count and tokens[:count].tolist() == self._pending else 0
+
+    def _rewound(self, tokens: Tokens, shared: int) -> Tokens:
+        """Lets the program forget what it has read behind the first `shared` tokens; returns what
+        it has to read then. Windows that have moved on keep nothing."""
+        if shared < len(self._read):
+            forgotten = self._read[:shared]
+            try:
+                self.program.rewind(self._base + shared)
+            except RuntimeFailure:
+                if self._base:
+                    raise
+                self.program.reset()
+                tokens = np.concatenate([np.array(forgotten, np.int32), tokens])
+                check_room(self.program, len(tokens))
+                shared = 0
+            del self._read[shared:]
+            self._places = [(min(count, shared), pending) for count, pending in self._places]
+        return tokens
+
+    def _return_to(self, count: int) -> None:
         """Forgets what a prompt that failed has added; all, where windows have moved on."""
         try:
-            self.program.rewind(length)
+            self.program.rewind(self._base + count)
+            del self._read[count:]
         except RuntimeFailure:
             self.reset()
 
@@ -165,40 +204,36 @@ class Chat:
         logits = np.empty((0, 0), np.float32)
         for begin in range(0, len(tokens), self._largest):
             (logits,) = self.program.run([tokens[begin : begin + self._largest]])
+        self._read += tokens.tolist()
         last: NDArray[np.float32] = with_rows(logits, 1)[-1]
         return last
 
-    def _prompt(self, text: str) -> Tokens:
-        """The tokens to append for a message."""
-        is_first = self.program.state_length == 0
-        if self.is_raw:
-            return raw_tokens(self.tokeniser, text, is_first=is_first)
-        parts = self._message(text) if is_first or self.messages else self._next_message(text)
-        return tokens_of(self.tokeniser, parts, is_first=is_first)
-
-    def _message(self, text: str) -> list[Part]:
-        """The text parts of a user's message, from the end of the model's last reply on."""
-        messages = [*self.messages, {"role": "user", "content": text}]
-        parts = rendered(self.tokeniser, messages)
-        before = [n for n, part in enumerate(parts) if part.message == len(messages) - 2 >= 0]
-        is_begun = self.program.state_length > 0
-        return parts[before[-1] + 1 :] if is_begun and before else parts
-
-    def _next_message(self, text: str) -> list[Part]:
-        """A message behind a reply that only the program's state has: it was loaded."""
-        form = self.tokeniser.chat_roles
-        if form is None:
+    def _find_beginning(self) -> None:
+        """Where the program is not where this chat has left it, begins anew: behind a state of
+        which only the program knows what was said."""
+        length = self.program.state_length
+        if self._base + len(self._read) == length:
+            return
+        if length and self._system:
             raise RuntimeFailure(
-                "the state has a conversation, and the chat template does not say how one goes on; "
-                "reset the chat, or continue raw text",
-                "unsupported",
+                "a system message begins a conversation, and the state has one already", "argument"
             )
-        before, after = form.roles["user"]
-        return [
-            Part(form.roles["assistant"][1] + before, True),
-            Part(text, False),
-            Part(after + form.reply, True),
-        ]
+        self.messages = [] if length else list(self._system)
+        self._base, self._read, self._places, self._pending = length, [], [], []
+
+    def _prompt(self, text: str) -> Tokens:
+        """The tokens of the conversation with a new message, behind the first `_base`; of raw text,
+        those to append."""
+        if self.is_raw:
+            is_first = self.program.state_length == 0
+            tokens = raw_tokens(self.tokeniser, text, is_first=is_first)
+            return np.concatenate([np.array(self._pending, np.int32), tokens])
+        before = UNKNOWN_MESSAGES if self._base else ()
+        messages = [*before, *self.messages, {"role": "user", "content": text}]
+        made = render(self.tokeniser, messages, self._variables)
+        if self._base:
+            made = behind_reply(made)
+        return self.tokeniser.chat_tokens(made, is_first=not self._base)
 
 
 @overload
@@ -209,6 +244,7 @@ def generate(
     system: str | None = None,
     max_tokens: int = 0,
     is_raw: bool = False,
+    variables: Mapping[str, Any] | None = None,
     **sampling: Any,
 ) -> Iterator[str]: ...
 
@@ -221,6 +257,7 @@ def generate(
     system: str | None = None,
     max_tokens: int = 0,
     is_raw: bool = False,
+    variables: Mapping[str, Any] | None = None,
     **sampling: Any,
 ) -> Iterator[tuple[int, str]]: ...
 
@@ -232,6 +269,7 @@ def generate(
     system: str | None = None,
     max_tokens: int = 0,
     is_raw: bool = False,
+    variables: Mapping[str, Any] | None = None,
     **sampling: Any,
 ) -> Iterator[str] | Iterator[tuple[int, str]]:
     """The reply of a language module to a prompt, in pieces, as a conversation of its own.
@@ -243,20 +281,21 @@ def generate(
         system: the system message; None is what the chat template says.
         max_tokens: of a reply; 0 is as many as the context holds.
         is_raw: prompts are text to be continued, without the chat template.
+        variables: what the chat template is given beside the messages, as for `Chat`.
         sampling: temperature, top_k, top_p, min_p, repetition_penalty and seed, as for
             `aot.runtime.text.Sampler`; the most probable token without a temperature. Later prompts
             have the seeds behind it.
 
     Raises:
         RuntimeFailure: the program is no language module, or a prompt is no UTF-8 or longer than
-            the context.
-        CompileError: the chat template can't be rendered.
+            the context; the module keeps no chat template, or that can't be rendered.
     """
+    how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": variables}
     if not isinstance(prompt, (str, bytes)):
-        batch = Batch(program, prompt, system=system, is_raw=is_raw, sampling=sampling)
+        batch = Batch(program, prompt, **how, sampling=sampling)
         return batch.replies(max_tokens=max_tokens)
     if language_program(program).sequences > 1:
-        batch = Batch(program, [prompt], system=system, is_raw=is_raw, sampling=sampling)
+        batch = Batch(program, [prompt], **how, sampling=sampling)
         return (piece for _, piece in batch.replies(max_tokens=max_tokens))
-    chat = Chat(program, system=system, sampler=Sampler(**sampling), is_raw=is_raw)
+    chat = Chat(program, **how, sampler=Sampler(**sampling))
     return chat.reply(prompt, max_tokens=max_tokens)

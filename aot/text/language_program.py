@@ -8,7 +8,8 @@ each are padding, and gives the last logits f32[S, V] of each. Owns what is refu
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,6 @@ from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.text import Sampler, Tokeniser
-from aot.text.chat import Message, Part, render
 
 Tokens = NDArray[np.int32]
 
@@ -188,6 +188,27 @@ def check_room(program: Program, tokens: int, used: int = 0) -> None:
     )
 
 
+def check_prompts(*, is_raw: bool, system: str | None, variables: Mapping[str, Any] | None) -> None:
+    """Checks that raw text is asked for nothing that only a chat template writes.
+
+    Raises:
+        RuntimeFailure: it is.
+    """
+    if is_raw and system is not None:
+        raise RuntimeFailure(
+            "a system message is written by the chat template: raw text has none", "argument"
+        )
+    if is_raw and variables:
+        raise RuntimeFailure("variables are the chat template's: raw text has none", "argument")
+
+
+def shared_tokens(read: Sequence[int], tokens: Tokens) -> int:
+    """How many first tokens of a prompt a program has read; one at least is left to be run."""
+    most = min(len(read), len(tokens) - 1)
+    differ = np.flatnonzero(np.asarray(read[:most], np.int32) != tokens[:most])
+    return int(differ[0]) if len(differ) else max(most, 0)
+
+
 def raw_tokens(tokeniser: Tokeniser, text: str, *, is_first: bool) -> Tokens:
     """The tokens of text that is to be continued.
 
@@ -198,33 +219,6 @@ def raw_tokens(tokeniser: Tokeniser, text: str, *, is_first: bool) -> Tokens:
     if len(found):
         return found
     raise RuntimeFailure("the prompt has no tokens", "argument")
-
-
-def rendered(tokeniser: Tokeniser, messages: Sequence[Message]) -> list[Part]:
-    """A conversation by the chat template, up to where the reply begins."""
-    return render(
-        tokeniser.chat_template,
-        messages,
-        bos=_name(tokeniser, tokeniser.bos),
-        eos=_name(tokeniser, tokeniser.eos),
-        tells_time=True,
-    )
-
-
-def tokens_of(tokeniser: Tokeniser, parts: Sequence[Part], *, is_first: bool) -> Tokens:
-    """The tokens of parts: what people wrote never names a control token."""
-    pieces = [
-        tokeniser.encode(part.text, parses_control=part.is_template, is_part=True) for part in parts
-    ]
-    whole = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
-    bos = tokeniser.bos
-    if is_first and tokeniser.adds_bos and bos is not None and whole[:1] != [bos]:
-        whole = np.concatenate([np.array([bos], np.int32), whole])
-    return whole.astype(np.int32)
-
-
-def _name(tokeniser: Tokeniser, token: int | None) -> str:
-    return "" if token is None else tokeniser.decode([token], shows_control=True)
 
 
 def checked_text(text: str | bytes) -> str:

@@ -63,25 +63,6 @@ SPECIAL_TYPES = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED)
 
 
 @dataclass(frozen=True)
-class ChatForm:
-    """A chat template that was rendered for the usual roles: a conversation is `begin`, then for
-    each message what its role has before it, the message and what its role has behind it, then
-    `reply`.
-
-    Attributes:
-        roles: by name, the text before and behind a message.
-        begin: what stands before the first message.
-        default: what stands between `begin` and the first message, where that is not the system's.
-        reply: what asks for the model's reply.
-    """
-
-    roles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    begin: str = ""
-    default: str = ""
-    reply: str = ""
-
-
-@dataclass(frozen=True)
 class Vocabulary:
     """The tokens of a language model, and how text becomes tokens.
 
@@ -96,7 +77,6 @@ class Vocabulary:
         replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them, or
             b"" (`is_replacement_table`).
         chat_template: Jinja, as the model has it; "" where it has none.
-        chat_form: None where there is none; what makes it is the frontend's caller.
         name: what the pre-tokeniser or the scheme is called in the model's file, for people.
 
     The flags are those of the table `Vocabulary` of module.fbs.
@@ -125,7 +105,6 @@ class Vocabulary:
     space_is_suffix: bool = False
     replacements: bytes = field(default=b"", repr=False)
     chat_template: str = field(default="", repr=False)
-    chat_form: ChatForm | None = field(default=None, repr=False)
     name: str = ""
 
     def __post_init__(self) -> None:

@@ -276,7 +276,6 @@ def format_inspection(facts: dict[str, Any]) -> str:
 def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:
     named = [(n, facts[n]) for n in ("bos", "eos", "unknown") if facts[n] is not None]
     ends = ", ".join(map(str, facts["end_tokens"]))
-    roles = ", ".join(facts["chat_roles"])
     chat = f"a chat template of {len(facts['chat_template']):,} characters"
     parts = [f"vocabulary: {facts['tokens']:,} tokens", facts["scheme"].replace("_", " ")]
     if facts["pre_tokeniser"] != "none":
@@ -289,9 +288,10 @@ def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:
             f"end tokens {ends or 'none'}",
             *facts["flags"],
             *([chat] if facts["chat_template"] else []),
-            *([f"roles {roles}"] if roles else []),
         ]
     )
+    if facts["chat_refusal"]:
+        yield f"  which the module does not keep: {facts['chat_refusal']}"
 
 
 def _format_variant(variant: dict[str, Any]) -> Iterator[str]:

@@ -4,11 +4,21 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "aot/state.h"
+#include "conversation.h"
 #include "program.h"
 #include "status.h"
+#include "unicode.h"
 
 #define MOST_PIECE_BYTES 1024u
+#define LEAST_TOKENS ((size_t)1024)  // that memory is taken for at once
+
+typedef struct token_list_t {
+  int32_t *items;
+  size_t count;
+  size_t capacity;
+} token_list_t;
 
 struct aot_chat_t {
   aot_allocator_t allocator;
@@ -19,11 +29,18 @@ struct aot_chat_t {
   aot_vocabulary_info_t words;
   aot_chat_info_t info;
   aot_decoder_t decoder;
-  int32_t *tokens;  // of a message
-  size_t token_count;
-  size_t token_capacity;
-  int64_t most_tokens;  // of one call
-  int32_t pending;      // the last token of the reply, which was not run; -1: there is none
+  // JSON: the messages that the model has read, the same with a new one, all variables of the
+  // template; and the text of a reply.
+  aot_buffer_t messages;
+  aot_buffer_t next_messages;
+  aot_buffer_t variables;
+  aot_buffer_t reply;
+  bool has_reply;        // to the last message
+  token_list_t tokens;   // of a prompt
+  token_list_t history;  // what the program has read, behind its first `base` tokens
+  uint64_t base;         // tokens of a state that was loaded: nobody knows their text
+  int64_t most_tokens;   // of one call
+  int32_t pending;       // the last token of the reply, which was not run; -1: there is none
   char piece[MOST_PIECE_BYTES + 1];
 };
 
@@ -45,6 +62,15 @@ static aot_status_t open_chat(aot_chat_t *chat, aot_error_t *error) {
   AOT_TRY(aot_vocabulary_open(chat->program->module, allocator, error, &chat->vocabulary));
   AOT_TRY(aot_sampler_create(&chat->options.sampling, allocator, error, &chat->sampler));
   aot_vocabulary_get_info(chat->vocabulary, &chat->words);
+  if (chat->words.chat_template[0] == '\0') chat->options.is_raw = true;
+  if (chat->options.is_raw && chat->options.system != NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "a system message is written by the chat template: raw text has none");
+  }
+  if (chat->options.is_raw && chat->options.variables != NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "variables are the chat template's: raw text has none");
+  }
   const aot_dim_info_t *dim = &chat->program->entry->inputs[0].dims[0];
   const int64_t bound = dim->extent >= 0 ? dim->extent : dim->max;
   chat->most_tokens = bound >= 0 ? bound : (int64_t)aot_program_capacity(chat->program);
@@ -82,7 +108,12 @@ aot_status_t aot_chat_create(aot_program_t *program, const aot_chat_options_t *o
 void aot_chat_destroy(aot_chat_t *chat) {
   if (chat == NULL) return;
   const aot_allocator_t allocator = chat->allocator;
-  aot_release(&allocator, chat->tokens, chat->token_capacity * sizeof *chat->tokens);
+  aot_buffer_release(&chat->messages, &allocator);
+  aot_buffer_release(&chat->next_messages, &allocator);
+  aot_buffer_release(&chat->variables, &allocator);
+  aot_buffer_release(&chat->reply, &allocator);
+  aot_release(&allocator, chat->tokens.items, chat->tokens.capacity * sizeof(int32_t));
+  aot_release(&allocator, chat->history.items, chat->history.capacity * sizeof(int32_t));
   aot_sampler_destroy(chat->sampler);
   aot_vocabulary_close(chat->vocabulary);
   aot_release(&allocator, chat, sizeof *chat);
@@ -90,84 +121,156 @@ void aot_chat_destroy(aot_chat_t *chat) {
 
 // ---- a message ----
 
-static aot_status_t reserve(aot_chat_t *chat, size_t count, aot_error_t *error) {
-  const size_t needed = chat->token_count + count;
-  if (needed <= chat->token_capacity) return AOT_OK;
-  const size_t size = sizeof *chat->tokens;
+static aot_status_t reserve(aot_chat_t *chat, token_list_t *list, size_t more, aot_error_t *error) {
+  if (more <= list->capacity - list->count) return AOT_OK;
+  size_t wanted = 2 * list->capacity;
+  if (wanted < list->count + more) wanted = list->count + more;
+  if (wanted < LEAST_TOKENS) wanted = LEAST_TOKENS;
+  const size_t size = sizeof *list->items;
   void *grown = NULL;
-  AOT_TRY(aot_allocate(&chat->allocator, (uint64_t)needed * size, "a prompt", error, &grown));
-  if (chat->token_count > 0) memcpy(grown, chat->tokens, chat->token_count * size);
-  aot_release(&chat->allocator, chat->tokens, chat->token_capacity * size);
-  chat->tokens = grown;
-  chat->token_capacity = needed;
+  AOT_TRY(aot_allocate(&chat->allocator, (uint64_t)wanted * size, "a prompt", error, &grown));
+  if (list->count > 0) memcpy(grown, list->items, list->count * size);
+  aot_release(&chat->allocator, list->items, list->capacity * size);
+  list->items = grown;
+  list->capacity = wanted;
   return AOT_OK;
 }
 
-static aot_status_t add_text(aot_chat_t *chat, const char *text, size_t bytes,
-                             aot_encode_options_t how, aot_error_t *error) {
+// The tokens of text that goes on, or, with `marks`, of a conversation.
+static aot_status_t encode(aot_chat_t *chat, const char *text, const uint8_t *marks, size_t bytes,
+                           bool is_first, aot_error_t *error) {
+  token_list_t *tokens = &chat->tokens;
+  tokens->count = 0;
   for (size_t room = bytes + 4;;) {
-    AOT_TRY(reserve(chat, room, error));
+    AOT_TRY(reserve(chat, tokens, room, error));
     size_t count = 0;
-    const aot_status_t status = aot_encode(chat->vocabulary, text, bytes, &how,
-                                           chat->tokens + chat->token_count, room, error, &count);
-    if (status == AOT_OK) chat->token_count += count;
-    if (status != AOT_ERROR_CAPACITY || count <= room) return status;
+    const aot_encode_options_t how = {.is_part = !is_first};
+    const aot_status_t status =
+        marks == NULL ? aot_encode(chat->vocabulary, text, bytes, &how, tokens->items,
+                                   tokens->capacity, error, &count)
+                      : aot_chat_tokens(chat->vocabulary, text, marks, bytes, is_first,
+                                        tokens->items, tokens->capacity, error, &count);
+    if (status == AOT_OK) tokens->count = count;
+    if (status != AOT_ERROR_CAPACITY || count <= tokens->capacity) return status;
     room = count;
   }
 }
 
-// What the template wrote may name control tokens; what a user wrote is plain text.
-static aot_status_t add_template(aot_chat_t *chat, const char *text, aot_error_t *error) {
-  const aot_encode_options_t how = {.parses_control = true, .is_part = true};
-  return add_text(chat, text, strlen(text), how, error);
+static aot_status_t add_message(aot_chat_t *chat, aot_buffer_t *messages, const char *role,
+                                const char *text, aot_error_t *error) {
+  return aot_buffer_add_message(messages, role, text, strlen(text), false, &chat->allocator, error);
 }
 
-// A message; without a text, what stands behind one that is there.
-static aot_status_t add_message(aot_chat_t *chat, const char *role, const char *text, size_t bytes,
-                                aot_error_t *error) {
-  const char *name = NULL, *before = NULL, *after = NULL;
-  for (uint32_t i = 0; i < chat->words.chat_role_count; ++i) {
-    if (!aot_vocabulary_get_chat_role(chat->vocabulary, i, &name, &before, &after)) break;
-    if (strcmp(name, role) != 0) continue;
-    if (text != NULL) {
-      AOT_TRY(add_template(chat, before, error));
-      AOT_TRY(add_text(chat, text, bytes, (aot_encode_options_t){.is_part = true}, error));
-    }
-    return add_template(chat, after, error);
+// Where the program is not where this chat has left it, begins anew: behind a state of which only
+// the program knows what was said, as behind one reply.
+static aot_status_t find_beginning(aot_chat_t *chat, aot_error_t *error) {
+  const uint64_t length = aot_program_length(chat->program);
+  const bool is_known = chat->messages.count > 0 && chat->base + chat->history.count == length;
+  if (is_known) return AOT_OK;
+  chat->messages.count = 0;
+  chat->history.count = 0;
+  chat->has_reply = false;
+  chat->base = length;
+  if (length > 0 && chat->options.system != NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "a system message begins a conversation, and the state has one already");
   }
-  return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                  "the model's chat template knows no message of role \"%s\"", role);
-}
-
-static aot_status_t begin_chat(aot_chat_t *chat, aot_error_t *error) {
-  const aot_vocabulary_info_t *words = &chat->words;
+  if (length > 0) {
+    AOT_TRY(add_message(chat, &chat->messages, "user", "a", error));
+    return add_message(chat, &chat->messages, "assistant", "b", error);
+  }
   const char *system = chat->options.system;
-  AOT_TRY(add_template(chat, words->chat_begin, error));
-  const bool has_bos = chat->token_count > 0 && chat->tokens[0] == words->bos;
-  if (words->adds_bos && words->bos >= 0 && !has_bos) {
-    AOT_TRY(reserve(chat, 1, error));
-    memmove(chat->tokens + 1, chat->tokens, chat->token_count * sizeof *chat->tokens);
-    chat->tokens[0] = words->bos;
-    ++chat->token_count;
-  }
-  if (system == NULL) return add_template(chat, words->chat_default, error);
-  return add_message(chat, "system", system, strlen(system), error);
+  return system == NULL ? AOT_OK : add_message(chat, &chat->messages, "system", system, error);
 }
 
-// The tokens of a message.  Behind a reply, what the template writes behind that comes first.
+// The messages with the last reply and a new one.
+static aot_status_t add_messages(aot_chat_t *chat, const char *text, size_t bytes,
+                                 aot_error_t *error) {
+  aot_buffer_t *next = &chat->next_messages;
+  const aot_allocator_t *allocator = &chat->allocator;
+  next->count = 0;
+  AOT_TRY(aot_buffer_add(next, chat->messages.bytes, chat->messages.count, allocator, error));
+  if (chat->has_reply) {
+    AOT_TRY(aot_buffer_add_message(next, "assistant", chat->reply.bytes, chat->reply.count, true,
+                                   allocator, error));
+  }
+  return aot_buffer_add_message(next, "user", text, bytes, false, allocator, error);
+}
+
+static bool is_white(char byte) {
+  return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+// What is between the braces of the caller's variables; false where there are none.
+static bool members(const char *text, const char **out_begin, size_t *out_bytes) {
+  size_t end = strlen(text), begin = 0;
+  while (begin < end && is_white(text[begin]))
+    ++begin;
+  while (end > begin && is_white(text[end - 1]))
+    --end;
+  if (end - begin < 2 || text[begin] != '{' || text[end - 1] != '}') return false;
+  ++begin;
+  --end;
+  while (begin < end && is_white(text[begin]))
+    ++begin;
+  *out_begin = text + begin;
+  *out_bytes = end - begin;
+  return true;
+}
+
+// All variables of the template; the chat's own stand last, so that they hold.
+static aot_status_t make_variables(aot_chat_t *chat, aot_error_t *error) {
+  static const char messages[] = "\"messages\":", end[] = "],\"add_generation_prompt\":true}";
+  aot_buffer_t *variables = &chat->variables;
+  const aot_allocator_t *allocator = &chat->allocator;
+  const char *own = "";
+  size_t bytes = 0;
+  if (chat->options.variables != NULL && !members(chat->options.variables, &own, &bytes)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "the variables of the chat template are no JSON object");
+  }
+  variables->count = 0;
+  AOT_TRY(aot_buffer_add(variables, "{", 1, allocator, error));
+  AOT_TRY(aot_buffer_add(variables, own, bytes, allocator, error));
+  if (bytes > 0) AOT_TRY(aot_buffer_add(variables, ",", 1, allocator, error));
+  AOT_TRY(aot_buffer_add(variables, messages, sizeof messages - 1, allocator, error));
+  const aot_buffer_t *next = &chat->next_messages;
+  AOT_TRY(aot_buffer_add(variables, next->bytes, next->count, allocator, error));
+  return aot_buffer_add(variables, end, sizeof end - 1, allocator, error);
+}
+
+// Of a state that was loaded: what the template writes behind the reply that stands for it.
+static aot_status_t find_going_on(const aot_rendered_t *rendered, size_t *out_begin,
+                                  aot_error_t *error) {
+  size_t begin = rendered->bytes;
+  while (begin > 0 && rendered->marks[begin - 1] != 2)
+    --begin;
+  *out_begin = begin;
+  if (begin > 0) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                  "the state has a conversation, and the chat template does not say how one goes "
+                  "on; reset the program, or continue raw text");
+}
+
+// The tokens of the conversation with a new message, behind the first `base`.
 static aot_status_t encode_message(aot_chat_t *chat, const char *text, size_t bytes,
                                    aot_error_t *error) {
-  const bool is_first = aot_program_length(chat->program) == 0;
-  chat->token_count = 0;
-  if (chat->options.is_raw || chat->words.chat_role_count == 0) {
-    const aot_encode_options_t how = {.is_part = !is_first};
-    AOT_TRY(add_text(chat, text, bytes, how, error));
-    if (chat->token_count > 0) return AOT_OK;
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "the prompt has no tokens");
+  AOT_TRY(find_beginning(chat, error));
+  AOT_TRY(add_messages(chat, text, bytes, error));
+  AOT_TRY(make_variables(chat, error));
+  aot_render_options_t options = {.is_strict = true};
+  options.has_clock = aot_local_seconds(&options.local_seconds);
+  aot_rendered_t rendered;
+  AOT_TRY(aot_chat_render(chat->vocabulary, chat->variables.bytes, chat->variables.count, &options,
+                          error, &rendered));
+  size_t begin = 0;
+  aot_status_t status = chat->base == 0 ? AOT_OK : find_going_on(&rendered, &begin, error);
+  if (status == AOT_OK) {
+    status = encode(chat, rendered.text + begin, rendered.marks + begin, rendered.bytes - begin,
+                    chat->base == 0, error);
   }
-  AOT_TRY(is_first ? begin_chat(chat, error) : add_message(chat, "assistant", NULL, 0, error));
-  AOT_TRY(add_message(chat, "user", text, bytes, error));
-  return add_template(chat, chat->words.chat_reply, error);
+  aot_rendered_release(chat->vocabulary, &rendered);
+  return status;
 }
 
 static aot_status_t run_tokens(aot_chat_t *chat, int32_t *tokens, size_t count,
@@ -188,37 +291,109 @@ static aot_status_t run_tokens(aot_chat_t *chat, int32_t *tokens, size_t count,
   return AOT_OK;
 }
 
-static aot_status_t run_message(aot_chat_t *chat, aot_error_t *error) {
-  if (chat->pending >= 0) AOT_TRY(run_tokens(chat, &chat->pending, 1, error));
-  return run_tokens(chat, chat->tokens, chat->token_count, error);
+// How many first tokens of the prompt the program has read; one at least is left to be run.
+static size_t shared_tokens(const aot_chat_t *chat) {
+  const token_list_t *tokens = &chat->tokens, *history = &chat->history;
+  size_t count = 0;
+  while (count + 1 < tokens->count && count < history->count &&
+         tokens->items[count] == history->items[count])
+    ++count;
+  return count;
+}
+
+static aot_status_t check_room(const aot_chat_t *chat, uint64_t used, uint64_t needed,
+                               aot_error_t *error) {
+  const uint64_t capacity = aot_program_capacity(chat->program);
+  if (used <= capacity && needed <= capacity - used) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_CAPACITY,
+                  "the prompt is %llu tokens, and the context holds %llu, of which %llu are in use",
+                  (unsigned long long)needed, (unsigned long long)capacity,
+                  (unsigned long long)used);
+}
+
+// Runs what the program has not read of a prompt; *out_count is how many tokens that is.
+static aot_status_t run_prompt(aot_chat_t *chat, size_t *out_count, aot_error_t *error) {
+  size_t shared = shared_tokens(chat);
+  AOT_TRY(check_room(chat, chat->base + shared, chat->tokens.count - shared, error));
+  if (shared < chat->history.count &&
+      aot_program_rewind(chat->program, chat->base + shared, error) != AOT_OK) {
+    if (chat->base > 0) return AOT_ERROR_UNSUPPORTED;  // windows have moved on
+    AOT_TRY(aot_program_reset(chat->program, error));
+    shared = 0;
+  }
+  chat->history.count = shared;
+  *out_count = chat->tokens.count - shared;
+  return run_tokens(chat, chat->tokens.items + shared, *out_count, error);
+}
+
+static aot_status_t say(aot_chat_t *chat, const char *text, size_t bytes, size_t *out_count,
+                        aot_error_t *error) {
+  AOT_TRY(encode_message(chat, text, bytes, error));
+  AOT_TRY(aot_buffer_reserve(&chat->reply, 1, &chat->allocator, error));
+  const aot_status_t status = run_prompt(chat, out_count, error);
+  if (status != AOT_OK) {
+    const uint64_t before = chat->base + chat->history.count;
+    if (aot_program_length(chat->program) == before ||
+        aot_program_rewind(chat->program, before, NULL) == AOT_OK) {
+      return status;
+    }
+    (void)aot_program_reset(chat->program, NULL);  // windows have moved on
+    chat->history.count = 0;
+    chat->base = 0;
+    return status;
+  }
+  const aot_buffer_t messages = chat->messages;
+  chat->messages = chat->next_messages;
+  chat->next_messages = messages;
+  const token_list_t history = chat->history;
+  chat->history = chat->tokens;
+  chat->tokens = history;
+  chat->reply.count = 0;
+  chat->has_reply = true;
+  return AOT_OK;
+}
+
+// Text that goes on behind what the program has read.
+static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, size_t *out_count,
+                            aot_error_t *error) {
+  const uint64_t used = aot_program_length(chat->program);
+  chat->reply.count = 0;
+  chat->history.count = 0;
+  AOT_TRY(encode(chat, text, NULL, bytes, used == 0, error));
+  if (chat->tokens.count == 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the prompt has no tokens");
+  }
+  *out_count = chat->tokens.count + (chat->pending >= 0 ? 1u : 0u);
+  AOT_TRY(check_room(chat, used, *out_count, error));
+  aot_status_t status = AOT_OK;
+  if (chat->pending >= 0) status = run_tokens(chat, &chat->pending, 1, error);
+  if (status == AOT_OK) status = run_tokens(chat, chat->tokens.items, chat->tokens.count, error);
+  if (status != AOT_OK && aot_program_rewind(chat->program, used, NULL) != AOT_OK) {
+    (void)aot_program_reset(chat->program, NULL);  // windows have moved on
+  }
+  return status;
 }
 
 aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes, aot_error_t *error) {
   if (chat == NULL || (text == NULL && bytes > 0)) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the chat or the text is NULL");
   }
-  AOT_TRY(encode_message(chat, text == NULL ? "" : text, bytes, error));
-  const uint64_t used = aot_program_length(chat->program);
-  const uint64_t capacity = aot_program_capacity(chat->program);
-  const uint64_t needed = chat->token_count + (chat->pending >= 0 ? 1u : 0u);
-  if (needed > capacity - used) {
-    return aot_fail(
-        error, AOT_ERROR_CAPACITY,
-        "the prompt is %llu tokens, and the context holds %llu, of which %llu are in use",
-        (unsigned long long)needed, (unsigned long long)capacity, (unsigned long long)used);
+  if (text == NULL) text = "";
+  const size_t wrong = bytes == 0 ? 0 : aot_utf8_check((const uint8_t *)text, bytes);
+  if (wrong < bytes) {
+    return aot_fail(error, AOT_ERROR_TEXT, "the message is not UTF-8: byte %zu is 0x%02x", wrong,
+                    (unsigned)(uint8_t)text[wrong]);
   }
-  const aot_status_t status = run_message(chat, error);
-  if (status != AOT_OK) {
-    if (aot_program_rewind(chat->program, used, NULL) != AOT_OK) {
-      (void)aot_program_reset(chat->program, NULL);  // windows have moved on
-    }
-    return status;
-  }
-  for (size_t i = 0; i < chat->token_count; ++i)
-    aot_sampler_accept(chat->sampler, chat->tokens[i]);
+  size_t count = 0;
+  AOT_TRY(chat->options.is_raw ? say_raw(chat, text, bytes, &count, error)
+                               : say(chat, text, bytes, &count, error));
+  const token_list_t *read = chat->options.is_raw ? &chat->tokens : &chat->history;
+  const size_t first = count < read->count ? read->count - count : 0;
+  for (size_t i = first; i < read->count; ++i)
+    aot_sampler_accept(chat->sampler, read->items[i]);
   chat->pending = -1;
   chat->decoder = (aot_decoder_t){.is_begun = true};
-  chat->info = (aot_chat_info_t){.prompt_tokens = needed};
+  chat->info = (aot_chat_info_t){.prompt_tokens = count};
   return AOT_OK;
 }
 
@@ -231,8 +406,19 @@ static void end_reply(aot_chat_t *chat, const char **out_piece, size_t *out_byte
   if (*out_bytes > 0) *out_piece = chat->piece;
 }
 
+// Runs the last token of the reply, and keeps it.
+static aot_status_t run_pending(aot_chat_t *chat, aot_error_t *error) {
+  AOT_TRY(reserve(chat, &chat->history, 1, error));
+  AOT_TRY(run_tokens(chat, &chat->pending, 1, error));
+  chat->history.items[chat->history.count++] = chat->pending;
+  chat->pending = -1;
+  return AOT_OK;
+}
+
 static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char **out_piece,
                                size_t *out_bytes) {
+  // What is said next needs the reply: there is memory for it before the model goes on.
+  AOT_TRY(aot_buffer_reserve(&chat->reply, 6 * (size_t)MOST_PIECE_BYTES, &chat->allocator, error));
   if (chat->pending >= 0) {
     const uint64_t most = chat->options.max_tokens;
     const bool is_full = aot_program_length(chat->program) >= aot_program_capacity(chat->program);
@@ -240,8 +426,7 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
       end_reply(chat, out_piece, out_bytes);
       return AOT_OK;
     }
-    AOT_TRY(run_tokens(chat, &chat->pending, 1, error));
-    chat->pending = -1;
+    AOT_TRY(run_pending(chat, error));
   }
   aot_tensor_t logits = {.size = sizeof logits};
   AOT_TRY(aot_program_get_output(chat->program, 0, error, &logits));
@@ -280,16 +465,13 @@ aot_status_t aot_chat_next(aot_chat_t *chat, aot_error_t *error, const char **ou
   if (chat->info.is_ended) return AOT_OK;
   AOT_TRY(next_piece(chat, error, out_piece, out_bytes));
   chat->piece[*out_bytes] = '\0';
-  return AOT_OK;
+  return aot_buffer_add_escaped(&chat->reply, chat->piece, *out_bytes, &chat->allocator, error);
 }
 
 aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error) {
   if (chat == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "the chat is NULL");
   const bool has_room = aot_program_length(chat->program) < aot_program_capacity(chat->program);
-  if (chat->pending < 0 || !has_room) return AOT_OK;
-  AOT_TRY(run_tokens(chat, &chat->pending, 1, error));
-  chat->pending = -1;
-  return AOT_OK;
+  return chat->pending < 0 || !has_room ? AOT_OK : run_pending(chat, error);
 }
 
 void aot_chat_get_info(const aot_chat_t *chat, aot_chat_info_t *out_info) {

@@ -19,17 +19,34 @@ enum { PLAIN = 0, FIRST = 1, INSIDE = 2, DROPPED = 3 };
 
 // ---- special tokens ----
 
-// Whether a token is looked for: control tokens only on request.
-static bool is_sought(const aot_vocabulary_t *vocabulary, uint32_t token, bool parses_control) {
-  if (!aot_is_token(vocabulary, token)) return false;
-  const uint32_t type = vocabulary->token_types[token] & AOT_TYPE_MASK;
-  return type == AOT_FBS_TOKEN_TYPE_USER_DEFINED || parses_control;
+// Where control tokens are looked for.
+typedef struct control_t {
+  bool is_parsed;
+  const uint8_t *plain;  // NULL, or of each byte of the text whether it is in none
+} control_t;
+
+// Of the bytes from `at` on, how many may be a control token's.
+static uint32_t control_bytes(control_t control, size_t at, size_t bytes) {
+  if (!control.is_parsed) return 0;
+  const uint32_t most = bytes < MOST_SPECIAL_BYTES ? (uint32_t)bytes : MOST_SPECIAL_BYTES;
+  uint32_t count = 0;
+  while (count < most && (control.plain == NULL || control.plain[at + count] == 0))
+    ++count;
+  return count;
 }
 
-// The special token that `text` begins with and that has `wanted` bytes; with 0, `lengths` becomes
-// the set of the lengths of all that it begins with, a bit each.
+// Whether a token is looked for: control tokens only in so many bytes.
+static bool is_sought(const aot_vocabulary_t *vocabulary, uint32_t token, bool is_control_here) {
+  if (!aot_is_token(vocabulary, token)) return false;
+  const uint32_t type = vocabulary->token_types[token] & AOT_TYPE_MASK;
+  return type == AOT_FBS_TOKEN_TYPE_USER_DEFINED || is_control_here;
+}
+
+// The special token that `text` begins with and that has `wanted` bytes, one that controls at most
+// `control` of them; with 0, `lengths` becomes the set of the lengths of all that it begins with, a
+// bit each.
 static uint32_t special_at(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
-                           bool parses_control, uint32_t wanted, uint64_t lengths[4]) {
+                           uint32_t control, uint32_t wanted, uint64_t lengths[4]) {
   const aot_sorted_t *sorted = &vocabulary->by_special;
   aot_range_t range = aot_sorted_begin(sorted, text[0]);
   for (uint32_t length = 1; range.begin < range.end && length <= MOST_SPECIAL_BYTES; ++length) {
@@ -37,7 +54,7 @@ static uint32_t special_at(const aot_vocabulary_t *vocabulary, const uint8_t *te
       uint32_t own_bytes = 0;
       (void)aot_symbol_text(vocabulary, sorted->tokens[i], &own_bytes);
       if (own_bytes != length) break;  // those that end here stand first
-      if (!is_sought(vocabulary, sorted->tokens[i], parses_control)) continue;
+      if (!is_sought(vocabulary, sorted->tokens[i], length <= control)) continue;
       if (wanted == length) return sorted->tokens[i];
       lengths[length / 64] |= (uint64_t)1 << length % 64;
     }
@@ -53,13 +70,13 @@ static bool is_white(uint8_t byte) {
 
 // Marks the special tokens of one length, from left to right, where no longer one is.
 static void mark_length(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
-                        bool parses_control, uint32_t length, uint8_t *marks) {
+                        control_t control, uint32_t length, uint8_t *marks) {
   uint64_t unused[4] = {0};
   for (size_t at = 0; at + length <= bytes;) {
-    const uint32_t token =
-        marks[at] != PLAIN || marks[at + length - 1] != PLAIN
-            ? AOT_NO_SYMBOL
-            : special_at(vocabulary, text + at, bytes - at, parses_control, length, unused);
+    const uint32_t token = marks[at] != PLAIN || marks[at + length - 1] != PLAIN
+                               ? AOT_NO_SYMBOL
+                               : special_at(vocabulary, text + at, bytes - at,
+                                            control_bytes(control, at, bytes - at), length, unused);
     if (token == AOT_NO_SYMBOL) {
       ++at;
       continue;
@@ -101,7 +118,7 @@ static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, 
 }
 
 static aot_status_t encode_marked(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
-                                  bool parses_control, const uint8_t *marks) {
+                                  control_t control, const uint8_t *marks) {
   uint64_t unused[4] = {0};
   bool is_behind_special = true;
   for (size_t at = 0; at < bytes;) {
@@ -111,7 +128,8 @@ static aot_status_t encode_marked(aot_encoder_t *encoder, const uint8_t *text, s
     while (end < bytes && marks[end] == same)
       ++end;
     if (mark == FIRST) {
-      aot_push(encoder, special_at(encoder->vocabulary, text + at, bytes - at, parses_control,
+      const uint32_t most = control_bytes(control, at, bytes - at);
+      aot_push(encoder, special_at(encoder->vocabulary, text + at, bytes - at, most,
                                    (uint32_t)(end - at), unused));
       is_behind_special = true;
     } else if (mark == PLAIN) {
@@ -124,14 +142,15 @@ static aot_status_t encode_marked(aot_encoder_t *encoder, const uint8_t *text, s
 }
 
 static aot_status_t encode_text(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
-                                bool parses_control) {
+                                control_t control) {
   const aot_vocabulary_t *vocabulary = encoder->vocabulary;
   uint64_t lengths[4] = {0};
   if (bytes == 0) return AOT_OK;
   for (size_t at = 0; at < bytes; ++at) {
     const aot_range_t range = aot_sorted_begin(&vocabulary->by_special, text[at]);
     if (range.begin == range.end) continue;
-    (void)special_at(vocabulary, text + at, bytes - at, parses_control, 0, lengths);
+    (void)special_at(vocabulary, text + at, bytes - at, control_bytes(control, at, bytes - at), 0,
+                     lengths);
   }
   if ((lengths[0] | lengths[1] | lengths[2] | lengths[3]) == 0) {
     return encode_between(encoder, text, bytes, true, true);
@@ -142,9 +161,9 @@ static aot_status_t encode_text(aot_encoder_t *encoder, const uint8_t *text, siz
   memset(marks, PLAIN, bytes);
   for (uint32_t length = MOST_SPECIAL_BYTES; length > 0; --length) {
     if ((lengths[length / 64] >> length % 64 & 1) == 0) continue;
-    mark_length(vocabulary, text, bytes, parses_control, length, marks);
+    mark_length(vocabulary, text, bytes, control, length, marks);
   }
-  const aot_status_t status = encode_marked(encoder, text, bytes, parses_control, marks);
+  const aot_status_t status = encode_marked(encoder, text, bytes, control, marks);
   aot_release(&vocabulary->allocator, marks, bytes);
   return status;
 }
@@ -174,7 +193,8 @@ aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, si
   if (is_whole && vocabulary->adds_bos && vocabulary->bos >= 0) {
     aot_push(&encoder, (uint32_t)vocabulary->bos);
   }
-  const aot_status_t status = encode_text(&encoder, own, bytes, options->parses_control);
+  const control_t control = {options->parses_control, options->plain};
+  const aot_status_t status = encode_text(&encoder, own, bytes, control);
   aot_release(&vocabulary->allocator, encoder.memory, encoder.memory_bytes);
   AOT_TRY(status);
   if (is_whole && vocabulary->adds_eos && vocabulary->eos >= 0) {

@@ -74,9 +74,9 @@ static const aot_fb_field_t fields[] = {
     WORDS(specials, special_count, SPECIALS, false),
     WORDS(sorted_tokens, sorted_token_count, SORTED_TOKENS, false),
     TEXT(chat_template, CHAT_TEMPLATE),
-    TEXT(chat_begin, CHAT_BEGIN),
-    TEXT(chat_default, CHAT_DEFAULT),
-    TEXT(chat_reply, CHAT_REPLY),
+    TEXT(chat_refusal, CHAT_REFUSAL),
+    WORDS(chat.code, chat.code_count, CHAT_CODE, false),
+    WORDS(chat.text_ends, chat.text_count, CHAT_TEXT_ENDS, false),
 };
 
 // A vector of bytes, which the loader's fields are never.
@@ -85,40 +85,6 @@ static const uint8_t *read_bytes(aot_fb_t *fb, const aot_fb_table_t *table, uint
   const aot_fb_vector_t vector = aot_fb_vector(fb, table, field, 1, is_required);
   *out_count = vector.count;
   return fb->data + vector.position;
-}
-
-static aot_status_t read_roles(aot_vocabulary_t *vocabulary, aot_fb_t *fb,
-                               const aot_fb_table_t *table) {
-  const aot_fb_vector_t roles = aot_fb_vector(fb, table, AOT_FBS_VOCABULARY_CHAT_ROLES, 4, false);
-  AOT_TRY(fb->status);
-  if (roles.count == 0) return AOT_OK;
-  void *memory = NULL;
-  AOT_TRY(aot_allocate(&vocabulary->allocator, (uint64_t)roles.count * sizeof(aot_chat_role_t),
-                       "the roles of a chat", fb->error, &memory));
-  vocabulary->roles = memory;
-  vocabulary->role_count = roles.count;
-  for (uint32_t i = 0; i < roles.count; ++i) {
-    const aot_fb_table_t role = aot_fb_vector_table(fb, &roles, i, "ChatRole");
-    vocabulary->roles[i] =
-        (aot_chat_role_t){aot_fb_string(fb, &role, AOT_FBS_CHAT_ROLE_NAME, true),
-                          aot_fb_string(fb, &role, AOT_FBS_CHAT_ROLE_BEFORE, false),
-                          aot_fb_string(fb, &role, AOT_FBS_CHAT_ROLE_AFTER, false)};
-  }
-  return fb->status;
-}
-
-// The flatbuffer's reader leaves it to its callers whether a string is text.
-static bool chat_is_utf8(const aot_vocabulary_t *vocabulary) {
-  const char *const texts[] = {vocabulary->chat_template, vocabulary->chat_begin,
-                               vocabulary->chat_default, vocabulary->chat_reply};
-  bool holds = true;
-  for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
-    holds = holds && is_utf8(texts[i]);
-  for (uint32_t i = 0; i < vocabulary->role_count; ++i) {
-    const aot_chat_role_t *role = &vocabulary->roles[i];
-    holds = holds && is_utf8(role->name) && is_utf8(role->before) && is_utf8(role->after);
-  }
-  return holds;
 }
 
 static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, uint32_t bytes,
@@ -140,11 +106,16 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
       read_bytes(&fb, &root, AOT_FBS_VOCABULARY_TOKEN_TYPES, true, &vocabulary->token_type_count);
   vocabulary->replacements = read_bytes(&fb, &root, AOT_FBS_VOCABULARY_REPLACEMENTS, false,
                                         &vocabulary->replacement_bytes);
+  vocabulary->chat.texts =
+      read_bytes(&fb, &root, AOT_FBS_VOCABULARY_CHAT_TEXTS, false, &vocabulary->chat.text_bytes);
   AOT_TRY(fb.status);
-  AOT_TRY(read_roles(vocabulary, &fb, &root));
   const char *fault = vocabulary_fault(vocabulary);
-  if (fault == NULL && !chat_is_utf8(vocabulary)) fault = "a string is not UTF-8";
-  if (fault == NULL) return AOT_OK;
+  // The flatbuffer's reader leaves it to its callers whether a string is text.
+  if (fault == NULL && (!is_utf8(vocabulary->chat_template) || !is_utf8(vocabulary->chat_refusal)))
+    fault = "a string is not UTF-8";
+  if (fault == NULL) {
+    return aot_template_verify(&vocabulary->chat, &vocabulary->allocator, error);
+  }
   return aot_fail(error, AOT_ERROR_MALFORMED, "the vocabulary: %s", fault);
 }
 
@@ -319,7 +290,6 @@ aot_status_t aot_vocabulary_open(const aot_module_t *module, const aot_allocator
 void aot_vocabulary_close(aot_vocabulary_t *vocabulary) {
   if (vocabulary == NULL) return;
   const aot_allocator_t allocator = vocabulary->allocator;
-  aot_release(&allocator, vocabulary->roles, vocabulary->role_count * sizeof(aot_chat_role_t));
   aot_release(&allocator, vocabulary, sizeof *vocabulary);
 }
 
@@ -334,21 +304,9 @@ void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_vocabulary_
       .end_tokens = (const int32_t *)vocabulary->end_tokens,
       .end_token_count = vocabulary->end_token_count,
       .chat_template = vocabulary->chat_template,
-      .chat_role_count = vocabulary->role_count,
-      .chat_begin = vocabulary->chat_begin,
-      .chat_default = vocabulary->chat_default,
-      .chat_reply = vocabulary->chat_reply,
+      .keeps_chat = vocabulary->chat.code_count > 0,
+      .chat_refusal = vocabulary->chat_refusal,
   };
-}
-
-bool aot_vocabulary_get_chat_role(const aot_vocabulary_t *vocabulary, uint32_t index,
-                                  const char **out_name, const char **out_before,
-                                  const char **out_after) {
-  if (index >= vocabulary->role_count) return false;
-  *out_name = vocabulary->roles[index].name;
-  *out_before = vocabulary->roles[index].before;
-  *out_after = vocabulary->roles[index].after;
-  return true;
 }
 
 bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token) {

@@ -5,6 +5,7 @@
 #define AOT_VOCABULARY_H_
 
 #include "aot/text.h"
+#include "template.h"
 
 #define AOT_NO_SYMBOL UINT32_MAX
 #define AOT_SYMBOL_BITS 21u  // of a symbol in a slot of merges
@@ -67,21 +68,12 @@ struct aot_vocabulary_t {
   const uint8_t *replacements;
   uint32_t replacement_bytes;
   const char *chat_template;
-  const char *chat_begin;
-  const char *chat_default;
-  const char *chat_reply;
-  struct aot_chat_role_t *roles;
-  uint32_t role_count;
+  const char *chat_refusal;
+  aot_template_t chat;
   aot_sorted_t by_special;
   aot_sorted_t by_piece;
   double unknown_score;  // UNIGRAM's
 };
-
-typedef struct aot_chat_role_t {
-  const char *name;
-  const char *before;
-  const char *after;
-} aot_chat_role_t;
 
 // The text of a symbol; empty where the vocabulary's places are not valid.
 const uint8_t *aot_symbol_text(const aot_vocabulary_t *vocabulary, uint32_t symbol,

@@ -1,5 +1,5 @@
-// aot-run --prompt: a language model's reply, as it comes.  What a chat template would write around
-// the prompt is in the module, rendered when it was compiled.
+// aot-run --prompt: a language model's reply, as it comes.  What is written around the prompt is
+// the chat template's, which is in the module.
 #include "generate.h"
 
 #include <inttypes.h>
@@ -32,6 +32,7 @@ static bool open_chat(runner_t *runner, aot_chat_t **out_chat) {
   const options_t *options = &runner->options;
   const aot_chat_options_t how = {
       .system = options->system,
+      .variables = options->variables,
       .is_raw = options->is_raw,
       .max_tokens = options->max_tokens,
       .sampling = {.repetition_penalty = (float)options->repetition_penalty,

@@ -49,6 +49,8 @@ static const char help[] =
     "                          is no safe file name (default: writes nothing)\n"
     "  --prompt TEXT           of a language model: writes its reply to TEXT instead\n"
     "  --system TEXT           the system message (default: what the chat template says)\n"
+    "  --variables JSON        more of the chat template, an object, such as\n"
+    "                          '{\"enable_thinking\": false}'\n"
     "  --raw                   TEXT is to be continued, without the chat template\n"
     "  --max-tokens N          of the reply (default: as many as the context holds)\n"
     "  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N\n"
@@ -188,10 +190,10 @@ static const char *parse_value(const char *name, const char *value, options_t *o
   const struct {
     const char *name;
     const char **target;
-  } texts[] = {{"--entry", &options->entry},          {"--target", &options->target},
-               {"--output", &options->output},        {"--prompt", &options->prompt},
-               {"--system", &options->system},        {"--load-state", &options->load_state},
-               {"--save-state", &options->save_state}};
+  } texts[] = {{"--entry", &options->entry},           {"--target", &options->target},
+               {"--output", &options->output},         {"--prompt", &options->prompt},
+               {"--system", &options->system},         {"--load-state", &options->load_state},
+               {"--save-state", &options->save_state}, {"--variables", &options->variables}};
   const struct {
     const char *name;
     uint64_t *target;

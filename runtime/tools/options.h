@@ -36,6 +36,7 @@ typedef struct options_t {
   // Of a language model; there is no reply without a prompt.
   const char *prompt;
   const char *system;      // NULL: what the chat template says
+  const char *variables;   // of the chat template, JSON; NULL: none
   const char *load_state;  // files, or NULL
   const char *save_state;
   uint64_t max_tokens;  // of the reply; 0: as many as the context holds

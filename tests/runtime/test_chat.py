@@ -25,6 +25,7 @@ from tests.support.runtime_api import (
 class Options(ctypes.Structure):
     _fields_ = (
         ("system", ctypes.c_char_p),
+        ("variables", ctypes.c_char_p),
         ("is_raw", ctypes.c_bool),
         ("max_tokens", ctypes.c_uint64),
         ("sampling", text._SamplerOptions),

@@ -453,15 +453,13 @@ def test_what_breaks_a_rule_is_refused(message: str, change: Callable[[Any], Non
     assert failure.value.status == "malformed"
 
 
-def _chat_bytes(table: Any) -> None:
-    table.chatRoles[0].before = b"\xff"
-
-
-@pytest.mark.parametrize(
-    "change", [_chat_bytes, lambda table: setattr(table, "chatTemplate", b"a\xe2\x82")]
-)
-def test_a_chat_is_text(change: Callable[[Any], None]) -> None:
+@pytest.mark.parametrize("field", ["chatTemplate", "chatRefusal"])
+def test_a_chat_is_text(field: str) -> None:
     """The reader in Python says the same of any string of a module."""
+
+    def change(table: Any) -> None:
+        setattr(table, field, b"a\xe2\x82")
+
     with pytest.raises(RuntimeFailure, match="a string is not UTF-8$") as failure:
         opened(with_table(change))
     assert failure.value.status == "malformed"
@@ -492,8 +490,7 @@ def test_a_module_without_a_vocabulary(tmp_path: Any) -> None:
         tokeniser = Tokeniser(path)
     assert tokeniser.encode("ab").tolist() == [256]
     assert tokeniser.chat_template == "{{ messages }}"
-    assert tokeniser.chat_roles is not None
-    assert tokeniser.chat_roles.roles == {"user": ("<s>", "\n")}
+    assert (tokeniser.keeps_chat, tokeniser.chat_refusal) == (True, "")
     assert (tokeniser.bos, tokeniser.eos, tokeniser.end_tokens) == (257, None, (257,))
     tokeniser.close()
 

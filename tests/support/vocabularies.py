@@ -10,7 +10,6 @@ from typing import Any
 
 from aot.text.vocabulary import (
     ALPHABET,
-    ChatForm,
     PreTokeniser,
     Scheme,
     TokenType,
@@ -31,7 +30,6 @@ def byte_vocabulary(**fields: Any) -> Vocabulary:
         "bos": 257,
         "end_tokens": frozenset({257}),
         "chat_template": "{{ messages }}",
-        "chat_form": ChatForm({"user": ("<s>", "\n")}, "<s>", "a", "b"),
     }
     return Vocabulary(**given | fields)
 

@@ -9,7 +9,9 @@
 //   aot_chat_destroy(chat);
 //
 // The conventions are those of aot.h.  Text is UTF-8.  What was said is plain text; only the chat
-// template, which was rendered when the model was compiled, writes control tokens.
+// template, which is in the module, writes control tokens.  Each message renders the whole
+// conversation; the program reads what follows the tokens that it has read already, and is rewound
+// to the last of them where the template writes an earlier part otherwise now.
 #ifndef AOT_CHAT_H_
 #define AOT_CHAT_H_
 
@@ -24,9 +26,10 @@ typedef struct aot_chat_t aot_chat_t;
 
 // All zero is the default, and so is NULL in its place.
 typedef struct aot_chat_options_t {
-  const char *system;   // the system message, *borrowed*; NULL: what the template says
-  bool is_raw;          // what is said is text that goes on, without the template
-  uint64_t max_tokens;  // of a reply; 0: as many as the context holds
+  const char *system;     // the system message, *borrowed*; NULL: what the template says
+  const char *variables;  // more of the template, a JSON object, *borrowed*; NULL: none
+  bool is_raw;            // what is said is text that goes on, as where the model has no template
+  uint64_t max_tokens;    // of a reply; 0: as many as the context holds
   aot_sampler_options_t sampling;
 } aot_chat_options_t;
 
@@ -45,8 +48,10 @@ AOT_API aot_status_t aot_chat_create(aot_program_t *program, const aot_chat_opti
                                      aot_chat_t **out_chat);
 AOT_API void aot_chat_destroy(aot_chat_t *chat);  // NULL is fine
 
-// Lets the model read a message.  Fails where it is no UTF-8, or longer than what is left of the
-// context (AOT_ERROR_CAPACITY); the conversation is as it was then.
+// Lets the model read a message.  Fails where it is no UTF-8, where the module has no chat template
+// (AOT_ERROR_UNSUPPORTED) or that fails or refuses the conversation (AOT_ERROR_ARGUMENT), and where
+// it is longer than what is left of the context (AOT_ERROR_CAPACITY); the conversation is as it was
+// then.
 AOT_API aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes,
                                   aot_error_t *error);
 

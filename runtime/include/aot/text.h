@@ -38,11 +38,8 @@ typedef struct aot_vocabulary_info_t {
   const int32_t *end_tokens;  // all that end a reply, ascending
   uint32_t end_token_count;
   const char *chat_template;  // Jinja; "" where there is none
-  // The template as it was rendered for the usual roles: "" and 0 where it was not.
-  uint32_t chat_role_count;
-  const char *chat_begin;    // stands before the first message
-  const char *chat_default;  // behind that, where the first message is not the role "system"
-  const char *chat_reply;    // behind the last message: asks for a reply
+  bool keeps_chat;            // conversations can be rendered by it
+  const char *chat_refusal;   // why the module does not keep it; "" where it does
 } aot_vocabulary_info_t;
 
 // *Borrows* the module, which outlives it.  *Returns owned*.  `allocator`, copied, is for the
@@ -61,11 +58,6 @@ AOT_API void aot_vocabulary_close(aot_vocabulary_t *vocabulary);  // NULL is fin
 // Strings and arrays are *borrowed* from the vocabulary.
 AOT_API void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary,
                                      aot_vocabulary_info_t *out_info);
-// The name of a role that the template was rendered for, and the text around its messages.  False
-// where there is no such role.
-AOT_API bool aot_vocabulary_get_chat_role(const aot_vocabulary_t *vocabulary, uint32_t index,
-                                          const char **out_name, const char **out_before,
-                                          const char **out_after);
 // Whether a token ends a reply.
 AOT_API bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token);
 // The token whose text is exactly this, also a control token; -1 where there is none.
@@ -81,6 +73,9 @@ typedef struct aot_encode_options_t {
   bool parses_control;
   // Neither bos before the text nor eos behind it, whatever the vocabulary says.
   bool is_part;
+  // NULL, or a number for each byte: one that is not 0 is of plain text, and no control token has
+  // it, whatever parses_control says.  *Borrowed* for the call.
+  const uint8_t *plain;
 } aot_encode_options_t;
 
 // `tokens` has room for `capacity`; *out_count is the number of tokens, and where they don't fit it
@@ -94,6 +89,46 @@ typedef struct aot_encode_options_t {
 AOT_API aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes,
                                 const aot_encode_options_t *options, int32_t *tokens,
                                 size_t capacity, aot_error_t *error, size_t *out_count);
+
+// ---- conversations ----
+
+// All zero is the default, and so is NULL in its place.
+typedef struct aot_render_options_t {
+  uint64_t max_steps;     // of the template; 0: 10 million
+  uint64_t max_bytes;     // that it needs while it runs; 0: 128 MiB
+  bool is_strict;         // fails where a system message, tools or documents are left out
+  bool has_clock;         // there is a time that it may ask for
+  int64_t local_seconds;  // that time: seconds since 1970-01-01T00:00:00 of the local clock
+} aot_render_options_t;
+
+// A conversation as a chat template writes it.  A mark of each byte says who wrote that: 0, the
+// template; n, message n of the variables' `messages`, from 1; 255: other variables, and messages
+// behind the 254th.
+typedef struct aot_rendered_t {
+  const char *text;  // UTF-8, with a zero behind it
+  const uint8_t *marks;
+  size_t bytes;
+} aot_rendered_t;
+
+// Renders a conversation by the model's chat template.  `variables` is a JSON object of what Jinja
+// is given: `messages`, a list of objects with "role" and "content", `add_generation_prompt`, and
+// what else the template knows, such as `tools`.  bos_token and eos_token are the vocabulary's.
+// What a template may do ends with its budget of steps and bytes, and 8 MiB of text.  *Returns
+// owned*: aot_rendered_release.  Fails with AOT_ERROR_UNSUPPORTED where the module has no template,
+// AOT_ERROR_TEXT where the variables are no UTF-8, and AOT_ERROR_ARGUMENT where the template fails
+// or refuses the conversation, with its message.
+AOT_API aot_status_t aot_chat_render(const aot_vocabulary_t *vocabulary, const char *variables,
+                                     size_t bytes, const aot_render_options_t *options,
+                                     aot_error_t *error, aot_rendered_t *out_rendered);
+AOT_API void aot_rendered_release(const aot_vocabulary_t *vocabulary, aot_rendered_t *rendered);
+
+// The tokens of a rendered conversation, or of a part of it: encoded whole, control tokens only
+// where the template wrote all of their names.  `is_first`: nothing is before it, and bos is added
+// where the vocabulary says so and the template did not write it.  Otherwise as aot_encode.
+AOT_API aot_status_t aot_chat_tokens(const aot_vocabulary_t *vocabulary, const char *text,
+                                     const uint8_t *marks, size_t bytes, bool is_first,
+                                     int32_t *tokens, size_t capacity, aot_error_t *error,
+                                     size_t *out_count);
 
 // ---- tokens to text ----
 

@@ -2,8 +2,10 @@
 // by the C of aot/text.h in aot_runtime.wasm.
 import {AotError, INTERNALS} from './aot_runtime.mjs';
 
-const INFO_BYTES = 48;  // as aot_text.c says
-const ENCODE_BYTES = 2;
+const INFO_BYTES = 40;  // as aot_text.c says
+const ENCODE_BYTES = 8;
+const RENDER_BYTES = 32;
+const RENDERED_BYTES = 12;
 const DECODER_BYTES = 10;
 const SAMPLER_BYTES = 32;
 const TENSOR_BYTES = 24;
@@ -23,19 +25,22 @@ export class Chat {
   #execute;
   #vocabulary;
   #sampler;
-  #roles = new Map();  // name -> the text before and behind a message
-  #info;
+  #isRaw;  // the model has no chat template
   #system;
-  #most;          // tokens of one call
-  #pending = [];  // the last token of a reply that was cut off: not run yet
+  #variables;
+  #messages = [];
+  #most;       // tokens of one call
+  #read = [];  // tokens that the model has read
+  #pending = [];  // the last token of a reply, which was not run
   #isBusy = false;
 
   /**
    * Begins a conversation with an empty state; a model has one at a time.
    *
    * @param {import("./aot_runtime.mjs").Model} model
-   * @param {Sampling & {system?: string}} [options] and the system message; without it, what the
-   *          model's chat template says
+   * @param {Sampling & {system?: string, variables?: object}} [options] and the system message;
+   *          without it, what the model's chat template says; and what else that is given, such as
+   *          {enable_thinking: false}
    */
   constructor(model, options = {}) {
     const {engine, module, program, execute} = model[INTERNALS];
@@ -44,11 +49,15 @@ export class Chat {
     this.#engine = engine;
     this.#program = program;
     this.#system = options.system;
+    this.#variables = options.variables;
     this.#most = this.#check();
     this.#sampler = this.#openSampler(options);
     this.#vocabulary =
         this.#made((out) => engine.attempt(2, 'aot_vocabulary_open', module, 0, out));
-    this.#readInfo();
+    this.#isRaw = this.#hasNoTemplate();
+    if (this.#isRaw && (this.#system !== undefined || this.#variables !== undefined))
+      throw new AotError(
+          'a system message and variables are the chat template\'s: the model has none', 'argument');
     this.reset();
   }
 
@@ -56,7 +65,9 @@ export class Chat {
   reset() {
     this.#model.reset();
     this.#engine.call('aot_sampler_reset', this.#sampler);
+    this.#read = [];
     this.#pending = [];
+    this.#messages = this.#system === undefined ? [] : [{role: 'system', content: this.#system}];
   }
 
   /** How many tokens the conversation has. */
@@ -82,20 +93,22 @@ export class Chat {
       const memory = this.#engine.bytes(decoder, DECODER_BYTES);
       memory.fill(0);
       memory[1] = 1;  // is_begun
-      this.#prefill(this.#prompt(text));
-      for (let made = 1;; ++made) {
-        const token = this.#next();
+      const reply = this.#say(text);
+      for (let made = 1, token;; ++made) {
+        if (made > 1) this.#run([token]);
+        token = this.#next();
         if (this.#engine.call('aot_vocabulary_is_end', this.#vocabulary, token) & 1) break;
-        this.#pending = [token];
         const piece = this.#decoded(decoder, token);
+        reply.content += piece;
+        this.#pending = [token];
         if (piece !== '') yield piece;
         await new Promise((resolve) => setTimeout(resolve, 0));
         if (made >= maxTokens || this.length >= this.capacity || signal?.aborted) break;
-        this.#run([token]);
-        this.#pending = [];
       }
       const count = this.#engine.call('aot_decode_end', decoder, decoder + DECODER_BYTES);
-      if (count > 0) yield this.#text(decoder + DECODER_BYTES, count);
+      const rest = count > 0 ? this.#text(decoder + DECODER_BYTES, count) : '';
+      reply.content += rest;
+      if (rest !== '') yield rest;
     } finally {
       this.#isBusy = false;
       if (!this.#engine.failure) this.#engine.release(decoder);
@@ -152,75 +165,98 @@ export class Chat {
     }
   }
 
-  #readInfo() {
+  #hasNoTemplate() {
     const engine = this.#engine;
-    const info = engine.allocate(INFO_BYTES + 12);
+    const info = engine.allocate(INFO_BYTES);
     engine.call('aot_vocabulary_get_info', this.#vocabulary, info);
-    const view = engine.view(info, INFO_BYTES);
-    const [begin, usual, reply] = [36, 40, 44].map((at) => engine.text(view.getUint32(at, true)));
-    this.#info =
-        {begin, usual, reply, bos: view.getInt32(4, true), addsBos: view.getUint8(16) !== 0};
-    const [name, before, after] = [0, 4, 8].map((at) => info + INFO_BYTES + at);
-    for (let index = 0;
-         engine.call('aot_vocabulary_get_chat_role', this.#vocabulary, index, name, before, after) &
-         1;
-         ++index) {
-      const [role, ...around] = [name, before, after].map((at) => engine.text(engine.word(at)));
-      this.#roles.set(role, around);
-    }
+    const template = engine.text(engine.word(info + 28));
     engine.release(info);
+    return template === '';
   }
 
   #count(what) { return Number(this.#engine.call(`aot_program_${what}`, this.#program)); }
 
   // ---- the prompt ----
 
-  /** The tokens of a message; what its writer wrote never names a control token. */
-  #prompt(text) {
-    const isFirst = this.length === 0;
-    if (this.#roles.size === 0) return [...this.#pending, ...this.#encode(text, false, !isFirst)];
-    const {begin, usual, reply, bos, addsBos} = this.#info;
-    const tokens = isFirst ? this.#encode(begin, true) : [...this.#pending];
-    if (isFirst && addsBos && bos >= 0 && tokens[0] !== bos) tokens.unshift(bos);
-    if (!isFirst) tokens.push(...this.#encode(this.#role('assistant')[1], true));
-    if (isFirst && this.#system === undefined) tokens.push(...this.#encode(usual, true));
-    if (isFirst && this.#system !== undefined)
-      tokens.push(...this.#message('system', this.#system));
-    tokens.push(...this.#message('user', text), ...this.#encode(reply, true));
-    return tokens;
+  /** Lets the model read a message; returns the reply, whose text is to come. */
+  #say(text) {
+    const user = {role: 'user', content: text}, reply = {role: 'assistant', content: ''};
+    if (this.length !== this.#read.length) this.reset();  // somebody else has run the model
+    if (this.#isRaw) {
+      const isFirst = this.#read.length === 0;
+      this.#prefill(
+          this.#read.length, [...this.#pending, ...this.#encode(text, null, isFirst)],
+          this.#pending.length);
+      return reply;
+    }
+    const rendered = this.#rendered([...this.#messages, user]);
+    const tokens = this.#encode(rendered.text, rendered.marks, true);
+    let shared = 0;  // with what the model has read; one token at least is left to be run
+    while (shared + 1 < tokens.length && shared < this.#read.length &&
+           tokens[shared] === this.#read[shared])
+      ++shared;
+    const rest = tokens.slice(shared);
+    const isChosen = this.#pending.length > 0 && rest[0] === this.#pending[0];
+    this.#prefill(shared, rest, isChosen ? 1 : 0);
+    this.#messages.push(user, reply);
+    return reply;
   }
 
-  #role(name) {
-    const found = this.#roles.get(name);
-    if (found !== undefined) return found;
-    throw new AotError(
-        `the model's chat template knows no message of role "${name}"`, 'unsupported');
-  }
-
-  #message(role, text) {
-    const [before, after] = this.#role(role);
-    return [...this.#encode(before, true), ...this.#encode(text), ...this.#encode(after, true)];
-  }
-
-  #encode(text, parsesControl = false, isPart = true) {
+  /** A conversation as the chat template writes it: bytes of text, and who wrote each. */
+  #rendered(messages) {
     const engine = this.#engine;
-    const bytes = new TextEncoder().encode(text);
-    for (let capacity = bytes.length + 4;;) {
-      const pointer = engine.allocate(bytes.length + ENCODE_BYTES + 4);
+    const variables = new TextEncoder().encode(
+        JSON.stringify({...this.#variables, messages, add_generation_prompt: true}));
+    const memory = engine.allocate(RENDER_BYTES + RENDERED_BYTES + 4 + variables.length);
+    const [out, text] = [memory + RENDER_BYTES, memory + RENDER_BYTES + RENDERED_BYTES + 4];
+    try {
+      const now = new Date();
+      const seconds = Math.floor(now.getTime() / 1000) - 60 * now.getTimezoneOffset();
+      engine.bytes(memory, RENDER_BYTES).fill(0);
+      const view = engine.view(memory, RENDER_BYTES);
+      view.setUint8(16, 1);  // is_strict
+      view.setUint8(17, 1);  // has_clock
+      view.setBigInt64(24, BigInt(seconds), true);
+      engine.bytes(text, variables.length).set(variables);
+      engine.attempt(
+          4, 'aot_chat_render', this.#vocabulary, text, variables.length, memory, out);
+      const [made, marks, count] = [0, 4, 8].map((at) => engine.word(out + at));
+      const found = {
+        text: engine.bytes(made, count).slice(),
+        marks: engine.bytes(marks, count).slice(),
+      };
+      engine.call('aot_rendered_release', this.#vocabulary, out);
+      return found;
+    } finally {
+      if (!engine.failure) engine.release(memory);
+    }
+  }
+
+  /** The tokens of text that goes on; with marks, of a conversation's bytes. */
+  #encode(text, marks, isFirst) {
+    const engine = this.#engine;
+    const bytes = marks === null ? new TextEncoder().encode(text) : text;
+    const size = bytes.length;
+    for (let capacity = size + 4;;) {
+      const pointer = engine.allocate(ENCODE_BYTES + 2 * size + 4);
+      const [own, ownMarks] = [pointer + ENCODE_BYTES, pointer + ENCODE_BYTES + size];
       const tokens = engine.allocate(4 * capacity + 4);
       const count = tokens + 4 * capacity;
-      const options = pointer + bytes.length;
-      engine.bytes(pointer, bytes.length + ENCODE_BYTES).set([
-        ...bytes,
-        Number(parsesControl),
-        Number(isPart),
-      ]);
+      engine.bytes(pointer, ENCODE_BYTES).fill(0);
+      engine.view(pointer, ENCODE_BYTES).setUint8(1, Number(!isFirst));  // is_part
+      engine.bytes(own, size).set(bytes);
+      if (marks !== null) engine.bytes(ownMarks, size).set(marks);
       let needed = 0;
       try {
         engine.view(count, 4).setUint32(0, 0, true);
-        engine.attempt(
-            6, 'aot_encode', this.#vocabulary, pointer, bytes.length, options, tokens, capacity,
-            count);
+        if (marks === null) {
+          engine.attempt(
+              6, 'aot_encode', this.#vocabulary, own, size, pointer, tokens, capacity, count);
+        } else {
+          engine.attempt(
+              7, 'aot_chat_tokens', this.#vocabulary, own, ownMarks, size, Number(isFirst), tokens,
+              capacity, count);
+        }
         return [...new Int32Array(engine.bytes(tokens, 4 * engine.word(count)).slice().buffer)];
       } catch (error) {
         needed = engine.failure ? 0 : engine.word(count);
@@ -234,8 +270,9 @@ export class Chat {
 
   // ---- the reply ----
 
-  #prefill(tokens) {
-    const [used, capacity] = [this.length, this.capacity];
+  /** Runs tokens behind the first `used` that the model has read; the sampler chose the first. */
+  #prefill(used, tokens, chosen) {
+    const capacity = this.capacity;
     if (tokens.length === 0) throw new AotError('the prompt has no tokens', 'argument');
     if (tokens.length > capacity - used) {
       const inUse = used > 0 ? `, of which ${used} are in use` : '';
@@ -244,17 +281,36 @@ export class Chat {
               'shorten it, or compile the model with a longer --context',
           'capacity');
     }
+    if (used < this.#read.length) {
+      const before = this.#read.slice(0, used);
+      if (!this.#rewind(used)) {  // windows have moved on
+        this.#model.reset();
+        this.#read = [];
+        this.#prefill(0, [...before, ...tokens], chosen > 0 ? before.length + chosen : 0);
+        return;
+      }
+    }
     try {
       this.#run(tokens);
     } catch (error) {
-      if (!this.#engine.failure) {
-        this.#engine.attempt(2, 'aot_program_rewind', this.#program, BigInt(used));
-      }
+      if (!this.#engine.failure && !this.#rewind(used)) this.reset();
       throw error;
     }
-    tokens.slice(this.#pending.length)
-        .forEach((token) => this.#engine.call('aot_sampler_accept', this.#sampler, token));
+    tokens.slice(chosen).forEach(
+        (token) => this.#engine.call('aot_sampler_accept', this.#sampler, token));
     this.#pending = [];
+  }
+
+  /** Lets the model forget all but its first tokens; false where it can't. */
+  #rewind(count) {
+    try {
+      this.#engine.attempt(2, 'aot_program_rewind', this.#program, BigInt(count));
+      this.#read.length = count;
+      return true;
+    } catch (error) {
+      if (this.#engine.failure) throw error;
+      return false;
+    }
   }
 
   /** Runs tokens, in as many calls as that takes; the last one's logits are the next token's. */
@@ -263,6 +319,8 @@ export class Chat {
       const data = Int32Array.from(tokens.slice(at, at + this.#most));
       this.#execute({[this.#model.inputs[0].name]: {data, shape: [data.length]}});
     }
+    for (const token of tokens) this.#read.push(token);
+    this.#pending = [];
   }
 
   /** The token that the logits of the last run choose. */

@@ -130,7 +130,7 @@ def test_from_the_frontend_to_the_file() -> None:
     assert [s["alignment"] for s in facts["segments"] if s["what"] == "vocabulary"] == [64]
     lines = format_inspection(facts).splitlines()
     assert "vocabulary: 258 tokens, byte merges, cut like gpt2, bos 257" in lines
-    assert "  1 merges, end tokens 257, a chat template of 14 characters, roles user" in lines
+    assert "  1 merges, end tokens 257, a chat template of 14 characters" in lines
     assert "vocabulary" not in inspect(_compiled(None).to_bytes())
 
 
