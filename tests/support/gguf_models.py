@@ -485,8 +485,9 @@ def blocks(array: Array, kind: Kind) -> Array:
         count = array.size // size
         raw = ((uniform(7, (count, width)) + 1) * 127.99).astype(np.uint8)
         scale = (np.abs(array).max() / 1000 * (1 + uniform(8, (count,)) / 4)).astype(np.float16)
-        places = HALVES[kind]
-        for place in places:
+        if kind is Kind.NVFP4:
+            raw[:, :4] //= 8  # scales of one byte, up to 1/16
+        for place in HALVES[kind]:
             raw[:, place : place + 2] = scale.view(np.uint8).reshape(count, 2)
         return raw.reshape(array.shape[0], -1)
 
