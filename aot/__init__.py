@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from aot.packaging import package
     from aot.runtime.loader import Program
+    from aot.text.embedding import embed
     from aot.text.generation import Chat, generate
     from aot.tools.explain_fusion import explain_fusion
     from aot.tools.inspection import inspect
@@ -59,6 +60,7 @@ __all__ = [
     "__version__",
     "builder",
     "compile",
+    "embed",
     "explain_fusion",
     "generate",
     "inspect",
@@ -83,6 +85,7 @@ _WHERE = {
     "Tuning": "aot.api",
     "Verification": "aot.tools.verification",
     "compile": "aot.api",
+    "embed": "aot.text.embedding",
     "explain_fusion": "aot.tools.explain_fusion",
     "generate": "aot.text.generation",
     "inspect": "aot.tools.inspection",

@@ -11,6 +11,7 @@ PAGES = {
     "cache": "[below](#the-cache-of-compiled-code)",
     "devices": "[vulkan.md](vulkan.md)",
     "explain-dedup": "[dedup.md](dedup.md)",
+    "embed": "[gguf.md](gguf.md#models-that-embed-texts)",
     "generate": "[generation.md](generation.md)",
     "merge": "[dedup.md](dedup.md)",
     "package": "[packaging.md](packaging.md)",

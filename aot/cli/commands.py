@@ -23,6 +23,7 @@ _FILES = {
     "completion": "aot.cli.commands",
     "devices": "aot.cli.devices",
     "doctor": "aot.cli.devices",
+    "embed": "aot.cli.embed",
     "explain-dedup": "aot.cli.inspect",
     "generate": "aot.cli.generate",
     "inspect": "aot.cli.inspect",
@@ -33,7 +34,7 @@ _FILES = {
 }
 SECTIONS = {
     "Every day": ("compile", "run", "verify", "bench", "inspect", "package"),
-    "Language models and quantisation": ("generate", "quantize"),
+    "Language models and quantisation": ("generate", "embed", "quantize"),
     "Many models": ("build", "merge", "cache"),
     "Targets and this machine": ("targets", "devices", "doctor", "completion"),
     "Debugging": ("explain-dedup",),

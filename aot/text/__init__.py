@@ -5,6 +5,7 @@ Files:
     language_program, generation, batch: a language module's program; the loop that continues one
         text, and several
     chat: conversations as a module's chat template writes them
+    embedding: texts' embeddings by a module that embeds them
 """
 
 from aot.text.vocabulary import NO_SYMBOL, PreTokeniser, Scheme, TokenType, Vocabulary
