@@ -83,7 +83,7 @@ def generate(
       aotc generate chat.aotm "Tell me a joke" --temperature 0.8 --top-p 0.95 --seed 7
       aotc generate chat.aotm "Hello" --json
       aotc generate chat.aotm "Hello" "Good bye"
-      aotc generate chat.aotm "Hello" --variables '{"enable_thinking": false}'
+      aotc generate chat.aotm "Hello" --variables '{"enable_thinking":false}'
     """
     from aot.runtime.loader import load
     from aot.runtime.text import Sampler
@@ -91,9 +91,9 @@ def generate(
     from aot.text.generation import Chat
     from aot.text.language_program import language_program
 
+    how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": _object(variables)}
     check_is_module(module)  # what is no file is refused before anything waits for it
     given = prompts or (_standard_input(),)
-    how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": _object(variables)}
     with load(module, device, entry=entry, target=target, threads=threads) as program:
         if len(given) > 1 or language_program(program).sequences > 1:
             if load_state is not None or save_state is not None:

@@ -50,7 +50,7 @@ static const char help[] =
     "  --prompt TEXT           of a language model: writes its reply to TEXT instead\n"
     "  --system TEXT           the system message (default: what the chat template says)\n"
     "  --variables JSON        more of the chat template, an object, such as\n"
-    "                          '{\"enable_thinking\": false}'\n"
+    "                          '{\"enable_thinking\":false}'\n"
     "  --raw                   TEXT is to be continued, without the chat template\n"
     "  --max-tokens N          of the reply (default: as many as the context holds)\n"
     "  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N\n"

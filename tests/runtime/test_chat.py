@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from aot.runtime import loader, text
 from tests.support.control_lowering import compiled
 from tests.support.control_sources import CACHE
-from tests.support.language_models import NO_ROWS, REPLY, language_module, without_rows
+from tests.support.language_models import (
+    FORGETS,
+    LEFT_OUT,
+    NO_ROWS,
+    REPLY,
+    TEMPLATE,
+    language_module,
+    without_rows,
+)
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -86,9 +94,9 @@ class Chat:
 
 
 @contextmanager
-def chat(context: int = 64, **options: object) -> Iterator[Chat]:
+def chat(context: int = 64, template: str = TEMPLATE, **options: object) -> Iterator[Chat]:
     library().aot_chat_destroy.argtypes = (ctypes.c_void_p,)
-    with opened(language_module(context).to_bytes()) as program:
+    with opened(language_module(context, template=template).to_bytes()) as program:
         made = Chat(program, **options)
         yield made
         made.close()
@@ -129,6 +137,41 @@ def test_options() -> None:
     with chat(system=b"a") as made:
         assert made.reply("a") == REPLY
         assert made.info[0] == 6 + 4
+
+
+def test_a_template_that_forgets_is_asked_what_it_writes() -> None:
+    """As in Python: tests/unit/text/test_generation.py."""
+    with chat(40, FORGETS) as made:
+        assert made.reply("ab") == REPLY
+        assert (made.info[0], made.length) == (7, 13)
+        assert made.reply("c") == REPLY
+        assert (made.info[0], made.length) == (7, 22)
+    with chat(40, FORGETS, variables=b' {"long": true} ') as made:
+        assert made.reply("a") == REPLY
+        assert made.length == 14
+    with chat(40, FORGETS, system=b"a") as made:
+        assert failure(lambda: made.say("a")).message == LEFT_OUT
+        assert made.length == 0
+
+
+def test_what_somebody_else_runs_begins_anew() -> None:
+    """A program that is reset has forgotten; of one that has read more, nobody knows what."""
+    with chat() as made:
+        assert made.reply("ab") == REPLY
+        made.program.reset()
+        assert made.reply("a") == REPLY
+        assert (made.info[0], made.length) == (6, 12)
+        call("aot_program_rewind", made.program.handle, ctypes.c_uint64(8))
+        assert made.reply("a") == REPLY
+        assert (made.info[0], made.length) == (7, 8 + 7 + 6)
+        assert made.reply("b") == REPLY
+        assert made.length == 21 + 7 + 6
+    with chat(system=b"c") as made:
+        assert made.reply("a") == REPLY
+        call("aot_program_rewind", made.program.handle, ctypes.c_uint64(8))
+        assert failure(lambda: made.say("a")).message == (
+            "a system message begins a conversation, and the state has one already"
+        )
 
 
 def test_the_end_of_the_context() -> None:

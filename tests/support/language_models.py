@@ -27,6 +27,19 @@ TEMPLATE = (
     "{% for m in messages %}<|s|>{% if m.role == 'user' %}u{% else %}y{% endif %}"
     "{{ m.content }}<|e|>{% endfor %}{% if add_generation_prompt %}<|s|>y{% endif %}"
 )
+# Drops all but the first two characters of earlier replies, knows no system message, and has a
+# variable.
+FORGETS = (
+    "{% for m in messages if m.role != 'system' %}<|s|>{{ 'u' if m.role == 'user' else 'y' }}"
+    "{{ m.content if m.role == 'user' else m.content[:2] }}<|e|>{% endfor %}"
+    "{% if add_generation_prompt %}<|s|>{{ 'cc' if long is defined and long }}y{% endif %}"
+)
+UNKEPT = "{{ messages|groupby('role') }}"
+NOT_KEPT = (
+    "the module does not keep the model's chat template, which conversations need: line 1 has the "
+    'filter "groupby"; it takes text to be continued only'
+)
+LEFT_OUT = "the chat template cannot be rendered: it knows no system message, and leaves it out"
 MOST = 4  # tokens of one call
 NO_ROWS = "the model gave logits of shape [0, 14], expected a row for a token or more"
 
@@ -66,7 +79,7 @@ model (int32[S, T] tokens, int32[S] starts, float[S, P] past)
 """
 
 
-def vocabulary() -> Vocabulary:
+def vocabulary(template: str = TEMPLATE) -> Vocabulary:
     types = [TokenType.CONTROL if n in CONTROL else TokenType.NORMAL for n in range(len(TOKENS))]
     names = tuple("\u010a" if text == "\n" else text for text in TOKENS)
     return Vocabulary(
@@ -74,12 +87,17 @@ def vocabulary() -> Vocabulary:
         pre_tokeniser=PreTokeniser.GPT2,
         eos=7,
         end_tokens=frozenset({7}),
-        chat_template=TEMPLATE,
+        chat_template=template,
     )
 
 
 def language_module(
-    context: int = 16, *, most: int = MOST, target: str = "host", sequences: int = 1
+    context: int = 16,
+    *,
+    most: int = MOST,
+    target: str = "host",
+    sequences: int = 1,
+    template: str = TEMPLATE,
 ) -> aot.CompiledModule:
     """The module, of which the state holds `context` tokens and a call takes `most`."""
     model = parser.parse_model(_SOURCE if sequences == 1 else _SEQUENCES)
@@ -95,7 +113,7 @@ def language_module(
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     onnx.checker.check_model(model)
     module = import_onnx(model)
-    module.vocabulary = vocabulary()
+    module.vocabulary = vocabulary(template)
     return aot.compile(
         module,
         input_shapes=shapes,

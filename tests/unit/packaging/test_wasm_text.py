@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 
+from aot.errors import TemplateWarning
 from aot.runtime import loader
 from tests.support.browser import BROWSER, told_by_browser
-from tests.support.language_models import NO_ROWS, REPLY, language_module, without_rows
+from tests.support.language_models import (
+    FORGETS,
+    LEFT_OUT,
+    NO_ROWS,
+    NOT_KEPT,
+    REPLY,
+    UNKEPT,
+    language_module,
+    without_rows,
+)
 from tests.support.node import make_package, require_node, run_node
 from tests.support.package_models import save_module
 from tests.support.paths import ROOT
@@ -171,6 +181,27 @@ def test_logits_without_rows_choose_nothing(packaged: Path, tmp_path: Path) -> N
     module.write_bytes(without_rows(module.read_bytes()))
     line = "found.push(await refused(() => say(new Chat(model), 'a')));"
     assert evaluate(copy / packaged.name, line) == [["shape", NO_ROWS]]
+
+
+def test_a_template_is_asked_as_elsewhere(packaged: Path, tmp_path: Path) -> None:
+    """One that forgets, its variables, what it leaves out, and one that is not kept."""
+    copy = tmp_path / "copy"
+    shutil.copytree(packaged.parent, copy)
+    language_module(40, target="wasm32", template=FORGETS).save(copy / "chat.aotm")
+    found = evaluate(
+        copy / packaged.name,
+        "const chat = new Chat(model);",
+        "found.push((await say(chat, 'ab')).join(''), chat.length);",
+        "found.push((await say(chat, 'c')).join(''), chat.length);",
+        "const long = new Chat(model, { variables: { long: true } });",
+        "found.push((await say(long, 'a')).join(''), long.length);",
+        "found.push(await refused(() => say(new Chat(model, { system: 'a' }), 'a')));",
+    )
+    assert found == [REPLY, 13, REPLY, 22, REPLY, 14, ["argument", LEFT_OUT]]
+    with pytest.warns(TemplateWarning):
+        language_module(40, target="wasm32", template=UNKEPT).save(copy / "chat.aotm")
+    line = "found.push(await refused(() => say(new Chat(model), 'a')));"
+    assert evaluate(copy / packaged.name, line) == [["unsupported", NOT_KEPT]]
 
 
 def test_other_models_have_no_text(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import aot
 from aot.cli.main import cli
-from aot.errors import RuntimeFailure
+from aot.errors import RuntimeFailure, TemplateWarning
 from aot.packaging import PackageOptions, package
 from aot.packaging.executable import ExecutableOptions
 from aot.runtime.loader import Program
@@ -27,10 +27,14 @@ from aot.text.language_program import check_language_program
 from tests.support.control_lowering import program
 from tests.support.control_sources import CACHE
 from tests.support.language_models import (
+    FORGETS,
+    LEFT_OUT,
     MOST,
     NO_ROWS,
+    NOT_KEPT,
     REPLY,
     TOKENS,
+    UNKEPT,
     language_module,
     without_rows,
 )
@@ -41,6 +45,17 @@ from tests.support.runtime_build import build, build_tool, library_sources
 @cache
 def data(context: int = 16) -> bytes:
     return language_module(context).to_bytes()
+
+
+@cache
+def forgetting() -> bytes:
+    return language_module(40, template=FORGETS).to_bytes()
+
+
+@cache
+def unkept() -> bytes:
+    with pytest.warns(TemplateWarning):
+        return language_module(16, template=UNKEPT).to_bytes()
 
 
 @pytest.fixture
@@ -96,9 +111,118 @@ def test_a_reply_that_was_cut_off_is_remembered(loaded: Program) -> None:
         chat.undo()
 
 
+def names(*tokens: int) -> str:
+    return "".join(TOKENS[t] for t in tokens).replace("\u0120", " ")
+
+
+def test_a_template_that_forgets_is_asked_what_it_writes() -> None:
+    """The program is rewound to where the conversation is another one now, and has then read what
+    the template writes of all of it; taking back goes behind that."""
+    with aot.load(forgetting()) as loaded:
+        chat = aot.Chat(loaded)
+        assert "".join(chat.reply("ab")) == REPLY
+        assert (chat.last.prompt_tokens, loaded.state_length) == (7, 13)
+        assert "".join(chat.reply("c")) == REPLY
+        # <s>uab<e><s>yab stays, and <e><s>uc<e><s>y is read; then the reply
+        assert (chat.last.prompt_tokens, loaded.state_length) == (7, 9 + 7 + 6)
+        assert names(*chat._read) == "<|s|>uab<|e|><|s|>yab<|e|><|s|>uc<|e|><|s|>yabc \u00c3\u00a9"
+        tokens = np.array(chat._read, np.int32)
+        again = expected_logits_of(forgetting(), tokens)
+        loaded.rewind(len(tokens) - 1)
+        np.testing.assert_array_equal(loaded.run([tokens[-1:]])[0], again)
+        chat.undo()
+        assert loaded.state_length == 9
+        assert "".join(chat.reply("c")) == REPLY
+        assert (chat._read, loaded.state_length) == (tokens.tolist(), 22)
+
+
+def test_windows_that_have_moved_on_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with aot.load(forgetting()) as loaded:
+        chat = aot.Chat(loaded)
+        "".join(chat.reply("ab"))
+
+        def rewind(_: int) -> None:
+            raise RuntimeFailure("cannot rewind", "unsupported")
+
+        monkeypatch.setattr(loaded, "rewind", rewind)
+        assert "".join(chat.reply("c")) == REPLY
+        assert (chat.last.prompt_tokens, loaded.state_length) == (9 + 7, 22)
+
+
+def test_variables_of_the_chat_template() -> None:
+    with aot.load(forgetting()) as loaded:
+        assert "".join(aot.generate(loaded, "a", variables={"long": True})) == REPLY
+        assert loaded.state_length == 14
+        assert "".join(aot.generate(loaded, "a", variables={"long": False})) == REPLY
+        assert loaded.state_length == 12
+        for how in ({"variables": {"a": 1}}, {"system": "a"}):
+            with pytest.raises(RuntimeFailure, match="raw text has none$"):
+                aot.generate(loaded, "a", is_raw=True, **how)
+        with pytest.raises(RuntimeFailure) as caught:
+            aot.generate(loaded, ["a"], system="c")
+        assert str(caught.value) == LEFT_OUT
+    for text, message in (("[1]", "expected a JSON object"), ("{", "no JSON: ")):
+        found = CliRunner().invoke(cli, ["generate", "x", "a", "--variables", text])
+        assert found.exit_code == 2 and f"--variables: {message}" in found.output
+
+
+def test_a_template_that_is_not_kept_is_no_raw_prompt(tmp_path: Path) -> None:
+    path = tmp_path / "chat.aotm"
+    path.write_bytes(unkept())
+    tool = build_tool()
+    with aot.load(unkept()) as loaded:
+        for prompt in ("a", ["a", "b"]):
+            with pytest.raises(RuntimeFailure) as caught:
+                list(aot.generate(loaded, prompt))  # type: ignore[call-overload]
+            assert str(caught.value) == NOT_KEPT
+        assert "".join(aot.generate(loaded, "a", is_raw=True)) == REPLY[1:]
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    for arguments, code, out, message in (
+        ((), 1, "", NOT_KEPT),
+        (("--raw",), 0, f"{REPLY[1:]}\n", ""),
+        (("--raw", "--system", "a"), 1, "", "raw text has none"),
+        (("--raw", "--variables", "{}"), 1, "", "raw text has none"),
+    ):
+        command = [tool, path, "--prompt", "a", *arguments]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (found.returncode, found.stdout) == (code, out)
+        assert message in found.stderr
+
+
+def test_a_system_message_begins_a_conversation(tmp_path: Path) -> None:
+    """Behind a state that has one it is not dropped, but refused; so it is by a template that
+    knows none."""
+    path, state = tmp_path / "chat.aotm", tmp_path / "s"
+    path.write_bytes(data(32))
+    tool = build_tool()
+    run = CliRunner()
+    run.invoke(cli, ["generate", str(path), "a", "--max-tokens", "1", "--save-state", str(state)])
+    options = ["--load-state", str(state), "--system", "b"]
+    found = run.invoke(cli, ["generate", str(path), "a", *options])
+    words = "a system message begins a conversation, and the state has one already"
+    assert str(found.exception) == words
+    path.write_bytes(forgetting())
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    command = [tool, path, "--prompt", "a", "--system", "b"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 1 and LEFT_OUT in told.stderr
+    command = [tool, path, "--prompt", "a", "--variables", '{"long": true}', "--json"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(told.stdout.splitlines()[1])["context_used"] == 14
+    command[5] = "[]"
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "the variables of the chat template are no JSON object" in told.stderr
+
+
 def expected_logits(tokens: np.ndarray) -> np.ndarray:
+    return expected_logits_of(data(32), tokens)
+
+
+def expected_logits_of(module: bytes, tokens: np.ndarray) -> np.ndarray:
     """Of a program that sees the tokens one by one."""
-    with aot.load(data(32)) as other:
+    with aot.load(module) as other:
         for token in tokens:
             (logits,) = other.run([np.array([token], np.int32)])
     return logits
