@@ -278,6 +278,7 @@ def compile(
     max_default: int = 64,
     optimize: str = "balanced",
     entry_name: str | None = None,
+    metadata: Mapping[str, str] | None = None,
     strip: bool = False,
     language_model: LanguageModel | None = None,
     precision: Precision | None = None,
@@ -325,6 +326,9 @@ def compile(
             cost. speed also stores filters transformed for Winograd's algorithm, for up to 16 MiB
             more, where that pays.
         entry_name: what `load` and `merge` know the entry point by; "main" if None.
+        metadata: facts about the model by key, such as author or license, which the module keeps
+            beside those of the model's file (ONNX's metadata_props, TFLite Metadata, GGUF's general
+            keys); an empty text leaves out what the file says.
         strip: leaves out what `merge`, `aotc inspect --dedup` and `aotc explain-dedup` need.
         language_model: how language models without a graph (GGUF) are compiled.
         precision: in what the module stores and computes.

@@ -167,9 +167,20 @@ def _extents(option: Option, value: Any) -> Any:
     return found
 
 
+def _metadata(option: Option, value: Any) -> Any:
+    found = _table(option, value)
+    for key, text in found.items():
+        if not isinstance(text, str) or not isinstance(key, str):
+            raise CompileError(f"{option.name}: {key} is {text!r}, expected a text")
+        if not key or "\0" in key + text:
+            raise CompileError(f"{option.name}: {key!r} is empty, or a zero byte is in it")
+    return found
+
+
 TARGETS = Kind("targets", _targets, is_list=True)
 PASSES = Kind("passes", _passes, is_list=True)
 SHAPES = Kind("shapes", _shapes, is_table=True)
+METADATA = Kind("metadata", _metadata, is_table=True)
 VALUES = Kind("values", _table, is_table=True)
 STATES = Kind("states", _states, is_table=True)
 EXTENTS = Kind("extents", _extents, is_table=True)
@@ -401,6 +412,15 @@ class CompileOptions:
         "The name of the entry point in the module file. Default: main.",
         'what `load` and `merge` know the entry point by; "main" if None.',
         metavar="NAME",
+    )
+    metadata: Mapping[str, str] = _option(
+        {},
+        METADATA,
+        "A fact about the model that the module keeps, such as author=NAME; empty leaves out what "
+        "the model's file says.",
+        "facts about the model by key, such as author or license, which the module keeps beside "
+        "those of the model's file (ONNX's metadata_props, TFLite Metadata, GGUF's general keys); "
+        "an empty text leaves out what the file says.",
     )
     strip: bool = _option(
         False,

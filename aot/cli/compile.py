@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 import aot
 from aot.cli import text as cli_text
-from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, to_mapping
+from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, NamedText, to_mapping
 from aot.errors import CompileError
 from aot.ir.input_files import STANDARD_INPUT, standard_input
 from aot.ir.limits import limit_of
@@ -54,6 +54,7 @@ _SPELLINGS: Mapping[str, Callable[[Option], dict[str, Any]]] = {
     "shapes": lambda option: {"multiple": True, "type": NamedShape()},
     "values": lambda option: {"multiple": True, "type": NamedArray()},
     "states": lambda option: {"multiple": True, "type": NamedState()},
+    "metadata": lambda option: {"multiple": True, "type": NamedText()},
     "extents": lambda option: {"multiple": True, "type": NamedExtent()},
     "choice": lambda option: {"type": click.Choice(option.choices), "show_default": True},
     "switch": lambda option: {"is_flag": True},

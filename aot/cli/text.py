@@ -173,6 +173,20 @@ class NamedState(click.ParamType[Pair]):
         return found[1], (found[2], int(found[3] or 0))
 
 
+class NamedText(click.ParamType[Pair]):
+    """KEY=TEXT, where the text may be empty."""
+
+    name = "KEY=TEXT"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Pair:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        key, separator, text = value.partition("=")
+        if not key or not separator:
+            self.fail(f"{value!r} is not KEY=TEXT", param, ctx)
+        return key, text
+
+
 class NamedExtent(click.ParamType[Pair]):
     """NAME=N: a node of the model, and the most that an extent is which it computes."""
 

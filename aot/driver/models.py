@@ -157,6 +157,19 @@ def together(modules: Sequence[Module]) -> Module:
     return made
 
 
+def metadata_of(
+    models: Sequence[GivenModel], modules: Sequence[Module], options: CompileOptions
+) -> dict[str, str]:
+    """What a module keeps of what its models' files say, and of what the options do; an empty text
+    of an option leaves the key out. With several models a key begins with the model's name."""
+    found: dict[str, str] = {}
+    for model, module in zip(models, modules, strict=True):
+        facts = {**module.metadata, **options_of(model, options).metadata}
+        prefix = "" if model.name is None else f"{model.name}:"
+        found |= {prefix + key: value for key, value in facts.items() if value}
+    return found
+
+
 def gathered(contexts: Sequence[PassContext], options: CompileOptions) -> PassContext:
     """A context that combines the statistics of all models' passes."""
     if len(contexts) == 1:

@@ -21,6 +21,7 @@ from aot.driver.models import (
     check_options,
     gathered,
     given_models,
+    metadata_of,
     naming,
     options_of,
     recognised,
@@ -177,6 +178,7 @@ def _compiled(
         producer,
         None if options.strip else ledger,
         _vocabulary(module),
+        module.metadata,
     )
     return Compilation(image, {"variants": sections, "rodata": rodata.stats})
 
@@ -226,7 +228,9 @@ def _read(
                 check_satisfiable(function)
         modules.append(module)
         contexts.append(context)
-    return together(modules), gathered(contexts, options), calls
+    made = together(modules)
+    made.metadata = metadata_of(models, modules, options)
+    return made, gathered(contexts, options), calls
 
 
 def _run_target_passes(

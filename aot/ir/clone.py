@@ -67,4 +67,5 @@ def clone_module(module: Module) -> Module:
     """A copy of every function."""
     made = Module(clone_function(f) for f in module.functions.values())
     made.vocabulary = module.vocabulary
+    made.metadata = dict(module.metadata)
     return made

@@ -408,12 +408,14 @@ class Module:
         states: inputs that the model itself ties to outputs, as `CompileOptions.states` has them;
             only a module that was just read has any.
         vocabulary: of a language model.
+        metadata: what the model's file says about itself, by key.
     """
 
     def __init__(self, functions: Iterable[Function] = ()) -> None:
         self.functions: dict[str, Function] = {}
         self.states: dict[str, tuple[str, int] | Tie] = {}
         self.vocabulary: Vocabulary | None = None
+        self.metadata: dict[str, str] = {}
         for function in functions:
             self.add(function)
 

@@ -6,7 +6,7 @@ The last step of linking, of one model as of several. Owns its order; places not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ def finish_module(
     producer: str,
     ledger: Ledger | None,
     vocabulary: bytes = b"",
+    metadata: Mapping[str, str] | None = None,
 ) -> tuple[ModuleImage, RodataBytes]:
     """Builds the module of variants whose programs refer to constants in `rodata` by address.
 
@@ -33,6 +34,7 @@ def finish_module(
         parts: of each variant's code image; None where it has none.
         ledger: what the notes keep, given what became of the constants; None leaves notes out.
         vocabulary: of a language model, what `aot.link.vocabulary` wrote.
+        metadata: facts about the model by key.
     """
     filled = [
         [fill_from_splats(e.program, rodata) for e in variant.entry_points] for variant in variants
@@ -53,5 +55,8 @@ def finish_module(
     data = b""
     if ledger is not None:
         data = encode_notes(Notes(tuple(notes), ledger(placed.bytes)))
-    image = ModuleImage(tuple(finished), placed.data, placed.segments, producer, data, vocabulary)
+    image = ModuleImage(
+        *(tuple(finished), placed.data, placed.segments, producer, data, vocabulary),
+        metadata=dict(metadata or {}),
+    )
     return image, placed.bytes

@@ -103,8 +103,23 @@ def merge_modules(inputs: Sequence[MergeInput], *, shares_rodata: bool = True) -
 
     producers = dict.fromkeys(given.image.producer for given in inputs)
     vocabulary = _vocabulary(inputs)
-    image, _ = finish_module(variants, parts, pool, ", ".join(producers), ledger, vocabulary)
+    image, _ = finish_module(
+        *(variants, parts, pool, ", ".join(producers), ledger, vocabulary), _metadata(inputs)
+    )
     return Merged(image, counts)
+
+
+def _metadata(inputs: Sequence[MergeInput]) -> dict[str, str]:
+    """The metadata of all inputs. Where one has another value for a key than those before it, its
+    own stands behind the name of its first entry point: "det:author"."""
+    found: dict[str, str] = {}
+    for given in inputs:
+        first = given.image.variants[0].entry_points[0].name
+        owner = given.names.get(first, first)
+        for key, value in given.image.metadata.items():
+            is_same = found.get(key, value) == value
+            found[key if is_same else f"{owner}:{key}"] = value
+    return found
 
 
 def _vocabulary(inputs: Sequence[MergeInput]) -> bytes:

@@ -29,6 +29,9 @@ _FLAGS = ("-std=c11", "-Os", "-fvisibility=hidden", "-ffunction-sections", "-fda
 # What aot_runtime.mjs calls and takes
 _EXPORTS = (
     "__stack_pointer",
+    "aot_module_metadata_count",
+    "aot_module_metadata_key",
+    "aot_module_metadata_value",
     "aot_module_open_memory",
     "aot_module_variant_count",
     "aot_module_variant_target",

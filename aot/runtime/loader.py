@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
+from aot.runtime.contents import metadata_of
 from aot.runtime.tensors import (
     CTensor,
     CTensorInfo,
@@ -256,6 +257,7 @@ class Program:
         states: what it keeps from call to call; a dim that grows has its capacity as upper bound.
         entry: the entry point's name.
         threads: those that share the work, the caller's included.
+        metadata: facts about the model that the module keeps, by key.
         updates: outputs that are what an input holds after a run, each with the input's name: the
             array that is given for it is written.
     """
@@ -290,6 +292,7 @@ class Program:
         try:
             self._open(source)
             self._create(_DEVICES[device], entry, target, threads)
+            self.metadata = metadata_of(self._library, self._module)
         except BaseException:
             self.close()
             raise

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from aot.errors import CompileError
+from aot.errors import CompileError, one_line
 from aot.link.image import (
     EntryPointImage,
     ExecutableImage,
@@ -25,6 +25,7 @@ from aot.link.program import Instruction, Operand, constant_value, decode
 from aot.link.reader import DTYPES, FILE_VERSION, ModuleFile, Source, read_module_file
 from aot.link.vocabulary import describe_vocabulary
 
+MOST_SHOWN = 200  # characters of a fact of the metadata
 _CLASSES = ("constants", "arena", "inputs", "outputs")
 
 
@@ -52,6 +53,7 @@ def inspect(
         "file_bytes": file.file_bytes,
         "version": FILE_VERSION,
         "producer": image.producer,
+        "metadata": dict(sorted(image.metadata.items())),
         "is_rodata_verified": verify,
         "structure_bytes": file.structure_bytes,
         "rodata": {"bytes": len(image.rodata), "segments": len(image.rodata_segments)},
@@ -262,6 +264,7 @@ def format_inspection(facts: dict[str, Any]) -> str:
         f"rodata: {facts['rodata']['bytes']:,} bytes in {facts['rodata']['segments']} parts"
         + (", verified" if facts["is_rodata_verified"] else ""),
     ]
+    lines += [f"metadata {key}: {_cut(value)}" for key, value in facts["metadata"].items()]
     for segment in facts["segments"]:
         lines.append(
             f"  at {segment['offset']:>12,}  {segment['bytes']:>12,} bytes  {segment['what']}"
@@ -271,6 +274,14 @@ def format_inspection(facts: dict[str, Any]) -> str:
     for variant in facts["variants"]:
         lines += _format_variant(variant)
     return "\n".join(lines)
+
+
+def _cut(value: str) -> str:
+    """A text in one line, of which the end is left out where it is long; JSON has it whole."""
+    line = one_line(value)
+    return (
+        line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}... ({len(value):,} characters)"
+    )
 
 
 def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:

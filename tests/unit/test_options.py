@@ -179,6 +179,7 @@ OTHERS: dict[str, Any] = {
     "shapes": {"x": [1, "H", None]},
     "values": {"sr": 16000},
     "states": {"past": "present"},
+    "metadata": {"author": "me"},
     "extents": {"a node": 9},
     "switch": False,
     "text": "name",
@@ -207,6 +208,7 @@ EXPECTED = {
     "shapes": "a mapping by name",
     "values": "a mapping by name",
     "states": "a mapping by name",
+    "metadata": "a mapping by name",
     "extents": "a mapping by name",
     "choice": "a text",
     "switch": "true or false",
@@ -218,7 +220,7 @@ EXPECTED = {
 }
 TAKEN: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("targets", "passes"), (str, list)),
-    **dict.fromkeys(("shapes", "values", "states", "extents"), (dict,)),
+    **dict.fromkeys(("shapes", "values", "states", "metadata", "extents"), (dict,)),
     **dict.fromkeys(("choice", "text", "file", "folder"), (str,)),
     "switch": (bool,),
     "count": (int,),
@@ -299,7 +301,7 @@ def test_a_batch_file_says_what_a_module_is_and_not_how_it_is_made() -> None:
             "max_default",
         ),
         *("optimize", "storage", "arithmetic"),
-        *("activations", "winograd", "disable", "entry_name", "strip"),
+        *("activations", "winograd", "disable", "entry_name", "metadata", "strip"),
     ) == KEYS
 
 

@@ -20,6 +20,7 @@ from aot.frontends.gguf.model import Model, model_of
 from aot.frontends.gguf.reader import GgufFile
 from aot.frontends.gguf.splits import read_gguf
 from aot.frontends.gguf.weights import Weights
+from aot.frontends.lib.metadata import taken
 from aot.ir.graph import Module
 from aot.options import Progress, no_progress
 from aot.text.gguf import read_vocabulary
@@ -27,6 +28,7 @@ from aot.text.vocabulary import Vocabulary
 
 __all__ = ["DEFAULT_CONTEXT", "context_of", "import_gguf", "read_gguf"]
 
+GENERAL = "general."  # what begins keys about the model: its name, author and licence
 DEFAULT_CONTEXT = 2048  # tokens, where the model was made for more
 DEFAULT_TEXT = 512  # tokens of a text that is embedded, likewise
 
@@ -75,6 +77,8 @@ def import_gguf(
     )
     module = builder.build()
     module.vocabulary = _vocabulary(file)
+    general = ((k, v) for k, v in file.metadata.items() if k.startswith(GENERAL))
+    module.metadata = taken((k, v) for k, v in general if isinstance(v, str))
     return module
 
 

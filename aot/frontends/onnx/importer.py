@@ -19,6 +19,7 @@ from onnx import defs
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.lib.metadata import taken
 from aot.frontends.onnx import strings
 from aot.frontends.onnx.blocks import GraphImporter, Subgraph
 from aot.frontends.onnx.choices import Choices, search
@@ -88,12 +89,14 @@ def import_onnx(
     try:
         with _opened(model) as (parsed, contents):
             proto = inline_functions(parsed)
-            return search(
+            module = search(
                 lambda choices: _Importer(
                     *(proto, contents, folder, input_shapes or {}, input_values or {}, choices),
                     random_seed,
                 ).run()
             )
+            module.metadata = taken((p.key, p.value) for p in parsed.metadata_props)
+            return module
     except CompileError as error:
         raise CompileError(f"{where}: {error}") from error
     except UnsupportedError as error:

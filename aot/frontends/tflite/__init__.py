@@ -7,7 +7,9 @@ import os
 
 import aot.frontends.tflite.ops  # noqa: F401 - fills the table of operators
 from aot.errors import CompileError, UnsupportedError
+from aot.frontends.lib.metadata import taken
 from aot.frontends.tflite.control import supported_ops
+from aot.frontends.tflite.facts import facts_of
 from aot.frontends.tflite.flatbuffer import DamagedError
 from aot.frontends.tflite.importer import import_model
 from aot.frontends.tflite.model import Model
@@ -29,7 +31,10 @@ def import_tflite(source: str | os.PathLike[str] | bytes) -> Module:
     """
     where = "model" if isinstance(source, bytes) else os.fspath(source)
     try:
-        return import_model(Model(source))
+        model = Model(source)
+        module = import_model(model)
+        module.metadata = taken(facts_of(model))
+        return module
     except UnsupportedError as error:
         raise UnsupportedError(
             f"{where}: not supported in this model ({len(error.items)}):", error.items

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Any
@@ -236,6 +236,17 @@ class Model:
         if not self.graphs:
             raise CompileError("the file has no graph")
         self.signatures = [self._signature(table) for table in self._root.signature_defs]
+
+    @property
+    def description(self) -> str:
+        """What the file says of itself; "" where it says nothing."""
+        return self._root.description or ""
+
+    def metadata(self) -> Iterator[tuple[str, memoryview | None]]:
+        """The names of buffers that are no tensors', and their bytes."""
+        for table in self._root.metadata or ():
+            name = table.name or ""
+            yield name, self._buffer(int(table.buffer), f"metadata {name!r}")
 
     def buffer(self, number: int, label: str) -> memoryview | None:
         """The bytes of a buffer; None for an empty one."""

@@ -514,6 +514,9 @@ export class Model {
   /** Names of the model's entry points. */
   get entries() { return this.#shared.entries; }
 
+  /** Facts about the model by key, such as author or license. @type {Record<string, string>} */
+  get metadata() { return this.#shared.metadata; }
+
   /** The target whose code runs. */
   get target() { return this.#shared.target; }
 
@@ -627,6 +630,12 @@ export async function loadModule({module: source, moduleBytes, runtime, entry}) 
        (name = engine.call('aot_wasm_entry_name', module, variant, entries.length)) !== 0;) {
     entries.push(engine.text(name));
   }
-  const shared = Object.freeze({module, target, entries: Object.freeze(entries)});
+  const fact = (what, number) =>
+      engine.text(engine.call(`aot_module_metadata_${what}`, module, number));
+  const count = engine.call('aot_module_metadata_count', module);
+  const metadata = Object.fromEntries(
+      Array.from({length: count}, (_, number) => [fact('key', number), fact('value', number)]));
+  const shared = Object.freeze(
+      {module, target, entries: Object.freeze(entries), metadata: Object.freeze(metadata)});
   return new Model(engine, shared, checkEntry(entry ?? entries[0], entries));
 }

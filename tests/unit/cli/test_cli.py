@@ -158,6 +158,7 @@ def test_options_reach_the_compiler(model: Path, monkeypatch: pytest.MonkeyPatch
         "disable": ("fusion", "cse"),
         "entry_name": "vad",
         "strip": True,
+        "metadata": {},
         "states": {},
         "context": 0,
         "all_logits": False,

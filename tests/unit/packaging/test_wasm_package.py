@@ -55,7 +55,8 @@ def use_built_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A module for WebAssembly and for this machine."""
-    return save_module(tmp_path_factory.mktemp("modules") / "small.aotm", ["wasm32", HOST_TARGET])
+    path = tmp_path_factory.mktemp("modules") / "small.aotm"
+    return save_module(path, ["wasm32", HOST_TARGET], metadata={"author": "né", "__proto__": "x"})
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +124,8 @@ def test_what_a_model_says_of_itself(packaged: Path) -> None:
     found = evaluate(
         packaged.parent,
         'import { load } from "./small.mjs";',
-        "const { name, entries, target, inputs, outputs } = await load();",
-        "console.log(JSON.stringify({ name, entries, target, inputs, outputs }));",
+        "const { name, entries, target, metadata, inputs, outputs } = await load();",
+        "console.log(JSON.stringify({ name, entries, target, metadata, inputs, outputs }));",
     )
     eight = {"extent": 8, "min": 8, "max": 8, "text": ""}
     rows = {"extent": None, "min": 0, "max": MOST_ROWS, "text": "N"}
@@ -133,6 +134,7 @@ def test_what_a_model_says_of_itself(packaged: Path) -> None:
     ]
     assert [(o["name"], o["dtype"]) for o in found["outputs"]] == [("the sum", "f32")]
     assert (found["name"], found["entries"], found["target"]) == ("main", ["main"], "wasm32")
+    assert found["metadata"] == {"author": "né", "__proto__": "x"}
 
 
 def test_state_is_reset_and_not_shared(packaged: Path) -> None:
