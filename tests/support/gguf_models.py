@@ -57,6 +57,7 @@ class Shape:
         absent: tensors that the file lacks.
         prefix: of the names of layers' tensors.
         last_norm: the name of the norm after the last layer; "" is none.
+        local, local_depth: layers whose heads are of another depth, and that.
         repeats: of TOKENS in the text that an encoder is asked about.
         kind, head_kind: block types of matrices, and of the head or a tied embedding.
         spread: of the matrices' elements.
@@ -91,6 +92,8 @@ class Shape:
     prefix: str = ""
     last_norm: str = "output_norm"
     repeats: int = 1
+    local: tuple[bool, ...] = ()
+    local_depth: int = 0
     kind: Kind = Kind.F32
     head_kind: Kind | None = None
     spread: float = 0.35
@@ -121,6 +124,47 @@ _GRANITE = Shape(
         "embedding_scale": 12.0,
         "attention.scale": 0.1,
     },
+)
+_ALTERNATE = (True, False, True, False, True, False)
+_GEMMA4 = Shape(
+    "gemma4",
+    6,
+    groups=(2, 1, 2, 1, 2, 1),
+    hidden=(48, 48, 48, 40, 56, 56),
+    depth=16,
+    local_depth=8,
+    local=_ALTERNATE,
+    has_head=False,
+    norms=_AROUND,
+    head_norms="head",
+    extra={
+        **_WINDOW,
+        "attention.sliding_window_pattern": list(_ALTERNATE),
+        "attention.shared_kv_layers": 2,
+        "attention.key_length_swa": 8,
+        "attention.value_length_swa": 8,
+        "rope.dimension_count_swa": 8,
+        "rope.freq_base_swa": 500.0,
+        "embedding_length_per_layer_input": 8,
+        "final_logit_softcapping": 5.0,
+    },
+    vectors={
+        "rope_freqs": [1.0, 1.2, 1.5, 2.0, 4.0, 8.0, 1e30, 1e30],
+        "blk.1.layer_output_scale": [0.7],
+        "blk.4.layer_output_scale": [1.2],
+    },
+    matrices={
+        "per_layer_token_embd.weight": (42, 48),
+        "per_layer_model_proj.weight": (48, 32),
+        "per_layer_proj_norm.weight": (8,),
+        **{f"blk.{n}.inp_gate.weight": (8, 32) for n in range(6)},
+        **{f"blk.{n}.proj.weight": (32, 8) for n in range(6)},
+        **{f"blk.{n}.post_norm.weight": (32,) for n in range(6)},
+    },
+    absent=(
+        "blk.1.attn_v.weight",
+        *(f"blk.{n}.attn_{x}.weight" for n in (4, 5) for x in ("k", "v", "k_norm")),
+    ),
 )
 _SECTIONS = {"rope.dimension_sections": [1, 1, 2, 0]}
 MODELS: dict[str, Shape] = {
@@ -191,6 +235,17 @@ MODELS: dict[str, Shape] = {
     "exaone4": Shape("exaone4", norms=_BEHIND, head_norms="head"),
     "exaone4_windows": Shape("exaone4", 64, norms=_BEHIND, head_norms="head", extra=_WINDOW),
     "gemma": Shape("gemma", has_head=False, depth=16),
+    "gemma4": _GEMMA4,
+    "gemma4_plain": replace(
+        _GEMMA4,
+        vectors={"rope_freqs": [1.0, 1.2, 1.5, 2.0, 4.0, 8.0, 1e30, 1e30]},
+        matrices={},
+        absent=(),
+        extra={
+            **{k: v for k, v in _GEMMA4.extra.items() if "shared" not in k},
+            "embedding_length_per_layer_input": 0,
+        },
+    ),
     "glm4": Shape("glm4", norms=_AROUND, gate="fused", rotated=4, has_bias=True),
     "glm4_sections": Shape("glm4", norms=_AROUND, gate="fused", extra=_SECTIONS),
     "gptneox": replace(
@@ -499,7 +554,9 @@ def _tensors(shape: Shape) -> dict[str, Any]:
     if shape.has_head:
         found["output.weight"] = (shape.vocabulary, d)
     for name, vector in shape.vectors.items():
-        found[name if name.endswith((".bias", "scale")) else f"{name}.weight"] = list(vector)
+        found[name if name.endswith((".bias", ".scale", ".input_scale")) else f"{name}.weight"] = (
+            list(vector)
+        )
     for layer in range(shape.layers):
         label = f"{shape.prefix}blk.{layer}"
         found |= {f"{label}.{name}": dims for name, dims in _layer(shape, layer).items()}
@@ -516,7 +573,8 @@ def _layer(shape: Shape, layer: int) -> dict[str, Any]:
     heads, groups, hidden = (
         n[layer] if isinstance(n, tuple) else n for n in (shape.heads, shape.groups, shape.hidden)
     )
-    d, queries, keys = shape.width, heads * shape.depth, groups * shape.depth
+    depth = shape.local_depth if shape.local and shape.local[layer] else shape.depth
+    d, queries, keys = shape.width, heads * depth, groups * depth
     own: dict[str, Any] = {}
     for name in shape.norms if shape.norm_kind != "plain" else ():
         if hidden if "ff" in name else heads:
@@ -525,7 +583,6 @@ def _layer(shape: Shape, layer: int) -> dict[str, Any]:
                 own[f"{name}.bias"] = (d,)
     if shape.head_norms and groups:
         for name, count in (("q", heads), ("k", groups)):
-            depth = shape.depth
             dims = {"head": (depth,), "heads": (count, depth), "row": (count * depth,)}
             own[f"attn_{name}_norm.weight"] = dims[shape.head_norms]
     matrices: dict[str, tuple[int, int]] = {}

@@ -19,6 +19,7 @@ from aot.frontends.gguf.parts import (
     Pooling,
     Residual,
     Rope,
+    Side,
     Window,
 )
 
@@ -103,6 +104,20 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         window=Window(period=6, base=10000.0, is_plain=True),
         feed_forward=_GELU,
         pooling=Pooling(is_causal=False),
+    ),
+    "gemma4": Architecture(
+        "Gemma 4, dense, text only",
+        extents=Extents(has_local=True, shares_caches=True),
+        embedding=Embedding("width"),
+        norms=_AROUND,
+        head_norms=HeadNorms(has_values=True),
+        attention=Attention("", keys_may_be_values=True),
+        window=Window(period=6, base=10000.0, is_plain=True),
+        rope=Rope(factors="any", has_local=True),
+        feed_forward=_GELU,
+        residual=Residual(has_layer_factors=True),
+        head=Head(cap=30.0),
+        side=Side(),
     ),
     "glm4": Architecture(
         "GLM-4-0414, GLM-Z1",

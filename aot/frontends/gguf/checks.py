@@ -43,6 +43,8 @@ def _needed(file: GgufFile, model: Model) -> Iterator[Needed]:
         vocabulary=rows(EMBEDDING),
         types=rows("token_types.weight"),
         context=model.context,
+        side=model.layers[0].side * model.matrices,
+        layers=model.matrices,
         pairs=model.pairs,
         is_long=model.is_long,
     )

@@ -53,6 +53,7 @@ class DecoderBuilder(LayerBuilder):
         self.starts: Value | None = None
         self.caches = CACHES[cache]
         self._states: list[Caches | None] = []
+        self._grown: dict[int, tuple[Value, Value]] = {}
 
     def build(self) -> Module:
         tokens = self._tokens()
@@ -69,8 +70,8 @@ class DecoderBuilder(LayerBuilder):
     # states
 
     def _layer_caches(self, index: int, layer: Layer) -> Caches | None:
-        """The caches of a layer's keys and values of earlier tokens; None without attention."""
-        if not layer.groups:
+        """The caches of a layer's keys and values of earlier tokens; None without any."""
+        if not layer.groups or layer.shares is not None:
             return None
         keys, values = (
             self.caches(
@@ -111,15 +112,23 @@ class DecoderBuilder(LayerBuilder):
     # parts
 
     def _mixed(self, index: int, x: Value) -> Value:
-        model, layer, caches = self.model, self.model.layers[index], self._states[index]
+        model, layer = self.model, self.model.layers[index]
+        source = index if layer.shares is None else layer.shares
+        caches = self._states[source]
         assert caches is not None
         past_keys, past_values = caches
         place = self.part(f"{layer.label}.attn")
-        q, k, v = self._heads(layer, x)
-        keys, values = past_keys.grown(place, k), past_values.grown(place, v)
+        heads = self._heads(layer, x)
+        if source == index:
+            keys, values = (
+                cache.grown(place, heads[name])
+                for cache, name in ((past_keys, "k"), (past_values, "v"))
+            )
+            self._grown[index] = keys, values
+        keys, values = self._grown[source]
         mixed = attention(
             place,
-            by_heads(place, q),
+            by_heads(place, heads["q"]),
             keys,
             values,
             self._is_text(place, past_keys.past),

@@ -66,7 +66,8 @@ class EncoderBuilder(LayerBuilder):
     def _mixed(self, index: int, x: Value) -> Value:
         model, layer = self.model, self.model.layers[index]
         place = self.part(f"{layer.label}.attn")
-        q, k, v = (by_heads(place, part) for part in self._heads(layer, x))
+        heads = self._heads(layer, x)
+        q, k, v = (by_heads(place, heads[name]) for name in ("q", "k", "v"))
         reach = layer.window // 2 if layer.window else None
         mixed = attention(
             place,

@@ -87,6 +87,7 @@ class LayerBuilder(ABC):
         self.module = Module([self.function])
         self.results: dict[str, Value] = {}
         self._angles: dict[Rotation, tuple[Value, Value]] = {}
+        self._side: Value | None = None
 
     @abstractmethod
     def _mixed(self, index: int, x: Value) -> Value:
@@ -141,7 +142,22 @@ class LayerBuilder(ABC):
         x = self.weights.rows(place, listed, "token_embd.weight")
         if model.embedding_scale != 1:
             x = place.emit("mul", x, place.scalar(model.embedding_scale, F32))
+        if model.layers[0].side:
+            self._side = self._side_inputs(listed, x)
         return x
+
+    def _side_inputs(self, tokens: Value, x: Value) -> Value:
+        """What tokens give to each layer, f32[tokens, layers, elements]: the sum of the rows that
+        they have for it and of a product with their embedding x."""
+        model, name = self.model, "per_layer_model_proj"
+        place, side = self.part("per_layer_token_embd"), model.layers[0].side
+        dims = (self._all_tokens, model.matrices, side)
+        rows = self.weights.rows(place, tokens, "per_layer_token_embd.weight")
+        rows = place.emit("mul", place.reshape(rows, dims), place.scalar(side**0.5, F32))
+        y = self._linear(x, name)
+        y = place.emit("mul", y, place.scalar(model.width**-0.5, F32))
+        y = self._norm(place.reshape(y, dims), "per_layer_proj_norm", "rms")
+        return place.emit("mul", place.emit("add", y, rows), place.scalar(0.5**0.5, F32))
 
     def _through_all(self, x: Value) -> Value:
         """What all layers make of x, without the last norm."""
@@ -223,6 +239,24 @@ class LayerBuilder(ABC):
             x = self._summed(layer, x, norms.after[1])
         if attended is not None and model.is_parallel:
             x = place.emit("add", x, attended)
+        return self._behind(layer, x, is_last=is_last)
+
+    def _behind(self, layer: Layer, x: Value, *, is_last: bool) -> Value:
+        """x with what tokens' embeddings for the layer let it add, times the layer's factor."""
+        label, name = layer.label, f"{layer.label}.layer_output_scale.weight"
+        place = self.part(label)
+        if self._side is not None:
+            rows, _, side = self._side.type.dims
+            starts, stops = (0, layer.number, 0), (rows, layer.number + 1, side)
+            own = place.emit("slice", self._side, starts=starts, stops=stops, steps=(1, 1, 1))
+            own = place.reshape(own, (rows, side))
+            gate = tanh_gelu(place, self._linear(x, f"{label}.inp_gate"))
+            y = place.emit("mul", gate, self._wanted(own) if is_last else own)
+            y = self._norm(self._linear(y, f"{label}.proj"), f"{label}.post_norm", "rms")
+            x = place.emit("add", x, y)
+        if self.model.architecture.residual.has_layer_factors and self.weights.has(name):
+            factor = float(self.weights.vector(name)[0])
+            x = place.emit("mul", x, place.scalar(factor, F32))
         return x
 
     def _given(self, layer: Layer, y: Value, norm: str) -> Value:
@@ -241,8 +275,9 @@ class LayerBuilder(ABC):
 
     # attention
 
-    def _heads(self, layer: Layer, x: Value) -> tuple[Value, Value, Value]:
-        """Queries, keys and values [..., tokens, heads, depth], the first two rotated."""
+    def _heads(self, layer: Layer, x: Value) -> dict[str, Value]:
+        """Queries, keys and values "q", "k" and "v" [..., tokens, heads, depth], the first two
+        rotated; only the first of a layer that reads another's."""
         label, norms = layer.label, self.model.architecture.head_norms
         counts = {
             "q": (layer.heads, layer.key_depth),
@@ -250,29 +285,39 @@ class LayerBuilder(ABC):
             "v": (layer.groups, layer.value_depth),
         }
         orders = {n: _order(layer, *counts[n]) if n != "v" else None for n in counts}
+        names = ("q", "k", "v") if layer.shares is None else ("q",)
         if self.weights.has(f"{label}.attn_qkv.weight"):
             found = self._fused_heads(layer, x, orders)
         else:
-            found = {n: self._linear(x, f"{label}.attn_{n}", orders[n]) for n in counts}
+            found = {
+                n: self._linear(x, f"{label}.attn_{n}", orders[n])
+                for n in names
+                if self.weights.has(f"{label}.attn_{n}.weight")
+            }
+            if "v" in names and "v" not in found:
+                found["v"] = found["k"]
+        turned = [n for n in ("q", "k") if n in names]
         place = self.part(f"{label}.attn")
         if self.model.clamp:
             found = {n: self._clamped(place, v) for n, v in found.items()}
         if norms is not None and norms.over == "row":
-            found |= {n: self._head_norm(layer, n, found[n], orders[n]) for n in ("q", "k")}
-        heads = {n: place.reshape(v, (*self.lead, COUNT, *counts[n])) for n, v in found.items()}
+            found |= {n: self._head_norm(layer, n, found[n], orders[n]) for n in turned}
+        heads = {n: place.reshape(found[n], (*self.lead, COUNT, *counts[n])) for n in names}
         by_head = norms is not None and norms.over != "row"
         own = _order(layer, 1, layer.key_depth)
         is_late = norms is not None and norms.follow_rotation
         if by_head and not is_late:
-            heads |= {n: self._head_norm(layer, n, heads[n], own) for n in ("q", "k")}
+            heads |= {n: self._head_norm(layer, n, heads[n], own) for n in turned}
         if layer.rotation is not None:
             turns = self._turns(layer.rotation)
-            heads |= {n: rotated(place, heads[n], *turns) for n in ("q", "k")}
+            heads |= {n: rotated(place, heads[n], *turns) for n in turned}
         if by_head and is_late:
-            heads |= {n: self._head_norm(layer, n, heads[n], own) for n in ("q", "k")}
+            heads |= {n: self._head_norm(layer, n, heads[n], own) for n in turned}
         if self.model.temperature:
             heads["q"] = place.emit("mul", heads["q"], self._temperature(place))
-        return heads["q"], heads["k"], heads["v"]
+        if norms is not None and norms.has_values and "v" in heads:
+            heads["v"] = self._norm(heads["v"], "", norms.kind)
+        return heads
 
     def _clamped(self, place: Part, x: Value) -> Value:
         for op, bound in (("minimum", self.model.clamp), ("maximum", -self.model.clamp)):
@@ -320,7 +365,7 @@ class LayerBuilder(ABC):
     def _turns(self, rotation: Rotation) -> tuple[Value, Value]:
         """Cosines and sines of a rotation, [..., tokens, 1, pairs]."""
         if rotation not in self._angles:
-            source = self._factors_name()
+            source = self._factors_name() if rotation.has_factors else ""
             place = self.part("rope")
             frequencies = rotation.frequencies()
             if source:

@@ -47,6 +47,7 @@ class Rotation:
         ramp: the pair before which none is scaled and that from which all are, linearly between
             them; None where all are. That is YaRN, https://arxiv.org/abs/2309.00071.
         factor: of rotated elements.
+        has_factors: tensors may divide the frequencies.
         are_neighbours: elements 2i and 2i + 1 are rotated together; else i and i + half.
     """
 
@@ -56,6 +57,7 @@ class Rotation:
     ramp: tuple[float, float] | None = None
     factor: float = 1.0
     are_neighbours: bool = False
+    has_factors: bool = True
 
     def frequencies(self) -> Array:
         """Radians a position, f64[elements / 2]."""
@@ -80,6 +82,8 @@ class Layer:
         key_depth, value_depth: of a head.
         window: tokens that a query reads, its own among them; 0 is all.
         rotation: None where queries and keys are not rotated.
+        shares: the layer whose keys and values it reads, by its place; None for its own.
+        side: elements of the embedding that each token has for the layer; 0 is none.
         buckets: of distances, which have biases of scores; 0 where they have none.
         has_wide_up: its matrix ffn_up has twice the hidden rows.
     """
@@ -94,6 +98,8 @@ class Layer:
     window: int
     rotation: Rotation | None
     prefix: str = ""
+    shares: int | None = None
+    side: int = 0
     buckets: int = 0
     has_wide_up: bool = False
 
@@ -120,6 +126,8 @@ class Whole:
     Attributes:
         types: of texts; 0 where the file has none.
         context: positions that the model was made for.
+        side: elements of all layers' embeddings of a token together.
+        layers: that have tensors.
         pairs: of elements that are rotated.
         is_long: the file says that frequencies have factors for short and long texts.
     """
@@ -128,5 +136,7 @@ class Whole:
     vocabulary: int
     types: int
     context: int
+    side: int
+    layers: int
     pairs: int
     is_long: bool

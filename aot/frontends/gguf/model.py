@@ -87,8 +87,9 @@ class Model:
 
     @property
     def pairs(self) -> int:
-        """Pairs of elements that most layers rotate."""
-        return max((n.rotation.elements // 2 for n in self.layers if n.rotation), default=0)
+        """Pairs of elements whose frequencies may have factors."""
+        rotations = [layer.rotation for layer in self.layers]
+        return max((r.elements // 2 for r in rotations if r and r.has_factors), default=0)
 
 
 def model_of(file: GgufFile) -> Model:
@@ -212,7 +213,11 @@ class _Reading:
         share = self.width // self.heads
         self.key_depth = keys.extent("attention.key_length", share or None, self.heads)
         value_depth = keys.extent("attention.value_length", share or None, max(groups))
+        depths = {False: (self.key_depth, value_depth)}
+        depths[True] = self._local_depths(*depths[False], max(groups))
+        self.local_depth = depths[True][0]
         is_local = self._local_layers()
+        shares, side = self._shares(is_local), self._side()
         rotations = self._rotations(is_local)
         return tuple(
             Layer(
@@ -221,16 +226,53 @@ class _Reading:
                 hidden=hidden[number],
                 heads=all_heads[number],
                 groups=groups[number],
-                key_depth=self.key_depth,
-                value_depth=value_depth,
+                key_depth=depths[is_local[number]][0],
+                value_depth=depths[is_local[number]][1],
                 window=self.window if is_local[number] else 0,
                 rotation=rotations[number],
                 prefix=self.row.extents.prefix,
+                shares=shares[number],
+                side=side,
                 buckets=self._buckets(),
                 has_wide_up=self._has_wide_up(number, hidden[number]),
             )
             for number in range(count)
         )
+
+    def _local_depths(self, key_depth: int, value_depth: int, groups: int) -> tuple[int, int]:
+        """The extents of a key and a value in local layers."""
+        if not self.row.extents.has_local:
+            return key_depth, value_depth
+        keys = self.extents
+        found = keys.extent("attention.key_length_swa", key_depth, self.heads)
+        return found, keys.extent("attention.value_length_swa", value_depth, groups)
+
+    def _shares(self, is_local: list[bool]) -> list[int | None]:
+        """The layer whose keys and values each layer reads, where that is another: the last of its
+        kind before those that have none."""
+        key, found = "attention.shared_kv_layers", [None] * self.count
+        shared = self.extents.count(key, 0, 0) if self.row.extents.shares_caches else 0
+        if not shared:
+            return [*found]
+        first = self.count - shared
+        if first < 2:
+            raise self.extents.error(
+                key, shared, f"at most {self.count - 2} of {self.count} layers"
+            )
+        kinds = {local: first - (2 if local else 1) for local in (True, False)}
+        for local, source in kinds.items():
+            if local in is_local[first:] and is_local[source] is not local:
+                raise self.extents.error(
+                    key, shared, f"a layer {source} of the same kind of window"
+                )
+        return [*found[:first], *(kinds[local] for local in is_local[first:])]
+
+    def _side(self) -> int:
+        part = self.row.side
+        if part is None:
+            return 0
+        keys, key = self._of(part), "embedding_length_per_layer_input"
+        return keys.at_most(key, keys.count(key, None, 0), self.count)
 
     # windows
 
@@ -340,6 +382,13 @@ class _Reading:
         base = part.base or common.base
         if part.period > 1:
             base = self._of(part).positive("rope.freq_base_swa", base)
+        if self.row.rope.has_local:
+            rope, key = self._of(self.row.rope), "rope.dimension_count_swa"
+            elements = rope.count(key, min(common.elements, self.local_depth))
+            if elements % 2 or elements > self.local_depth:
+                expected = f"an even number up to {self.local_depth}, a local key's elements"
+                raise rope.error(key, elements, expected)
+            common = replace(common, elements=elements, has_factors=False)
         if not part.is_plain:
             return replace(common, base=base)
         own = self._of(self.row.rope).positive("rope.scaling.attn_factor", 1.0)

@@ -64,10 +64,14 @@ class Extents(Part):
     Attributes:
         has_loops: layers may be gone through several times.
         prefix: of the names of layers' tensors.
+        has_local: local layers may have other extents of heads.
+        shares_caches: the last layers may read keys and values of the last ones before them.
     """
 
     has_loops: bool = False
     prefix: str = ""
+    has_local: bool = False
+    shares_caches: bool = False
 
     KEYS: ClassVar = (
         *("block_count", "context_length", "embedding_length", "feed_forward_length"),
@@ -76,8 +80,12 @@ class Extents(Part):
     )
 
     def key_names(self) -> tuple[str, ...]:
-        loops = ("num_loops", "skip_loop_final_norm")
-        return (*self.KEYS, *loops) if self.has_loops else self.KEYS
+        found = [*self.KEYS]
+        if self.has_loops:
+            found += ["num_loops", "skip_loop_final_norm"]
+        if self.has_local:
+            found += ["attention.key_length_swa", "attention.value_length_swa"]
+        return (*found, "attention.shared_kv_layers") if self.shares_caches else tuple(found)
 
 
 @dataclass(frozen=True)
@@ -167,12 +175,14 @@ class HeadNorms(Part):
         kind: as of Norms.
         follow_rotation: of rotated queries and keys; else they are rotated afterwards.
         are_optional: a file may have none.
+        has_values: values are normalised too, without weights.
     """
 
     over: str = "head"
     kind: str = "rms"
     follow_rotation: bool = False
     are_optional: bool = False
+    has_values: bool = False
 
     def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
         heads = {"q": layer.heads, "k": layer.groups}
@@ -180,7 +190,8 @@ class HeadNorms(Part):
             depth = layer.key_depth
             dims = {"head": (depth,), "heads": (count, depth), "row": (count * depth,)}[self.over]
             label = f"{layer.label}.attn_{name}_norm"
-            yield Needed(f"{label}.weight", dims, self.are_optional, True)
+            may_lack = self.are_optional or (name == "k" and layer.shares is not None)
+            yield Needed(f"{label}.weight", dims, may_lack, True)
             if self.kind == "layer":
                 yield Needed(f"{label}.bias", dims, True, True)
 
@@ -198,6 +209,7 @@ class Attention(Part):
         bias: of scores, by how far a key is away: "" for none, "slopes" of heads (ALiBi), or
             "buckets", a tensor's rows for distances.
         output: the name of the matrix behind.
+        keys_may_be_values: where a layer has no matrix of values, they are the keys before norms.
         clamps: a key may say the largest magnitude of queries, keys and values.
     """
 
@@ -207,6 +219,7 @@ class Attention(Part):
     has_temperature: bool = False
     bias: str = ""
     output: str = "attn_output"
+    keys_may_be_values: bool = False
     clamps: bool = False
 
     def key_names(self) -> tuple[str, ...]:
@@ -230,7 +243,9 @@ class Attention(Part):
                 yield Needed(f"{label}_{name}.bias", (count,), is_optional=True)
         else:
             for name, count in rows.items():
-                yield from _linear(f"{label}_{name}", count, width)
+                may_lack = name != "q" and layer.shares is not None
+                may_lack = may_lack or (name == "v" and self.keys_may_be_values)
+                yield from _linear(f"{label}_{name}", count, width, is_optional=may_lack)
         yield from _linear(f"{layer.label}.{self.output}", width, mixed)
         if self.bias == "buckets":
             dims = layer.buckets, layer.heads
@@ -279,6 +294,7 @@ class Rope(Part):
             text all are one.
         may_be_absent: a key says that no layer rotates.
         has_ramp: keys say where YaRN's ramp begins and ends.
+        has_local: local layers may rotate other counts of elements, and have no factors.
     """
 
     pairs: str = "halves"
@@ -288,6 +304,7 @@ class Rope(Part):
     has_sections: bool = False
     may_be_absent: bool = False
     has_ramp: bool = False
+    has_local: bool = False
 
     KEYS: ClassVar = (
         *("rope.dimension_count", "rope.freq_base", "rope.scale_linear"),
@@ -306,7 +323,7 @@ class Rope(Part):
         if self.has_ramp:
             names = ("beta_fast", "beta_slow", "log_multiplier")
             found += [f"rope.scaling.yarn_{name}" for name in names]
-        return tuple(found)
+        return (*found, "rope.dimension_count_swa") if self.has_local else tuple(found)
 
     def shared(self, whole: Whole) -> Iterator[Needed]:
         if not self.factors:
@@ -365,12 +382,18 @@ class Residual(Part):
         is_choice: a key says whether they do.
         scale: a key says what both are multiplied by.
         scaled_depth: of the key's default, this over the root of the layers; 0 is none.
+        has_layer_factors: what a layer gives may be multiplied by a tensor of one element.
     """
 
     is_parallel: bool = False
     is_choice: bool = False
     scale: bool = False
     scaled_depth: float = 0.0
+    has_layer_factors: bool = False
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        if self.has_layer_factors:
+            yield Needed(f"{layer.label}.layer_output_scale.weight", (1,), is_optional=True)
 
     def key_names(self) -> tuple[str, ...]:
         found = ["use_parallel_residual"] if self.is_choice else []
@@ -400,6 +423,26 @@ class Head(Part):
 
 
 @dataclass(frozen=True)
+class Side(Part):
+    """Embeddings of tokens for each layer, which gate what the layer adds behind its feed-forward
+    network; the file may have none."""
+
+    KEYS: ClassVar = ("embedding_length_per_layer_input",)
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        if layer.side:
+            yield from _linear(f"{layer.label}.inp_gate", layer.side, layer.width)
+            yield from _linear(f"{layer.label}.proj", layer.width, layer.side)
+            yield Needed(f"{layer.label}.post_norm.weight", (layer.width,))
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        if whole.side:
+            yield Needed("per_layer_token_embd.weight", (whole.vocabulary, whole.side))
+            yield from _linear("per_layer_model_proj", whole.side, whole.width)
+            yield Needed("per_layer_proj_norm.weight", (whole.side // whole.layers,))
+
+
+@dataclass(frozen=True)
 class Pooling(Part):
     """What of all tokens is a text's embedding, where the file says that it is of such a model.
 
@@ -419,7 +462,7 @@ class Architecture:
 
     Attributes:
         models: that are known to be of it.
-        head_norms, window: None where there are none.
+        head_norms, window, side: None where there are none.
         unused: keys that no part needs to read, and what they are of.
     """
 
@@ -435,6 +478,7 @@ class Architecture:
     residual: Residual = Residual()
     head: Head = Head()
     pooling: Pooling = Pooling()
+    side: Side | None = None
     unused: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self) -> list[Part]:
@@ -447,7 +491,7 @@ class Architecture:
                 self.attention,
                 self.window,
             ),
-            *(self.rope, self.feed_forward, self.residual, self.head, self.pooling),
+            *(self.rope, self.feed_forward, self.residual, self.head, self.pooling, self.side),
         )
         return [part for part in found if part is not None]
 

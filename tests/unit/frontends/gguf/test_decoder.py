@@ -85,13 +85,26 @@ def test_every_architecture_has_a_model() -> None:
     assert {shape.arch for shape in MODELS.values()} == archs
 
 
-@pytest.mark.parametrize("name", ["deci", "cohere2"])
+@pytest.mark.parametrize("name", ["deci", "cohere2", "gemma4"])
 def test_only_the_last_tokens_of_other_parts(name: str) -> None:
     """Layers without attention, and branches side by side."""
     found = interpreted(import_gguf(data(MODELS[name])), TOKENS, PIECES)[-1]
     said = SAID[name]
     error = np.abs(found - np.asarray(said["logits"][-1])).max()
     assert error <= TOLERANCE * said["range"]
+
+
+def test_layers_that_read_the_caches_of_others_have_none() -> None:
+    states = import_gguf(data(MODELS["gemma4"])).states
+    assert [name for name in states if name.startswith("keys")] == [f"keys.{n}" for n in range(4)]
+    for shared, message in (
+        (5, "is 5, expected at most 4 of 6 layers"),
+        (1, "is 1, expected a layer 4 of the same kind of window"),
+    ):
+        extra = {**MODELS["gemma4"].extra, "attention.shared_kv_layers": shared}
+        with pytest.raises(CompileError) as caught:
+            import_gguf(data(replace(MODELS["gemma4"], extra=extra)))
+        assert str(caught.value) == f"model: key 'gemma4.attention.shared_kv_layers' {message}"
 
 
 def test_positions_of_sequences_grow_temperatures() -> None:
@@ -103,7 +116,7 @@ def test_positions_of_sequences_grow_temperatures() -> None:
     assert np.abs(found - np.asarray(said["logits"][1:])).max() <= TOLERANCE * said["range"]
 
 
-@pytest.mark.parametrize("name", ["llama_odd", "gemma3", "phi3_long", "cohere2"])
+@pytest.mark.parametrize("name", ["llama_odd", "gemma3", "phi3_long", "cohere2", "gemma4"])
 def test_compiled_decoders_agree(name: str) -> None:
     found = compiled(data(MODELS[name]), TOKENS, PIECES, all_logits=True)
     said = SAID[name]
