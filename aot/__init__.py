@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from aot.runtime.loader import Program
     from aot.text.embedding import embed
     from aot.text.generation import Chat, generate
+    from aot.tools.bench.benchmark import bench
+    from aot.tools.devices import devices
     from aot.tools.explain_fusion import explain_fusion
     from aot.tools.inspection import inspect
     from aot.tools.merging import merge
@@ -58,8 +60,10 @@ __all__ = [
     "UnsupportedError",
     "Verification",
     "__version__",
+    "bench",
     "builder",
     "compile",
+    "devices",
     "embed",
     "explain_fusion",
     "generate",
@@ -73,6 +77,8 @@ __all__ = [
 ]
 
 _WHERE = {
+    "bench": "aot.tools.bench.benchmark",
+    "devices": "aot.tools.devices",
     "Chat": "aot.text.generation",
     "CompiledModule": "aot.api",
     "Debugging": "aot.api",

@@ -20,7 +20,7 @@ from aot.errors import CompileError
 
 if TYPE_CHECKING:
     from aot.link.image import ModuleImage
-    from aot.options import Progress
+    from aot.options import DeviceName, Progress
     from aot.report.details import Details
     from aot.runtime.loader import Calling, Program
     from aot.target.model import Target
@@ -45,6 +45,15 @@ class CompiledModule:
 
     def __repr__(self) -> str:
         return f"<CompiledModule {self.image.summary}>"
+
+    def _repr_html_(self) -> str:
+        from aot.base.html import html_table
+        from aot.link.image import code_sizes
+
+        rows = [(v.label, len(v.executables), sum(code_sizes(v))) for v in self.image.variants]
+        names = ", ".join(e.name for v in self.image.variants[:1] for e in v.entry_points)
+        title = f"{names}: {len(self.to_bytes()):,} bytes, {len(self.image.rodata):,} of constants"
+        return html_table(title, ("target", "executables", "bytes of code"), rows)
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -270,7 +279,7 @@ def compile(
     *,
     dynamic_shapes: Any = None,
     targets: Sequence[str] = ("host",),
-    input_shapes: Mapping[str, Sequence[int | str | None]] | None = None,
+    input_shapes: Mapping[str, str | Sequence[int | str | None]] | None = None,
     input_values: Mapping[str, ArrayLike] | None = None,
     states: Mapping[str, str | tuple[str, int]] | None = None,
     random_seed: int = 0,
@@ -305,10 +314,10 @@ def compile(
         targets: names (`aotc targets` lists them) or paths of target files; one variant each. A
             device runs the first variant that it can, in this order, except that of several levels
             of a CPU architecture the best comes first. "host" is the best target for this machine.
-        input_shapes: input name -> dims; a number binds an extent, a name such as "H" leaves it
-            open under that name, None keeps what the model says. "32*h" takes multiples of 32 only;
-            "H:..960" or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what the
-            model says.
+        input_shapes: input name -> dims, or their text, such as "1x3xHx224"; a number binds an
+            extent, a name such as "H" leaves it open under that name, None keeps what the model
+            says. "32*h" takes multiples of 32 only; "H:..960" or "H:32..960" bounds it (as "H<=960"
+            and "32<=H<=960" do), "?:..8" what the model says.
         input_values: input name -> value; the input is compiled in as a constant.
         states: input name -> output name, or (output name, capacity) where the output is the input
             with something appended: both leave the signature, the program keeps the value from run
@@ -355,6 +364,8 @@ def compile(
         if name not in OPTIONS:
             raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
     own = {name: given[name] for name in (*OPTIONS, *GROUPS) if name in given}
+    if isinstance(input_shapes, Mapping):
+        own["input_shapes"] = {name: _dims(name, shape) for name, shape in input_shapes.items()}
     read = CompileOptions(**ungrouped({**own, **options}))
     opened = registry.opened(model, args, kwargs, dynamic_shapes, read.limit_memory)
     known = None
@@ -368,9 +379,23 @@ def compile(
     return CompiledModule(compilation.image, compilation.stats, known, opened.calling)
 
 
+def _dims(name: str, shape: Any) -> Any:
+    """The dims of an input's shape, which may be text such as "1x3xHx224"."""
+    from aot.ir.bounds import parse_shape
+
+    if not isinstance(shape, str):
+        return shape
+    try:
+        return parse_shape(shape)
+    except ValueError as error:
+        raise CompileError(
+            f"input_shapes: {name} is {shape!r}, expected a shape such as 1x3xHx224: {error}"
+        ) from None
+
+
 def load(
     module: str | os.PathLike[str] | bytes | CompiledModule,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     *,
     entry: str | None = None,
     target: str | None = None,

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from aot.base.records import dataclass
 from aot.errors import CompileError, InternalError
@@ -21,6 +21,7 @@ from aot.switches import DISABLEABLE
 DEFAULT_ENTRY = "main"  # what the entry point of a model is called that was given no name
 
 Progress = Callable[[str, int, int], None]
+DeviceName = Literal["cpu", "vulkan", "auto"]
 """Called with a stage's name, how many of its items are done and how many there are (0: unknown).
 
 A stage begins with its first call; the next stage's first call ends it.
@@ -268,9 +269,10 @@ class CompileOptions:
         SHAPES,
         "An input's shape: a number binds, a name leaves open, H:..960 bounds, '?' keeps the "
         "model's.",
-        'input name -> dims; a number binds an extent, a name such as "H" leaves it open under '
-        'that name, None keeps what the model says. "32*h" takes multiples of 32 only; "H:..960" '
-        'or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" do), "?:..8" what the model says.',
+        'input name -> dims, or their text, such as "1x3xHx224"; a number binds an extent, a name '
+        'such as "H" leaves it open under that name, None keeps what the model says. "32*h" takes '
+        'multiples of 32 only; "H:..960" or "H:32..960" bounds it (as "H<=960" and "32<=H<=960" '
+        'do), "?:..8" what the model says.',
         spelling="--input-shape",
     )
     input_values: Mapping[str, Any] = _option(

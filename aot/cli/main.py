@@ -49,6 +49,7 @@ from aot.frontends.registry import check_is_module, is_compiled
 
 if TYPE_CHECKING:
     from aot import Verification
+    from aot.options import DeviceName
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
 ORACLE_NAMES = ("reference", "onnxruntime", "litert", "torch", "llama.cpp")  # imported when asked
@@ -274,7 +275,7 @@ def verify(
     steps: int | None,
     noise: bool,
     entry: str | None,
-    device: str,
+    device: DeviceName,
     seed: int,
     **options: Any,
 ) -> None:

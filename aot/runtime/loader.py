@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
 from aot.runtime.contents import metadata_of
+from aot.runtime.protocols import Portable
 from aot.runtime.tensors import (
     CTensor,
     CTensorInfo,
@@ -248,7 +249,7 @@ class _Place(NamedTuple):
     code_mapping: str = "none"
 
 
-class Program:
+class Program(Portable):
     """An entry point of a module, ready to run. Use it from any thread; calls take turns.
 
     Attributes:
@@ -278,6 +279,7 @@ class Program:
     ) -> None:
         """See `load`."""
         self._calling = calling
+        self._keep(source, device=device, entry=entry, target=target, threads=threads)
         self._module = ctypes.c_void_p()
         self._program = ctypes.c_void_p()
         self._lock = threading.Lock()

@@ -80,7 +80,7 @@ def find_devices() -> tuple[tuple[DeviceInfo, ...], str]:
         return tuple(_cpu()), str(error)
 
 
-def list_devices() -> tuple[DeviceInfo, ...]:
+def devices() -> tuple[DeviceInfo, ...]:
     """The CPU, if a target fits it, followed by the Vulkan devices in Vulkan's order.
 
     `find_devices` says why there are no Vulkan devices where they can't be listed.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from aot.api import CompiledModule, load
 from aot.errors import CompileError
 from aot.frontends import registry
+from aot.options import DeviceName
 
 Results = dict[str, NDArray[Any]]
 
@@ -27,7 +28,7 @@ def run_both(
     *,
     steps: int | None,
     usual_steps: int,
-    device: str,
+    device: DeviceName,
     target: str | None,
 ) -> tuple[str, Results, list[tuple[Results, Results]]]:
     """(target that ran, input arrays, results of program and module for each step). It runs `steps`

@@ -19,7 +19,7 @@ from aot.api import compile as compile_model
 from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.options import CompileOptions, Tie
+from aot.options import CompileOptions, DeviceName, Tie
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.tensors import TensorInfo
@@ -102,7 +102,7 @@ def verify(
     steps: int | None = None,
     tolerance: float | None = None,
     seed: int = 0,
-    device: str = "cpu",
+    device: DeviceName = "cpu",
     target: str | None = None,
     entry: str | None = None,
     storage: str = "fp32",
@@ -291,7 +291,7 @@ def _with_module(
     dynamic_shapes: Any,
     steps: int | None,
     tolerance: float | None,
-    device: str,
+    device: DeviceName,
     target: str | None,
 ) -> Verification:
     """Compares a PyTorch module with its compiled module, which is compiled here if none is

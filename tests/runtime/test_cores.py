@@ -11,7 +11,7 @@ import pytest
 import aot
 from aot.errors import RuntimeFailure
 from aot.runtime import cores
-from aot.tools.devices import list_devices
+from aot.tools.devices import devices
 from tests.support.runtime_modules import scale_module
 
 CPUS = "sys/devices/system/cpu"
@@ -141,7 +141,7 @@ def test_only_what_the_process_may_use() -> None:
 
 
 def test_devices_tells_how_many_and_why() -> None:
-    cpu = next(iter(list_devices()))
+    cpu = next(iter(devices()))
     found = cores.find()
     assert (cpu.threads, cpu.threads_reason) == (found.threads, found.reason)
 

@@ -258,7 +258,7 @@ def test_an_argument_of_another_type(name: str, value: Any) -> None:
             "disable: 'dce' is not a pass or feature that can be left out, expected some of "
             f"{', '.join(switches.DISABLEABLE)}",
         ),
-        ({"input_shapes": {"x": "1x3"}}, "input_shapes: x is '1x3', expected a sequence of dims"),
+        ({"input_shapes": {"x": 3}}, "input_shapes: x is 3, expected a sequence of dims"),
         (
             {"states": {"x": ("y", True)}},
             "states: x is ('y', True), expected an output's name, or that and a capacity",

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aot.analysis.launches import Launch
+from aot.api import CompiledModule
 from aot.base.records import dataclass
 from aot.errors import CompileError, RuntimeFailure
 from aot.ir import dims
@@ -31,6 +32,7 @@ from aot.link.image import EntryPointImage, VariantImage
 from aot.link.notes import decode_notes
 from aot.link.program import decode
 from aot.link.reader import read_module_file
+from aot.options import DeviceName
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner
@@ -58,6 +60,55 @@ class Case:
     inputs: Mapping[str, ArrayLike] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     seed: int = 0
+
+
+def bench(
+    module: MODULE_PATH | bytes | CompiledModule,
+    device: DeviceName = "auto",
+    *,
+    entry: str | None = None,
+    target: str | None = None,
+    threads: int = 1,
+    inputs: Mapping[str, ArrayLike] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    seed: int = 0,
+    runs: int = 10,
+    seconds: float = 2.0,
+    profile: bool = True,
+    is_cold: bool = False,
+) -> dict[str, Any]:
+    """Times a module with the native `aot-run`, as `aotc bench` does.
+
+    Args:
+        module: a path, the file's bytes, or what `aot.compile` returned.
+        device: "cpu", "vulkan" or "auto", the first variant that runs here.
+        entry: the entry point; the first one if None.
+        target: the target whose variant must be used; the first that runs here if None.
+        threads: threads that share the work on a CPU.
+        inputs: input name -> array; the others are random.
+        shapes: input name -> extents, of random inputs with symbolic dims.
+        seed: of the random inputs.
+        runs: runs that are timed, at least; with `is_cold`, processes.
+        seconds: for at least so long runs are timed.
+        profile: also times each dispatch, in runs of their own.
+        is_cold: times the phases of new processes instead, from exec to the first result.
+
+    Returns:
+        Plain data with the keys of `aotc bench --json` (docs/use/benchmarking.md).
+
+    Raises:
+        CompileError: the file is no module, or an input is wrong.
+        RuntimeFailure: there is no `aot-run`, or it failed; the message is its own.
+    """
+    with tempfile.TemporaryDirectory(prefix="aot-") as folder:
+        if isinstance(module, bytes | CompiledModule):
+            data = module if isinstance(module, bytes) else module.to_bytes()
+            module = Path(folder) / "module.aotm"
+            module.write_bytes(data)
+        case = Case(module, device, entry, target, threads, inputs or {}, shapes or {}, seed)
+        if is_cold:
+            return cold(case, rounds=runs)
+        return steady(case, runs=runs, seconds=seconds, profile=profile)
 
 
 def steady(

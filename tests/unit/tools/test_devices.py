@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from aot.cli.main import cli
 from aot.target import selection as targets
-from aot.tools.devices import find_devices, list_devices
+from aot.tools.devices import devices, find_devices
 from tests.support.vulkan_runtime import environment
 
 pytestmark = pytest.mark.vulkan
@@ -25,7 +25,7 @@ def use(driver: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use("swiftshader", tmp_path, monkeypatch)
-    *_, device = list_devices()
+    *_, device = devices()
     assert "SwiftShader" in device.name
     assert (device.device, device.kind) == ("vulkan", "software")
     assert device.limits["max_workgroup_invocations"] == 256
@@ -41,7 +41,7 @@ def test_targets_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_best_target_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use("lavapipe", tmp_path, monkeypatch)
-    *_, device = list_devices()
+    *_, device = devices()
     assert device.fits[0] == "lavapipe"
     assert {"shaderFloat16", "storageBuffer16BitAccess"} <= set(device.features)
     assert device.fits.index("vulkan-android-15") < device.fits.index("vulkan-android-2022")
@@ -61,7 +61,7 @@ def test_without_drivers_there_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> No
     pytest.importorskip("vulkan")
     monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent.json")
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nonexistent.json")
-    assert {d.device for d in list_devices()} <= {"cpu"}
+    assert {d.device for d in devices()} <= {"cpu"}
     shown = CliRunner().invoke(cli, ["devices"])
     assert shown.output.endswith(
         "no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)\n"
