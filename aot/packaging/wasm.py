@@ -94,7 +94,7 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
         )
     sources = runtime_sources()
     has_text = bool(given.image.vocabulary)
-    runtime = _runtime(sources, find_wasm_toolchain(compiler), has_text=has_text)
+    runtime = runtime_bytes(sources, find_wasm_toolchain(compiler), has_text=has_text)
     module = module_bytes(replace(given.image, variants=variants))
     loader = sources.read(f"{_FOLDER}/model.mjs.in").decode()
     for mark, text in {
@@ -123,7 +123,7 @@ def wasm_files(given: PackageInput, compiler: str | None) -> tuple[list[File], d
     return files, facts
 
 
-def _runtime(sources: RuntimeSources, toolchain: Toolchain, *, has_text: bool) -> bytes:
+def runtime_bytes(sources: RuntimeSources, toolchain: Toolchain, *, has_text: bool) -> bytes:
     """The runtime compiled to WebAssembly; there is one version for language models and one for all
     other models."""
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
