@@ -59,6 +59,9 @@ class PreTokeniser(object):
     LLAMA3 = 2
     QWEN2 = 3
     SMOLLM = 4
+    GPT4O = 5
+    TEKKEN = 6
+    SEED_CODER = 7
 
 
 class TokenType(object):

@@ -48,6 +48,9 @@ class PreTokeniser:
     LLAMA3: Final = 2
     QWEN2: Final = 3
     SMOLLM: Final = 4
+    GPT4O: Final = 5
+    TEKKEN: Final = 6
+    SEED_CODER: Final = 7
 
 class TokenType:
     UNDEFINED: Final = 0

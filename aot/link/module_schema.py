@@ -180,7 +180,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     "Vocabulary": (
         Field("version", "uint", 0, False, 0),
         Field("scheme", "ubyte", 0, False, 4),
-        Field("preTokeniser", "ubyte", 0, False, 5),
+        Field("preTokeniser", "ubyte", 0, False, 8),
         Field("tokenCount", "uint", 0, False, 0),
         Field("bos", "long", -1, False, 0),
         Field("eos", "long", -1, False, 0),

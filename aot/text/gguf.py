@@ -21,23 +21,28 @@ MODELS: dict[str, tuple[Scheme, int | None, int | None, int | None]] = {
 _PRE_TOKENISERS: dict[PreTokeniser, tuple[str, ...]] = {
     PreTokeniser.GPT2: (
         *("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "a.x-4.0", "mellum", "mpt", "olmo"),
-        *("jais", "exaone4", "trillion", "granite-docling"),
+        *("jais", "exaone4", "trillion", "granite-docling", "jina-v2-es", "jina-v2-de"),
+        "modern-bert",
     ),
     PreTokeniser.LLAMA3: (
         *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        *("dbrx", "smaug-bpe"),
+        *("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"),
     ),
     PreTokeniser.QWEN2: (
         *("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open"),
-        "grok-2",
+        *("grok-2", "f2llmv2", "bailingmoe", "bailingmoe2", "llada-moe"),
     ),
     PreTokeniser.SMOLLM: (
         *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+        "mellum2",
     ),
+    PreTokeniser.GPT4O: ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
+    PreTokeniser.TEKKEN: ("tekken",),
+    PreTokeniser.SEED_CODER: ("seed-coder",),
 }
 PRE_TOKENISERS = {name: kind for kind, names in _PRE_TOKENISERS.items() for name in names}
 # A part that is a token is that token, and text begins with bos where no key says otherwise.
-_WHOLE_PARTS = _PRE_TOKENISERS[PreTokeniser.LLAMA3][:8]
+_WHOLE_PARTS = (*_PRE_TOKENISERS[PreTokeniser.LLAMA3][:8], "tekken")
 
 # Texts of tokens that end a reply, whatever keys say of them.
 END_TEXTS = (

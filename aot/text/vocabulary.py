@@ -37,6 +37,9 @@ class PreTokeniser(IntEnum):
     LLAMA3 = 2
     QWEN2 = 3
     SMOLLM = 4
+    GPT4O = 5
+    TEKKEN = 6
+    SEED_CODER = 7
 
 
 class TokenType(IntEnum):

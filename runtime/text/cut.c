@@ -5,9 +5,15 @@
 //   LLAMA3   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //   QWEN2    LLAMA3's with single numbers, \p{N}
+//   SEED_CODER  QWEN2's, whose other characters take no ends of lines along:  ?[^\s\p{L}\p{N}\r\n]+
+//   TEKKEN   [^\r\n\p{L}\p{N}]?((?=\p{L})[^a-z])*((?=\p{L})[^A-Z])+|
+//            [^\r\n\p{L}\p{N}]?((?=\p{L})[^a-z])+((?=\p{L})[^A-Z])*|\p{N}|
+//             ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//   GPT4O    TEKKEN's, with \p{N}{1,3}, and behind letters (?i:'s|'t|'re|'ve|'m|'ll|'d)?
 #include "cut.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "module_fbs.h"
 #include "unicode.h"
@@ -79,18 +85,22 @@ static size_t cut_gpt2(const cursor_t *cursor) {
   return cut_spaces(cursor, false);
 }
 
-static size_t cut_llama3(const cursor_t *cursor, unsigned most_numbers) {
-  const size_t short_end = contraction(cursor, true);
-  if (short_end > 0) return short_end;
+// Where letters begin, of which at most one character is before: SIZE_MAX where there are none.
+static size_t letters_begin(const cursor_t *cursor) {
   size_t next = 0;
   size_t behind = 0;
   const uint8_t byte = cursor->text[0];
+  const unsigned class = class_at(cursor, 0, &next);
+  if (class == AOT_LETTER) return 0;
+  if (byte == '\r' || byte == '\n' || class == AOT_NUMBER) return SIZE_MAX;
+  return class_at(cursor, next, &behind) == AOT_LETTER ? next : SIZE_MAX;
+}
+
+// Numbers, other characters with those of `line` behind them, and white space.
+static size_t cut_others(const cursor_t *cursor, unsigned most_numbers, const char *line) {
+  size_t next = 0;
+  const uint8_t byte = cursor->text[0];
   unsigned class = class_at(cursor, 0, &next);
-  if (byte != '\r' && byte != '\n' && class != AOT_NUMBER) {
-    if (class == AOT_LETTER || class_at(cursor, next, &behind) == AOT_LETTER) {
-      return run_end(cursor, next, AOT_LETTER);
-    }
-  }
   if (class == AOT_NUMBER) {
     size_t at = next;
     for (unsigned count = 1; count < most_numbers; ++count, at = next) {
@@ -101,9 +111,46 @@ static size_t cut_llama3(const cursor_t *cursor, unsigned most_numbers) {
   if (byte == ' ') class = class_at(cursor, 1, &next);
   if (class != AOT_OTHER) return cut_spaces(cursor, true);
   size_t at = run_end(cursor, next, AOT_OTHER);
-  while (at < cursor->bytes && (cursor->text[at] == '\r' || cursor->text[at] == '\n'))
+  while (at < cursor->bytes && cursor->text[at] != '\0' && strchr(line, cursor->text[at]) != NULL)
     ++at;
   return at;
+}
+
+static size_t cut_llama3(const cursor_t *cursor, unsigned most_numbers, const char *line) {
+  const size_t short_end = contraction(cursor, true);
+  if (short_end > 0) return short_end;
+  const size_t letters = letters_begin(cursor);
+  if (letters != SIZE_MAX) return run_end(cursor, letters, AOT_LETTER);
+  return cut_others(cursor, most_numbers, line);
+}
+
+static bool is_between(uint8_t byte, char first, char last) {
+  return byte >= (uint8_t)first && byte <= (uint8_t)last;
+}
+
+// Where a word of letters ends: letters other than a to z, then those other than A to Z, of which
+// there is one at least unless all are A to Z.
+static size_t word_end(const cursor_t *cursor, size_t at) {
+  size_t next = at;
+  size_t last_other = SIZE_MAX;  // the end of the last letter that is of neither
+  while (class_at(cursor, at, &next) == AOT_LETTER && !is_between(cursor->text[at], 'a', 'z')) {
+    if (cursor->text[at] >= 0x80) last_other = next;
+    at = next;
+  }
+  const bool has_small = class_at(cursor, at, &next) == AOT_LETTER;
+  if (!has_small) return last_other != SIZE_MAX ? last_other : at;
+  while (class_at(cursor, at, &next) == AOT_LETTER && !is_between(cursor->text[at], 'A', 'Z'))
+    at = next;
+  return at;
+}
+
+static size_t cut_gpt4o(const cursor_t *cursor, unsigned most_numbers, bool has_contractions) {
+  const size_t letters = letters_begin(cursor);
+  if (letters == SIZE_MAX) return cut_others(cursor, most_numbers, "\r\n/");
+  const size_t end = word_end(cursor, letters);
+  if (!has_contractions || end >= cursor->bytes) return end;
+  const cursor_t behind = {cursor->text + end, cursor->bytes - end, false};
+  return end + contraction(&behind, true);
 }
 
 size_t aot_cut(uint8_t pre_tokeniser, const uint8_t *text, size_t bytes) {
@@ -113,9 +160,15 @@ size_t aot_cut(uint8_t pre_tokeniser, const uint8_t *text, size_t bytes) {
     case AOT_FBS_PRE_TOKENISER_GPT2:
       return cut_gpt2(&cursor);
     case AOT_FBS_PRE_TOKENISER_LLAMA3:
-      return cut_llama3(&cursor, 3);
+      return cut_llama3(&cursor, 3, "\r\n");
     case AOT_FBS_PRE_TOKENISER_QWEN2:
-      return cut_llama3(&cursor, 1);
+      return cut_llama3(&cursor, 1, "\r\n");
+    case AOT_FBS_PRE_TOKENISER_SEED_CODER:
+      return cut_llama3(&cursor, 1, "");
+    case AOT_FBS_PRE_TOKENISER_GPT4O:
+      return cut_gpt4o(&cursor, 3, true);
+    case AOT_FBS_PRE_TOKENISER_TEKKEN:
+      return cut_gpt4o(&cursor, 1, false);
     case AOT_FBS_PRE_TOKENISER_SMOLLM:
       if (class_at(&cursor, 0, &next) == AOT_NUMBER) return next;
       cursor.ends_at_numbers = true;

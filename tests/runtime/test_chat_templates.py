@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from dataclasses import replace
 from typing import Any
 
 import flatbuffers
@@ -21,11 +22,13 @@ from aot.text.gguf import read_vocabulary
 from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
 from tests.support.jinja_oracle import SECONDS, expected
 from tests.support.jinja_snippets import SNIPPETS, VARIABLES
+from tests.support.llama_tokens import GOLDEN, digest
 from tests.support.runtime_api import CountingAllocator, Failed, call
 from tests.support.text_runtime import native, opened
 from tests.support.vocabularies import TRAINED, byte_vocabulary, trained_metadata
 
 TOKENS = {"bos_token": "<s>", "eos_token": "ab"}
+CASES = json.loads(GOLDEN.read_text(encoding="ascii"))
 CANNOT = "the chat template cannot be rendered: "
 
 
@@ -141,6 +144,24 @@ def test_control_tokens_are_those_of_which_the_template_wrote_all() -> None:
     # begun by what somebody else wrote, it is none
     split = own.render({"messages": [{"role": "x", "content": "a<"}]})
     assert "<<s>" in split.text and own.bos not in own.chat_tokens(split).tolist()[1:3]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_tokens_of_conversations_are_llama_cpp_s(name: str) -> None:
+    """Of each style, all conversations in which nobody writes the name of a control token."""
+    expected_digests = CASES["conversations"][name]
+    assert len(expected_digests) == len(TEMPLATES)
+    for style, template in TEMPLATES.items():
+        found = read_vocabulary(trained_metadata(name) | {"tokenizer.chat_template": template})
+        assert found is not None
+        own = opened(replace(found, bos=found.ids["<|im_start|>"], eos=found.ids["<|im_end|>"]))
+        lists = []
+        for conversation, variables in CONVERSATIONS.items():
+            if conversation == "control tokens" or rendered(own, variables) is None:
+                continue
+            made = own.render(variables, seconds=SECONDS)
+            lists.append(own.chat_tokens(made, is_first=False).tolist())
+        assert len(lists) > 12 and digest(lists) == expected_digests[style], style
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -9,13 +9,16 @@ bins/linux-x64; the Python package gguf must be there. Tests read what this wrot
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
+from tests.support.jinja_oracle import expected
 from tests.support.paths import ROOT
 from tests.support.vocabularies import TRAINED, trained_metadata
 
@@ -46,6 +49,8 @@ LINES = (
     "end ",
     " \n",
     "\ufb01 \u212b ㍿ ﷺ \uff21\uff42",
+    "helloWorld HTTPServer ÉÀ ÉcoleA ABÉ aBÉc Éa ÑandÚ iPhone's JSON'LL xÉA'd été's I'm",
+    "a/b//c/\n/ //\r\n/x ---/\n\n  /usr/bin!/ ?\n",
 )
 
 
@@ -72,19 +77,19 @@ def open_library(folder: Path) -> ctypes.CDLL:
     return library
 
 
-def tokeniser(library: ctypes.CDLL, path: Path) -> Callable[[str, bool], list[int]]:
+def tokeniser(library: ctypes.CDLL, path: Path) -> Callable[..., list[int]]:
     """What encodes a text, and parses control tokens or not, with the vocabulary of a file."""
     params = library.llama_model_default_params()
     params.data[VOCAB_ONLY] = 1
     model = library.llama_model_load_from_file(str(path).encode(), params)
     vocabulary = library.llama_model_get_vocab(model)
 
-    def encode(text: str, parses_control: bool) -> list[int]:
+    def encode(text: str, parses_control: bool, is_part: bool = False) -> list[int]:
         data = text.encode()
         tokens = (ctypes.c_int32 * (4 * len(data) + 16))()
         size = len(tokens)
         count = library.llama_tokenize(
-            vocabulary, data, len(data), tokens, size, True, parses_control
+            vocabulary, data, len(data), tokens, size, not is_part, parses_control
         )
         return list(tokens[:count])
 
@@ -114,10 +119,27 @@ def write_gguf(path: Path, metadata: dict[str, Any]) -> None:
     writer.close()
 
 
+def conversation_texts(template: str) -> list[str]:
+    """The conversations in which nobody writes the name of a control token, as Jinja renders them;
+    those that it refuses are left out."""
+    tokens = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    texts = (
+        expected(template, {**variables, **tokens})
+        for name, variables in CONVERSATIONS.items()
+        if name != "control tokens"
+    )
+    return [text for text in texts if text is not None]
+
+
+def digest(lists: Iterable[list[int]]) -> str:
+    """A digest of lists of tokens."""
+    return hashlib.sha256(json.dumps(list(lists)).encode()).hexdigest()[:16]
+
+
 def main(folder: Path) -> None:
     """Writes the file."""
     library = open_library(folder)
-    found: dict[str, Any] = {"lines": LINES, "tokens": {}}
+    found: dict[str, Any] = {"lines": LINES, "tokens": {}, "conversations": {}}
     for name in TRAINED:
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "vocabulary.gguf"
@@ -126,6 +148,12 @@ def main(folder: Path) -> None:
             found["tokens"][name] = [
                 [encode(line, parses_control) for line in LINES] for parses_control in (False, True)
             ]
+            found["conversations"][name] = {
+                style: digest(
+                    encode(text, True, is_part=True) for text in conversation_texts(template)
+                )
+                for style, template in TEMPLATES.items()
+            }
     text = json.dumps(found, ensure_ascii=True, separators=(",", ":"))
     GOLDEN.write_text(text + "\n", encoding="ascii")
 

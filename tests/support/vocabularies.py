@@ -139,6 +139,11 @@ TRAINED: dict[str, dict[str, Any]] = {
     "llama-bpe": {"model": "gpt2", "pre": "llama-bpe"},
     "qwen2": {"model": "gpt2", "pre": "qwen2"},
     "smollm": {"model": "gpt2", "pre": "smollm"},
+    "gpt-4o": {"model": "gpt2", "pre": "gpt-4o"},
+    "tekken": {"model": "gpt2", "pre": "tekken"},
+    "seed-coder": {"model": "gpt2", "pre": "seed-coder"},
+    "bailingmoe": {"model": "gpt2", "pre": "bailingmoe"},
+    "chatglm-bpe": {"model": "gpt2", "pre": "chatglm-bpe"},
     "llama": {"model": "llama"},
     "t5": {"model": "t5"},
 }
