@@ -166,6 +166,15 @@ _GEMMA4 = Shape(
         *(f"blk.{n}.attn_{x}.weight" for n in (4, 5) for x in ("k", "v", "k_norm")),
     ),
 )
+_GPT2 = replace(
+    _LAYER,
+    arch="gpt2",
+    rotates=False,
+    groups=4,
+    has_head=False,
+    is_fused=True,
+    matrices={"position_embd.weight": (64, 32)},
+)
 _SECTIONS = {"rope.dimension_sections": [1, 1, 2, 0]}
 MODELS: dict[str, Shape] = {
     "llama": Shape("llama"),
@@ -223,6 +232,7 @@ MODELS: dict[str, Shape] = {
     "arcee": Shape("arcee", gate=""),
     "chatglm": Shape("chatglm", is_fused=True, gate="fused", rotated=4, has_bias=True),
     "cohere2": replace(_COHERE, layers=5, extra={**_WINDOW, "logit_scale": 0.25}),
+    "codeshell": replace(_LAYER, arch="codeshell", groups=4, is_fused=True),
     "command-r": replace(_COHERE, arch="command-r", extra={"logit_scale": 0.25}),
     "deci": Shape(
         *("deci", 5),
@@ -259,12 +269,14 @@ MODELS: dict[str, Shape] = {
     "gptneox_serial": replace(
         _LAYER, arch="gptneox", is_fused=True, groups=4, extra={"use_parallel_residual": False}
     ),
+    "gpt2": _GPT2,
     "granite": _GRANITE,
     "granite_unrotated": replace(
         _GRANITE, extra={"logit_scale": 4.0, "rope.scaling.finetuned": False}
     ),
     "hunyuan-dense": Shape("hunyuan-dense", head_norms="head"),
     "internlm2": Shape("internlm2"),
+    "jais2": replace(_LAYER, arch="jais2"),
     "maincoder": Shape("maincoder", head_norms="head"),
     "minicpm": Shape("minicpm", extra={"logit_scale": 4.0}),
     "minicpm_scales": replace(
@@ -312,6 +324,7 @@ MODELS: dict[str, Shape] = {
     "stablelm": replace(
         _LAYER, arch="stablelm", gate="own", has_every_bias=False, head_norms="heads", rotated=4
     ),
+    "starcoder": replace(_GPT2, arch="starcoder", groups=1, has_head=True),
     "starcoder2": _LAYER,
     "xverse": Shape("xverse", groups=4),
 }

@@ -70,7 +70,7 @@ def import_gguf(
     if model.pooling:
         return _encoder(file, model, weights, context, all_logits, cache_type, sequences)
     builder = DecoderBuilder(
-        *(model, weights, context_of(model, context)),
+        *(model, weights, context_of(model, _checked_context(file, model, context))),
         all_logits=all_logits,
         cache=cache_type,
         sequences=max(sequences, 1),
@@ -109,12 +109,21 @@ def _encoder(
 
 def _text_length(file: GgufFile, model: Model, wanted: int) -> int:
     """The most tokens of a text that is embedded."""
+    return _checked_context(file, model, wanted) or min(model.context, DEFAULT_TEXT)
+
+
+def _checked_context(file: GgufFile, model: Model, wanted: int) -> int:
+    """The context that was asked for; 0 where none was.
+
+    Raises:
+        CompileError: the model has not so many positions.
+    """
     if model.architecture.embedding.has_positions and wanted > model.context:
         raise CompileError(
             f"{file.where}: --context is {wanted}, expected {model.context} at most, the positions "
             "that the model has"
         )
-    return wanted or min(model.context, DEFAULT_TEXT)
+    return wanted
 
 
 def context_of(model: Model, wanted: int) -> int:

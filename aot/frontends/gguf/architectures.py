@@ -58,6 +58,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         residual=Residual(is_parallel=True),
         head=Head("times", needs_scale=True),
     ),
+    "codeshell": Architecture("CodeShell", norms=_LAYER, feed_forward=FeedForward("", "gelu")),
     "command-r": Architecture(
         "Command R and R+, Aya 23",
         norms=_LAYER_SHARED,
@@ -125,6 +126,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         rope=Rope("neighbours", has_sections=True),
         feed_forward=FeedForward("fused"),
     ),
+    "gpt2": Architecture(
+        "GPT-2",
+        embedding=Embedding(has_positions=True),
+        norms=_LAYER,
+        rope=Rope(""),
+        feed_forward=FeedForward("", "gelu"),
+    ),
     "gptneox": Architecture(
         "Pythia, GPT-NeoX",
         norms=_LAYER,
@@ -141,6 +149,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "hunyuan-dense": Architecture("Hunyuan, dense", head_norms=HeadNorms(follow_rotation=True)),
     "internlm2": Architecture("InternLM 2, 2.5 and 3", rope=_NEIGHBOURS),
+    "jais2": Architecture("Jais 2", norms=_LAYER, feed_forward=FeedForward("", "relu squared")),
     "jina-bert-v2": Architecture(
         "Jina Embeddings 2",
         embedding=Embedding(has_types=True, norm="layer"),
@@ -227,6 +236,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         norms=_LAYER,
         head_norms=HeadNorms("heads", "layer", are_optional=True),
         unused={"use_parallel_residual": "of models without ffn_norm"},
+    ),
+    "starcoder": Architecture(
+        "StarCoder, SantaCoder",
+        embedding=Embedding(has_positions=True),
+        norms=_LAYER,
+        rope=Rope(""),
+        feed_forward=FeedForward("", "gelu"),
     ),
     "starcoder2": Architecture("StarCoder 2", norms=_LAYER, feed_forward=FeedForward("", "gelu")),
     "t5encoder": Architecture(

@@ -38,25 +38,12 @@ class EncoderBuilder(LayerBuilder):
         self._biases: dict[str, Value] = {}
 
     def build(self) -> Module:
-        x = self._typed(self._embedded(self._tokens()))
-        x = self._through_all(x)
+        x = self._through_all(self._embedded(self._tokens()))
         if self.model.architecture.norms.last:
             x = self._last_norm(x)
         name = EMBEDDINGS if self.model.pooling == "none" else EMBEDDING
         self._give(name, self._pooled(x))
         return self._finished()
-
-    def _typed(self, x: Value) -> Value:
-        """The rows of tokens with what is added to them, normalised."""
-        part, weights, name = self.model.architecture.embedding, self.weights, "token_types.weight"
-        place = self.part("token_embd")
-        if part.has_types and weights.has(name):
-            first = place.constant(np.zeros(1, np.int32))
-            x = place.emit("add", x, weights.rows(place, first, name))
-        if part.has_positions:
-            rows = weights.rows(place, self._positions(place), "position_embd.weight")
-            x = place.emit("add", x, rows)
-        return self._norm(x, "token_embd_norm", part.norm) if part.norm else x
 
     def _positions(self, place: Part) -> Value:
         return positions_from(place, 0, COUNT)

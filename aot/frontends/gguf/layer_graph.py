@@ -136,7 +136,7 @@ class LayerBuilder(ABC):
         return dims.product([*self.lead, COUNT])
 
     def _embedded(self, tokens: Value) -> Value:
-        """The rows of tokens, f32[tokens, width]."""
+        """The rows of tokens with what is added to them, f32[tokens, width]."""
         model, place = self.model, self.part("token_embd")
         listed = place.reshape(tokens, (self._all_tokens,))
         x = self.weights.rows(place, listed, "token_embd.weight")
@@ -144,7 +144,21 @@ class LayerBuilder(ABC):
             x = place.emit("mul", x, place.scalar(model.embedding_scale, F32))
         if model.layers[0].side:
             self._side = self._side_inputs(listed, x)
-        return x
+        return self._placed(place, x)
+
+    def _placed(self, place: Part, x: Value) -> Value:
+        """The rows of tokens with those of the text's type and of their positions, normalised."""
+        part, weights, name = self.model.architecture.embedding, self.weights, "token_types.weight"
+        if part.has_types and weights.has(name):
+            first = place.constant(np.zeros(1, np.int32))
+            x = place.emit("add", x, weights.rows(place, first, name))
+        if part.has_positions:
+            positions = place.reshape(self._positions(place), (self._all_tokens,))
+            if self.lead:  # those of padding, of which nothing reads a row
+                zero = place.cast(place.constant(np.zeros(1, np.int32)), positions.type.dtype)
+                positions = place.emit("maximum", positions, zero)
+            x = place.emit("add", x, weights.rows(place, positions, "position_embd.weight"))
+        return self._norm(x, "token_embd_norm", part.norm) if part.norm else x
 
     def _side_inputs(self, tokens: Value, x: Value) -> Value:
         """What tokens give to each layer, f32[tokens, layers, elements]: the sum of the rows that

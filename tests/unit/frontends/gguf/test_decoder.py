@@ -94,6 +94,12 @@ def test_only_the_last_tokens_of_other_parts(name: str) -> None:
     assert error <= TOLERANCE * said["range"]
 
 
+def test_rows_of_positions_are_as_many_as_the_model_has() -> None:
+    assert import_gguf(data(MODELS["gpt2"])).states["keys.0"] == ("keys.0.next", 64, 0)
+    with pytest.raises(CompileError, match="--context is 65, expected 64 at most, the positions"):
+        import_gguf(data(MODELS["gpt2"]), context=65)
+
+
 def test_layers_that_read_the_caches_of_others_have_none() -> None:
     states = import_gguf(data(MODELS["gemma4"])).states
     assert [name for name in states if name.startswith("keys")] == [f"keys.{n}" for n in range(4)]
@@ -107,12 +113,13 @@ def test_layers_that_read_the_caches_of_others_have_none() -> None:
         assert str(caught.value) == f"model: key 'gemma4.attention.shared_kv_layers' {message}"
 
 
-def test_positions_of_sequences_grow_temperatures() -> None:
-    """Those of a text, without the padding before it."""
-    program = aot.load(aot.compile(data(MODELS["mistral3"]), sequences=2, jobs=1))
+@pytest.mark.parametrize("name", ["mistral3", "gpt2"])
+def test_positions_are_those_of_sequences(name: str) -> None:
+    """Of a text, without the padding before it: temperatures, and rows of positions."""
+    program = aot.load(aot.compile(data(MODELS[name]), sequences=2, jobs=1))
     tokens = np.asarray([[0] * 15 + TOKENS[:9], TOKENS], np.int32)
     found = np.array(program(tokens, np.asarray([15, 0], np.int32))["logits"])
-    said = SAID["mistral3"]
+    said = SAID[name]
     assert np.abs(found - np.asarray(said["logits"][1:])).max() <= TOLERANCE * said["range"]
 
 
