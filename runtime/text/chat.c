@@ -475,5 +475,7 @@ aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error) {
 }
 
 void aot_chat_get_info(const aot_chat_t *chat, aot_chat_info_t *out_info) {
-  *out_info = chat->info;
+  if (out_info == NULL) return;
+  *out_info = (aot_chat_info_t){0};
+  if (chat != NULL) *out_info = chat->info;
 }

@@ -130,7 +130,7 @@ aot_status_t aot_decode(const aot_vocabulary_t *vocabulary, aot_decoder_t *decod
 }
 
 size_t aot_decode_end(aot_decoder_t *decoder, char text[3]) {
-  if (decoder->kept_bytes == 0) return 0;
+  if (decoder == NULL || text == NULL || decoder->kept_bytes == 0) return 0;
   decoder->kept_bytes = 0;
   decoder->is_begun = true;
   memcpy(text, replacement, sizeof replacement);

@@ -240,14 +240,15 @@ aot_status_t aot_sampler_next(aot_sampler_t *sampler, const float *logits, size_
 }
 
 void aot_sampler_accept(aot_sampler_t *sampler, int32_t token) {
+  if (sampler == NULL || sampler->recent == NULL || token < 0) return;
   const uint32_t window = sampler->options.penalty_window;
-  if (sampler->recent == NULL || token < 0) return;
   sampler->recent[sampler->recent_next] = (uint32_t)token;
   sampler->recent_next = (sampler->recent_next + 1) % window;
   if (sampler->recent_count < window) ++sampler->recent_count;
 }
 
 void aot_sampler_reset(aot_sampler_t *sampler) {
+  if (sampler == NULL) return;
   sampler->state = sampler->options.seed;
   sampler->recent_count = 0;
   sampler->recent_next = 0;

@@ -152,6 +152,9 @@ void aot_rendered_release(const aot_vocabulary_t *vocabulary, aot_rendered_t *re
 aot_status_t aot_chat_tokens(const aot_vocabulary_t *vocabulary, const char *text,
                              const uint8_t *marks, size_t bytes, bool is_first, int32_t *tokens,
                              size_t capacity, aot_error_t *error, size_t *out_count) {
+  if (marks == NULL && bytes > 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the marks are NULL");
+  }
   const aot_encode_options_t how = {.parses_control = true, .is_part = true, .plain = marks};
   AOT_TRY(aot_encode(vocabulary, text, bytes, &how, tokens, capacity, error, out_count));
   const bool has_bos = *out_count > 0 && tokens[0] == vocabulary->bos;

@@ -294,6 +294,9 @@ void aot_vocabulary_close(aot_vocabulary_t *vocabulary) {
 }
 
 void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_vocabulary_info_t *out_info) {
+  if (out_info == NULL) return;
+  memset(out_info, 0, sizeof *out_info);
+  if (vocabulary == NULL) return;
   *out_info = (aot_vocabulary_info_t){
       .token_count = vocabulary->token_count,
       .bos = (int32_t)vocabulary->bos,
@@ -310,16 +313,16 @@ void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_vocabulary_
 }
 
 bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token) {
-  for (uint32_t i = 0; i < vocabulary->end_token_count; ++i) {
+  for (uint32_t i = 0; vocabulary != NULL && i < vocabulary->end_token_count; ++i) {
     if ((int32_t)vocabulary->end_tokens[i] == token) return true;
   }
   return false;
 }
 
 int32_t aot_vocabulary_find(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes) {
+  if (vocabulary == NULL || text == NULL || bytes == 0) return -1;
   const uint8_t *own = (const uint8_t *)text;
   const aot_sorted_t *sorted = &vocabulary->by_special;
-  if (bytes == 0) return -1;
   aot_range_t range = aot_sorted_begin(sorted, own[0]);
   for (uint32_t at = 1; at < bytes && range.begin < range.end; ++at)
     range = aot_sorted_narrow(vocabulary, sorted, range, at, own[at]);

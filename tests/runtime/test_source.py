@@ -213,3 +213,13 @@ def test_cmake_builds_and_installs(tmp_path: Path) -> None:
     installed = {str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file()}
     names = {Path(name).name for name in installed}
     assert {"libaot_runtime.so", "libaot_runtime.a", "aot.h", "abi.h", "aot-run"} <= names
+    # What an application asks for by its interface, and the version of each symbol.
+    header = (RUNTIME / "include" / "aot" / "aot.h").read_text()
+    interface = re.search(r"#define AOT_INTERFACE (\d+)u", header)
+    assert interface is not None
+    shared = next(prefix.rglob(f"libaot_runtime.so.{interface[1]}"))
+    symbols = run(find("nm"), "-D", "--defined-only", shared).stdout.split("\n")
+    exported = {line.split()[-1] for line in symbols if " T " in line}
+    assert "aot_program_run" in {name.partition("@")[0] for name in exported}
+    assert {name.partition("@")[2] for name in exported} == {f"@AOT_{interface[1]}"}
+    assert f"[{shared.name}]" in run(find("readelf"), "-d", shared).stdout

@@ -16,6 +16,7 @@ from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_source
 from tests.support.runtime_modules import scale_module
 
 STORED = sorted((SUPPORT / "applications").glob("interface_*"))
+TSAN = ["-fsanitize=thread", "-g", "-O1"]
 HIDDEN = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-soname,libaot_runtime_stored.so"]
 
 
@@ -35,7 +36,7 @@ def build_application(folder: Path, library: Path, flags: list[str]) -> Path | N
     )
 
 
-@pytest.mark.parametrize("flags", [["-O2"], SANITIZE], ids=["plain", "asan"])
+@pytest.mark.parametrize("flags", [["-O2"], SANITIZE, TSAN], ids=["plain", "asan", "tsan"])
 @pytest.mark.parametrize("folder", STORED, ids=lambda folder: folder.name)
 def test_it_runs_with_the_runtime_of_now(folder: Path, flags: list[str], tmp_path: Path) -> None:
     library = build_runtime(flags)

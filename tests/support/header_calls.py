@@ -29,6 +29,7 @@ NUMBERS = {
     *("size_t", "uint64_t", "uint32_t", "int32_t", "int", "bool"),
     *("aot_status_t", "aot_dtype_t"),
 }
+SIZES = {"bytes", "count", "capacity"}  # of what a pointer beside refers to
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def is_allowed(function: str, parameter: str) -> bool:
 
 def _argument(parameter: Parameter, values: dict[str, str]) -> str:
     if parameter.type in NUMBERS:
-        return "0"
+        return "1" if parameter.name in SIZES else "0"
     value = values.get(parameter.type)
     assert value is not None, f"no value of type {parameter.type}"
     return value
@@ -85,7 +86,8 @@ def _argument(parameter: Parameter, values: dict[str, str]) -> str:
 
 def calls(declared: Declaration, values: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Calls with one NULL each, and what each must return, as C."""
-    expected = {"aot_status_t": "AOT_ERROR_ARGUMENT", "void": ""}.get(declared.result, "0")
+    results = {"aot_status_t": "AOT_ERROR_ARGUMENT", "void": "", "int32_t": "-1"}
+    expected = results.get(declared.result, "0")
     for missing in declared.parameters:
         if not missing.is_pointer or is_allowed(declared.name, missing.name):
             continue
