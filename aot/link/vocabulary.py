@@ -69,7 +69,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         endTokens=_optional(_words(sorted(vocabulary.end_tokens))),
         addsBos=vocabulary.adds_bos,
         addsEos=vocabulary.adds_eos,
-        addsSpace=vocabulary.adds_space,
+        addsSpace=int(vocabulary.adds_space),
         ignoresMerges=vocabulary.ignores_merges,
         escapesSpaces=vocabulary.escapes_spaces,
         trimsSpaces=vocabulary.trims_spaces,

@@ -116,7 +116,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
         and _inside(bos, tokens) is not None,
         adds_eos=keys.flag("add_eos_token", scheme is Scheme.UNIGRAM)
         and _inside(eos, tokens) is not None,
-        adds_space=is_pieces and keys.flag("add_space_prefix", True),
+        adds_space=is_pieces and keys.flag("add_space_prefix", scheme is not Scheme.UNIGRAM),
         ignores_merges=takes_whole,
         escapes_spaces=is_pieces,
         trims_spaces=scheme is Scheme.UNIGRAM and keys.flag("remove_extra_whitespaces", False),

@@ -21,6 +21,7 @@ from aot.text.vocabulary import (
     SPACE,
     PreTokeniser,
     Scheme,
+    SpacePrefix,
     Strip,
     TokenType,
     Vocabulary,
@@ -235,7 +236,7 @@ class _TextRules:
 
     scheme: Scheme = Scheme.CHARACTER_MERGES
     pre_tokeniser: PreTokeniser = PreTokeniser.NONE
-    adds_space: bool = False
+    adds_space: SpacePrefix = SpacePrefix.NONE
     trims_spaces: bool = False
     replacements: bytes = b""
 
@@ -268,7 +269,7 @@ def _text_rules(file: _Part) -> _TextRules:
             case "NFC":
                 pass
             case "Prepend" if part.text("prepend") == SPACE:
-                rules.adds_space = True
+                rules.adds_space = SpacePrefix.EACH
             case "Replace" if _pattern(part) == {"String": " "} and part.text("content") == SPACE:
                 pass
             case "Replace" if _pattern(part) == {"Regex": " {2,}"}:
@@ -288,9 +289,7 @@ def _text_rules(file: _Part) -> _TextRules:
             if part.kind() == "WhitespaceSplit":
                 rules.trims_spaces = True
             elif part.kind() == "Metaspace":
-                is_added = (part.text("prepend_scheme") or "always") != "never"
-                is_added = part.flag("add_prefix_space", default=is_added)
-                rules.adds_space = rules.adds_space or is_added
+                rules.adds_space = rules.adds_space or _space_prefix(part)
             elif part.fields != {
                 "type": "Split",
                 "pattern": {"String": " "},
@@ -300,7 +299,26 @@ def _text_rules(file: _Part) -> _TextRules:
                 unknown.append(f"the pre-tokenizer {part.kind()}")
     if unknown:
         raise UnsupportedError("tokenizer.json is not supported:", unknown)
+    if rules.trims_spaces and rules.adds_space:
+        rules.adds_space = SpacePrefix.EACH  # what is trimmed begins with no space
     return rules
+
+
+# By the prepend scheme of Metaspace: where the text begins with no space.
+_PREFIXES = {
+    "always": SpacePrefix.EACH_WORD,
+    "first": SpacePrefix.FIRST_WORD,
+    "never": SpacePrefix.NONE,
+}
+
+
+def _space_prefix(part: _Part) -> SpacePrefix:
+    """Where a Metaspace puts a space; earlier files have a flag instead."""
+    scheme = part.text("prepend_scheme") or "always"
+    if scheme not in _PREFIXES:
+        raise part.fail("prepend_scheme", "always, first or never", scheme)
+    is_added = part.flag("add_prefix_space", default=True)
+    return _PREFIXES[scheme] if is_added else SpacePrefix.NONE
 
 
 def _replacements(part: _Part) -> bytes:

@@ -42,6 +42,18 @@ class PreTokeniser(IntEnum):
     SEED_CODER = 7
 
 
+class SpacePrefix(IntEnum):
+    """Where a space is put before text: values are those of `adds_space` in module.fbs. EACH is
+    before each text between special tokens, FIRST only at the start; the others only where that
+    does not begin with a space."""
+
+    NONE = 0
+    EACH = 1
+    FIRST = 2
+    EACH_WORD = 3
+    FIRST_WORD = 4
+
+
 class TokenType(IntEnum):
     """The purpose of a token; values are those of module.fbs and of GGUF."""
 
@@ -101,7 +113,7 @@ class Vocabulary:
     end_tokens: frozenset[int] = frozenset()
     adds_bos: bool = False
     adds_eos: bool = False
-    adds_space: bool = False
+    adds_space: SpacePrefix | bool = SpacePrefix.NONE
     ignores_merges: bool = False
     escapes_spaces: bool = False
     trims_spaces: bool = False

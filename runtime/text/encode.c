@@ -98,11 +98,24 @@ static void mark_length(const aot_vocabulary_t *vocabulary, const uint8_t *text,
 
 // ---- the whole ----
 
+#define EACH_WORD 3u  // of adds_space; odd ones are of each text
+
+static bool begins_with_space(const uint8_t *text, size_t bytes) {
+  return text[0] == ' ' || (bytes >= 3 && memcmp(text, "\xE2\x96\x81", 3) == 0);
+}
+
+// Whether a space is put before a text that is not empty.
+static bool takes_space(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
+                        bool is_first) {
+  const uint8_t how = vocabulary->adds_space;
+  if (how == 0 || (how % 2 == 0 && !is_first)) return false;
+  return how < EACH_WORD || !begins_with_space(text, bytes);
+}
+
 static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
                                    bool is_first, bool is_behind_special) {
   const aot_vocabulary_t *vocabulary = encoder->vocabulary;
-  const bool adds_space =
-      vocabulary->adds_space != 0 && is_behind_special && (vocabulary->adds_space == 1 || is_first);
+  const bool adds_space = is_behind_special && takes_space(vocabulary, text, bytes, is_first);
   if (vocabulary->scheme == AOT_FBS_SCHEME_UNIGRAM) {
     return aot_unigram(encoder, text, bytes, adds_space);
   }

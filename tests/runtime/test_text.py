@@ -21,8 +21,9 @@ from aot.link.flatbuffer import Malformed
 from aot.link.vocabulary import encode_vocabulary, read_vocabulary
 from aot.runtime.loader import _Error
 from aot.runtime.text import Tokeniser
+from aot.text.tokenizer_json import read_vocabulary as read_tokenizer_json
 from aot.text.vocabulary import Scheme, Strip, TokenType, Vocabulary
-from tests.support import runtime_api
+from tests.support import runtime_api, tokenizer_json_tokens
 from tests.support.llama_tokens import GOLDEN
 from tests.support.paths import RUNTIME
 from tests.support.text_runtime import native, opened, own_library, trained_tokeniser
@@ -51,6 +52,16 @@ def test_tokens_are_llama_cpp_s(name: str, parses_control: bool) -> None:
     expected = CASES["tokens"][name][parses_control]
     for line, tokens in zip(CASES["lines"], expected, strict=True):
         found = tokeniser.encode(line, parses_control=parses_control)
+        assert found.tolist() == tokens, line
+
+
+@pytest.mark.parametrize("name", tokenizer_json_tokens.files())
+def test_tokens_are_those_of_hugging_face(name: str) -> None:
+    """Of tokenizer.json files that put a space before text, always, once or never."""
+    own = opened(read_tokenizer_json(tokenizer_json_tokens.files()[name]))
+    expected = json.loads(tokenizer_json_tokens.GOLDEN.read_text(encoding="ascii"))[name]
+    for line, tokens in zip(tokenizer_json_tokens.LINES, expected, strict=True):
+        found = own.encode(line, parses_control=True, is_part=True)
         assert found.tolist() == tokens, line
 
 

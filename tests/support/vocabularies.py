@@ -146,6 +146,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "chatglm-bpe": {"model": "gpt2", "pre": "chatglm-bpe"},
     "llama": {"model": "llama"},
     "t5": {"model": "t5"},
+    "t5-without-flags": {"model": "t5"},
 }
 FLAGS: dict[str, dict[str, bool]] = {
     "t5": {"tokenizer.ggml.remove_extra_whitespaces": True, "tokenizer.ggml.add_bos_token": True}

@@ -75,7 +75,7 @@ def test_llama3_takes_whole_parts_and_begins_with_bos() -> None:
     ("model", "scheme", "flags"),
     [
         ("llama", Scheme.SCORED_MERGES, (True, False, True)),
-        ("t5", Scheme.UNIGRAM, (False, True, True)),
+        ("t5", Scheme.UNIGRAM, (False, True, False)),
     ],
 )
 def test_sentencepiece(model: str, scheme: Scheme, flags: tuple[bool, ...]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from aot.errors import CompileError, UnsupportedError
 from aot.text.tokenizer_json import PATTERNS, read_vocabulary
-from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, Strip, TokenType
+from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, SpacePrefix, Strip, TokenType
 from tests.support.vocabularies import replacements
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -101,6 +101,31 @@ def test_unigram() -> None:
     assert found.scheme is Scheme.UNIGRAM and found.scores == (0.0, 0.0, -1.0)
     assert found.types[1] is TokenType.UNKNOWN and found.unknown == 1
     assert found.replacements == replacements({}, b"\0") and found.adds_space
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, SpacePrefix.EACH_WORD),
+        ({"prepend_scheme": "always"}, SpacePrefix.EACH_WORD),
+        ({"prepend_scheme": "first"}, SpacePrefix.FIRST_WORD),
+        ({"prepend_scheme": "never"}, SpacePrefix.NONE),
+        ({"prepend_scheme": "first", "add_prefix_space": False}, SpacePrefix.NONE),
+    ],
+)
+def test_where_a_space_is_put(fields: dict[str, Any], expected: SpacePrefix) -> None:
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["a", -1]]}
+    space = {"type": "Metaspace", "replacement": "▁", **fields}
+    assert read_vocabulary({"model": model, "pre_tokenizer": space}).adds_space is expected
+    both = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]}
+    found = read_vocabulary({"model": model, "pre_tokenizer": both})
+    assert found.trims_spaces and found.adds_space is (expected and SpacePrefix.EACH)
+    with pytest.raises(CompileError) as failure:
+        read_vocabulary({"model": model, "pre_tokenizer": space | {"prepend_scheme": "last"}})
+    assert str(failure.value) == (
+        "tokenizer.json: pre_tokenizer: prepend_scheme: expected always, first or never, found "
+        "'last'"
+    )
 
 
 @pytest.mark.parametrize(
