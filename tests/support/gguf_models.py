@@ -446,6 +446,7 @@ ENCODERS: dict[str, Shape] = {
         extra=_MEAN,
         matrices=_PARTS,
     ),
+    "gemma4_mean": replace(_GEMMA4, extra={**_GEMMA4.extra, "pooling_type": 1}),
     "qwen3_last": Shape(
         "qwen3", depth=12, head_norms="head", has_head=False, extra={"pooling_type": 3}
     ),

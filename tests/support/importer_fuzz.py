@@ -151,6 +151,8 @@ def _gguf_seeds() -> list[bytes]:
     tokens = [f"t{n}" for n in range(models["llama"].vocabulary)]
     made = [gguf_models.data(replace(models["llama"], layers=1), tokens)]
     made += [gguf_models.data(replace(models[n], layers=1)) for n in ("phi3", "gemma2", "qwen3")]
+    made += [gguf_models.data(models[n]) for n in ("gemma4", "deci", "mistral3_ramp", "cohere2")]
+    made += [gguf_models.data(gguf_models.ENCODERS[n]) for n in ("jina-bert-v2", "t5encoder")]
     return made
 
 

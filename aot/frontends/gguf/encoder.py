@@ -36,6 +36,7 @@ class EncoderBuilder(LayerBuilder):
     def __init__(self, model: Model, weights: Weights, most_tokens: int) -> None:
         super().__init__(model, weights, most_tokens, most_tokens)
         self._biases: dict[str, Value] = {}
+        self._read: dict[int, tuple[Value, Value]] = {}  # keys and values by layer
 
     def build(self) -> Module:
         x = self._through_all(self._embedded(self._tokens()))
@@ -53,14 +54,16 @@ class EncoderBuilder(LayerBuilder):
     def _mixed(self, index: int, x: Value) -> Value:
         model, layer = self.model, self.model.layers[index]
         place = self.part(f"{layer.label}.attn")
-        heads = self._heads(layer, x)
-        q, k, v = (by_heads(place, heads[name]) for name in ("q", "k", "v"))
+        heads = {n: by_heads(place, value) for n, value in self._heads(layer, x).items()}
+        if layer.shares is None:
+            self._read[index] = heads["k"], heads["v"]
+        keys, values = self._read[index if layer.shares is None else layer.shares]
         reach = layer.window // 2 if layer.window else None
         mixed = attention(
             place,
-            q,
-            k,
-            v,
+            heads["q"],
+            keys,
+            values,
             self._bias(layer),
             scale=model.scale,
             ahead=0 if model.is_causal else reach,
