@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from aot.base.records import dataclass
@@ -22,9 +23,10 @@ from aot.link.template_code import (
 )
 from aot.link.template_expressions import Expressions, Scope
 
-MOST_TEMPLATE_BYTES = 1 << 20  # of a real model, at most some tens of thousands
+MOST_TEMPLATE_BYTES = 1 << 17  # of a real model, at most some tens of thousands
 
 
+@lru_cache(maxsize=2)  # a compile asks twice: whether it is kept, and what it is
 def compile_template(source: str) -> TemplateCode:
     """The code of a chat template, read as transformers has Jinja read it.
 

@@ -59,7 +59,7 @@ from tests.support.vocabularies import byte_vocabulary
             "line 1 has a break or continue out of a block that is kept as text",
         ),
         ("{{ '\\ud800' }}", "it has a text that is not UTF-8"),
-        ("x" * (1 << 20) + "y", "it has more than 1048576 bytes"),
+        ("x" * (1 << 17) + "y", "it has more than 131072 bytes"),
         ("{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", "it is nested too deep"),
         ("{{ " + "-" * 9999 + "1 }}", "it is nested too deep"),
         ("{{ " + "1+" * 9999 + "1 }}", "it is nested too deep"),
