@@ -132,7 +132,7 @@ static bool move(aot_program_t *program, const aot_program_options_t *options, u
   if (other == NULL) return false;
   const char *target = program->variant->target;
   aot_text_t skipped = program->skipped;
-  if (first > program->variant - program->module->variants) {
+  if (first > (uint32_t)(program->variant - program->module->variants)) {
     aot_text_append(&skipped, "%s%s: %s", skipped.length > 0 ? "; " : "", target, why);
   }
   swap(program, other);
