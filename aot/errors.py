@@ -35,6 +35,16 @@ def one_line(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escaped, text)
 
 
+MOST_NAME = 256
+"""Characters of a file's name that a message shows."""
+
+
+def shortened(name: str) -> str:
+    """A file's name for a message: of a very long one the beginning and the end, in one line."""
+    half = MOST_NAME // 2
+    return one_line(name if len(name) <= MOST_NAME else f"{name[:half]}...{name[-half:]}")
+
+
 def of_facts(facts: Any) -> Any:
     """Facts as JSON values; `one_line` escapes keys and texts."""
     if isinstance(facts, str):

@@ -19,12 +19,16 @@ import aot
 from aot.cli import text as cli_text
 from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, NamedText, to_mapping
 from aot.errors import CompileError
+from aot.frontends.registry import check_is_module
 from aot.ir.input_files import STANDARD_INPUT, standard_input
 from aot.ir.limits import limit_of
 from aot.options import OPTIONS, Option, Progress
 
 if TYPE_CHECKING:
     from aot import CompiledModule
+
+MOST_MODULE_MIB = 4096
+"""MiB of a module file that may come through standard input."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,6 +114,18 @@ def compile_model(*models: str, **options: Any) -> CompiledModule:
         given = _standard_input(options)
     with shown_progress() as progress:
         return aot.compile(given, progress=progress, **compile_keywords(options))
+
+
+def module_source(path: str) -> str | bytes:
+    """What a command reads a module from: a file's path, or the bytes of standard input for "-".
+
+    Raises:
+        CompileError: the file or standard input cannot be read, or is a model.
+    """
+    if path != STANDARD_INPUT:
+        check_is_module(path)
+        return path
+    return _standard_input({"limit_memory": MOST_MODULE_MIB})
 
 
 def _standard_input(options: dict[str, Any]) -> bytes:

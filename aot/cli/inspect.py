@@ -18,14 +18,17 @@ from aot.cli.compile import (
     compile_keywords,
     compile_model,
     compile_options,
+    module_source,
     refuse_compile_options,
 )
-from aot.frontends.registry import check_is_module, is_compiled
+from aot.frontends.registry import is_compiled
 
 
 @click.command()
 @click.argument("modules", metavar="FILE[:NAME]...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
+@click.option(
+    "-o", "--output", required=True, metavar="OUT.aotm", help="The file to write ('-': stdout)."
+)
 @click.option(
     "--share-constants/--no-share-constants",
     default=True,
@@ -48,8 +51,9 @@ def merge(modules: tuple[str, ...], output: str, share_constants: bool, stats: s
         path = Path(module)
         if Path(output).exists() and path.exists() and Path(output).samefile(path):
             raise click.UsageError("the output is one of the modules")
+    cli_text.check_output(output, stats)
     merged = aot.merge(modules, share_constants=share_constants)
-    merged.save(output)
+    cli_text.write_module(merged, output)
     if stats is not None:
         cli_text.write_stats(merged.stats, stats)
     if sys.stderr.isatty():
@@ -102,8 +106,7 @@ def inspect(
         cli_text.show_facts({"dedup": ledger}, lambda f: format_dedup(f["dedup"]), as_json=as_json)
         return
     refuse_compile_options(options)
-    check_is_module(source)
-    facts = aot.inspect(source, verify=verify, program=program, dedup=dedup)
+    facts = aot.inspect(module_source(source), verify=verify, program=program, dedup=dedup)
     cli_text.show_facts(facts, format_inspection, as_json=as_json)
     if dedup and not as_json:
         cli_text.show_facts(facts["dedup"], lambda f: f"\n{format_dedup(f)}", as_json=False)

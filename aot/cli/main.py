@@ -7,6 +7,7 @@ user sees one clear line and never a traceback. Only results go to standard outp
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -30,6 +31,7 @@ from aot.cli.compile import (
     check_report,
     compile_model,
     compile_options,
+    module_source,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
 from aot.errors import (
@@ -44,14 +46,19 @@ from aot.errors import (
     advice,
     one_line,
     printable,
+    shortened,
 )
-from aot.frontends.registry import check_is_module, is_compiled
+from aot.frontends.registry import is_compiled
 
 if TYPE_CHECKING:
     from aot import Verification
     from aot.options import DeviceName
 
 TRACEBACK_VARIABLE = "AOT_TRACEBACK"
+# What the system says of a file that a user named, where nothing has said it before
+_USERS_ERRORS = frozenset(
+    (errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ELOOP)
+)
 ORACLE_NAMES = ("reference", "onnxruntime", "litert", "torch", "llama.cpp")  # imported when asked
 
 
@@ -75,7 +82,9 @@ def cli() -> None:
 
 @cli.command(name="compile")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="OUT.aotm", help="The file to write.")
+@click.option(
+    "-o", "--output", required=True, metavar="OUT.aotm", help="The file to write ('-': stdout)."
+)
 @compile_options
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
 @REPORT_OPTION
@@ -99,6 +108,7 @@ def compile_command(
         --state past=present:max=512
       aotc compile model.onnx -o model.aotm --report model.html
       aotc compile model.onnx -o model.aotm --tune 20
+      aotc compile - -o - < model.onnx | ssh board 'cat > model.aotm'
       aotc compile det.onnx cls.onnx rec.onnx -o ocr.aotm --input-shape cls:x=1x3x48x192
 
     Of several models, each is an entry point that is called as its file without the extension, or
@@ -112,11 +122,12 @@ def compile_command(
     for model in models:
         if Path(output).exists() and Path(model).exists() and Path(output).samefile(model):
             raise click.UsageError("the output is the model itself")
+    cli_text.check_output(output, stats)
     check_report(report, *models, output)
     started = time.perf_counter()
     values = to_mapping(input_values, "--input-value")
     module = compile_model(*models, input_values=values, details=report is not None, **options)
-    module.save(output)
+    cli_text.write_module(module, output)
     if stats is not None:
         with advice("the file of statistics", writes=True):
             cli_text.write_stats(module.stats, stats)
@@ -199,15 +210,16 @@ def run(
       aotc run model.aotm --input x=image.npy --output results
       aotc run det.aotm --shape x=1x3x256x480
       aotc run ocr.aotm --entry det --shape x=1x3x256x480
+      aotc compile model.onnx -o - | aotc run -
     """
     from aot.runtime.inputs import make_inputs
     from aot.runtime.loader import load, load_library
     from aot.tools.open_extents import with_followers
 
-    check_is_module(module)
+    source = module_source(module)
     load_library()  # what Python imports and links is no part of loading a module
     started = time.perf_counter()
-    program = load(module, device, entry=entry, threads=threads)
+    program = load(source, device, entry=entry, threads=threads)
     loaded = time.perf_counter()
     given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
     sizes = with_followers(program.inputs, given, sizes, program.states)
@@ -412,7 +424,9 @@ def _close_quietly() -> None:
 def _fail(error: Exception) -> int:
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
-    if isinstance(error, AotError) and not isinstance(error, InternalError):
+    if isinstance(error, OSError) and error.errno in _USERS_ERRORS and error.filename is not None:
+        _say(f"aotc: error: {shortened(str(error.filename))}: {str(error.strerror).lower()}")
+    elif isinstance(error, AotError) and not isinstance(error, InternalError):
         # The runtime's own message is one line, whatever names it has.
         _say(f"aotc: error: {one_line(str(error)) if isinstance(error, RuntimeFailure) else error}")
     else:

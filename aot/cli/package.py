@@ -29,6 +29,12 @@ from aot.frontends.registry import check_is_module
     help="A variant to keep; repeatable. Default: all.",
 )
 @click.option(
+    "--drop",
+    multiple=True,
+    type=click.Choice(["cpu", "vulkan"]),
+    help="Leave out all variants for a device; repeatable.",
+)
+@click.option(
     "--name", metavar="NAME", help="Of files, and of a library's symbols. Default: the module's."
 )
 @click.option(
@@ -56,6 +62,7 @@ def package(
     format_: str,
     output: str,
     targets: tuple[str, ...],
+    drop: tuple[str, ...],
     name: str | None,
     compiler: str | None,
     max_arena: int | None,
@@ -85,7 +92,7 @@ def package(
         raise click.UsageError("--max-arena and --max-flash go with --format static-library only")
     check_is_module(module)
     options = PackageOptions(
-        targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash)
+        targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash), drop
     )
     made = make_package(module, format_, output, options)
     if as_json:

@@ -20,6 +20,7 @@ import click
 from aot.errors import CompileError, of_facts, one_line, printable
 
 if TYPE_CHECKING:
+    from aot import CompiledModule
     from aot.backends.cpu.object_cache import CacheInfo
     from aot.cli.findings import Finding
     from aot.tools.agreement import OutputAgreement
@@ -593,6 +594,31 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
     if all(device.device != "vulkan" for device in found):
         parts.append("no Vulkan driver here has a GPU (VK_LOADER_DEBUG=error says why)")
     return "\n\n".join(parts)
+
+
+def check_output(output: str, stats: str | None) -> None:
+    """Checks that a module may be written to standard output where `output` is "-".
+
+    Raises:
+        click.UsageError: it is a terminal, which shows no bytes, or statistics go there, too.
+    """
+    if output == "-" and sys.stdout.isatty():
+        raise click.UsageError("a module is no text: send it to a file or a pipe, or give -o FILE")
+    if output == "-" and stats == "-":
+        raise click.UsageError("the module and --stats cannot both go to standard output")
+
+
+def write_module(module: CompiledModule, output: str) -> None:
+    """Writes a module to a file, or to standard output for "-".
+
+    Raises:
+        CompileError: the file cannot be written.
+    """
+    if output != "-":
+        module.save(output)
+        return
+    sys.stdout.buffer.write(module.to_bytes())
+    sys.stdout.buffer.flush()
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aot.base.records import dataclass
-from aot.errors import CompileError
+from aot.errors import CompileError, shortened
 from aot.ir import input_files
 from aot.ir.limits import limited
 from aot.options import OPTIONS, CompileOptions, Progress, no_progress
@@ -519,7 +519,7 @@ def head_of(path: str | os.PathLike[str]) -> bytes:
             return stream.read(HEAD_BYTES)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise CompileError(f"cannot read {os.fspath(path)}: {reason}") from error
+        raise CompileError(f"cannot read {shortened(os.fspath(path))}: {reason}") from error
 
 
 def check_is_module(path: str | os.PathLike[str]) -> None:

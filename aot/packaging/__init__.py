@@ -48,12 +48,14 @@ class PackageOptions:
         name: what files, and symbols of a library, are called; by default the module's own name.
         executable: of the formats executable and wasm, which compile.
         limits: of the format static-library.
+        drop: devices whose variants are left out, such as "vulkan".
     """
 
     targets: Sequence[str] = ()
     name: str | None = None
     executable: ExecutableOptions = field(default_factory=ExecutableOptions)
     limits: LibraryLimits = field(default_factory=LibraryLimits)
+    drop: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def package(
     """
     options = options or PackageOptions()
     whole = read_module(module)
-    kept = _chosen(whole, options.targets, os.fspath(module))
+    kept = _chosen(whole, options, os.fspath(module))
     name = identifier(options.name or Path(module).name.removesuffix(".aotm"))
     image = replace(whole, variants=tuple(whole.variants[i] for i in kept), notes=b"")
     given = PackageInput(name, image, _notes(whole, kept))
@@ -103,13 +105,27 @@ def package(
     return Package(Path(folder), _write(Path(folder), files), facts)
 
 
-def _chosen(image: ModuleImage, targets: Sequence[str], where: str) -> list[int]:
+def _chosen(image: ModuleImage, options: PackageOptions, where: str) -> list[int]:
     """The indices of the requested variants in the module; all if none is requested."""
-    known = [variant.target for variant in image.variants]
+    targets, known = options.targets, [variant.target for variant in image.variants]
     for target in targets:
         if target not in known:
             raise CompileError(f"{where} has no variant {target!r}, it has {', '.join(known)}")
-    return [i for i, target in enumerate(known) if not targets or target in targets]
+    devices = [variant.device.name.lower() for variant in image.variants]
+    for device in options.drop:
+        if device not in devices:
+            raise CompileError(
+                f"{where} has no variant for {device}, which is to be left out; it has variants "
+                f"for {', '.join(dict.fromkeys(devices))}"
+            )
+    kept = [
+        i
+        for i, (target, device) in enumerate(zip(known, devices, strict=True))
+        if (not targets or target in targets) and device not in options.drop
+    ]
+    if not kept:
+        raise CompileError(f"{where}: no variant is left to package")
+    return kept
 
 
 def _notes(image: ModuleImage, kept: Sequence[int]) -> tuple[VariantNotes, ...]:

@@ -45,6 +45,13 @@ def executable_files(
     """
     image = given.image
     toolchain = find_toolchain(_arch(image), _is_android(image), options.compiler)
+    if has_vulkan(image) and toolchain.is_static:
+        targets = ", ".join(v.target for v in image.variants if v.device is Device.VULKAN)
+        raise CompileError(
+            f"a statically linked program can't open Vulkan's library, and the module has variants "
+            f"for it ({targets}): name a C compiler that links dynamically (--cc), or leave them "
+            "out (--drop vulkan)"
+        )
     sources = runtime_sources()
     module = module_bytes(image)
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
@@ -59,8 +66,7 @@ def executable_files(
 def _command(
     toolchain: Toolchain, sources: RuntimeSources, image: ModuleImage, module: Path, output: Path
 ) -> list[str]:
-    # A static program can't open the Vulkan driver's libraries.
-    has_driver = has_vulkan(image) and not toolchain.is_static
+    has_driver = has_vulkan(image)
     names = [*sources.common, *sources.posix, *sources.threads, *sources.embedding]
     others = [*sources.tool, *(sources.text if image.vocabulary else [])]
     names += [name for name in others if name.endswith(".c")]

@@ -165,3 +165,57 @@ def test_doctor_finds_what_is_there_and_says_how_to_get_the_rest(
     assert "  - Vulkan           " in shown
     missing = sum(not f["found"] for f in found.values())
     assert shown.endswith(f"\n{missing} missing, each needed for what is said of it only\n")
+
+
+TEXT_MODEL = """\
+func @main(%x: f32[2]) -> ("y") {
+  %1 = relu(%x) : f32[2]
+  return(%1)
+}
+"""
+
+
+def aotc(*arguments: str, folder: Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command in a process of its own, in a folder, with standard input."""
+    command = [sys.executable, "-m", "aot.cli", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, input=data, cwd=folder, capture_output=True, env=environment, check=False
+    )
+
+
+def test_modules_go_through_pipes(tmp_path: Path) -> None:
+    (tmp_path / "m.ir").write_text(TEXT_MODEL)
+    compiled = aotc("compile", "-", "-o", "-", folder=tmp_path, data=TEXT_MODEL.encode())
+    assert (compiled.returncode, compiled.stderr) == (0, b"")
+    assert aotc("compile", "m.ir", "-o", "m.aotm", folder=tmp_path).returncode == 0
+    assert (tmp_path / "m.aotm").read_bytes() == compiled.stdout
+    ran = aotc("run", "-", folder=tmp_path, data=compiled.stdout)
+    assert ran.returncode == 0
+    assert ran.stdout.startswith(b"output ")
+    merged = aotc("merge", "m.aotm:a", "m.aotm:b", "-o", "-", folder=tmp_path)
+    assert merged.stdout[:4] == b"AOTM"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.aotm", "m.ir"]
+    both = aotc("compile", "m.ir", "-o", "-", "--stats", "-", folder=tmp_path)
+    assert both.stderr.startswith(
+        b"aotc: error: the module and --stats cannot both go to standard output\n"
+    )
+
+
+def test_no_module_goes_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli.main(["compile", "missing.onnx", "-o", "-"]) == 2
+    assert capsys.readouterr().err.startswith("aotc: error: a module is no text: send it to a ")
+
+
+def test_names_that_are_too_long_are_errors_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "m.ir").write_text(TEXT_MODEL)
+    name = "x" * 5000
+    for command in (["run", name], ["compile", name, "-o", "m"], ["compile", "m.ir", "-o", name]):
+        ran = aotc(*command, folder=tmp_path)
+        assert ran.returncode == 1
+        assert ran.stderr.endswith(b": file name too long\n")
+        assert len(ran.stderr) < 400
+        assert ran.stderr.count(b"\n") == 1

@@ -156,6 +156,23 @@ def test_sources_are_all_there() -> None:
 # ---- programs ----
 
 
+def test_no_variant_for_vulkan_is_lost_without_a_word(
+    module: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ("package", module, "--format", "executable", "-o", tmp_path / "out", "--cc")
+    kept = ("--target", HOST_TARGET, "--target", "vulkan-1.1")
+    assert error_of(*base, "gcc -static", *kept, capsys=capsys) == (
+        "a statically linked program can't open Vulkan's library, and the module has variants for "
+        "it (vulkan-1.1): name a C compiler that links dynamically (--cc), or leave them out "
+        "(--drop vulkan)"
+    )
+    assert error_of(*base, "gcc", *kept, "--drop", "cpu", capsys=capsys).startswith(
+        "an executable needs a variant for a CPU"
+    )
+    options = PackageOptions(kept[1::2], "r", ExecutableOptions("gcc -static"), drop=["vulkan"])
+    assert list(package(module, "executable", tmp_path / "pkg", options).files) == ["r"]
+
+
 def make_program(module: Path, folder: Path, compiler: str | None, target: str) -> Path:
     options = PackageOptions((target,), "runner", ExecutableOptions(compiler))
     made = package(module, "executable", folder / "pkg", options)
