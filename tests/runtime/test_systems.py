@@ -62,7 +62,8 @@ if _zig is not None and _zig.origin is not None:
         headers = ZIG.parent / "lib" / "libc" / "include" / "any-darwin-any"
         includes = [f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}", "-isystem", str(headers)]
         files = [str(path) for path in LIBRARY if "no_os" not in path.name]
-        command = [str(ZIG), "cc", "-target", "aarch64-ios", "-O0", "-c", *WARNINGS, *includes]
+        command = [str(ZIG), "cc", "-target", "aarch64-ios", "-O0", "-DAOT_VULKAN=1", "-c"]
+        command += [*WARNINGS, *includes]
         result = subprocess.run(
             [*command, *files], capture_output=True, text=True, check=False, cwd=tmp_path
         )
