@@ -82,29 +82,62 @@ static bool is_list_of_some(const aot_value_t *value) {
   return value != NULL && aot_is(*value, AOT_LIST) && value->as.list->count > 0;
 }
 
-// Fails where nothing of what the caller asked for is in the text.
-static void check_left_out(aot_render_t *render, const aot_string_t *made) {
-  static const char *const names[] = {"tools", "documents"};
-  const aot_map_t *variables = render->variables;
-  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
-    const bool is_asked = is_list_of_some(aot_map_find_text(render, variables, names[i]));
-    if (is_asked && !has_mark(made, 255)) {
-      (void)aot_render_fail(render, "it knows no %s, and leaves them out", names[i]);
-    }
-  }
-  const aot_value_t *messages = aot_map_find_text(render, variables, "messages");
-  if (!is_list_of_some(messages) || !aot_is(messages->as.list->items[0], AOT_MAP)) return;
+// Whether the template writes the same where a variable is another: nothing of it has a mark in the
+// text, but a template may also decide by it, as those do that think unless a message says no.
+static bool is_same_with(aot_render_t *render, const aot_string_t *made, const char *name,
+                         aot_value_t value) {
+  aot_render_t other = *render;
+  other.error = NULL;
+  other.variables = aot_map_new(&other, render->variables->count);
+  for (uint32_t i = 0; i < render->variables->count; ++i)
+    aot_map_set(&other, other.variables, render->variables->pairs[2 * i],
+                render->variables->pairs[2 * i + 1]);
+  aot_builder_t key = {.render = &other};
+  aot_build_text(&key, name);
+  aot_map_set(&other, other.variables, aot_built(&key), value);
+  const aot_string_t *without = aot_template_run(&other);
+  render->chunks = other.chunks;
+  render->bytes = other.bytes;
+  render->steps = other.steps;
+  return other.status == AOT_OK && aot_strings_equal(made, without);
+}
+
+static aot_value_t without_first(aot_render_t *render, const aot_list_t *list) {
+  aot_list_t *rest = aot_list_new(render, list->count, list->sort);
+  for (uint32_t i = 1; i < list->count; ++i)
+    aot_list_push(render, rest, list->items[i]);
+  return aot_list(rest);
+}
+
+// Whether the first message is the system's, and says something.
+static bool has_system(aot_render_t *render, const aot_value_t *messages) {
+  if (!is_list_of_some(messages) || !aot_is(messages->as.list->items[0], AOT_MAP)) return false;
   const aot_map_t *first = messages->as.list->items[0].as.map;
   const aot_value_t *role = aot_map_find_text(render, first, "role");
   const aot_value_t *content = aot_map_find_text(render, first, "content");
   if (role == NULL || content == NULL || !aot_is(*role, AOT_STRING) ||
       !aot_is(*content, AOT_STRING)) {
-    return;
+    return false;
   }
   const aot_string_t *said = aot_stripped(render, content->as.string, NULL, AOT_STRIP_BEGIN);
   const aot_string_t *name = role->as.string;
-  if (name->length == 6 && memcmp(name->bytes, "system", 6) == 0 && said->length > 0 &&
-      !has_mark(made, 1)) {
+  return name->length == 6 && memcmp(name->bytes, "system", 6) == 0 && said->length > 0;
+}
+
+// Fails where what the caller asked for makes no difference to the text.
+static void check_left_out(aot_render_t *render, const aot_string_t *made) {
+  static const char *const names[] = {"tools", "documents"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+    const aot_value_t *asked = aot_map_find_text(render, render->variables, names[i]);
+    if (!is_list_of_some(asked) || has_mark(made, 255)) continue;
+    if (is_same_with(render, made, names[i], aot_none())) {
+      (void)aot_render_fail(render, "it knows no %s, and leaves them out", names[i]);
+    }
+  }
+  const aot_value_t *messages = aot_map_find_text(render, render->variables, "messages");
+  if (!has_system(render, messages) || has_mark(made, 1)) return;
+  const aot_value_t rest = without_first(render, messages->as.list);
+  if (is_same_with(render, made, "messages", rest)) {
     (void)aot_render_fail(render, "it knows no system message, and leaves it out");
   }
 }

@@ -314,6 +314,10 @@ def test_a_budget_of_the_caller_s() -> None:
             "it knows no documents, and leaves them out",
         ),
         ("{{ messages[0].content }}", {"tools": [], "documents": None}, ""),
+        # what decides is not left out
+        ("{{ 'S' in messages[0].content }}{{ messages[-1].content }}", {}, ""),
+        ("{{ messages|length }}{{ messages[-1].content }}", {}, ""),
+        ("{{ messages[0].content }}{% if tools %}T{% endif %}", {"tools": [{"name": "f"}]}, ""),
         ("{{ messages[0].content }}{{ tools }}", {"tools": [{"name": "f"}]}, ""),
     ],
 )
