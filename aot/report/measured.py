@@ -283,6 +283,9 @@ def _gain(levels: Mapping[str, Any]) -> str:
     before, after = (min(map(_compiling_ms, of["cold"].values())) for of in (none, full))
     if not after:
         return ""
+    words = [sorted(row["words"] for row in of["by_pipeline"]) for of in (none, full)]
+    if words[0] == words[1]:
+        return f"{first} and {last} have shaders of the same sizes: what differs is noise."
     gain = f"{before / after:.2f} {TIMES} as fast for {last} as for {first}"
     return f"Compiling, which is creation and what a first run takes beyond a second, is {gain}."
 

@@ -206,6 +206,9 @@ def test_shaders(module: Path) -> None:
         assert shown[f"shaders.{name}.cached, serial"][0] == found["cached"]["total_ms"]
     assert "3.00 × as fast for despecialised as for none" in page.text  # noqa: RUF001
     assert "a driver in software" in page.text
+    equal = page_of(module, {"shaders": shaders(none=level(3, 49.0), despecialised=level(3, 30.0))})
+    assert "none and despecialised have shaders of the same sizes" in equal.text
+    assert "as fast for" not in equal.text
     alone = page_of(module, {"shaders": shaders(False, **{"as compiled": level(3, 30.0, 0.0)})})
     assert "as fast for" not in alone.text and "in software" not in alone.text
 
