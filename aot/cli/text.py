@@ -582,6 +582,7 @@ def devices_text(found: Sequence[DeviceInfo]) -> str:
         if device.kind:
             memory = f"{device.memory_bytes / 2**30:.1f} GiB"
             lines.append(f"  {device.kind}, vulkan {device.api_version}, {memory} of its own")
+        lines += [f"  unused    {device.note}"] * bool(device.note)
         lines.append(f"  targets   {', '.join(device.fits) or 'none'}")
         if device.threads:
             lines.append(f"  threads   {device.threads} with auto: {device.threads_reason}")

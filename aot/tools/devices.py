@@ -7,8 +7,10 @@ runtime's driver; compiles and runs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from aot.backends.cpu.object_cache import default_folder
 from aot.backends.vulkan.requirements import (
     LIMITS,
     features_of_target,
@@ -37,6 +39,9 @@ _COMPONENTS = {
 }
 
 
+_MOST_STARTS = 2  # MOST_STARTS of drivers/vulkan/start.c
+
+
 @dataclass(frozen=True)
 class DeviceInfo:
     """A device and its capabilities.
@@ -54,6 +59,7 @@ class DeviceInfo:
         misses: other targets of the kind, with the first thing that each lacks here.
         threads: that `threads="auto"` takes; 0 for what is no CPU.
         threads_reason: why so many.
+        note: why programs do not use it although it is there; "" where they do.
     """
 
     name: str
@@ -68,6 +74,7 @@ class DeviceInfo:
     misses: Mapping[str, str]
     threads: int = 0
     threads_reason: str = ""
+    note: str = ""
 
 
 def find_devices() -> tuple[tuple[DeviceInfo, ...], str]:
@@ -170,7 +177,24 @@ def _device(vk: Any, instance: Any, device: Any) -> DeviceInfo:
         features,
         tuple(t.name for t in fits),
         misses,
+        note=_note(properties.deviceName),
     )
+
+
+def _note(name: str) -> str:
+    """Why programs leave a device out: marks of the runtime's Vulkan driver, which it puts beside
+    the pipeline cache while it starts, say that the process ended there (drivers/vulkan/start.c).
+    """
+    folder = default_folder()
+    for path in sorted(folder.glob("pipelines/*.starting")) if folder is not None else ():
+        with suppress(OSError, ValueError):
+            count, _, marked = path.read_text(encoding="utf-8").strip().split(" ", 2)
+            if marked == name and int(count) >= _MOST_STARTS:
+                return (
+                    f"{name}: its driver has ended the process {count} times while it compiled "
+                    f"shaders; remove {path} to try it again"
+                )
+    return ""
 
 
 def _limits(found: Any) -> dict[str, int | tuple[int, int, int]]:

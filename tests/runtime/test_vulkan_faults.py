@@ -8,7 +8,10 @@ device is lost, the next run must do.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -423,6 +426,66 @@ def test_every_function_may_be_missing(faults: ctypes.CDLL) -> None:
             attempt.create()
         assert caught.value.status == "unsupported"
         attempt.close()
+
+
+CRASHES = """
+import ctypes, os, sys
+import aot
+shim = ctypes.CDLL(sys.argv[1])
+watch = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint32)
+crash = watch(lambda name, call: name == b"vkCreateComputePipelines" and os._exit(9))
+shim.faults_watch(crash)
+aot.load(sys.argv[2], "vulkan")
+"""
+
+
+def test_a_driver_that_crashes_costs_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the cache is done without, then the device; what is left of it can be removed."""
+    path = tmp_path / "m.aotm"
+    aot.compile(growing_graph(), targets=["vulkan-1.1", "host"]).save(path)
+    monkeypatch.setenv("AOT_VULKAN_LIBRARY", str(shim_path()))
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+
+    def crash() -> None:
+        command = [sys.executable, "-c", CRASHES, str(shim_path()), str(path)]
+        assert subprocess.run(command, check=False).returncode == 9
+
+    with running_on("lavapipe", tmp_path):
+        aot.load(path, "vulkan").close()
+        (cache,) = (tmp_path / "cache" / "pipelines").iterdir()
+        crash()
+        mark = cache.with_name(cache.name + ".starting")
+        assert mark.read_text().startswith("1 ")
+        aot.load(path, "vulkan").close()  # without the cache's file, which is written anew
+        assert [p.name for p in cache.parent.iterdir()] == [cache.name]
+        crash()
+        crash()
+        assert mark.read_text().startswith("2 ")
+        message = rf"llvmpipe.*: its driver has ended the process 2 times .*; remove {mark} to try"
+        with pytest.raises(RuntimeFailure, match=message):
+            aot.load(path, "vulkan")
+        with aot.load(path, "auto") as program:
+            assert program.device == "cpu"
+            assert re.search(message, program.skipped)
+        notes = [d.note for d in aot.devices() if d.name.startswith("llvmpipe")]
+        assert len(notes) == 1
+        assert re.search(message, notes[0])
+        mark.unlink()
+        aot.load(path, "vulkan").close()
+        assert [p.name for p in cache.parent.iterdir()] == [cache.name]
+
+
+def test_a_start_of_another_process_is_no_crash(tmp_path: Path) -> None:
+    data = aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes()
+    with running_on("lavapipe", tmp_path):
+        aot.load(data, "vulkan").close()
+        (cache,) = (tmp_path / "cache" / "pipelines").iterdir()
+        mark = cache.with_name(cache.name + ".starting")
+        mark.write_text(f"2 {os.getppid()} llvmpipe\n")
+        aot.load(data, "vulkan").close()
+        assert mark.exists()
 
 
 @pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)

@@ -105,13 +105,20 @@ static const uint8_t *data_of(const void *file) {
   return file != NULL ? (const uint8_t *)file + sizeof(cache_header_t) : NULL;
 }
 
-void aot_vk_cache_open(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options,
-                       const aot_allocator_t *allocator, aot_vk_cache_t *cache) {
+void aot_vk_cache_find(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options,
+                       aot_vk_cache_t *cache) {
   memset(cache, 0, sizeof *cache);
   if (!is_off(options)) set_path(gpu, options, cache);
+}
+
+void aot_vk_cache_open(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator,
+                       bool is_distrusted, aot_vk_cache_t *cache) {
   void *file = NULL;
   size_t bytes = 0;
-  if (cache->path[0] != '\0') {
+  if (is_distrusted) {
+    cache->state = AOT_VULKAN_CACHE_IGNORED;
+    aot_vk_remove_file(cache->path);
+  } else if (cache->path[0] != '\0') {
     cache->state = read_file(gpu, cache->path, allocator, &file, &bytes);
   }
   const size_t data_bytes = file != NULL ? bytes - sizeof(cache_header_t) : 0;

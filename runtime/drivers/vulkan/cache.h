@@ -15,10 +15,15 @@ typedef struct aot_vk_cache_t {
   char path[1024];         // "": no file
 } aot_vk_cache_t;
 
-// Never fails: a file that is damaged or another device's is as good as none, and where the driver
-// can't make a cache, pipelines are created without.
-void aot_vk_cache_open(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options,
-                       const aot_allocator_t *allocator, aot_vk_cache_t *cache);
+// Finds the file's path.
+void aot_vk_cache_find(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options,
+                       aot_vk_cache_t *cache);
+
+// Reads the file, unless it `is_distrusted`.  Never fails: a file that is damaged or another
+// device's is as good as none, and where the driver can't make a cache, pipelines are created
+// without.
+void aot_vk_cache_open(const aot_vk_gpu_t *gpu, const aot_allocator_t *allocator,
+                       bool is_distrusted, aot_vk_cache_t *cache);
 
 // Puts what the cache has learned into the file, with what others wrote there since.  A file that
 // can't be written is no failure.

@@ -8,6 +8,7 @@
 #include "program.h"
 #include "recording.h"
 #include "sizes.h"
+#include "start.h"
 #include "status.h"
 #include "system.h"
 
@@ -152,6 +153,22 @@ static uint64_t timeout_of(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *
   return is_software ? UINT64_MAX : DEFAULT_TIMEOUT_MS * NS_PER_MS;
 }
 
+// Drivers have crashed on what an earlier version wrote to a cache, and on shaders.
+static aot_status_t create_pipelines(aot_device_t *device, const aot_vulkan_options_t *options,
+                                     const aot_entry_t *entry, aot_error_t *error) {
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  aot_vk_start_t start;
+  aot_vk_cache_find(gpu, options, &device->cache);
+  AOT_TRY(aot_vk_start_begin(gpu, device->cache.path, &device->allocator, error, &start));
+  aot_vk_cache_open(gpu, &device->allocator, start.without_cache, &device->cache);
+  const aot_status_t status = aot_vk_pipelines_open(
+      gpu, device->module, device->variant, entry, options, device->descriptors.layout,
+      device->cache.handle, &device->allocator, error, &device->pipelines);
+  if (status == AOT_OK) aot_vk_cache_save(gpu, &device->allocator, &device->cache);
+  aot_vk_start_end(&start);
+  return status;
+}
+
 static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *options,
                            aot_error_t *error) {
   aot_vulkan_options_t taken;
@@ -171,14 +188,10 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
       options->profile != NULL && device->gpu.timestamp_bits > 0 && wants_timestamps(own);
   device->has_overlap = wants_overlap(device, own);
   device->timeout_ns = timeout_of(&device->gpu, own);
-  aot_vk_cache_open(&device->gpu, own, &device->allocator, &device->cache);
+  AOT_TRY(aot_variant_find_entry(device->variant, options->entry, error, &entry));
   AOT_TRY(
       aot_vk_descriptors_open(&device->gpu, AOT_VK_MOST_RECORDINGS, error, &device->descriptors));
-  AOT_TRY(aot_variant_find_entry(device->variant, options->entry, error, &entry));
-  AOT_TRY(aot_vk_pipelines_open(&device->gpu, device->module, device->variant, entry, own,
-                                device->descriptors.layout, device->cache.handle,
-                                &device->allocator, error, &device->pipelines));
-  aot_vk_cache_save(&device->gpu, &device->allocator, &device->cache);
+  AOT_TRY(create_pipelines(device, own, entry, error));
   AOT_TRY(create_pool_and_fence(device, error));
   AOT_TRY(aot_vk_host_open(device, options, error));
   return upload_constants(device, error);

@@ -25,6 +25,12 @@ bool aot_vk_file_exists(const char *path);
 bool aot_vk_replace_file(const char *path, const void *head, size_t head_bytes, const void *body,
                          size_t body_bytes);
 
+void aot_vk_remove_file(const char *path);
+
+// The number of this process, and whether there is one of a number; this one counts.
+int64_t aot_vk_process(void);
+bool aot_vk_is_running(int64_t process);
+
 // Runs work(user, worker) for each worker from 0 to count - 1 at once, one of them on the caller's
 // thread, and waits.  Where a thread can't be had the others do without it.
 void aot_vk_run_parallel(uint32_t count, void (*work)(void *user, uint32_t worker), void *user);

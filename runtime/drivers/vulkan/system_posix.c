@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +121,18 @@ bool aot_vk_replace_file(const char *path, const void *head, size_t head_bytes, 
   is_written = is_written && rename(other, path) == 0;
   if (!is_written) (void)unlink(other);
   return is_written;
+}
+
+void aot_vk_remove_file(const char *path) {
+  (void)unlink(path);
+}
+
+int64_t aot_vk_process(void) {
+  return getpid();
+}
+
+bool aot_vk_is_running(int64_t process) {
+  return process > 0 && (kill((pid_t)process, 0) == 0 || errno == EPERM);
 }
 
 typedef struct worker_t {

@@ -587,6 +587,16 @@ bool aot_vk_replace_file(const char *path, const void *head, size_t head_bytes, 
   return false;
 }
 
+void aot_vk_remove_file(const char *path) {}
+
+int64_t aot_vk_process(void) {
+  return 1;
+}
+
+bool aot_vk_is_running(int64_t process) {
+  return false;
+}
+
 void aot_vk_run_parallel(uint32_t count, void (*work)(void *user, uint32_t worker), void *user) {
   for (uint32_t i = 0; i < count; ++i)
     work(user, i);
