@@ -458,8 +458,7 @@ class InputMemory {
     [TENSOR_BYTES, dtype, shape.length, dims, this.#data, size].forEach(
         (word, at) => view.setUint32(4 * at, word, true));
     shape.forEach(
-        (extent, axis) =>
-            view.setBigInt64(TENSOR_BYTES + axis * DIM_BYTES, BigInt(extent), true));
+        (extent, axis) => view.setBigInt64(TENSOR_BYTES + axis * DIM_BYTES, BigInt(extent), true));
     return this.#tensor;
   }
 

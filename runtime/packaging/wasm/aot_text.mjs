@@ -29,8 +29,8 @@ export class Chat {
   #system;
   #variables;
   #messages = [];
-  #most;       // tokens of one call
-  #read = [];  // tokens that the model has read
+  #most;          // tokens of one call
+  #read = [];     // tokens that the model has read
   #pending = [];  // the last token of a reply, which was not run
   #isBusy = false;
 
@@ -57,7 +57,8 @@ export class Chat {
     this.#isRaw = this.#hasNoTemplate();
     if (this.#isRaw && (this.#system !== undefined || this.#variables !== undefined))
       throw new AotError(
-          'a system message and variables are the chat template\'s: the model has none', 'argument');
+          'a system message and variables are the chat template\'s: the model has none',
+          'argument');
     this.reset();
   }
 
@@ -218,8 +219,7 @@ export class Chat {
       view.setUint8(17, 1);  // has_clock
       view.setBigInt64(24, BigInt(seconds), true);
       engine.bytes(text, variables.length).set(variables);
-      engine.attempt(
-          4, 'aot_chat_render', this.#vocabulary, text, variables.length, memory, out);
+      engine.attempt(4, 'aot_chat_render', this.#vocabulary, text, variables.length, memory, out);
       const [made, marks, count] = [0, 4, 8].map((at) => engine.word(out + at));
       const found = {
         text: engine.bytes(made, count).slice(),
@@ -319,7 +319,8 @@ export class Chat {
       const data = Int32Array.from(tokens.slice(at, at + this.#most));
       this.#execute({[this.#model.inputs[0].name]: {data, shape: [data.length]}});
     }
-    for (const token of tokens) this.#read.push(token);
+    for (const token of tokens)
+      this.#read.push(token);
     this.#pending = [];
   }
 
