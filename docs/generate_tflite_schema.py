@@ -167,8 +167,8 @@ from typing import NamedTuple
 
 
 class Field(NamedTuple):
-    """One field; types are scalars, `string`, tables, vectors `[...]`, and unions `|...|` of what
-    an enum lists, whose number is in the slot before."""
+    """A field of a table. Its type is a scalar, `string`, a table, a vector `[...]`, or a union
+    `|...|` of an enum's tables, whose number is in the slot before."""
 
     slot: int
     name: str
