@@ -109,10 +109,23 @@ def test_the_list_of_ops_is_generated() -> None:
     assert op_tables.page() == generate_tables.OPS.read_text(encoding="utf-8")
 
 
-def test_the_readme_s_tables_are_generated() -> None:
-    path = generate_tables.README
-    made = generate_tables.generate(path, generate_tables.README_SECTIONS)
+@pytest.mark.parametrize("name", ["TARGETS", "ONNX"])
+def test_tables_are_generated(name: str) -> None:
+    path = getattr(generate_tables, name)
+    made = generate_tables.generate(path, getattr(generate_tables, f"{name}_SECTIONS"))
     assert made == path.read_text(encoding="utf-8")
+
+
+def test_the_readme_counts_right() -> None:
+    """Its numbers of targets, ONNX operators and GGUF architectures."""
+    from aot.frontends.gguf.architectures import ARCHITECTURES
+    from aot.target import files
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{len(files.names())} targets: " in text
+    count = len(generate_tables.onnx_operators().split(", "))
+    assert f"{count} ONNX operators" in text
+    assert f"files of {len(ARCHITECTURES)} architectures" in text
 
 
 # Words that only insiders understand, and the term to use.
