@@ -168,7 +168,8 @@ def test_code_that_may_not_be_mapped_is_copied_and_none_at_all_is_said(
         assert result.stderr == (
             "open: unsupported: no variant runs on this machine: aarch64-android-dotprod: made for "
             f"aarch64; aarch64-android: made for aarch64; {HOST_TARGET}: this system does not let "
-            "code be loaded: permission denied (errno 13)\n"
+            "code be loaded: permission denied (errno 13); link the module into the program (aotc "
+            "package --format executable or static-library)\n"
         )
 
 
