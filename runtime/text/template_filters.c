@@ -197,7 +197,7 @@ static aot_value_t reversed(aot_render_t *render, aot_value_t value) {
 static aot_value_t sum(aot_render_t *render, aot_value_t value, const aot_value_t *arguments) {
   const aot_list_t *list = aot_elements(render, value);
   aot_value_t total = is_given(arguments[1]) ? arguments[1] : aot_int(0);
-  for (uint32_t i = 0; i < list->count && render->status == AOT_OK; ++i) {
+  for (uint32_t i = 0; i < list->count && aot_render_work(render, 1); ++i) {
     aot_value_t item = list->items[i];
     if (is_given(arguments[0]) && !aot_is(arguments[0], AOT_NONE)) {
       item = aot_path(render, item, arguments[0]);
@@ -222,37 +222,41 @@ static aot_value_t absolute(aot_render_t *render, aot_value_t value) {
   if (aot_whole(value, &whole)) {
     return whole < 0 ? aot_operate(render, OP(SUBTRACT), aot_int(0), value) : aot_int(whole);
   }
-  if (aot_number(value, &number)) return aot_float(number < 0 ? -number : number);
+  if (aot_number(value, &number)) return aot_float(number <= 0 ? 0 - number : number);
   (void)aot_render_fail(render, "a %s has no absolute value", aot_type_name(value));
   return aot_none();
 }
 
-static bool truncated(double number, int64_t *out_whole) {
-  if (!(number > -9.2e18 && number < 9.2e18)) return false;
+// Fails where the integer is too large; false where the number is none.
+static bool truncated(aot_render_t *render, double number, int64_t *out_whole) {
+  if (number != number) return false;
+  if (!(number >= -0x1p63 && number < 0x1p63)) {
+    return aot_render_fail(render, "an integer has more than 64 bits");
+  }
   *out_whole = (int64_t)number;
   return true;
 }
 
-// An integer of decimal digits, with a sign.
-static bool read_whole(const aot_string_t *string, int64_t *out_whole) {
+// An integer of decimal digits, with a sign; fails where it is too large.
+static bool read_whole(aot_render_t *render, const aot_string_t *string, int64_t *out_whole) {
   uint32_t at = 0;
   const bool has_sign = string->length > 0 && (string->bytes[0] == '-' || string->bytes[0] == '+');
   const bool is_negative = has_sign && string->bytes[0] == '-';
+  bool is_large = false;
   *out_whole = 0;
-  for (at = has_sign; at < string->length; ++at) {
+  for (at = has_sign; at < string->length && aot_render_work(render, 1); ++at) {
     const int digit = string->bytes[at] - '0';
     if (digit < 0 || digit > 9) return false;
-    if (__builtin_mul_overflow(*out_whole, 10, out_whole) ||
-        __builtin_add_overflow(*out_whole, is_negative ? -digit : digit, out_whole)) {
-      return false;
-    }
+    is_large = is_large || __builtin_mul_overflow(*out_whole, 10, out_whole) ||
+               __builtin_add_overflow(*out_whole, is_negative ? -digit : digit, out_whole);
   }
+  if (is_large) return aot_render_fail(render, "an integer has more than 64 bits");
   return string->length > (has_sign ? 1u : 0u);
 }
 
 static bool read_number(aot_render_t *render, aot_string_t *string, double *out_number) {
   const aot_string_t *own = aot_stripped(render, string, NULL, AOT_STRIP_BEGIN | AOT_STRIP_END);
-  for (uint32_t i = 0; i < own->length; ++i) {
+  for (uint32_t i = 0; i < own->length && aot_render_work(render, 1); ++i) {
     const uint8_t byte = own->bytes[i];
     const bool is_of_number = (byte >= '0' && byte <= '9') || byte == '.' || byte == '-' ||
                               byte == '+' || byte == 'e' || byte == 'E';
@@ -273,11 +277,11 @@ static aot_value_t integer(aot_render_t *render, aot_value_t value, const aot_va
   if (aot_is(value, AOT_STRING)) {
     const aot_string_t *own =
         aot_stripped(render, value.as.string, NULL, AOT_STRIP_BEGIN | AOT_STRIP_END);
-    if (read_whole(own, &whole)) return aot_int(whole);
-    if (read_number(render, value.as.string, &number) && truncated(number, &whole)) {
+    if (read_whole(render, own, &whole)) return aot_int(whole);
+    if (read_number(render, value.as.string, &number) && truncated(render, number, &whole)) {
       return aot_int(whole);
     }
-  } else if (aot_number(value, &number) && truncated(number, &whole)) {
+  } else if (aot_number(value, &number) && truncated(render, number, &whole)) {
     return aot_int(whole);
   }
   return is_given(arguments[0]) ? arguments[0] : aot_int(0);

@@ -32,8 +32,9 @@ static int64_t count_of(aot_render_t *render, aot_value_t argument) {
 
 // ---- strings ----
 
-static bool is_at_end(const aot_string_t *string, const aot_string_t *part, bool is_end) {
-  if (part->length > string->length) return false;
+static bool is_at_end(aot_render_t *render, const aot_string_t *string, const aot_string_t *part,
+                      bool is_end) {
+  if (part->length > string->length || !aot_render_work(render, part->length / 64)) return false;
   const uint32_t at = is_end ? string->length - part->length : 0;
   return part->length == 0 || memcmp(string->bytes + at, part->bytes, part->length) == 0;
 }
@@ -41,10 +42,11 @@ static bool is_at_end(const aot_string_t *string, const aot_string_t *part, bool
 static aot_value_t begins(aot_render_t *render, const aot_string_t *string, aot_value_t part,
                           bool is_end) {
   if (!aot_is(part, AOT_LIST) || part.as.list->sort != AOT_IS_TUPLE) {
-    return aot_bool(is_at_end(string, text_of(render, part), is_end));
+    return aot_bool(is_at_end(render, string, text_of(render, part), is_end));
   }
   for (uint32_t i = 0; i < part.as.list->count && aot_render_work(render, 1); ++i)
-    if (is_at_end(string, text_of(render, part.as.list->items[i]), is_end)) return aot_bool(true);
+    if (is_at_end(render, string, text_of(render, part.as.list->items[i]), is_end))
+      return aot_bool(true);
   return aot_bool(false);
 }
 
@@ -89,7 +91,7 @@ static aot_value_t partition(aot_render_t *render, aot_string_t *string, aot_val
 static aot_value_t without(aot_render_t *render, aot_string_t *string, aot_value_t part,
                            bool is_end) {
   const aot_string_t *own = text_of(render, part);
-  if (!is_at_end(string, own, is_end)) return aot_string(string);
+  if (!is_at_end(render, string, own, is_end)) return aot_string(string);
   const uint32_t left = string->length - own->length;
   return aot_string(is_end ? aot_part(render, string, 0, left)
                            : aot_part(render, string, own->length, string->length));

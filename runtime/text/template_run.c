@@ -308,8 +308,8 @@ static void map_attribute(aot_machine_t *m, uint32_t operand) {
   aot_list_t *made = aot_list_new(m->render, list->count, AOT_IS_GENERATOR);
   for (uint32_t i = 0; i < list->count && aot_render_work(m->render, 1); ++i) {
     const aot_value_t found = aot_path(m->render, list->items[i], path);
-    const bool is_left_out = aot_is(found, AOT_UNDEFINED) && !aot_is(usual, AOT_MISSING);
-    aot_list_push(m->render, made, is_left_out ? usual : found);
+    const bool has_usual = !aot_is(usual, AOT_MISSING) && !aot_is(usual, AOT_NONE);
+    aot_list_push(m->render, made, aot_is(found, AOT_UNDEFINED) && has_usual ? usual : found);
   }
   m->top[-1] = aot_list(made);
 }

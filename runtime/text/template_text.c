@@ -315,7 +315,10 @@ aot_value_t aot_in_case(aot_render_t *render, aot_string_t *string, int how) {
     const bool is_title = is_upper && (how == AOT_CAPITALIZED || how == AOT_TITLE);
     unsigned count = is_title ? special(aot_title_specials, AOT_TITLE_SPECIALS, character, to) : 0;
     if (count == 0) count = mapped(character, is_upper, to);
-    if (!is_upper && character == SIGMA && is_final(string, begin, at)) to[0] = FINAL_SIGMA;
+    if (!is_upper && character == SIGMA && aot_render_work(render, 8) &&
+        is_final(string, begin, at)) {
+      to[0] = FINAL_SIGMA;
+    }
     for (unsigned i = 0; i < count; ++i)
       aot_build_character(&builder, to[i], mark);
     is_begin = how == AOT_TITLE            ? !is_cased(character)

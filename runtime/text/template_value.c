@@ -340,6 +340,7 @@ aot_value_t aot_item(aot_render_t *render, aot_value_t value, aot_value_t key, u
 aot_value_t aot_path(aot_render_t *render, aot_value_t value, aot_value_t path) {
   if (!aot_is(path, AOT_STRING)) return aot_item(render, value, path, 0);
   const aot_string_t *string = path.as.string;
+  (void)aot_render_work(render, string->length / 8);
   for (uint32_t begin = 0; begin <= string->length && render->status == AOT_OK;) {
     uint32_t end = begin;
     int64_t index = 0;

@@ -36,7 +36,7 @@ static void shortest(double number, char text[40]) {
 }
 
 void aot_write_float(aot_builder_t *builder, double number) {
-  if (!aot_render_work(builder->render, 64)) return;
+  if (!aot_render_work(builder->render, 128)) return;
   if (number != number) {
     aot_build_text(builder, "nan");
     return;
@@ -115,6 +115,7 @@ static void write_quoted(aot_builder_t *builder, const aot_string_t *string) {
                            : character < 0x10000 ? "\\u%04" PRIx32
                                                  : "\\U%08" PRIx32;
       char text[16];
+      (void)aot_render_work(builder->render, 3);
       (void)snprintf(text, sizeof text, format, character);
       aot_build(builder, text, strlen(text), mark);
     }

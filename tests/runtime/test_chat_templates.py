@@ -232,6 +232,10 @@ def test_a_module_that_keeps_no_template_says_why() -> None:
         ("{{ x + 1 }}", f"{CANNOT}'x' is undefined"),
         ("{{ 1 < 'a' }}", f"{CANNOT}a int and a string have no order"),
         ("{{ 9223372036854775807 + 1 }}", f"{CANNOT}an integer has more than 64 bits"),
+        ("{{ '9223372036854775808'|int }}", f"{CANNOT}an integer has more than 64 bits"),
+        ("{{ '1e19'|int }}", f"{CANNOT}an integer has more than 64 bits"),
+        ("{{ 1e19|int }}", f"{CANNOT}an integer has more than 64 bits"),
+        ("{{ (1e308 * 10)|int }}", f"{CANNOT}an integer has more than 64 bits"),
         ("{{ 1 // 0 }}", f"{CANNOT}a division by 0"),
         ("{% for i in 3 %}{% endfor %}", f"{CANNOT}a int has no elements"),
         ("{% set a, b = [1] %}", f"{CANNOT}2 values are taken from 1"),
@@ -279,6 +283,15 @@ HOSTILE = {
         STEPS
     ),
     "{% set l = range(100000)|list %}{% for i in l %}{% set x = l|sort %}{% endfor %}": STEPS,
+    "{% set s = '0' * 1000000 %}{% for i in range(99999) %}{% set x = s|int %}{% endfor %}": STEPS,
+    "{% set s = '0' * 1000000 %}{% for i in range(9999) %}{% set x = s|float %}{% endfor %}": STEPS,
+    "{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% set x = s.startswith(s) %}"
+    "{% endfor %}": STEPS,
+    "{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% set x = s.removesuffix(s) %}"
+    "{% endfor %}": STEPS,
+    "{% set l = range(100000)|list %}{% for i in l %}{% set x = l|sum %}{% endfor %}": STEPS,
+    "{% set s = '1' * 1000000 %}{% set l = [0] %}{% for i in range(99999) %}"
+    "{% set x = [l]|map(attribute=s)|list %}{% endfor %}": STEPS,
     "{{ range(100001)|length }}": f"{CANNOT}a range has more than 100000 numbers",
     "{% filter upper %}" * 150 + "{% endfilter %}" * 150: (
         f"{CANNOT}its blocks and calls are nested too deep"

@@ -83,6 +83,11 @@ SNIPPETS: tuple[str, ...] = (
     ),
     "{{ messages }}",
     (
+        "{{ (-0.0)|abs }} {{ 0.0|abs }} {{ '-9223372036854775808'|int }} {{ -9.2e18|int }} "
+        "{{ ((1e308 * 10) - (1e308 * 10))|int }} {{ 'x9'|int }} "
+        "{{ items|map(attribute='v', default=none)|list }}"
+    ),
+    (
         "{{ messages[0]['content'] is string }} {{ messages[2].content is string }} "
         "{{ messages[2].content is iterable }} {{ messages[2].content is sequence }}"
         " {{ messages[2].content is mapping }} {{ d is mapping }} {{ n is number }} "
