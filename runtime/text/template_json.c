@@ -193,6 +193,7 @@ static aot_value_t read_map(reader_t *reader, unsigned depth) {
       break;
     }
     const aot_value_t key = read_string(reader);
+    if (!aot_is(key, AOT_STRING)) break;
     if (peek(reader) != ':') {
       (void)fail_at(reader, "expected :");
       break;
