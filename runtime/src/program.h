@@ -58,6 +58,8 @@ typedef struct aot_fallback_t {
   size_t bytes;
   bool may_leave;   // for another variant than the first that it ran on
   bool is_rebuilt;  // a device was lost, and made anew
+  // What the program was on devices that failed: the caller may know dims that are in its plans.
+  struct aot_program_t *former;
 } aot_fallback_t;
 #endif
 

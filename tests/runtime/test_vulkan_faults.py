@@ -26,6 +26,7 @@ from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.link import module as modules
 from aot.link.reader import read_module
+from aot.runtime import tensors
 from tests.support import runtime_api, vulkan_runtime
 from tests.support.growing_graph import growing_graph, growing_reference, rows
 from tests.support.pipeline_cache_file import HEADER, header_of
@@ -331,6 +332,34 @@ def test_the_cpu_goes_on_where_a_gpu_fails(
             assert program.device == "cpu"
             assert re.fullmatch("vulkan-1.1: " + message.format("vkWaitForFences"), program.skipped)
         faults.faults_repeat(False)
+
+
+@pytest.mark.parametrize("faults", ["unified"], indirect=True)
+def test_outputs_stay_where_they_were(faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device that is made anew, and on the CPU then: the caller knows where since before."""
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+    data = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"]).to_bytes()
+    allocator = runtime_api.CountingAllocator()
+    module = runtime_api.Module(data, allocator=allocator)
+    program = runtime_api.Program(module)
+    x = rows(9)
+    program.set_input(0, x)
+    program.prepare()
+    known = tensors.CTensor()
+    runtime_api.call("aot_program_get_output", program.handle, 0, out=known)
+    for device in ("vulkan", "cpu"):
+        faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+        program.run()
+        assert program.info().device == device.encode()
+        for address in (known.data, ctypes.addressof(known.dims.contents)):
+            assert any(at <= address < at + live[0] for at, live in allocator.live.items()), device
+        assert tuple(known.dims[:2]) == (9, 40)
+        found = np.empty((9, 40), np.float32)
+        ctypes.memmove(found.ctypes.data, known.data, found.nbytes)
+        np.testing.assert_allclose(found, growing_reference(x), atol=1e-6)
+    program.close()
+    module.close()
+    assert allocator.errors == [] and allocator.live == {}
 
 
 @pytest.mark.parametrize("faults", ["unified", "staged"], indirect=True)

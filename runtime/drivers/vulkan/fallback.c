@@ -53,6 +53,12 @@ aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options
 }
 
 void aot_fallback_free(aot_program_t *program) {
+  for (aot_program_t *former = program->fallback.former; former != NULL;) {
+    aot_program_t *before = former->fallback.former;
+    aot_program_tear_down(former);
+    aot_release(&program->allocator, former, sizeof *former);
+    former = before;
+  }
   aot_release(&program->allocator, program->fallback.memory, program->fallback.bytes);
 }
 
@@ -126,6 +132,19 @@ static void swap(aot_program_t *a, aot_program_t *b) {
   a->current = &a->plans[plan];
 }
 
+// The memory of outputs, which the caller may know, stays the program's.
+static void keep_outputs(aot_program_t *program, aot_program_t *other) {
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
+    aot_output_t *own = &program->outputs[i], *made = &other->outputs[i];
+    if (own->owned_bytes < made->owned_bytes) continue;
+    aot_release(&program->allocator, made->owned, made->owned_bytes);
+    made->owned = own->owned;
+    made->owned_bytes = own->owned_bytes;
+    own->owned = NULL;
+    own->owned_bytes = 0;
+  }
+}
+
 static bool move(aot_program_t *program, const aot_program_options_t *options, uint32_t first,
                  const char *why) {
   aot_program_t *other = make_other(program, options, first);
@@ -135,10 +154,13 @@ static bool move(aot_program_t *program, const aot_program_options_t *options, u
   if (first > (uint32_t)(program->variant - program->module->variants)) {
     aot_text_append(&skipped, "%s%s: %s", skipped.length > 0 ? "; " : "", target, why);
   }
+  keep_outputs(program, other);
   swap(program, other);
   program->skipped = skipped;
-  aot_program_tear_down(other);
-  aot_release(&program->allocator, other, sizeof *other);
+  other->driver->close(other->device);
+  other->device = NULL;
+  other->fallback.former = program->fallback.former;
+  program->fallback.former = other;
   return true;
 }
 
