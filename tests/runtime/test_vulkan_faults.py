@@ -377,6 +377,31 @@ def test_the_cpu_takes_shapes_for_which_memory_is_missing(
         assert "out of device memory" in program.skipped
 
 
+@pytest.mark.parametrize("faults", ["unified"], indirect=True)
+def test_another_variant_gets_shapes_that_it_takes(
+    faults: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AOT_VULKAN_DEVICE", "llvmpipe")
+    module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"])
+    image = read_module(module.to_bytes())
+    gpu, cpu = image.variants
+    (entry,) = cpu.entry_points
+    (x,) = entry.inputs
+    few = replace(x, dims=(replace(x.dims[0], maximum=8), x.dims[1]))
+    cpu = replace(cpu, entry_points=(replace(entry, inputs=(few,)),))
+    data = modules.module_bytes(replace(image, variants=(gpu, cpu)))
+    with aot.load(data, "auto") as program:
+        faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+        faults.faults_repeat(True)
+        with pytest.raises(RuntimeFailure, match="the device is lost"):
+            program({"x": rows(9)})
+        assert program.device == "vulkan"
+        found = program({"x": rows(8)})["y"]
+        np.testing.assert_allclose(found, growing_reference(rows(8)), atol=1e-6)
+        assert program.device == "cpu"
+        faults.faults_repeat(False)
+
+
 def test_no_other_variant_is_taken_for_a_named_device(faults: ctypes.CDLL) -> None:
     module = aot.compile(growing_graph(), targets=["vulkan-1.1", "host"])
     with aot.load(module.to_bytes(), "vulkan") as program:

@@ -78,6 +78,18 @@ static bool is_same(const aot_entry_t *a, const aot_entry_t *b) {
          has_same_tensors(a->outputs, b->outputs, a->output_count);
 }
 
+// Whether the shapes that are set are ones that another variant's entry point takes.
+static bool takes_shapes(const aot_entry_t *entry, const aot_program_t *program) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < entry->input_count; ++i) {
+    if (!program->inputs[i].has_shape) continue;
+    const aot_tensor_t tensor = {.dims = program->input_dims + program->inputs[i].first_dim,
+                                 .rank = entry->inputs[i].rank};
+    if (aot_program_check_shape(&entry->inputs[i], &tensor, NULL, &bytes) != AOT_OK) return false;
+  }
+  return true;
+}
+
 // What the caller has set.
 static void copy_bindings(const aot_program_t *from, aot_program_t *to) {
   const aot_entry_t *entry = from->entry;
@@ -109,7 +121,10 @@ static aot_program_t *make_other(aot_program_t *program, const aot_program_optio
   other->caller_outputs = program->caller_outputs;
   other->plan_count = program->plan_count;
   aot_status_t status = aot_program_set_up(other, options, first, NULL);
-  if (status == AOT_OK && !is_same(program->entry, other->entry)) status = AOT_ERROR_UNSUPPORTED;
+  if (status == AOT_OK &&
+      !(is_same(program->entry, other->entry) && takes_shapes(other->entry, program))) {
+    status = AOT_ERROR_UNSUPPORTED;
+  }
   if (status == AOT_OK) {
     copy_bindings(program, other);
     status = aot_program_plan(other, NULL);
