@@ -323,7 +323,7 @@ aot_status_t aot_program_set_input_strided(aot_program_t *program, size_t index,
   aot_strided_t *strided = &state->inputs[index];
   AOT_TRY(make_dense(program, strided, bytes, info->name, error));
   const aot_tensor_t dense = {sizeof dense, own.dtype,      own.rank,
-                              own.dims,     strided->dense, strided->dense_bytes};
+                              own.dims,     strided->dense, (size_t)bytes};
   AOT_TRY(aot_program_set_input(program, index, &dense, error));
   keep(strided, &subject);
   program->inputs[index].is_strided = true;

@@ -148,6 +148,16 @@ def test_a_run_of_fewer_rows_fills_a_part_of_the_room() -> None:
         assert found.message == ('output "y" has extent 9 along axis 0, its memory has room for 8')
 
 
+def test_a_smaller_view_takes_the_place_of_a_larger_one() -> None:
+    whole = np.arange(40, dtype=np.float32)
+    with opened(copy_module("f32", 1)) as program:
+        for count in (9, 4, 0, 16, 3):
+            view = whole[::2][:count]
+            set_strided(program, "input", view, whole)
+            program.run()
+            np.testing.assert_array_equal(program.output(0), view)
+
+
 def test_dense_memory_takes_the_place_of_strided_memory() -> None:
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
     room = np.full((4, 6), -1.0, np.float32)
