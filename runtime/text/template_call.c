@@ -77,8 +77,8 @@ static void call_macro(aot_machine_t *m, const aot_macro_t *macro, const aot_val
            !aot_strings_equal(&m->render->texts[m->code->code[function->names_at + slot]], name))
       ++slot;
     if (slot == function->parameters || !aot_is(slots[slot], AOT_MISSING)) {
-      (void)aot_render_fail(m->render, "a macro does not take the argument '%.*s'",
-                            (int)(name->length & 0xFF), (const char *)name->bytes);
+      (void)aot_render_fail(m->render, "a macro does not take the argument '%.*s'", aot_shown(name),
+                            (const char *)name->bytes);
       return;
     }
     slots[slot] = arguments[count + i];
@@ -137,8 +137,8 @@ static aot_value_t call_function(aot_machine_t *m, uint32_t function, const aot_
   if (function == FUNCTION(STRFTIME_NOW)) return aot_formatted_time(render, text);
   if (render->status == AOT_OK) {
     render->status = aot_fail(render->error, AOT_ERROR_ARGUMENT,
-                              "the chat template refuses the conversation: %.*s",
-                              (int)(text->length & 0xFFF), (const char *)text->bytes);
+                              "the chat template refuses the conversation: %.*s", aot_shown(text),
+                              (const char *)text->bytes);
   }
   return aot_none();
 }

@@ -263,7 +263,7 @@ static aot_value_t arithmetic(aot_render_t *render, uint32_t op, aot_value_t lef
   }
   const aot_value_t wrong = aot_is(right, AOT_UNDEFINED) ? right : left;
   if (aot_is(wrong, AOT_UNDEFINED) && wrong.as.string != NULL) {
-    (void)aot_render_fail(render, "'%.*s' is undefined", (int)(wrong.as.string->length & 0xFFF),
+    (void)aot_render_fail(render, "'%.*s' is undefined", aot_shown(wrong.as.string),
                           (const char *)wrong.as.string->bytes);
   }
   (void)aot_render_fail(render, "a %s and a %s cannot be computed with", aot_type_name(left),

@@ -287,8 +287,7 @@ static bool own_attribute(aot_value_t value, uint32_t names, aot_string_t *name,
 static bool refuse_undefined(aot_render_t *render, aot_value_t value) {
   const aot_string_t *name = value.as.string;
   if (name == NULL) return aot_render_fail(render, "a value is undefined");
-  return aot_render_fail(render, "'%.*s' is undefined", (int)(name->length & 0xFFF),
-                         (const char *)name->bytes);
+  return aot_render_fail(render, "'%.*s' is undefined", aot_shown(name), (const char *)name->bytes);
 }
 
 aot_value_t aot_attribute(aot_render_t *render, aot_value_t value, aot_string_t *name,

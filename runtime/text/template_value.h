@@ -168,6 +168,10 @@ static inline aot_value_t aot_map(aot_map_t *value) {
 static inline bool aot_is(aot_value_t value, aot_kind_t kind) {
   return value.kind == kind;
 }
+// The bytes of a text for a message, which cuts what it has no room for.
+static inline int aot_shown(const aot_string_t *string) {
+  return string->length < 0x1000 ? (int)string->length : 0x1000;
+}
 static inline uint8_t aot_mark_at(const aot_string_t *string, uint32_t at) {
   return string->marks != NULL ? string->marks[at] : string->mark;
 }

@@ -263,6 +263,18 @@ def test_a_template_that_fails_says_why(template: str, message: str) -> None:
         assert failure(own, {"messages": [{"role": "user", "content": "x"}]}) == message
 
 
+def test_a_long_message_is_cut() -> None:
+    own = tokeniser("{{ raise_exception(messages[0].content) }}{{ x.y }}")
+    for count in (400, 4096, 8192, 10000):
+        message = failure(own, {"messages": [{"content": "é" * count}]})
+        assert message.startswith("the chat template refuses the conversation: " + "é" * 40)
+    name = "x" * 4096
+    message = failure(tokeniser("{{ " + name + ".y }}"), {})
+    assert message.startswith(f"{CANNOT}'" + "x" * 40)
+    macro = "{% macro f() %}{% endmacro %}{{ f(" + "x" * 256 + "=1) }}"
+    assert "the argument 'xxxx" in failure(tokeniser(macro), {})
+
+
 STEPS, MEMORY = f"{CANNOT}it takes too many steps", f"{CANNOT}it takes too much memory"
 HOSTILE = {
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": STEPS,
