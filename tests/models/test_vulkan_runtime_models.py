@@ -140,8 +140,9 @@ def test_every_shader_is_valid(name: str, target: str) -> None:
             # tiles for one row and for few rows beside, of which a run goes through one: lavapipe
             # takes 1.3 of the time to create minilm's, and a seventh for products of 2 to 8 rows.
             # gelu that is right in its tail, and NaN of -infinity, is longer, once a result of
-            # minilm's tiles.
-            most = 9600 if name == "minilm_l3" else 5400
+            # minilm's tiles. An extremum that keeps a NaN on drivers that assume none looks at both
+            # operands' bits, which is in minilm's softmax and clips.
+            most = 10_200 if name == "minilm_l3" else 5400
             assert executable.spirv is not None and len(executable.spirv) // 4 <= most
 
 

@@ -213,7 +213,7 @@ def tally(seed: int, names: Sequence[str], wanted: int, each: int, most_cost: in
             target = next(machines)
             try:
                 kernel = lower(function, target)
-            except (AssertionError, AotError):
+            except (AssertionError, TypeError, AotError):
                 continue  # a type that the target does not have, an open extent that no op has
             if cost(kernel.body) > most_cost:
                 continue
