@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "program.h"
+#include "shapes.h"
 #include "sizes.h"
 #include "status.h"
 

@@ -71,8 +71,8 @@ aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error)
   return aot_fail(error, AOT_ERROR_BUSY, "the program is running");
 }
 
-aot_status_t aot_program_set_up(aot_program_t *program, const aot_program_options_t *options,
-                                uint32_t first, aot_error_t *error) {
+static aot_status_t set_up(aot_program_t *program, const aot_program_options_t *options,
+                           uint32_t first, aot_error_t *error) {
   aot_choice_t choice;
   AOT_TRY(aot_variant_open(program->module, options, first, &program->allocator, error, &choice));
   program->variant = choice.variant;
@@ -91,6 +91,13 @@ aot_status_t aot_program_set_up(aot_program_t *program, const aot_program_option
   // Even with nothing in it the arena has an address.
   return program->driver->reserve(program->device, 0, 0, error);
 }
+
+static aot_status_t plan(aot_program_t *program, aot_error_t *error);
+static void tear_down(aot_program_t *program);
+
+#if defined(AOT_VULKAN)
+static const aot_making_t making = {set_up, plan, tear_down};
+#endif
 
 aot_status_t aot_program_create(const aot_module_t *module, const aot_program_options_t *options,
                                 aot_error_t *error, aot_program_t **out_program) {
@@ -122,9 +129,9 @@ aot_status_t aot_program_create(const aot_module_t *module, const aot_program_op
   program->caller_outputs = own.caller_outputs;
   program->plan_count = own.plan_count != 0 ? own.plan_count : AOT_DEFAULT_PLANS;
   program->is_busy = true;  // the allocator may look for the handle
-  aot_status_t status = aot_program_set_up(program, &own, 0, error);
+  aot_status_t status = set_up(program, &own, 0, error);
 #if defined(AOT_VULKAN)
-  if (status == AOT_OK) status = aot_fallback_keep(program, &own, error);
+  if (status == AOT_OK) status = aot_fallback_keep(program, &own, &making, error);
 #endif
   program->is_busy = false;
   if (status != AOT_OK) {
@@ -135,7 +142,7 @@ aot_status_t aot_program_create(const aot_module_t *module, const aot_program_op
   return AOT_OK;
 }
 
-void aot_program_tear_down(aot_program_t *program) {
+static void tear_down(aot_program_t *program) {
   const aot_allocator_t *allocator = &program->allocator;
   if (program->device != NULL) program->driver->close(program->device);
   for (uint32_t i = 0; i < program->plan_count; ++i)
@@ -151,7 +158,7 @@ aot_status_t aot_program_destroy(aot_program_t *program) {
   AOT_TRY(aot_program_enter(program, NULL));
   program->is_busy = true;
   if (program->hooks != NULL) program->hooks->close(program);
-  aot_program_tear_down(program);
+  tear_down(program);
 #if defined(AOT_VULKAN)
   aot_fallback_free(program);
 #endif
@@ -180,7 +187,7 @@ aot_status_t aot_program_get_info(const aot_program_t *program, aot_error_t *err
   return AOT_OK;
 }
 
-aot_status_t aot_program_plan(aot_program_t *program, aot_error_t *error) {
+static aot_status_t plan(aot_program_t *program, aot_error_t *error) {
   if (program->is_stale) program->current = NULL;
   if (program->current == NULL) {
     aot_text_t missing = {.length = 0};
@@ -210,7 +217,7 @@ aot_status_t aot_program_plan(aot_program_t *program, aot_error_t *error) {
 
 // On another device where the program's own can't.
 static aot_status_t prepare(aot_program_t *program, aot_error_t *error) {
-  const aot_status_t status = aot_program_plan(program, error);
+  const aot_status_t status = plan(program, error);
 #if defined(AOT_VULKAN)
   if (status != AOT_OK && aot_fallback_take(program, status, error)) return AOT_OK;
 #endif

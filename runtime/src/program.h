@@ -50,8 +50,20 @@ typedef struct aot_run_hooks_t {
 } aot_run_hooks_t;
 
 #if defined(AOT_VULKAN)
+// How a program is made, prepared and released: program.c's own, which nothing else may call.
+typedef struct aot_making_t {
+  // Opens a variant, the first from `first` on that runs here, and makes the arrays.
+  aot_status_t (*set_up)(aot_program_t *program, const aot_program_options_t *options,
+                         uint32_t first, aot_error_t *error);
+  // What aot_program_prepare does on the program's device.
+  aot_status_t (*plan)(aot_program_t *program, aot_error_t *error);
+  // Releases all that is for the variant and its device.
+  void (*tear_down)(aot_program_t *program);
+} aot_making_t;
+
 // What a program needs to go on elsewhere when its GPU fails: drivers/vulkan/fallback.c.
 typedef struct aot_fallback_t {
+  const aot_making_t *making;
   aot_program_options_t options;  // as it was made with, without a target
   aot_vulkan_options_t vulkan;
   void *memory;  // of the strings; owned
@@ -109,18 +121,11 @@ struct aot_program_t {
 #endif
 };
 
-// program.c: opens a variant, the first from `first` on that runs here, and makes the arrays.
-aot_status_t aot_program_set_up(aot_program_t *program, const aot_program_options_t *options,
-                                uint32_t first, aot_error_t *error);
-// program.c: releases all that is for the variant and its device.
-void aot_program_tear_down(aot_program_t *program);
-// program.c: what aot_program_prepare does on the program's device.
-aot_status_t aot_program_plan(aot_program_t *program, aot_error_t *error);
-
 #if defined(AOT_VULKAN)
-// fallback.c: keeps what a program on a GPU was made with.
+// fallback.c: keeps what a program on a GPU was made with, and how others are made.
 aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options_t *options,
-                               aot_error_t *error);
+                               const aot_making_t *making, aot_error_t *error);
+// fallback.c: releases what was kept.
 void aot_fallback_free(aot_program_t *program);
 // fallback.c: after a prepare or run that has failed, which `error` says: whether the program was
 // moved to another device, and is prepared there.  A run can begin again then.
@@ -137,10 +142,6 @@ aot_status_t aot_interpret_execute(aot_program_t *program, aot_plan_t *plan, aot
 
 // program.c: the status of a call where there is no program, or where it is in a call already.
 aot_status_t aot_program_enter(const aot_program_t *program, aot_error_t *error);
-
-// program_io.c: whether a tensor has a shape that an input may have; the bytes of it when dense.
-aot_status_t aot_program_check_shape(const aot_tensor_info_t *info, const aot_tensor_t *tensor,
-                                     aot_error_t *error, uint64_t *out_bytes);
 
 // program_io.c: refuses memory that is the program's own: it may be released when shapes grow, and
 // is written by runs.

@@ -37,7 +37,7 @@ static inline const aot_template_function_t *aot_template_function(const aot_tem
                                                          AOT_TEMPLATE_HEADER_WORDS * index);
 }
 
-// The words behind an instruction's first one.
+// template_verify.c: the words behind an instruction's first one.
 uint32_t aot_template_words(const uint32_t *instruction);
 // The arguments that a filter, a test or a method has; UINT32_MAX: any number.
 uint32_t aot_template_filter_arguments(uint32_t filter);

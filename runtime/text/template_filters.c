@@ -17,71 +17,8 @@ static bool is_true(aot_value_t argument) {
 
 // ---- order ----
 
-// What is compared: the element or an attribute of it, texts in lower case unless case matters.
-static aot_value_t key_of(aot_render_t *render, aot_value_t item, aot_value_t attribute,
-                          bool has_case) {
-  if (is_given(attribute) && !aot_is(attribute, AOT_NONE)) {
-    const bool is_several = aot_is(attribute, AOT_STRING) && attribute.as.string->length > 0 &&
-                            memchr(attribute.as.string->bytes, ',', attribute.as.string->length);
-    if (is_several) (void)aot_render_fail(render, "several attributes have no order");
-    item = aot_path(render, item, attribute);
-  }
-  if (has_case || !aot_is(item, AOT_STRING)) return item;
-  return aot_in_case(render, item.as.string, AOT_LOWER);
-}
-
-typedef struct entry_t {
-  aot_value_t key;
-  aot_value_t value;
-} entry_t;
-
-// A stable merge sort; the other way round, equal ones stay as they are too.
-static void sort_entries(aot_render_t *render, entry_t *entries, uint32_t count, bool is_reverse) {
-  entry_t *other = aot_render_allocate(render, (uint64_t)count * sizeof *entries);
-  for (uint64_t width = 1; width < count && render->status == AOT_OK; width *= 2) {
-    for (uint64_t begin = 0; begin < count; begin += 2 * width) {
-      const uint64_t middle = begin + width < count ? begin + width : count;
-      const uint64_t end = begin + 2 * width < count ? begin + 2 * width : count;
-      uint64_t left = begin, right = middle;
-      for (uint64_t at = begin; at < end; ++at) {
-        bool takes_left = left < middle;
-        if (takes_left && right < end) {
-          const int order = aot_order(render, entries[right].key, entries[left].key);
-          takes_left = is_reverse ? order <= 0 : order >= 0;
-        }
-        other[at] = takes_left ? entries[left++] : entries[right++];
-      }
-    }
-    if (render->status == AOT_OK) memcpy(entries, other, count * sizeof *entries);
-  }
-}
-
-static aot_value_t sorted(aot_render_t *render, const aot_list_t *list, aot_value_t attribute,
-                          bool has_case, bool is_reverse) {
-  entry_t *entries = aot_render_allocate(render, (uint64_t)list->count * sizeof *entries);
-  aot_list_t *made = aot_list_new(render, list->count, AOT_IS_LIST);
-  if (render->status != AOT_OK) return aot_list(made);
-  for (uint32_t i = 0; i < list->count; ++i)
-    entries[i] = (entry_t){key_of(render, list->items[i], attribute, has_case), list->items[i]};
-  sort_entries(render, entries, list->count, is_reverse);
-  for (uint32_t i = 0; i < list->count; ++i)
-    aot_list_push(render, made, entries[i].value);
-  return aot_list(made);
-}
-
-static aot_value_t pairs_of(aot_render_t *render, const aot_map_t *map, uint8_t sort) {
-  aot_list_t *pairs = aot_list_new(render, map->count, sort);
-  for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
-    aot_list_t *pair = aot_list_new(render, 2, AOT_IS_TUPLE);
-    aot_list_push(render, pair, map->pairs[2 * i]);
-    aot_list_push(render, pair, map->pairs[2 * i + 1]);
-    aot_list_push(render, pairs, aot_list(pair));
-  }
-  return aot_list(pairs);
-}
-
-aot_value_t aot_sorted_items(aot_render_t *render, aot_value_t value,
-                             const aot_value_t *arguments) {
+static aot_value_t sorted_items(aot_render_t *render, aot_value_t value,
+                                const aot_value_t *arguments) {
   if (!aot_is(value, AOT_MAP)) {
     (void)aot_render_fail(render, "a %s is no dict to be sorted", aot_type_name(value));
     return aot_list(&render->no_items);
@@ -94,8 +31,9 @@ aot_value_t aot_sorted_items(aot_render_t *render, aot_value_t value,
       (void)aot_render_fail(render, "dictsort is by key or value");
     }
   }
-  const aot_value_t pairs = pairs_of(render, value.as.map, AOT_IS_LIST);
-  return sorted(render, pairs.as.list, aot_int(by), is_true(arguments[0]), is_true(arguments[2]));
+  const aot_value_t pairs = aot_pairs(render, value.as.map, AOT_IS_LIST);
+  return aot_sorted(render, pairs.as.list, aot_int(by), is_true(arguments[0]),
+                    is_true(arguments[2]));
 }
 
 // The least element, or the largest; the first of equal ones.
@@ -104,7 +42,7 @@ static aot_value_t extreme(aot_render_t *render, aot_value_t value, const aot_va
   const aot_list_t *list = aot_elements(render, value);
   aot_value_t best = aot_undefined(NULL), best_key = aot_none();
   for (uint32_t i = 0; i < list->count && render->status == AOT_OK; ++i) {
-    const aot_value_t key = key_of(render, list->items[i], arguments[1], is_true(arguments[0]));
+    const aot_value_t key = aot_key_of(render, list->items[i], arguments[1], is_true(arguments[0]));
     if (i > 0 && sign * aot_order(render, key, best_key) <= 0) continue;
     best = list->items[i];
     best_key = key;
@@ -117,7 +55,7 @@ static aot_value_t unique(aot_render_t *render, aot_value_t value, const aot_val
   aot_list_t *made = aot_list_new(render, 0, AOT_IS_GENERATOR);
   aot_map_t *seen = aot_map_new(render, 0);
   for (uint32_t i = 0; i < list->count && render->status == AOT_OK; ++i) {
-    const aot_value_t key = key_of(render, list->items[i], arguments[1], is_true(arguments[0]));
+    const aot_value_t key = aot_key_of(render, list->items[i], arguments[1], is_true(arguments[0]));
     const uint32_t before = seen->count;
     aot_map_set(render, seen, key, aot_none());
     if (seen->count > before) aot_list_push(render, made, list->items[i]);
@@ -209,7 +147,7 @@ static aot_value_t sum(aot_render_t *render, aot_value_t value, const aot_value_
 
 static aot_value_t items(aot_render_t *render, aot_value_t value) {
   if (aot_is(value, AOT_UNDEFINED)) return aot_list(aot_list_new(render, 0, AOT_IS_GENERATOR));
-  if (aot_is(value, AOT_MAP)) return pairs_of(render, value.as.map, AOT_IS_GENERATOR);
+  if (aot_is(value, AOT_MAP)) return aot_pairs(render, value.as.map, AOT_IS_GENERATOR);
   (void)aot_render_fail(render, "a %s has no items", aot_type_name(value));
   return aot_none();
 }
@@ -447,7 +385,7 @@ aot_value_t aot_filter(aot_render_t *render, uint32_t filter, aot_value_t value,
     case FILTER(DEFAULT):
       return usual(value, arguments, &render->empty);
     case FILTER(DICTSORT):
-      return aot_sorted_items(render, value, arguments);
+      return sorted_items(render, value, arguments);
     case FILTER(FIRST):
       return first(render, value);
     case FILTER(FLOAT):
@@ -471,8 +409,8 @@ aot_value_t aot_filter(aot_render_t *render, uint32_t filter, aot_value_t value,
     case FILTER(REVERSE):
       return reversed(render, value);
     case FILTER(SORT):
-      return sorted(render, aot_elements(render, value), arguments[2], is_true(arguments[1]),
-                    is_true(arguments[0]));
+      return aot_sorted(render, aot_elements(render, value), arguments[2], is_true(arguments[1]),
+                        is_true(arguments[0]));
     case FILTER(SUM):
       return sum(render, value, arguments);
     case FILTER(UNIQUE):

@@ -70,9 +70,7 @@ void aot_render_free(aot_render_t *render) {
   render->chunks = NULL;
 }
 
-// Makes room for one more in an array; false where there is none.
-static bool grow(aot_render_t *render, void **items, uint32_t count, uint32_t *capacity,
-                 size_t size) {
+bool aot_grow(aot_render_t *render, void **items, uint32_t count, uint32_t *capacity, size_t size) {
   if (count < *capacity) return true;
   const uint32_t wanted = *capacity < 4 ? 8 : *capacity > UINT32_MAX / 4 ? 0 : 2 * *capacity;
   void *grown = wanted == 0 ? NULL : aot_render_allocate(render, (uint64_t)wanted * size);
@@ -100,7 +98,7 @@ aot_list_t *aot_list_new(aot_render_t *render, uint32_t capacity, uint8_t sort) 
 void aot_list_push(aot_render_t *render, aot_list_t *list, aot_value_t value) {
   if (render->status != AOT_OK) return;
   void *items = list->items;
-  if (!grow(render, &items, list->count, &list->capacity, sizeof value)) return;
+  if (!aot_grow(render, &items, list->count, &list->capacity, sizeof value)) return;
   list->items = items;
   list->items[list->count++] = value;
 }
@@ -114,37 +112,6 @@ aot_map_t *aot_map_new(aot_render_t *render, uint32_t capacity) {
   }
   map->capacity = capacity;
   return map;
-}
-
-const aot_value_t *aot_map_find(aot_render_t *render, const aot_map_t *map, aot_value_t key) {
-  if (!aot_render_work(render, map->count / 4)) return NULL;
-  for (uint32_t i = 0; i < map->count; ++i)
-    if (aot_equal(render, map->pairs[2 * i], key)) return &map->pairs[2 * i + 1];
-  return NULL;
-}
-
-const aot_value_t *aot_map_find_text(aot_render_t *render, const aot_map_t *map, const char *key) {
-  aot_string_t text = {.bytes = (const uint8_t *)key, .length = (uint32_t)strlen(key)};
-  return aot_map_find(render, map, aot_string(&text));
-}
-
-void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_value_t value) {
-  if (aot_is(key, AOT_MAP) || (aot_is(key, AOT_LIST) && key.as.list->sort == AOT_IS_LIST)) {
-    (void)aot_render_fail(render, "a %s is no key", aot_type_name(key));
-  }
-  for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
-    if (!aot_equal(render, map->pairs[2 * i], key)) continue;
-    map->pairs[2 * i + 1] = value;
-    return;
-  }
-  (void)aot_render_work(render, map->count / 4);
-  if (render->status != AOT_OK) return;
-  void *pairs = map->pairs;
-  if (!grow(render, &pairs, map->count, &map->capacity, 2 * sizeof value)) return;
-  map->pairs = pairs;
-  map->pairs[2 * map->count] = key;
-  map->pairs[2 * map->count + 1] = value;
-  ++map->count;
 }
 
 // ---- text that grows ----

@@ -411,3 +411,36 @@ aot_value_t aot_slice(aot_render_t *render, aot_value_t value, const aot_value_t
     aot_list_push(render, part, value.as.list->items[i]);
   return aot_list(part);
 }
+
+// ---- maps ----
+
+const aot_value_t *aot_map_find(aot_render_t *render, const aot_map_t *map, aot_value_t key) {
+  if (!aot_render_work(render, map->count / 4)) return NULL;
+  for (uint32_t i = 0; i < map->count; ++i)
+    if (aot_equal(render, map->pairs[2 * i], key)) return &map->pairs[2 * i + 1];
+  return NULL;
+}
+
+const aot_value_t *aot_map_find_text(aot_render_t *render, const aot_map_t *map, const char *key) {
+  aot_string_t text = {.bytes = (const uint8_t *)key, .length = (uint32_t)strlen(key)};
+  return aot_map_find(render, map, aot_string(&text));
+}
+
+void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_value_t value) {
+  if (aot_is(key, AOT_MAP) || (aot_is(key, AOT_LIST) && key.as.list->sort == AOT_IS_LIST)) {
+    (void)aot_render_fail(render, "a %s is no key", aot_type_name(key));
+  }
+  for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
+    if (!aot_equal(render, map->pairs[2 * i], key)) continue;
+    map->pairs[2 * i + 1] = value;
+    return;
+  }
+  (void)aot_render_work(render, map->count / 4);
+  if (render->status != AOT_OK) return;
+  void *pairs = map->pairs;
+  if (!aot_grow(render, &pairs, map->count, &map->capacity, 2 * sizeof value)) return;
+  map->pairs = pairs;
+  map->pairs[2 * map->count] = key;
+  map->pairs[2 * map->count + 1] = value;
+  ++map->count;
+}

@@ -102,7 +102,9 @@ typedef struct aot_render_t {
 
 #define AOT_MOST_NESTING 64u  // of values in values
 
-// ---- memory, steps and failing (template_memory.c) ----
+// ---- memory, steps and failing ----
+
+// template_memory.c: all of this section but what is inline.
 
 // Says what is wrong, unless something was before; false.
 bool aot_render_fail(aot_render_t *render, const char *format, ...) AOT_PRINTF(2, 3);
@@ -115,10 +117,8 @@ void aot_render_free(aot_render_t *render);
 aot_list_t *aot_list_new(aot_render_t *render, uint32_t capacity, uint8_t sort);
 void aot_list_push(aot_render_t *render, aot_list_t *list, aot_value_t value);
 aot_map_t *aot_map_new(aot_render_t *render, uint32_t capacity);
-void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_value_t value);
-// NULL where there is no such key.
-const aot_value_t *aot_map_find(aot_render_t *render, const aot_map_t *map, aot_value_t key);
-const aot_value_t *aot_map_find_text(aot_render_t *render, const aot_map_t *map, const char *key);
+// Makes room for one more in an array; false where there is none.
+bool aot_grow(aot_render_t *render, void **items, uint32_t count, uint32_t *capacity, size_t size);
 
 // Text that grows.
 typedef struct aot_builder_t {
@@ -176,7 +176,12 @@ static inline uint8_t aot_mark_at(const aot_string_t *string, uint32_t at) {
   return string->marks != NULL ? string->marks[at] : string->mark;
 }
 
-// ---- what values are (template_value.c) ----
+// ---- what values are ----
+
+void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_value_t value);
+// NULL where there is no such key.
+const aot_value_t *aot_map_find(aot_render_t *render, const aot_map_t *map, aot_value_t key);
+const aot_value_t *aot_map_find_text(aot_render_t *render, const aot_map_t *map, const char *key);
 
 const char *aot_type_name(aot_value_t value);
 bool aot_truth(aot_value_t value);
@@ -198,7 +203,11 @@ aot_value_t aot_item(aot_render_t *render, aot_value_t value, aot_value_t key, u
 aot_value_t aot_path(aot_render_t *render, aot_value_t value, aot_value_t path);
 aot_value_t aot_slice(aot_render_t *render, aot_value_t value, const aot_value_t bounds[3]);
 
-// ---- text (template_text.c, template_write.c) ----
+// ---- text ----
+
+// template_text.c: parts, places, cases and kinds of characters.
+// template_write.c: values as text, and numbers of text.
+// template_json.c: JSON that is read.
 
 uint32_t aot_characters(aot_string_t *string);
 // A part of a string by bytes, which shares them.
@@ -244,11 +253,26 @@ void aot_write_json(aot_builder_t *builder, aot_value_t value, const aot_json_op
 bool aot_read_json(aot_render_t *render, const char *text, size_t bytes, aot_value_t *out_value);
 bool aot_read_float(const char *text, size_t bytes, double *out_number);
 
-// ---- what can be called (template_filters.c, template_tests.c, template_methods.c) ----
+// ---- order ----
+
+// template_order.c: what is compared of an element: an attribute of it, where one is named; texts
+// in lower case unless case matters.
+aot_value_t aot_key_of(aot_render_t *render, aot_value_t item, aot_value_t attribute,
+                       bool has_case);
+// A new list in order; equal elements stay as they are, the other way round too.
+aot_value_t aot_sorted(aot_render_t *render, const aot_list_t *list, aot_value_t attribute,
+                       bool has_case, bool is_reverse);
+// The items of a dict, as tuples in a list of a sort.
+aot_value_t aot_pairs(aot_render_t *render, const aot_map_t *map, uint8_t sort);
+
+// ---- what can be called ----
+
+// template_filters.c: filters.
+// template_tests.c: tests and operators.
+// template_methods.c: methods, and the time as text.
 
 aot_value_t aot_filter(aot_render_t *render, uint32_t filter, aot_value_t value,
                        const aot_value_t *arguments);
-aot_value_t aot_sorted_items(aot_render_t *render, aot_value_t value, const aot_value_t *arguments);
 bool aot_test(aot_render_t *render, uint32_t test, aot_value_t value, aot_value_t argument);
 aot_value_t aot_method(aot_render_t *render, uint32_t method, aot_value_t value,
                        const aot_value_t *arguments, uint32_t count);

@@ -274,8 +274,8 @@ static void json_key(const json_t *json, aot_value_t key) {
 }
 
 static aot_value_t sorted_pairs(aot_render_t *render, aot_map_t *map) {
-  const aot_value_t arguments[3] = {aot_bool(true), aot_missing(), aot_missing()};
-  return aot_sorted_items(render, aot_map(map), arguments);
+  const aot_list_t *pairs = aot_pairs(render, map, AOT_IS_LIST).as.list;
+  return aot_sorted(render, pairs, aot_int(0), true, false);
 }
 
 static void json_map(const json_t *json, aot_map_t *map, unsigned level) {

@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "program.h"
+#include "shapes.h"
 
 // ---- the options ----
 
@@ -38,8 +39,9 @@ static aot_status_t keep_strings(aot_program_t *program, aot_error_t *error) {
 }
 
 aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options_t *options,
-                               aot_error_t *error) {
+                               const aot_making_t *making, aot_error_t *error) {
   aot_fallback_t *fallback = &program->fallback;
+  fallback->making = making;
   if (program->driver != &aot_vulkan_driver) return AOT_OK;
   AOT_TRY(aot_vulkan_take_options(options, error, &fallback->vulkan));
   AOT_TRY(keep_strings(program, error));
@@ -55,7 +57,7 @@ aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options
 void aot_fallback_free(aot_program_t *program) {
   for (aot_program_t *former = program->fallback.former; former != NULL;) {
     aot_program_t *before = former->fallback.former;
-    aot_program_tear_down(former);
+    program->fallback.making->tear_down(former);
     aot_release(&program->allocator, former, sizeof *former);
     former = before;
   }
@@ -108,6 +110,7 @@ static void copy_bindings(const aot_program_t *from, aot_program_t *to) {
 // the allocator.  NULL: there is none.
 static aot_program_t *make_other(aot_program_t *program, const aot_program_options_t *options,
                                  uint32_t first) {
+  const aot_making_t *making = program->fallback.making;
   void *memory = NULL;
   if (aot_allocate(&program->allocator, sizeof(aot_program_t), "the program", NULL, &memory) !=
       AOT_OK) {
@@ -120,17 +123,17 @@ static aot_program_t *make_other(aot_program_t *program, const aot_program_optio
   other->work_budget = program->work_budget;
   other->caller_outputs = program->caller_outputs;
   other->plan_count = program->plan_count;
-  aot_status_t status = aot_program_set_up(other, options, first, NULL);
+  aot_status_t status = making->set_up(other, options, first, NULL);
   if (status == AOT_OK &&
       !(is_same(program->entry, other->entry) && takes_shapes(other->entry, program))) {
     status = AOT_ERROR_UNSUPPORTED;
   }
   if (status == AOT_OK) {
     copy_bindings(program, other);
-    status = aot_program_plan(other, NULL);
+    status = making->plan(other, NULL);
   }
   if (status == AOT_OK) return other;
-  aot_program_tear_down(other);
+  making->tear_down(other);
   aot_release(&program->allocator, other, sizeof *other);
   return NULL;
 }
