@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot.base.html import html_table
-
 if TYPE_CHECKING:
     from aot.runtime.tensors import TensorInfo
 
@@ -47,6 +45,8 @@ class Portable:
         return _restored, (type(self), self._source, options, state)
 
     def _repr_html_(self) -> str:
+        from aot.base.html import html_table
+
         rows = [
             (kind, info.name, info.dtype, f"[{', '.join(map(str, info.dims))}]")
             for kind, infos in (("input", self.inputs), ("output", self.outputs))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from aot.cli import commands
@@ -76,6 +77,10 @@ def test_bash_takes_the_completion() -> None:
 def test_every_command_is_in_one_section(capsys: pytest.CaptureFixture[str]) -> None:
     listed = [name for names in commands.SECTIONS.values() for name in names]
     assert sorted(listed) == cli.cli.list_commands(None)  # type: ignore[arg-type]
+    for name in listed:
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+        assert command is not None
+        assert commands._SUMMARIES[name] == command.get_short_help_str(limit=1000)
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "..." not in shown.split("Every day:")[1]

@@ -259,6 +259,9 @@ def test_a_command_loads_what_it_needs(model: Path, arguments: list[str], absent
     assert absent & set(result.stderr.split()) == set()
 
 
+LOADER = ("contents", "loader", "protocols", "tensors")
+
+
 def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
     aot.compile(model, jobs=1).save(model.with_suffix(".aotm"))
     script = (
@@ -272,7 +275,7 @@ def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    loader = ["aot.runtime", "aot.runtime.loader", "aot.runtime.tensors"]
+    loader = ["aot.runtime", *(f"aot.runtime.{name}" for name in LOADER)]
     base = ["aot.base", "aot.base.records"]
     assert result.stdout.split() == ["aot.api", *base, "aot.errors", *loader, "aot.version"]
 
@@ -291,7 +294,7 @@ def test_a_compile_loads_no_other_command(model: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ).stdout.split()
     assert {m for m in shown if m.startswith("aot.cli")} == {
-        *("aot.cli", "aot.cli.main", "aot.cli.compile", "aot.cli.text")
+        *("aot.cli", "aot.cli.main", "aot.cli.commands", "aot.cli.compile", "aot.cli.text")
     }
     others = ("runtime", "tools", "packaging", "report")
     assert not {f"aot.{name}" for name in others} & set(shown)

@@ -222,7 +222,7 @@ def test_a_wrong_file(text: str, message: str) -> None:
         ({"entry_name": 3}, "entry_name is 3, expected a text"),
         ({"targets": 3}, "targets is 3, expected names or paths"),
         ({"input_shapes": "1x3"}, "input_shapes is '1x3', expected a mapping by name"),
-        ({"input_shapes": {"x": "1x3"}}, "input_shapes: x is '1x3', expected a sequence of dims"),
+        ({"input_shapes": {"x": 3}}, "input_shapes: x is 3, expected a sequence of dims"),
         ({"input_values": [1]}, "input_values is [1], expected a mapping by name"),
         (
             {"states": {"x": ("y", True)}},
