@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from aot.base.records import dataclass
 from aot.ir import expr
 from aot.ir.expr import Cast, Expr, Load, Reduce, Var
-from aot.kernels.match.slides import Slide, padded_slide, slide_along
+from aot.kernels.match.slides import Slide, is_empty, padded_slide, slide_along
 from aot.kernels.nest.nest import Axis, Nest, Output, identity
 
 # taps along a row of a window that are written out
@@ -66,7 +66,7 @@ def find_padded(
         return None
     (reduce,) = reduces
     load = _plane(reduce, output.axes[-1], needs_padding=needs_padding)
-    if load is None:
+    if load is None or is_empty(reduce):
         return None
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
     conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))

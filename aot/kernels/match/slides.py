@@ -110,6 +110,11 @@ def first_window(reduce: Reduce, *slides: Slide) -> Values:
     return {v: expr.index(0) for v in variables}
 
 
+def is_empty(reduce: Reduce) -> bool:
+    """Whether a reduction has no terms, as a window without taps: tiles of taps divide by them."""
+    return any(extent == 0 for _, extent in reduce.axes)
+
+
 @dataclass(frozen=True)
 class Slides:
     """How the windows of a load slide along some axes.
@@ -134,7 +139,7 @@ def slides_of(
     load: Load, reduce: Reduce, axes: Sequence[Axis], find: Find | None = None
 ) -> Slides | None:
     """How the windows of a load slide along `axes`, each with taps unless `find` says otherwise;
-    None if they slide along none of them, or the guard has other conditions."""
+    None if they slide along none of them, the guard has other conditions, or a window is empty."""
 
     def with_taps(
         at: Axis, taps: Sequence[Axis], asked: Sequence[Expr], before: Sequence[Slide]
@@ -142,6 +147,8 @@ def slides_of(
         slide = slide_along(load, at, taps, asked)
         return None if slide is None or slide.tap is None else slide
 
+    if is_empty(reduce):
+        return None
     taps = [Axis(v, n) for v, n in reduce.axes if n != 1]
     conditions = [] if load.guard is None else list(expr.conditions_of(load.guard))
     slides: list[Slide] = []
