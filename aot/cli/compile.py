@@ -111,7 +111,7 @@ def compile_model(*models: str, **options: Any) -> CompiledModule:
     if STANDARD_INPUT in models:
         if len(models) > 1:
             raise click.UsageError("'-' is one model, which is compiled alone")
-        given = _standard_input(options)
+        given = _standard_input(options["limit_memory"])
     with shown_progress() as progress:
         return aot.compile(given, progress=progress, **compile_keywords(options))
 
@@ -125,12 +125,13 @@ def module_source(path: str) -> str | bytes:
     if path != STANDARD_INPUT:
         check_is_module(path)
         return path
-    return _standard_input({"limit_memory": MOST_MODULE_MIB})
+    return _standard_input(MOST_MODULE_MIB)
 
 
-def _standard_input(options: dict[str, Any]) -> bytes:
+def _standard_input(most_mib: int) -> bytes:
+    """All bytes of standard input, up to `most_mib` MiB; 0 is what an import may take."""
     try:
-        return standard_input(limit_of(0, options["limit_memory"]))
+        return standard_input(limit_of(0, most_mib))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CompileError(f"cannot read standard input: {reason}") from error
