@@ -160,8 +160,8 @@ def together(modules: Sequence[Module]) -> Module:
 def metadata_of(
     models: Sequence[GivenModel], modules: Sequence[Module], options: CompileOptions
 ) -> dict[str, str]:
-    """What a module keeps of what its models' files say, and of what the options do; an empty text
-    of an option leaves the key out. With several models a key begins with the model's name."""
+    """The metadata of a module: that of its models' files, and the options' in its place. An empty
+    text leaves a key out. With several models a key begins with the model's name."""
     found: dict[str, str] = {}
     for model, module in zip(models, modules, strict=True):
         facts = {**module.metadata, **options_of(model, options).metadata}

@@ -457,8 +457,8 @@ class Expressions:
         return self._round(self.values.pure(op, type, a, b), e.dtype)
 
     def _inverse(self, value: int, dtype: DType) -> int | None:
-        """1 / value of a literal power of two, by which a product is exact, while a quotient may be
-        off by 2.5 ulp; None of others, and of those whose inverse is no normal number.
+        """The inverse of a literal power of two; None for other values, or if the inverse is not a
+        normal number. A product with it is exact, and a driver's quotient may be off by 2.5 ulp.
         """
         bits = self.values.bits(value)
         if bits is None or self.elements.is_native(dtype):

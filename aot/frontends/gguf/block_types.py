@@ -258,9 +258,9 @@ def _mxfp4(data: Array) -> Codes:
 
 
 def _nvfp4(data: Array) -> Codes:
-    """Four scales of a block are floats of four bits of exponent and three of mantissa; the sign
-    is not read, and what would be NaN is 0, as ggml has it. Codes need five bits, and have six, in
-    which blocks may be of 16."""
+    """The codes of NVFP4 blocks. The four scales of a block are floats with four exponent bits and
+    three mantissa bits. As in ggml, their signs are not read, and NaN is 0. Codes need five bits
+    and are stored in six, for which blocks may have 16 elements."""
     blocks = _blocks(data, 36)
     rows, count = blocks.shape[:2]
     codes = _e2m1(_nibbles(blocks[..., 4:].reshape(rows, count, 4, 8)))

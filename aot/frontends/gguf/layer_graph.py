@@ -60,7 +60,7 @@ class Part(Place):
 
 
 class LayerBuilder(ABC):
-    """Builds the function of one model, whose layers it makes of the parts of its architecture.
+    """Builds the function of a model. The parts of its architecture say how layers are made.
 
     Args:
         context: the most tokens of a text.
@@ -147,7 +147,7 @@ class LayerBuilder(ABC):
         return self._placed(place, x)
 
     def _placed(self, place: Part, x: Value) -> Value:
-        """The rows of tokens with those of the text's type and of their positions, normalised."""
+        """The token embeddings plus those of token types and positions, normalised."""
         part, weights, name = self.model.architecture.embedding, self.weights, "token_types.weight"
         if part.has_types and weights.has(name):
             first = place.constant(np.zeros(1, np.int32))

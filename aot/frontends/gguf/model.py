@@ -182,7 +182,7 @@ class _Reading:
         return count
 
     def _loops(self, part: Extents) -> tuple[int, bool]:
-        """How many times layers are gone through, and whether a norm follows each time."""
+        """(how many times the layers are repeated, whether a norm follows each time)."""
         if not part.has_loops:
             return 1, False
         loops = self.extents.count("num_loops", 1)

@@ -444,7 +444,7 @@ class Side(Part):
 
 @dataclass(frozen=True)
 class Pooling(Part):
-    """What of all tokens is a text's embedding, where the file says that it is of such a model.
+    """How a text's embedding is computed from its tokens' rows, in files of embedding models.
 
     Attributes:
         is_causal: tokens read only those before them, where the file says nothing. Without that no
