@@ -109,7 +109,7 @@ def test_the_list_of_ops_is_generated() -> None:
     assert op_tables.page() == generate_tables.OPS.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["TARGETS", "ONNX"])
+@pytest.mark.parametrize("name", ["TARGETS", "ONNX", "CLI", "GGUF"])
 def test_tables_are_generated(name: str) -> None:
     path = getattr(generate_tables, name)
     made = generate_tables.generate(path, getattr(generate_tables, f"{name}_SECTIONS"))
