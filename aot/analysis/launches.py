@@ -7,6 +7,7 @@ the padding count, and what a faster algorithm saves is still counted. Chooses n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
@@ -18,6 +19,7 @@ from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType, TensorType
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
+_UNKNOWN = 64  # for a symbol, where types are weighed against each other
 
 
 @dataclass(frozen=True)
@@ -28,30 +30,33 @@ class Launch:
         origin: the model's node at its heart.
         flops: arithmetic operations on elements; a multiply-add is two.
         bytes: of what it must read and write at least, each once.
+        dtype: the type of most of its arithmetic, "f32" for example; "i8" where bytes are
+            multiplied, whatever the type of their sums; "" where it has none.
     """
 
     origin: str
     flops: Dim
     bytes: Dim
+    dtype: str = ""
 
 
 def launches_of(function: Function, module: Module) -> tuple[Launch, ...]:
     """The launches of an entry point's dispatches, in program order."""
     executables = {f.name: f for f in module.executables}
-    flops: dict[str, Dim] = {}
+    flops: dict[str, dict[str, Dim]] = {}
     found = []
     for op in control_ops(function):
         if is_dispatch(op):
             name = executable_of(op)
             if name not in flops:
-                flops[name] = flops_of(executables[name])
+                flops[name] = flops_by_dtype(executables[name])
             found.append(launch_of(op, executables[name], flops[name]))
     return tuple(found)
 
 
-def launch_of(op: Op, executable: Function, flops: Dim) -> Launch:
+def launch_of(op: Op, executable: Function, flops: Mapping[str, Dim]) -> Launch:
     """The launch of one dispatch of `executable`, in symbols of the surrounding function; `flops`
-    are the executable's.
+    are the executable's by their types.
     """
     values = op.attrs.get("dims", ())
     assert isinstance(values, tuple)
@@ -60,35 +65,60 @@ def launch_of(op: Op, executable: Function, flops: Dim) -> Launch:
         for name, dim in zip(executable.dim_names, values, strict=True)
         if isinstance(dim, int | DimExpr)
     }
-    return Launch(op.origin, dims.substitute(flops, env), _bytes_of(op, executable, env))
-
-
-def flops_of(function: Function) -> Dim:
-    """Arithmetic operations of an executable, over its dim parameters."""
     total: Dim = 0
+    for part in flops.values():
+        total = dims.add(total, part)
+    most = max(flops, key=lambda name: dims.estimate(flops[name], _UNKNOWN) or 0, default="")
+    return Launch(op.origin, dims.substitute(total, env), _bytes_of(op, executable, env), most)
+
+
+def flops_by_dtype(function: Function) -> dict[str, Dim]:
+    """Arithmetic operations of an executable by their type (see `Launch`), over its dim
+    parameters."""
+    totals: dict[str, Dim] = {}
     for op in function.block:
-        total = dims.add(total, flops_of_call(call_of(op)))
-    return total
+        for name, count in flops_of_call(call_of(op)).items():
+            totals[name] = dims.add(totals.get(name, 0), count)
+    return totals
 
 
-def flops_of_call(call: Call) -> Dim:
-    """Arithmetic operations of one op."""
+def flops_of_call(call: Call) -> dict[str, Dim]:
+    """Arithmetic operations of one op by their type (see `Launch`)."""
     record = call.record
     if record.flops is not None:
-        return record.flops(call)
-    total: Dim = 0
+        return {call.result_types[0].dtype.value: record.flops(call)}
     if record.compute is None or record.kind in (Kind.VIEW, Kind.MOVEMENT):
-        return total
+        return {}
+    totals: dict[str, Dim] = {}
     for compute, type in zip(record.compute(call), call.result_types, strict=True):
         extents = dict(zip(compute.indices, type.dims, strict=True))
-        total = dims.add(total, count_operations(compute.value, extents, _flops))
-    return total
+        nodes = {e: _dtype_of(e, call) for e in expr.nodes(compute.value) if _flops(e)}
+        for name in dict.fromkeys(nodes.values()):
+            weights = {e: _flops(e) for e, dtype in nodes.items() if dtype == name}
+            count = count_operations(compute.value, extents, partial(_weight, weights))
+            if count != 0:
+                totals[name] = dims.add(totals.get(name, 0), count)
+    return totals
 
 
 def _flops(e: expr.Expr) -> int:
     if isinstance(e, expr.Fma):
         return 2
     return 1 if isinstance(e, expr.Unary | expr.Binary | expr.Reduce) else 0
+
+
+def _weight(weights: Mapping[expr.Expr, int], e: expr.Expr) -> int:
+    return weights.get(e, 0)
+
+
+def _dtype_of(e: expr.Expr, call: Call) -> str:
+    """The type of a node's arithmetic: its own, or "i8" for integers made of bytes alone."""
+    dtype: DType = e.dtype
+    if dtype.is_float or dtype in _NO_ARITHMETIC:
+        return str(dtype.value)
+    loads = expr.loads(e)
+    are_bytes = all(call.operand(n.source).dtype.bits <= 8 for n in loads)
+    return str((DType.I8 if loads and are_bytes else dtype).value)
 
 
 def count_operations(

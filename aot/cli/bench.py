@@ -119,9 +119,10 @@ def bench(
       aotc bench chat.aotm --generate --threads 2
       aotc bench model.aotm --threads 4 --report model.html
 
-    Dispatches are timed in runs of their own. GFLOP/s counts the model's arithmetic, GB/s what a
+    Dispatches are timed in runs of their own. Gop/s counts the model's arithmetic, GB/s what a
     dispatch must read and write at least; the peak is what one core of this machine was measured to
-    do, times the threads. A report of runs also has cold starts, and the times with fewer threads.
+    do in the dispatch's type, times the threads. A report of runs also has cold starts, and the
+    times with fewer threads.
     """
     check_is_module(module)
     from aot.tools.bench.benchmark import Case, cold, steady
@@ -251,7 +252,7 @@ def steady_text(facts: Mapping[str, Any]) -> str:
         return "\n".join(lines)
     if facts["gflops"] is not None:
         lines.append(
-            f"{facts['flops'] / 1e9:.3f} GFLOP at {_number(facts['gflops'])} GFLOP/s; "
+            f"{facts['flops'] / 1e9:.3f} Gop at {_number(facts['gflops'])} Gop/s; "
             f"at least {facts['bytes'] / 1e6:.1f} MB at {_number(facts['gbs'])} GB/s"
         )
     if facts["machine"] is not None:
@@ -262,22 +263,22 @@ def steady_text(facts: Mapping[str, Any]) -> str:
 
 
 def _machine_text(machine: Mapping[str, Any], of_peak: float | None) -> str:
-    peak = machine["peak_gflops"]
-    known = "not known" if peak is None else f"{peak:.1f} GFLOP/s"
+    peaks = ", ".join(f"{peak:.1f} Gop/s in {name}" for name, peak in machine["peaks_gops"].items())
     part = "" if of_peak is None else f"; this is {_percent(of_peak)} of the threads' peak"
     return (
-        f"one core here: {known} with vectors of {machine['vector_bytes']} bytes, "
-        f"{machine['memory_gbs']:.1f} GB/s from memory{part}"
+        f"one core here: {peaks or 'no known peak'} with vectors of {machine['vector_bytes']} "
+        f"bytes, {machine['memory_gbs']:.1f} GB/s from memory{part}"
     )
 
 
 def dispatch_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A line for each dispatch, copy and fill, in the program's order."""
-    header = ("ms", "share", "GFLOP/s", "peak", "GB/s", "grid", "threads", "code", "node")
+    header = ("ms", "share", "type", "Gop/s", "peak", "GB/s", "grid", "threads", "code", "node")
     lines = [
         [
             f"{row['median_ms']:.4f}",
             _percent(row["share"]),
+            row["dtype"],
             _number(row["gflops"]),
             _percent(row["of_peak"]),
             _number(row["gbs"]),
@@ -288,7 +289,7 @@ def dispatch_table(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    return table(header, lines, right="ms share GFLOP/s peak GB/s grid threads")
+    return table(header, lines, right="ms share Gop/s peak GB/s grid threads")
 
 
 def cold_text(facts: Mapping[str, Any]) -> str:

@@ -116,15 +116,16 @@ def _variant(data: dict[str, Any]) -> VariantNotes:
 
 def _launch_data(launch: Launch) -> list[int | str]:
     amounts = [n if isinstance(n, int) else str(n) for n in (launch.flops, launch.bytes)]
-    return [launch.origin, *amounts]
+    return [launch.origin, *amounts, launch.dtype]
 
 
 def _launch(data: Sequence[Any]) -> Launch:
-    origin, *amounts = data
-    if type(origin) is not str or len(amounts) != 2:
+    origin, flops, size, *rest = data
+    dtype = rest[0] if rest else ""  # notes of earlier versions have none
+    if type(origin) is not str or type(dtype) is not str or len(rest) > 1:
         raise TypeError(f"{data!r} is no launch")
-    flops, size = (parse(n) if isinstance(n, str) else n for n in amounts)
-    return Launch(origin, flops, size)
+    flops, size = (parse(n) if isinstance(n, str) else n for n in (flops, size))
+    return Launch(origin, flops, size, dtype)
 
 
 def _part(place: Sequence[Any], references: Sequence[Any]) -> Part:

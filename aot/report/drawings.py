@@ -204,8 +204,8 @@ def roofline(
             "circle", cx=x(point.intensity), cy=y(point.gflops), r=radius, class_="dot"
         )
         SubElement(dot, "title").text = readable(point.what)
-    picture.text(WIDTH / 2, height - 4, "FLOP a byte", anchor="middle")
-    picture.text(LEFT, TOP - 3, "GFLOP/s")
+    picture.text(WIDTH / 2, height - 4, "operations a byte", anchor="middle")
+    picture.text(LEFT, TOP - 3, "Gop/s")
     return picture.markup()
 
 
@@ -226,7 +226,7 @@ def _draw_roof(
     corners.append((high, min(high * memory, peak)))
     line = " ".join(f"{_at(x(a))},{_at(y(b))}" for a, b in corners)
     picture.add("polyline", points=line, class_="roof")
-    picture.text(x(high) - 4, y(peak) - 5, f"{peak:.0f} GFLOP/s", "roof-name", "end")
+    picture.text(x(high) - 4, y(peak) - 5, f"{peak:.0f} Gop/s", "roof-name", "end")
 
 
 def _decades(values: Sequence[float], at_least: int) -> tuple[int, int]:

@@ -42,6 +42,7 @@ class Launch:
     threads: int
     time: Figure
     share: Figure
+    dtype: str
     gflops: str
     of_peak: str
     gbs: str
@@ -139,8 +140,8 @@ def _steady(facts: Mapping[str, Any]) -> Steady:
     machine = facts.get("machine")
     threads = facts["threads"]
     peak = memory = None
-    if machine and machine["peak_gflops"]:
-        peak, memory = machine["peak_gflops"] * threads, machine["memory_gbs"]
+    if machine and machine["peaks_gops"]:
+        peak, memory = max(machine["peaks_gops"].values()) * threads, machine["memory_gbs"]
     return Steady(
         f"{facts['target']} on {facts['device']}, entry point {facts['entry']}, "
         f"{_threads_text(threads)}, code {facts['code_mapping']}",
@@ -160,7 +161,7 @@ def _steady_stats(facts: Mapping[str, Any]) -> Iterator[Stat]:
         value = facts["gflops"]
         part = facts["of_peak"]
         note = "" if part is None else f"{ratio(part, 1).text} of the threads' peak"
-        yield Stat("gflops", "arithmetic", Figure(value, f"{value:.1f} GFLOP/s"), note)
+        yield Stat("gflops", "arithmetic", Figure(value, f"{value:.1f} Gop/s"), note)
     if facts.get("gbs") is not None:
         value = facts["gbs"]
         yield Stat("gbs", "moved at least", Figure(value, f"{value:.1f} GB/s"))
@@ -170,12 +171,13 @@ def _steady_stats(facts: Mapping[str, Any]) -> Iterator[Stat]:
 
 
 def _machine(machine: Mapping[str, Any] | None, threads: int) -> str:
-    if not machine or not machine["peak_gflops"]:
+    if not machine or not machine["peaks_gops"]:
         return ""
+    peaks = [f"{peak:.1f} Gop/s in {dtype}" for dtype, peak in machine["peaks_gops"].items()]
     return (
-        f"One core of this machine: {machine['peak_gflops']:.1f} GFLOP/s with vectors of "
+        f"One core of this machine: {', '.join(peaks)} with vectors of "
         f"{machine['vector_bytes']} bytes, {machine['memory_gbs']:.1f} GB/s from memory. The roof "
-        f"is {_threads_text(threads)} of that arithmetic, and one core's memory."
+        f"is {_threads_text(threads)} of the fastest of that arithmetic, and one core's memory."
     )
 
 
@@ -195,7 +197,7 @@ def _points(rows: Sequence[Mapping[str, Any]]) -> Iterator[drawings.Point]:
             time = milliseconds(row["median_ms"]).text
             what = (
                 f"{number} {row['node']} ({row['executable']}): {time}, {row['gflops']:.1f} "
-                f"GFLOP/s, {row['gbs']:.1f} GB/s"
+                f"Gop/s, {row['gbs']:.1f} GB/s"
             )
             yield drawings.Point(row["flops"] / row["bytes"], row["gflops"], row["share"], what)
 
@@ -210,6 +212,7 @@ def _launch(number: int | None, row: Mapping[str, Any]) -> Launch:
         row["threads"],
         milliseconds(row["median_ms"]),
         ratio(row["share"], 1),
+        row["dtype"],
         _number(row["gflops"]),
         "" if row["of_peak"] is None else ratio(row["of_peak"], 1).text,
         _number(row["gbs"]),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aot.analysis.dispatches import dims_of_dispatch, dispatches_of
-from aot.analysis.launches import flops_of, launch_of
+from aot.analysis.launches import flops_by_dtype, launch_of
 from aot.analysis.memory.storage import ARENA, CONSTANTS
 from aot.backends import sources
 from aot.backends.cpu.object_cache import ObjectCache, key_of
@@ -185,7 +185,7 @@ def _records(source: Source, target: Target) -> Iterator[dict[str, Any]]:
         met[text, values] = {
             "text": text,
             "dims": values,
-            "bytes": _number(launch_of(op, function, flops_of(function)).bytes),
+            "bytes": _number(launch_of(op, function, flops_by_dtype(function)).bytes),
             "integers": _integers(op),
             "node": op.origin,
             "count": 1,

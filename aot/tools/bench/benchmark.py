@@ -11,7 +11,7 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
@@ -37,6 +37,7 @@ from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
 from aot.runtime.runner import RUNNER_NAME, find_runner
 from aot.runtime.tensors import number_of, to_numbers
+from aot.tools.bench.peaks import memory_gbs, peaks_of, vector_bytes
 from aot.tools.open_extents import with_followers
 
 MODULE_PATH = str | os.PathLike[str]
@@ -153,8 +154,8 @@ def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, 
 
 
 def measure_machine() -> dict[str, Any]:
-    """The measured peaks of one core: `fma_gflops` by vector size in bytes, `read_gbs` by size of
-    the memory read.
+    """The measured peaks of one core: `fma_gflops`, `half_gflops`, `byte_gops` and `byte_dot_gops`
+    by vector size in bytes, as far as it has them, and `read_gbs` by size of the memory read.
     """
     return _run([str(find_runner()), "--machine"])
 
@@ -258,11 +259,11 @@ def _account(
     variant, entry, launches = _find_entry(case, result)
     values = _symbols(entry, arrays)
     known = _launches_by_word(entry, launches)
-    peak = None
+    peaks: dict[str, float] = {}
     if machine is not None:
-        width = _vector_bytes(variant)
-        peak, memory = _peak(machine["fma_gflops"], width), _memory_gbs(machine["read_gbs"])
-        machine |= {"vector_bytes": width, "peak_gflops": peak, "memory_gbs": memory}
+        peaks = peaks_of(machine, variant)
+        machine |= {"vector_bytes": vector_bytes(variant), "peak_gflops": peaks.get("f32")}
+        machine |= {"peaks_gops": peaks, "memory_gbs": memory_gbs(machine)}
     threads = int(result["threads"])
     total_ms = sum(launch["median_ms"] for launch in profile["launches"]) or 1.0
     rows = []
@@ -270,13 +271,14 @@ def _account(
         row = _amounts(launch, known.get(launch["word"]), values)
         seconds = launch["median_ms"] / 1e3
         row["share"] = launch["median_ms"] / total_ms
-        row |= _speeds(row["flops"], row["bytes"], seconds, peak, launch["threads"])
+        least = _seconds_at_peak([row], peaks, launch["threads"])
+        row |= _speeds(row["flops"], row["bytes"], seconds, least)
         rows.append(row)
     flops, size = (_total(row[key] for row in rows) for key in ("flops", "bytes"))
     return {
         "flops": flops,
         "bytes": size,
-        **_speeds(flops, size, result["median_ms"] / 1e3, peak, threads),
+        **_speeds(flops, size, result["median_ms"] / 1e3, _seconds_at_peak(rows, peaks, threads)),
         "machine": machine,
         "profiled_runs": profile["runs"],
         "dispatches": rows,
@@ -296,19 +298,34 @@ def _amounts(
     elif launch["kind"] != "dispatch":
         flops, size = 0, launch["bytes"] * (2 if launch["kind"] == "copy" else 1)
     count = launch["count"]
+    row["dtype"] = "" if known is None else known.dtype
     row["flops"] = None if flops is None else round(count * flops)
     row["bytes"] = None if size is None else round(count * size)
     return row
 
 
+def _seconds_at_peak(
+    rows: Iterable[Mapping[str, Any]], peaks: Mapping[str, float], threads: int
+) -> float | None:
+    """The time of the rows' arithmetic on `threads` cores at the peaks of its types, where those
+    are known; None where no peak is, or some amount is not."""
+    rows = list(rows)
+    known = [row for row in rows if row["dtype"] in peaks]
+    if not known or any(row["flops"] is None for row in rows):
+        return None
+    return sum(float(row["flops"]) / (1e9 * peaks[row["dtype"]] * threads) for row in known)
+
+
 def _speeds(
-    flops: int | None, size: int | None, seconds: float, peak: float | None, threads: int
+    flops: int | None, size: int | None, seconds: float, least: float | None
 ) -> dict[str, float | None]:
-    gflops = flops / seconds / 1e9 if flops is not None and seconds > 0 else None
+    """Rates of an amount of work in a time, and the part of it that its arithmetic needs at
+    least."""
+    is_timed = seconds > 0
     return {
-        "gflops": gflops,
-        "gbs": size / seconds / 1e9 if size is not None and seconds > 0 else None,
-        "of_peak": gflops / (peak * threads) if gflops is not None and peak else None,
+        "gflops": flops / seconds / 1e9 if flops is not None and is_timed else None,
+        "gbs": size / seconds / 1e9 if size is not None and is_timed else None,
+        "of_peak": least / seconds if least is not None and is_timed else None,
     }
 
 
@@ -364,29 +381,3 @@ def _evaluate(dim: Dim, values: Mapping[str, int]) -> int | None:
     length."""
     known = dims.substitute(dim, dict(values))
     return known if isinstance(known, int) else None
-
-
-def _vector_bytes(variant: VariantImage) -> int:
-    """The vector width in bytes of a CPU variant: that of its target if the target is known here,
-    else the widest that its features have."""
-    from aot.target import files
-    from aot.target import selection as targets
-
-    if variant.target in files.names():
-        return targets.load(variant.target).vector_bytes
-    widths = {"avx512f": 64, "avx": 32, "sse": 16, "neon": 16, "v": 16}
-    return max((widths.get(feature, 4) for feature in variant.features), default=4)
-
-
-def _peak(gflops: Mapping[str, float], width: int) -> float | None:
-    """The measured peak in GFLOP/s for vectors of `width` bytes: that of the widest measured
-    vectors up to it, or of the narrowest if all are wider.
-    """
-    fitting = {int(bytes_): value for bytes_, value in gflops.items() if int(bytes_) <= width}
-    if fitting:
-        return fitting[max(fitting)]
-    return gflops[min(gflops, key=int)] if gflops else None
-
-
-def _memory_gbs(read: Mapping[str, float]) -> float:
-    return read[max(read, key=int)]

@@ -83,6 +83,7 @@ def launch(**others: Any) -> dict[str, Any]:
         "gflops": 4.0,
         "gbs": 0.04,
         "of_peak": 0.02,
+        "dtype": "f32",
         **others,
     }
 
@@ -105,7 +106,7 @@ def steady(**others: Any) -> dict[str, Any]:
         "of_peak": 0.0225,
         "flops": 4_500_000,
         "bytes": 50_000,
-        "machine": {"peak_gflops": 100.0, "memory_gbs": 20.0, "vector_bytes": 32},
+        "machine": {"peaks_gops": {"f32": 100.0}, "memory_gbs": 20.0, "vector_bytes": 32},
         "dispatches": rows,
         **others,
     }
@@ -142,11 +143,11 @@ def test_runs(module: Path) -> None:
     shown = page.figures
     for name in ("min", "median", "mean", "p90", "p99", "max"):
         assert shown[f"steady.{name}"][0] == steady()[f"{name}_ms"]
-    assert shown["gflops"] == (4.5, "4.5 GFLOP/s") and "2.2 % of the threads' peak" in page.text
+    assert shown["gflops"] == (4.5, "4.5 Gop/s") and "2.2 % of the threads' peak" in page.text
     assert [row[1] for row in page.rows("launches")] == ["layer0", "layer1"]
     assert page.rows("launches")[0][3:5] == ["750 µs", "75.0 %"]
     circles = [a for tag, a in page.tags if tag == "circle"]
-    assert len(circles) == 2 and "200 GFLOP/s" in page.text  # of two threads
+    assert len(circles) == 2 and "200 Gop/s" in page.text  # of two threads
     area = [float(a["r"] or 0) - 3 for a in circles]
     assert (area[0] / area[1]) ** 2 == pytest.approx(3, rel=0.02)
 

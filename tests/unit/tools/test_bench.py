@@ -23,11 +23,14 @@ from aot.errors import CompileError, RuntimeFailure
 from aot.ir.dims import Dim, evaluate, symbol
 from aot.ir.graph import Module, Value
 from aot.ir.record import REGISTRY, Kind, call_of
+from aot.link.image import Arch, Device, VariantImage
 from aot.link.notes import Notes, VariantNotes, decode_notes, encode_notes
 from aot.ops.control import IF
 from aot.runtime import loader
 from aot.runtime.runner import RUNNER_VARIABLE, find_runner
+from aot.target.selection import load
 from aot.tools.bench.benchmark import Case, cold, steady
+from aot.tools.bench.peaks import peaks_of
 from aot.tools.engines import ENGINES, compare, installed
 from tests.support.runtime_api import library_path
 from tests.support.runtime_build import build_tool
@@ -53,7 +56,9 @@ def flops(name: str, *types: str | None, **attrs: Any) -> Dim:
     made = b.op(name, *operands, **attrs)
     value = made if isinstance(made, Value) else made[0]
     assert value.op is not None
-    return flops_of_call(call_of(value.op))
+    counts = flops_of_call(call_of(value.op))
+    assert len(counts) <= 1, "of several types"
+    return next(iter(counts.values()), 0)
 
 
 N = symbol("N")
@@ -105,7 +110,6 @@ def outlined(b: Builder, **options: Any) -> Module:
     from aot.options import CompileOptions
     from aot.passes.base import PassContext, run_passes
     from aot.passes.order import MODEL_PASSES, TARGET_PASSES
-    from aot.target.selection import load
 
     module = b.module()
     context = PassContext(CompileOptions(**options), load("x86-64-v3"))
@@ -141,6 +145,43 @@ def test_what_is_chosen_from_a_table_is_what_is_read() -> None:
     assert launch.bytes == 3 * 8 + 2 * 3 * 16 * 4  # indices; rows read, rows written
 
 
+def test_arithmetic_has_the_type_of_what_is_multiplied() -> None:
+    """Products of bytes are such, whatever the type of their sums; a peak is known by the type."""
+
+    def types(*operands: str, op: str = "matmul", **attrs: Any) -> set[str]:
+        b = Builder()
+        values = [b.input(f"x{n}", t) for n, t in enumerate(operands)]
+        b.output("y", b.op(op, *values, **attrs))
+        module = outlined(b)
+        return {launch.dtype for launch in launches_of(module.main, module)}
+
+    assert types("f32[4, 8]", "f32[8, 3]") == {"f32"}
+    assert types("f64[4, 8]", "f64[8, 3]") == {"f64"}
+    assert types("i32[4, 8]", "i32[4, 8]", op="add") == {"i32"}
+    assert types("u8[4, 8]", "i8[8, 3]", op="matmul_integer", max_weight=127) == {"i8"}
+    assert types("f32[4, 8]", op="transpose", perm=(1, 0)) == {""}
+
+
+def test_peaks_follow_from_the_features() -> None:
+    machine = {
+        "fma_gflops": {"16": 10.0, "32": 20.0, "64": 19.0},
+        "byte_gops": {"16": 20.0, "32": 40.0},
+        "byte_dot_gops": {"16": 40.0, "32": 80.0},
+    }
+
+    def variant(name: str) -> VariantImage:
+        features = tuple(load(name).features)
+        return VariantImage(name, Device.CPU, Arch.X86_64, 8, (), (), features)
+
+    assert peaks_of(machine, variant("x86-64-v2")) == {"f32": 10.0, "i8": 20.0}
+    assert peaks_of(machine, variant("x86-64-v3")) == {"f32": 20.0, "i8": 40.0}
+    assert peaks_of(machine, variant("x86-64-v3-vnni")) == {"f32": 20.0, "i8": 80.0}
+    assert peaks_of(machine, variant("x86-64-v4")) == {"f32": 20.0, "i8": 40.0}
+    assert peaks_of({"fma_gflops": {}}, variant("riscv64")) == {}
+    halves = {"half_gflops": {"16": 30.0}, "fma_gflops": {"16": 15.0}}
+    assert peaks_of(halves, variant("aarch64-android-dotprod")) == {"f32": 15.0, "f16": 30.0}
+
+
 def test_a_part_of_a_buffer_is_what_is_read_and_written() -> None:
     """Columns of a matrix, and places in one, with what lies between them left out."""
     b = Builder()
@@ -162,10 +203,13 @@ def test_what_several_elements_share_is_computed_once() -> None:
 
 
 def test_notes_keep_launches() -> None:
-    launches = (Launch("a/b:c", 12, 4 * N + 8), Launch("", N * N, 0))
+    launches = (Launch("a/b:c", 12, 4 * N + 8, "f32"), Launch("", N * N, 0))
     notes = Notes((VariantNotes(None, ((), ()), (launches, ())),))
     assert decode_notes(encode_notes(notes)).variants[0].launches == (launches, ())
-    for wrong in ([1, 2, 3], ["a", 2], ["a", "N +", 1]):
+    data = json.loads(encode_notes(notes))
+    del data["variants"][0]["launches"][0][1][3]  # as earlier versions wrote them
+    assert decode_notes(json.dumps(data).encode()).variants[0].launches == (launches, ())
+    for wrong in ([1, 2, 3], ["a", 2], ["a", "N +", 1], ["a", 1, 2, 3], ["a", 1, 2, "f32", 4]):
         data = json.loads(encode_notes(notes))
         data["variants"][0]["launches"][0][0] = wrong
         with pytest.raises(ValueError):
@@ -225,7 +269,9 @@ def test_steady(module: Path) -> None:
         seconds = row["median_ms"] / 1e3
         assert row["gflops"] == pytest.approx(row["flops"] / seconds / 1e9)
         assert row["gbs"] == pytest.approx(row["bytes"] / seconds / 1e9)
+        assert row["dtype"] == "f32"
     machine = facts["machine"]
+    assert machine["peak_gflops"] == machine["peaks_gops"]["f32"]
     assert machine["peak_gflops"] in machine["fma_gflops"].values()
     assert machine["memory_gbs"] in machine["read_gbs"].values()
 
@@ -246,7 +292,7 @@ def test_a_module_without_notes_has_times_alone(model: Path, tmp_path: Path) -> 
     for row in facts["dispatches"]:
         assert (row["node"], row["flops"], row["gbs"], row["of_peak"]) == ("", None, None, None)
         assert row["median_ms"] > 0
-    assert "GFLOP at" not in cli_bench.steady_text(facts)
+    assert "Gop at" not in cli_bench.steady_text(facts)
 
 
 def test_merged_modules_keep_their_nodes(model: Path, module: Path, tmp_path: Path) -> None:
@@ -397,9 +443,20 @@ def test_the_table(module: Path) -> None:
     lines = result.output.splitlines()
     assert lines[0].startswith(f"{module}: ")
     assert "3 runs: median" in result.output
-    assert "GFLOP/s with vectors of" in result.output
+    assert "Gop/s in f32" in result.output
     header = next(line.split() for line in lines if line.lstrip().startswith("ms "))
-    assert header == ["ms", "share", "GFLOP/s", "peak", "GB/s", "grid", "threads", "code", "node"]
+    assert header == [
+        "ms",
+        "share",
+        "type",
+        "Gop/s",
+        "peak",
+        "GB/s",
+        "grid",
+        "threads",
+        "code",
+        "node",
+    ]
     assert lines[-1].split()[-1] in ("first", "second", "normalise")
 
 
