@@ -38,7 +38,8 @@ typedef struct aot_device_t aot_device_t;
 
 typedef struct aot_driver_t {
   const char *name;
-  uint8_t device;  // Device of module.fbs
+  uint8_t device;        // Device of module.fbs
+  bool splits_overlaps;  // a copy that overlaps itself is a command for each distance that it moves
 
   // AOT_OK when this machine runs the variant; else says what is missing.
   aot_status_t (*check)(const aot_variant_t *variant, aot_error_t *error);

@@ -181,6 +181,16 @@ static aot_status_t store(aot_machine_t *m, const uint32_t *operands) {
   return program->driver->store(program->device, place, bytes, value, m->error);
 }
 
+// Units of 64 bytes, and commands where the driver splits a copy that overlaps itself.
+static uint64_t copy_work(const aot_driver_t *driver, aot_place_t to, aot_place_t from,
+                          uint64_t bytes) {
+  const uint64_t distance =
+      to.offset < from.offset ? from.offset - to.offset : to.offset - from.offset;
+  const bool is_split = driver->splits_overlaps && to.buffer_class == from.buffer_class &&
+                        distance > 0 && distance < bytes;
+  return bytes / 64 + (is_split ? bytes / distance : 0);
+}
+
 static aot_status_t copy(aot_machine_t *m, const uint32_t *operands) {
   const int64_t *r = m->registers;
   const int64_t bytes = r[operands[4]];
@@ -190,7 +200,7 @@ static aot_status_t copy(aot_machine_t *m, const uint32_t *operands) {
   aot_place_t from = {0, 0};
   AOT_TRY(resolve(m, operands[0], r[operands[1]], bytes, &to));
   AOT_TRY(resolve(m, operands[2], r[operands[3]], bytes, &from));
-  AOT_TRY(spend_on_launch(m, (uint64_t)bytes / 64));
+  AOT_TRY(spend_on_launch(m, copy_work(program->driver, to, from, (uint64_t)bytes)));
   return program->driver->copy(program->device, to, from, (size_t)bytes, m->error);
 }
 

@@ -201,6 +201,19 @@ def test_a_copy_may_overlap_itself(device: str) -> None:
         assert outputs["arena"].tobytes() == expected_of(program, x)["arena"]
 
 
+def test_copies_that_overlap_themselves_count_as_their_pieces(device: str) -> None:
+    """Each is a command for each distance that it moves: many, of few bytes."""
+    x = np.zeros(CLASS_BYTES[INPUTS], np.uint8)
+    for distance, is_refused in ((20, False), (1, True)):
+        data = program_of([Step("copy", ARENA, distance, 40, ARENA, 0)])
+        with runtime_api.opened(data, device=2, work_budget=40) as program:
+            program.set_input(0, x)
+            if is_refused:
+                assert runtime_api.failure(program.run).status == "budget"
+            else:
+                program.run()
+
+
 # ---- dispatches ----
 
 

@@ -544,6 +544,7 @@ static aot_status_t vulkan_end(aot_device_t *device, aot_error_t *error) {
 const aot_driver_t aot_vulkan_driver = {
     .name = "vulkan",
     .device = AOT_FBS_DEVICE_VULKAN,
+    .splits_overlaps = true,
     .check = vulkan_check,
     .open = vulkan_open,
     .close = vulkan_close,

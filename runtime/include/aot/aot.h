@@ -174,9 +174,10 @@ typedef struct aot_program_options_t {
   // Plans kept for shapes seen before, 1..16.  0: 4.
   uint32_t plan_count;
   // Most work of one prepare and of one run: instructions, plus workgroups, plus 64-byte units
-  // copied or filled, plus what placing buffers in the arena takes (in their number squared, at
-  // worst).  A guard for programs that are not trusted to end; a loop of a model has a limit of its
-  // own (compile option --max).  0: no limit.
+  // copied or filled, plus the pieces in which a GPU copies what overlaps itself, plus what placing
+  // buffers in the arena takes (in their number squared, at worst).  A guard for programs that are
+  // not trusted to end; a loop of a model has a limit of its own (compile option --max).  0: no
+  // limit.
   uint64_t work_budget;
   // Every output comes from aot_program_set_output; prepare then allocates none.
   bool caller_outputs;
