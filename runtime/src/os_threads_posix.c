@@ -54,15 +54,24 @@ static int create(aot_os_thread_t *thread) {
   return code == EINVAL ? pthread_create(&thread->id, NULL, enter, thread) : code;
 }
 
+// All signals but those that a thread raises by what it does itself, which end the process where
+// they are blocked, and a profiler's.
+static void fill_mask(sigset_t *mask) {
+  static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
+  (void)sigfillset(mask);
+  for (size_t i = 0; i < sizeof own / sizeof own[0]; ++i)
+    (void)sigdelset(mask, own[i]);
+}
+
 aot_status_t aot_os_thread_start(aot_os_thread_t *thread, void (*run)(void *argument),
                                  void *argument, aot_error_t *error) {
   thread->run = run;
   thread->argument = argument;
   // A new thread has the mask of the one that makes it; handlers belong to the application's own.
-  sigset_t all;
+  sigset_t masked;
   sigset_t before;
-  (void)sigfillset(&all);
-  const bool is_masked = pthread_sigmask(SIG_SETMASK, &all, &before) == 0;
+  fill_mask(&masked);
+  const bool is_masked = pthread_sigmask(SIG_SETMASK, &masked, &before) == 0;
   const int code = create(thread);
   if (is_masked) (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code == 0) return AOT_OK;

@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,6 +187,31 @@ static void a_fork_leaves_the_threads_behind(void) {
   aot_workers_destroy(workers);
 }
 
+// What a handler of the application is for is its own threads' to handle; what a thread raises
+// itself, and a profiler's clock, reach the one that they are about.
+static void check_mask(void *context, uint32_t worker, uint64_t begin, uint64_t end) {
+  static const int open[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
+  static const int blocked[] = {SIGINT, SIGTERM, SIGHUP, SIGALRM, SIGUSR1, SIGCHLD, SIGPIPE};
+  (void)begin;
+  (void)end;
+  sigset_t mask;
+  CHECK(pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0);
+  for (size_t i = 0; i < sizeof open / sizeof open[0]; ++i)
+    CHECK(sigismember(&mask, open[i]) == 0);
+  for (size_t i = 0; i < sizeof blocked / sizeof blocked[0]; ++i)
+    CHECK(sigismember(&mask, blocked[i]) == (worker > 0 ? 1 : 0));
+  if (worker > 0) atomic_fetch_add((atomic_int *)context, 1);
+  sleep_ms(1);
+}
+
+static void workers_leave_signals_to_the_application(void) {
+  aot_workers_t *workers = create(3);
+  atomic_int masks = 0;
+  while (atomic_load(&masks) == 0)
+    (void)aot_workers_share(workers, check_mask, &masks, 12, 1, true);
+  aot_workers_destroy(workers);
+}
+
 static void threads_that_cannot_be_started_are_a_status(void) {
   for (int started = 0; started < 4; ++started) {
     creations_left = started;
@@ -208,6 +234,7 @@ int main(void) {
   idle_workers_end();
   storage_of_threads_leaves_them_a_stack();
   workers_round_as_the_caller_does();
+  workers_leave_signals_to_the_application();
   threads_that_cannot_be_started_are_a_status();
   a_fork_leaves_the_threads_behind();
   (void)puts("ok");
