@@ -110,6 +110,16 @@ def test_shapes_of_matrices_are_looked_up(faults: ctypes.CDLL, has_shapes: bool)
     faults.faults_shapes(False)
 
 
+@pytest.mark.parametrize("count", [0, 1, 383, 384, 2000])
+def test_extensions_are_found_behind_any_number_of_others(faults: ctypes.CDLL, count: int) -> None:
+    image = read_module(aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes())
+    (variant,) = image.variants
+    needed = replace(image, variants=(replace(variant, features=("shaderInt8",)),))
+    faults.faults_extensions(count)
+    aot.load(modules.module_bytes(needed), "vulkan").close()
+    faults.faults_extensions(0)
+
+
 def names_of(shim: ctypes.CDLL) -> list[str]:
     found = []
     while (name := shim.faults_name(len(found))) is not None:

@@ -149,6 +149,33 @@ static int32_t list_shapes(void *physical, uint32_t *count, shape_t *found) {
   return 0;
 }
 
+// VkExtensionProperties
+typedef struct extension_t {
+  char name[256];
+  uint32_t version;
+} extension_t;
+
+// How many extensions that nobody knows a device lists before its own.
+static uint32_t unknown_extensions;
+static int32_t (*real_extensions)(void *, const char *, uint32_t *, extension_t *);
+
+static int32_t list_extensions(void *physical, const char *layer, uint32_t *count,
+                               extension_t *found) {
+  uint32_t own = 0;
+  const int32_t result = real_extensions(physical, layer, &own, NULL);
+  if (result != 0 || found == NULL) {
+    *count = own + unknown_extensions;
+    return result;
+  }
+  uint32_t unknown = *count < unknown_extensions ? *count : unknown_extensions;
+  for (uint32_t i = 0; i < unknown; ++i)
+    (void)snprintf(found[i].name, sizeof found[i].name, "VK_unknown_%u", (unsigned)i);
+  own = *count - unknown;
+  const int32_t listed = real_extensions(physical, layer, &own, found + unknown);
+  *count = unknown + own;
+  return listed;
+}
+
 static void free_memory(void *device, uint64_t memory, const void *allocator) {
   if (is_incoherent && memory != 0) {
     mapping_t *mapping = mapping_of(memory);
@@ -335,6 +362,7 @@ static function_t wrapped(const char *name, function_t found) {
   }
   FUNCTIONS(CHOOSE)
   REPLACE("vkGetPhysicalDeviceMemoryProperties", real_memory_properties, get_memory_properties)
+  REPLACE("vkEnumerateDeviceExtensionProperties", real_extensions, list_extensions)
   REPLACE("vkFreeMemory", real_free, free_memory)
   REPLACE("vkDestroyBufferView", real_destroy_view, destroy_view)
   REPLACE("vkDestroyBuffer", real_destroy_buffer, destroy_buffer)
@@ -377,6 +405,11 @@ __attribute__((visibility("default"))) void faults_set(const char *name, uint32_
   memset(calls, 0, sizeof calls);
   recorded_length = 0;
   recorded[0] = '\0';
+}
+
+// How many extensions that nobody knows devices list before their own.
+__attribute__((visibility("default"))) void faults_extensions(uint32_t count) {
+  unknown_extensions = count;
 }
 
 // Whether devices list shapes of matrices.

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "gpu.h"
+#include "os.h"
 #include "status.h"
 
 #define MOST_SHAPES 64u
@@ -190,17 +191,40 @@ static aot_status_t check_limits(const VkPhysicalDeviceProperties *properties,
   return AOT_OK;
 }
 
-static bool has_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
-                          const char *name) {
-  VkExtensionProperties extensions[384];
-  uint32_t count = sizeof extensions / sizeof extensions[0];
-  const VkResult result =
-      vk->vkEnumerateDeviceExtensionProperties(physical, NULL, &count, extensions);
-  if (result != VK_SUCCESS && result != VK_INCOMPLETE) return false;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (strcmp(extensions[i].extensionName, name) == 0) return true;
+typedef struct extensions_t {
+  VkExtensionProperties *list;  // owned; NULL: none was asked for
+  uint32_t count;
+  size_t bytes;
+} extensions_t;
+
+// Memory is the system's: devices are looked for where there is no program yet.
+static aot_status_t list_extensions(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                    aot_error_t *error, extensions_t *out_extensions) {
+  uint32_t count = 0;
+  VkResult result = vk->vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL);
+  if (result != VK_SUCCESS) count = 0;
+  const size_t bytes = sizeof(VkExtensionProperties) * ((size_t)count + 1);
+  VkExtensionProperties *list = aot_os_allocate(NULL, bytes, _Alignof(VkExtensionProperties));
+  if (list == NULL) {
+    return aot_fail(error, AOT_ERROR_MEMORY, "out of memory: %zu bytes for a device's extensions",
+                    bytes);
   }
-  return false;
+  if (count > 0) {
+    result = vk->vkEnumerateDeviceExtensionProperties(physical, NULL, &count, list);
+    if (result != VK_SUCCESS && result != VK_INCOMPLETE) count = 0;
+  }
+  *out_extensions = (extensions_t){list, count, bytes};
+  return AOT_OK;
+}
+
+static aot_status_t has_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                  const char *name, aot_error_t *error, extensions_t *extensions,
+                                  bool *out_has) {
+  *out_has = false;
+  if (extensions->list == NULL) AOT_TRY(list_extensions(vk, physical, error, extensions));
+  for (uint32_t i = 0; i < extensions->count && !*out_has; ++i)
+    *out_has = strcmp(extensions->list[i].extensionName, name) == 0;
+  return AOT_OK;
 }
 
 static const char *component_of(VkComponentTypeKHR type) {
@@ -246,24 +270,43 @@ static bool has_shape(const aot_vk_functions_t *vk, VkPhysicalDevice physical, c
   return false;
 }
 
+// Whether the features are known, and their extensions there; sets the groups that they are in.
+static aot_status_t check_extensions(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                     const VkPhysicalDeviceProperties *properties,
+                                     const aot_variant_t *variant, aot_error_t *error,
+                                     bool groups[GROUP_COUNT]) {
+  extensions_t extensions = {NULL, 0, 0};
+  aot_status_t status = AOT_OK;
+  for (uint32_t i = 0; i < variant->feature_count && status == AOT_OK; ++i) {
+    const feature_t *feature = find_feature(variant->features[i]);
+    if (feature == NULL) {
+      status =
+          aot_fail(error, AOT_ERROR_UNSUPPORTED,
+                   "needs the feature %s, which this runtime doesn't know", variant->features[i]);
+      break;
+    }
+    const char *extension = extension_of(feature->group);
+    bool is_there = true;
+    if (extension != NULL) {
+      status = has_extension(vk, physical, extension, error, &extensions, &is_there);
+    }
+    if (status == AOT_OK && !is_there) {
+      status = aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
+                        properties->deviceName, feature->name);
+    }
+    groups[feature->group] = true;
+  }
+  if (extensions.list != NULL) {
+    aot_os_release(NULL, extensions.list, extensions.bytes, _Alignof(VkExtensionProperties));
+  }
+  return status;
+}
+
 static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
                                    const VkPhysicalDeviceProperties *properties,
                                    const aot_variant_t *variant, aot_error_t *error) {
   bool groups[GROUP_COUNT] = {false};
-  for (uint32_t i = 0; i < variant->feature_count; ++i) {
-    const feature_t *feature = find_feature(variant->features[i]);
-    if (feature == NULL) {
-      return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                      "needs the feature %s, which this runtime doesn't know",
-                      variant->features[i]);
-    }
-    const char *extension = extension_of(feature->group);
-    if (extension != NULL && !has_extension(vk, physical, extension)) {
-      return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s, which the variant needs",
-                      properties->deviceName, feature->name);
-    }
-    groups[feature->group] = true;
-  }
+  AOT_TRY(check_extensions(vk, physical, properties, variant, error, groups));
   aot_vk_features_t found;
   chain(&found, groups);
   VkPhysicalDeviceSubgroupProperties subgroup = {

@@ -183,9 +183,11 @@ static VkResult get_extensions(VkPhysicalDevice device, const char *layer, uint3
       {.extensionName = "VK_KHR_8bit_storage"},
       {.extensionName = "VK_KHR_shader_float16_int8"},
       {.extensionName = "VK_KHR_shader_integer_dot_product"}};
-  memcpy(out, known, sizeof known);
-  *count = 3;
-  return VK_SUCCESS;
+  const uint32_t all = sizeof known / sizeof known[0];
+  const uint32_t given = out == NULL || *count > all ? all : *count;
+  if (out != NULL) memcpy(out, known, given * sizeof known[0]);
+  *count = given;
+  return given < all ? VK_INCOMPLETE : VK_SUCCESS;
 }
 
 static VkResult create_device(VkPhysicalDevice physical, const VkDeviceCreateInfo *info,
