@@ -149,9 +149,16 @@ def test_the_user_s_cache_folder_is_the_default(
     monkeypatch.delenv("AOT_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert load_once()[2].startswith(str(tmp_path / "xdg" / "aotc" / "pipelines"))
-    monkeypatch.delenv("XDG_CACHE_HOME")
+    at_home = str(tmp_path / "home" / ".cache" / "aotc" / "pipelines")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert load_once()[2].startswith(str(tmp_path / "home" / ".cache" / "aotc" / "pipelines"))
+    monkeypatch.chdir(tmp_path)
+    for relative in ("xdg", "./xdg", ""):  # as the specification says
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert load_once()[2].startswith(at_home)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert load_once()[2].startswith(at_home)
+    monkeypatch.setenv("HOME", "home")
+    assert load_once() == ("off", False, "")
 
 
 LOADER = """

@@ -40,6 +40,12 @@ static cache_header_t make_header(const aot_vk_gpu_t *gpu, const void *data, siz
   return header;
 }
 
+// A folder that a variable names; the specification of $XDG_CACHE_HOME has relative ones ignored.
+static const char *absolute_folder(const char *name) {
+  const char *folder = aot_vk_environment(name);
+  return folder != NULL && folder[0] == '/' ? folder : NULL;
+}
+
 // Sets path to FOLDER/pipelines/vulkan-IDENTITY.cache, or to "" where there is no place for it.
 static void set_path(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *options,
                      aot_vk_cache_t *cache) {
@@ -48,11 +54,11 @@ static void set_path(const aot_vk_gpu_t *gpu, const aot_vulkan_options_t *option
   if (folder == NULL) folder = aot_vk_environment("AOT_CACHE_DIR");
   if (folder == NULL) {
     middle = "/aotc";
-    folder = aot_vk_environment("XDG_CACHE_HOME");
+    folder = absolute_folder("XDG_CACHE_HOME");
   }
   if (folder == NULL) {
     middle = "/.cache/aotc";
-    folder = aot_vk_environment("HOME");
+    folder = absolute_folder("HOME");
   }
   if (folder == NULL) return;
   const cache_header_t identity = make_header(gpu, "", 0);
