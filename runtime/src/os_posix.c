@@ -21,6 +21,9 @@
 #define AOT_LARGE_PAGE_BYTES ((size_t)2 << 20)
 #define AOT_LARGE_PAGE_WASTE (AOT_LARGE_PAGE_BYTES / 4)
 
+// Of one read: Apple's systems refuse more than INT_MAX bytes.
+#define MOST_READ_BYTES ((size_t)1 << 30)
+
 void *aot_os_allocate(void *user, size_t bytes, size_t alignment) {
   (void)user;
   void *memory = NULL;
@@ -124,7 +127,8 @@ aot_status_t aot_os_file_bytes(int fd, aot_error_t *error, uint64_t *out_bytes) 
 aot_status_t aot_os_read(int fd, uint64_t offset, void *memory, size_t bytes, aot_error_t *error) {
   uint8_t *target = memory;
   while (bytes > 0) {
-    const ssize_t got = pread(fd, target, bytes, (off_t)offset);
+    const size_t part = bytes < MOST_READ_BYTES ? bytes : MOST_READ_BYTES;
+    const ssize_t got = pread(fd, target, part, (off_t)offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       const int code = errno;

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.paths import SUPPORT
 from tests.support.runtime_build import RUNTIME, WARNINGS, build, library_sources, tool_sources
 from tests.support.runtime_modules import scale_module
 
@@ -24,6 +26,32 @@ def sources_of_a_system() -> list[Path]:
     """Library and tool, less what stands in for a system."""
     found = [*LIBRARY, *sorted(RUNTIME.glob("tools/*.c"))]
     return [path for path in found if "no_os" not in path.name]
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "words", "expected"),
+    [
+        (True, ["read"], "ok"),
+        # Who starts a program with rights of its own does not choose which drivers it loads.
+        (True, ["environment", "AOT_VULKAN_LIBRARY"], "(unset)"),
+        (False, ["environment", "AOT_VULKAN_LIBRARY"], "given"),
+    ],
+    ids=["pieces of 2 GiB at most", "a privileged process", "any other"],
+)
+def test_calls_that_differ_elsewhere(wrapped: bool, words: list[str], expected: str) -> None:
+    sources = [SUPPORT / "wrapped_calls.c", RUNTIME / "drivers" / "vulkan" / "system_posix.c"]
+    sources += [RUNTIME / "src" / f"{name}.c" for name in ("os_posix", "alloc", "status")]
+    calls = ("pread", "pread64", "getauxval")
+    flags = [f"-Wl,--wrap={name}" for name in calls] if wrapped else []
+    if not wrapped:
+        flags = ["-Wl,--defsym=__real_getauxval=getauxval"]
+    binary = build("wrapped-calls", sources, ["-O1", *flags], libraries=["-lpthread", "-ldl"])
+    if binary is None:
+        pytest.skip("gcc is not installed")
+    environment = os.environ | {"AOT_VULKAN_LIBRARY": "given"}
+    command = [binary, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{expected}\n")
 
 
 def test_cold_starts_where_posix_spawn_is_not(tmp_path: Path) -> None:

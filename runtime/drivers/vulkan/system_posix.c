@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/auxv.h>
+#endif
 #include <unistd.h>
 
 #include "system.h"
@@ -31,8 +34,17 @@ void aot_vk_close_library(void *library) {
   (void)dlclose(library);
 }
 
+// Whether the process has rights that who started it, and set its environment, may not have.
+static bool is_privileged(void) {
+#ifdef __linux__
+  return getauxval(AT_SECURE) != 0;
+#else
+  return issetugid() != 0;
+#endif
+}
+
 const char *aot_vk_environment(const char *name) {
-  const char *value = getenv(name);
+  const char *value = is_privileged() ? NULL : getenv(name);
   return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
