@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from aot.analysis.launches import Launch
+from aot.driver.clock import Span
 from aot.ir.graph import Module
 from aot.kernels.ir.nodes import Kernel
 from aot.link.emit_program import EmittedProgram
@@ -32,6 +33,9 @@ class VariantObserver(Protocol):
         """Called with a finished variant: the kernels of its dispatches, in the order of the
         module's executables, and its programs.
         """
+
+    def timed(self, target: str, spans: Sequence[Span]) -> None:
+        """Called last, with the stages of the model and of the variant, as they ended."""
 
 
 class Observer(Protocol):

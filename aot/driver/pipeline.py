@@ -137,7 +137,7 @@ def _compiled(
     variants: list[VariantImage] = []
     plan = VariantPlan(wanted)
     for target, host in plan:
-        own = Clock(dict(clock.seconds))
+        own = clock.split()
         copy = module if plan.is_last else clone_module(module)
         if not options.is_enabled("lazy-shapes") and copy is not module:
             follow_eagerly(copy)
@@ -158,6 +158,8 @@ def _compiled(
             alias.solves += model_alias.solves
         with count_shape_rules() as build_rules:
             variant, section = builder.variant(copy, outlined, made, own, about)
+        if about is not None:
+            about.timed(target.name, own.spans)
         plan.built(uses_host=variant.host is not None)
         variants.append(_named(variant, _entry_names(models, options)))
         rules = {"import": import_calls, "build": build_rules.calls}

@@ -62,6 +62,7 @@ class PassRun:
 
     Attributes:
         seconds: its time, without verifying and dumping.
+        start: when it began, in seconds of `time.perf_counter`.
         shape_rule_calls: shape rules that it called.
         ops_before, ops_after: ops of the module, nested ones included.
     """
@@ -71,6 +72,7 @@ class PassRun:
     shape_rule_calls: int
     ops_before: int
     ops_after: int
+    start: float = 0.0
 
 
 def _print_to_stderr(text: str) -> None:
@@ -188,7 +190,7 @@ def _run_one(module: Module, step: Pass, context: PassContext, ops_before: int) 
         step.run(module, context)
     seconds = time.perf_counter() - start
     ops_after = count_ops(module)
-    context.runs.append(PassRun(step.name, seconds, rules.calls, ops_before, ops_after))
+    context.runs.append(PassRun(step.name, seconds, rules.calls, ops_before, ops_after, start))
     return ops_after
 
 

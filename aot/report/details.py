@@ -15,6 +15,7 @@ from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.analysis.launches import Launch
 from aot.analysis.memory.storage import is_loop
 from aot.base.records import dataclass
+from aot.driver.clock import Span
 from aot.ir import dims
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Block, ConstantData, Function, Module, Op, Value
@@ -105,10 +106,14 @@ class VariantDetails:
     Attributes:
         passes: each run of a pass, those of the model first.
         entries: in the order of the variant's entry points.
+        target: the name of its target.
+        stages: what the compile did when, those of the model first.
     """
 
     passes: tuple[PassRun, ...] = ()
     entries: tuple[EntryDetails, ...] = ()
+    target: str = ""
+    stages: tuple[Span, ...] = ()
     _regions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -136,6 +141,10 @@ class VariantDetails:
                 module.entry_points, programs, launches, strict=True
             )
         )
+
+    def timed(self, target: str, spans: Sequence[Span]) -> None:
+        """Records when the stages ran."""
+        self.target, self.stages = target, tuple(spans)
 
 
 @dataclass

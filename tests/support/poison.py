@@ -122,6 +122,9 @@ class _Observer:
     def built(self, module: Any, context: Any, kernels: Any, programs: Any, launches: Any) -> None:
         self.programs = list(programs)
 
+    def timed(self, target: str, spans: Any) -> None:
+        pass
+
 
 def compiled(source: Any, target: str, **options: Any) -> tuple[bytes, dict[str, Plan | None]]:
     """A module's file, and the plans of its entry points."""
