@@ -75,20 +75,30 @@ class CompiledModule:
 
         write_module(self.image, path)
 
-    def save_report(self, path: str | os.PathLike[str], title: str = "") -> None:
+    def save_report(
+        self,
+        path: str | os.PathLike[str],
+        title: str = "",
+        *,
+        run: Mapping[str, Any] | None = None,
+    ) -> None:
         """Writes a page that shows what became of the model: one HTML file, whole or not at all.
 
         Args:
             title: what the page calls the module; the name of its entry point if empty.
+            run: command line, machine, date and versions; those of this process if None.
 
         Raises:
-            CompileError: `path` cannot be written, or the model was compiled without `details`.
+            CompileError: `path` cannot be written, SOURCE_DATE_EPOCH is no number, or the model was
+                compiled without `details`.
         """
         from aot import report
+        from aot.driver.provenance import provenance
 
         if self.details is None:
             raise CompileError("a report needs details: compile the model with details=True")
-        page = report.compile_page(self.to_bytes(), self.stats, self.details, title)
+        facts = run if run is not None else provenance("compile")
+        page = report.compile_page(self.to_bytes(), self.stats, self.details, title, facts)
         report.write_page(page, path)
 
 

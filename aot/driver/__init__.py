@@ -8,6 +8,7 @@ Files:
     kernels, proofs: the kernels of a variant; the proof of each that it stays inside its memory
     cpu_fallback: executables of a Vulkan variant that run on the CPU
     models: several models of one compile: names, options, one module
+    provenance: command line, machine, date and versions, for reports
     observer, clock, ledger, missed_merges: the protocol by which a report gets decisions; seconds
         by stage; what deduplication saved
 """

@@ -21,29 +21,41 @@ if TYPE_CHECKING:
 __all__ = ["bench_page", "compile_page", "write_page"]
 
 
-def compile_page(module: bytes, stats: Mapping[str, Any], details: Details, title: str = "") -> str:
+def compile_page(
+    module: bytes,
+    stats: Mapping[str, Any],
+    details: Details,
+    title: str = "",
+    run: Mapping[str, Any] | None = None,
+) -> str:
     """The HTML page of a compile.
 
     Args:
         module: the file's bytes.
         stats: with the keys of `aotc compile --stats`.
         title: what the module is called; the name of its entry point if empty.
+        run: facts of `aot.driver.provenance`; not shown if None.
     """
-    return render(Module.compiled(module, stats, details, title), None)
+    return render(Module.compiled(module, stats, details, title), None, run)
 
 
-def bench_page(module: str | os.PathLike[str], facts: Mapping[str, Any]) -> str:
+def bench_page(
+    module: str | os.PathLike[str],
+    facts: Mapping[str, Any],
+    run: Mapping[str, Any] | None = None,
+) -> str:
     """The HTML page of a benchmark.
 
     Args:
         module: the file that was measured.
         facts: by kind, any of `steady`, `cold`, `against` and `shaders` as `aotc bench --json` has
             them, and `threads`: milliseconds by number of threads.
+        run: facts of `aot.driver.provenance`; not shown if None.
 
     Raises:
         CompileError: the file has gone, or is no module any more.
     """
-    return render(Module.of_file(module), Measurements.of(facts))
+    return render(Module.of_file(module), Measurements.of(facts), run)
 
 
 def write_page(page: str, path: str | os.PathLike[str]) -> None:

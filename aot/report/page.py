@@ -5,6 +5,7 @@ Everything that is not the templates' own text is escaped; what no page may hold
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from aot.driver.provenance import machine_text
 from aot.report.contents import Module
 from aot.report.measured import Measurements
 from aot.report.numbers import readable, short
@@ -19,11 +21,27 @@ from aot.report.numbers import readable, short
 _FOLDER = Path(__file__).parent
 
 
-def render(module: Module, measured: Measurements | None) -> str:
-    """The HTML text of a page; `measured` is None if nothing was measured."""
+def render(
+    module: Module, measured: Measurements | None, run: Mapping[str, Any] | None = None
+) -> str:
+    """The HTML text of a page; `measured` is None if nothing was measured, and `run` if nothing is
+    known of how the figures were made."""
     style = (_FOLDER / "style.css").read_text(encoding="utf-8")
     template = _environment().get_template("page.html")
-    return template.render(module=module, measured=measured, style=Markup(style))
+    facts = () if run is None else run_facts(run)
+    return template.render(module=module, measured=measured, style=Markup(style), run=facts)
+
+
+def run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, text) of each fact about a run that a page shows."""
+    versions = [f"{name} {version}" for name, version in run["versions"].items()]
+    facts = {
+        "command": run["command"],
+        "date": run["date"],
+        "machine": machine_text(run),
+        "versions": ", ".join([f"aotc {run['aotc']}", *versions]),
+    }
+    return [(name, text) for name, text in facts.items() if text]
 
 
 @cache
