@@ -16,6 +16,7 @@ PAGES = {
     "merge": "[dedup.md](dedup.md)",
     "package": "[packaging.md](packaging.md)",
     "quantize": "[quantised.md](quantised.md)",
+    "report compare": "[reports.md](reports.md#comparing-two)",
     "targets": "[add-a-target.md](../internals/add-a-target.md)",
     "verify": "[below](#verifying)",
 }
@@ -32,7 +33,10 @@ def _commands() -> dict[str, click.Command]:
         for name in names:
             command = cli.get_command(context, name)
             assert command is not None
-            found[name] = command
+            if isinstance(command, click.Group):
+                found |= {f"{name} {own}": c for own, c in command.commands.items()}
+            else:
+                found[name] = command
     return found
 
 

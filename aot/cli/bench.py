@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.cli.compile import REPORT_OPTION, check_report
+from aot.cli.commands import command_line
+from aot.cli.compile import REPORT_OPTION, TRACE_OPTION, check_report
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, show_facts, table, to_mapping
 from aot.frontends.registry import check_is_module
 
@@ -89,6 +90,7 @@ ENGINE_NAMES = ("onnxruntime", "openvino")
 )
 @click.option("--json", "as_json", is_flag=True, help="For scripts; keys are stable.")
 @REPORT_OPTION
+@TRACE_OPTION
 def bench(
     module: str,
     inputs: tuple[Pair, ...],
@@ -101,6 +103,7 @@ def bench(
     model: str | None,
     as_json: bool,
     report: str | None,
+    trace: str | None,
     runs: int,
     seconds: float,
     rounds: int | None,
@@ -128,6 +131,9 @@ def bench(
     from aot.tools.bench.benchmark import Case, cold, steady
 
     check_report(report, module, *([model] if model is not None else []))
+    check_report(trace, module, *(f for f in (model, report) if f is not None))
+    if trace is not None and (is_generating or of_shaders or engines):
+        raise click.UsageError("--trace goes with none of --generate, --shaders and --against")
     if is_generating:
         times = _generation(module, rounds or 5, **how)
         show_facts(times, generation_text, as_json=as_json)
@@ -144,8 +150,9 @@ def bench(
             seed=how["seed"],
             rounds=rounds or 3,
         )
-        show_facts(shader_facts, figures_text, as_json=as_json)
-        _write_report(report, module, {"shaders": shader_facts})
+        run = _run_facts(module, how, to_mapping(input_sizes, "--shape"))
+        show_facts({**shader_facts, "run": run}, figures_text, as_json=as_json)
+        _write_report(report, module, {"shaders": shader_facts}, run)
         return
     if bool(engines) != (model is not None):
         raise click.UsageError("--against and --model go together")
@@ -178,10 +185,28 @@ def bench(
     else:
         facts = steady(case, runs=runs, seconds=seconds, profile=profile)
         kind, text = "steady", steady_text
-    show_facts(facts, text, as_json=as_json)
+    run = _run_facts(module, how, sizes)
+    show_facts({**facts, "run": run}, text, as_json=as_json)
+    _write_trace(trace, facts, run)
     if report is not None:
         besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
-        _write_report(report, module, {kind: facts, **besides})
+        _write_report(report, module, {kind: facts, **besides}, run)
+
+
+def _run_facts(module: str, how: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a benchmark says of its command, its machine and its module."""
+    from aot.driver.provenance import provenance
+    from aot.link.reader import read_module_file
+
+    entries = read_module_file(module, verify_rodata=False).image.variants[0].entry_points
+    entry = next((e for e in entries if e.name == how["entry"]), entries[0])
+    return provenance(
+        "bench",
+        command_line(),
+        signature=[str(t) for t in (*entry.inputs, *entry.outputs)],
+        shapes={name: list(shape) for name, shape in shapes.items()},
+        threads=how["threads"],
+    )
 
 
 def _generation(module: str, rounds: int, *, threads: int, **how: Any) -> list[dict[str, Any]]:
@@ -231,11 +256,20 @@ def _besides(
     return found
 
 
-def _write_report(report: str | None, module: str, facts: Mapping[str, Any]) -> None:
+def _write_report(
+    report: str | None, module: str, facts: Mapping[str, Any], run: Mapping[str, Any]
+) -> None:
     if report is not None:
         from aot.report import bench_page, write_page
 
-        write_page(bench_page(module, facts), report)
+        write_page(bench_page(module, facts, run), report)
+
+
+def _write_trace(trace: str | None, facts: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+    if trace is not None:
+        from aot.tools.traces import bench_trace, write_trace
+
+        write_trace(bench_trace(facts, run), trace)
 
 
 def steady_text(facts: Mapping[str, Any]) -> str:

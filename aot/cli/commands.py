@@ -14,6 +14,7 @@ from click.shell_completion import get_completion_class, shell_complete
 COMPLETION_VARIABLE = "_AOTC_COMPLETE"
 """The variable by which a shell's completion asks the command, in click's own protocol."""
 SHELLS = ("bash", "zsh", "fish")
+_ARGUMENTS = "aot.arguments"
 
 # The file of each command that is not the main one's.
 _FILES = {
@@ -30,6 +31,7 @@ _FILES = {
     "merge": "aot.cli.inspect",
     "package": "aot.cli.package",
     "quantize": "aot.cli.quantize",
+    "report": "aot.cli.report",
     "targets": "aot.cli.build",
 }
 # The first sentence of each command's help, for the list of all without importing them.
@@ -51,6 +53,7 @@ _SUMMARIES = {
     "merge": (
         "Merge module files into one that has an entry point for each and shares what is equal."
     ),
+    "report": "Compare reports that compiles and benchmarks have written.",
     "cache": "Show or clear the cache of compiled code.",
     "targets": "List the targets that come with the compiler, or explain one.",
     "devices": "List the devices of this machine, their limits, and the targets that fit them.",
@@ -68,12 +71,17 @@ SECTIONS = {
     "Language models and quantisation": ("generate", "embed", "quantize"),
     "Many models": ("build", "merge", "cache"),
     "Targets and this machine": ("targets", "devices", "doctor", "completion"),
-    "Debugging": ("explain-dedup",),
+    "Debugging": ("report", "explain-dedup"),
 }
 
 
 class Commands(click.Group):
     """A group whose commands are imported when they are used, in sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keeps the arguments, which reports name, for `command_line`."""
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*self.commands, *_FILES})
@@ -89,6 +97,12 @@ class Commands(click.Group):
         for section, names in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name, _SUMMARIES[name]) for name in names])
+
+
+def command_line() -> tuple[str, ...]:
+    """The arguments of the command that is running."""
+    found: tuple[str, ...] = click.get_current_context().meta.get(_ARGUMENTS, ())
+    return found
 
 
 @click.command()

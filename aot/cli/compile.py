@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,8 +17,9 @@ from click.core import ParameterSource
 
 import aot
 from aot.cli import text as cli_text
+from aot.cli.commands import command_line
 from aot.cli.text import NamedArray, NamedExtent, NamedShape, NamedState, NamedText, to_mapping
-from aot.errors import CompileError
+from aot.errors import CompileError, advice
 from aot.frontends.registry import check_is_module
 from aot.ir.input_files import STANDARD_INPUT, standard_input
 from aot.ir.limits import limit_of
@@ -34,6 +35,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 REPORT_OPTION = click.option(
     "--report", metavar="FILE.html", help="Write a page that shows what happened."
+)
+TRACE_OPTION = click.option(
+    "--trace", metavar="FILE.json", help="Write where the time went, for ui.perfetto.dev."
 )
 
 
@@ -93,8 +97,8 @@ def refuse_compile_options(options: Iterable[str]) -> None:
 
 
 def check_report(report: str | None, *others: str) -> None:
-    """Ends the command before it has worked for nothing: where its report would be written over one
-    of its other files, or in no folder."""
+    """Ends the command before it has worked for nothing: where its report, or its trace, would be
+    written over one of its other files, or in no folder."""
     if report is None:
         return
     for other in others:
@@ -102,6 +106,33 @@ def check_report(report: str | None, *others: str) -> None:
             raise click.UsageError(f"the report would be written over {other}")
     if not Path(report).absolute().parent.is_dir():
         raise CompileError(f"cannot write {report}: its folder is not there")
+
+
+def write_reports(
+    module: CompiledModule,
+    models: Sequence[str],
+    output: str,
+    *,
+    stats: str | None,
+    report: str | None,
+    trace: str | None,
+) -> None:
+    """Writes what was asked for beside a module: statistics, a page, a trace."""
+    from aot.driver.provenance import model_facts, provenance
+
+    size = {"bytes": len(module.to_bytes())}
+    run = provenance("compile", command_line(), models=model_facts(models), module=size)
+    if stats is not None:
+        with advice("the file of statistics", writes=True):
+            cli_text.write_stats({"run": run, **module.stats}, stats)
+    if report is not None:
+        with advice("the report", writes=True):
+            module.save_report(report, Path(output).name, run=run)
+    if trace is not None and module.details is not None:
+        from aot.tools.traces import compile_trace, write_trace
+
+        with advice("the trace", writes=True):
+            write_trace(compile_trace(module.details, run), trace)
 
 
 def compile_model(*models: str, **options: Any) -> CompiledModule:

@@ -28,10 +28,12 @@ from aot.cli import text as cli_text
 from aot.cli.commands import Commands, complete
 from aot.cli.compile import (
     REPORT_OPTION,
+    TRACE_OPTION,
     check_report,
     compile_model,
     compile_options,
     module_source,
+    write_reports,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
 from aot.errors import (
@@ -88,11 +90,13 @@ def cli() -> None:
 @compile_options
 @click.option("--stats", metavar="FILE", help="Write counts and seconds as JSON ('-': stdout).")
 @REPORT_OPTION
+@TRACE_OPTION
 def compile_command(
     models: tuple[str, ...],
     output: str,
     stats: str | None,
     report: str | None,
+    trace: str | None,
     input_values: tuple[Pair, ...],
     **options: Any,
 ) -> None:
@@ -124,16 +128,14 @@ def compile_command(
             raise click.UsageError("the output is the model itself")
     cli_text.check_output(output, stats)
     check_report(report, *models, output)
+    check_report(trace, *models, output, *([report] if report else ()))
     started = time.perf_counter()
     values = to_mapping(input_values, "--input-value")
-    module = compile_model(*models, input_values=values, details=report is not None, **options)
+    has_details = report is not None or trace is not None
+    module = compile_model(*models, input_values=values, details=has_details, **options)
     cli_text.write_module(module, output)
-    if stats is not None:
-        with advice("the file of statistics", writes=True):
-            cli_text.write_stats(module.stats, stats)
-    if report is not None:
-        with advice("the report", writes=True):
-            module.save_report(report, Path(output).name)
+    if stats is not None or has_details:
+        write_reports(module, models, output, stats=stats, report=report, trace=trace)
     if sys.stderr.isatty():
         seconds = time.perf_counter() - started
         with advice("the summary"):

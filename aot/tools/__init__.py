@@ -6,6 +6,7 @@ Files:
     inspection, explain_fusion, ledger_text, devices: texts and JSON of `aotc inspect`,
         `explain-dedup` and `devices`
     merging: `aotc merge`
+    comparison, traces: `aotc report compare`; compiles and benchmarks as traces for Perfetto
     verification, module_verification, oracles, agreement, rounding: `aotc verify`: the engine of a
         model's format, the measure of agreement, what roundings explain
     onnx_engine, torch_engine, litert_engine, llama_engine, reference_engine: the engines that

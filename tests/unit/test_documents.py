@@ -197,6 +197,8 @@ def _wrong_commands(text: str) -> list[str]:
         for line in COMMAND.findall(text):
             name, *words = line.replace("\\\n", " ").split()
             command = cli.cli.get_command(context, name.rstrip(",.;:"))
+            if isinstance(command, click.Group) and words:
+                command = command.get_command(context, words.pop(0))
             if command is None:
                 wrong += [line] if name.islower() and name.isalpha() else []
                 continue

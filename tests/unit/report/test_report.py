@@ -389,7 +389,9 @@ def test_the_command(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[
     figures = shown.figures
     assert figures["variants.0.dispatches"][0] == known["variants"][0]["dispatches"]
     assert figures["file_bytes"][0] == out.stat().st_size
-    assert "m.aotm" in shown.text and str(tmp_path) not in shown.source
+    command = f"aotc {' '.join([*arguments, '--stats', str(stats), '--target', 'x86-64-v3'])}"
+    assert command == known["run"]["command"] and shown.source.count(command) == 1
+    assert "m.aotm" in shown.text and str(tmp_path) not in shown.source.replace(command, "")
 
 
 @pytest.mark.parametrize(
