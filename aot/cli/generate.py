@@ -15,10 +15,24 @@ import click
 
 from aot.errors import RuntimeFailure
 from aot.frontends.registry import check_is_module
+from aot.runtime.sampling_options import NUMBERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aot.runtime.loader import Program
+    from aot.runtime.text import Tokeniser
     from aot.text.batch import Batch
+    from aot.text.language_program import Generation
+
+
+def sampling_options(command: Any) -> Any:
+    """Adds an option for each number of the sampler's."""
+    for number in reversed(NUMBERS):
+        name = f"--{number.name.replace('_', '-')}"
+        option = click.option(name, type=number.kind, default=number.kind(), help=number.help)
+        command = option(command)
+    return command
 
 
 @click.command()
@@ -37,17 +51,27 @@ if TYPE_CHECKING:
     default=0,
     help="Of the reply. Default: as many as the context holds.",
 )
+@click.option("--stop", multiple=True, metavar="TEXT", help="Ends the reply before this text.")
 @click.option(
-    "--temperature",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    help="How much chance there is. Default: none, the most probable token.",
+    "--logprobs",
+    type=click.IntRange(0, 64),
+    default=0,
+    help="With --json: of each token, and of the N most probable ones in its place.",
 )
-@click.option("--top-k", type=click.IntRange(min=0), default=0, help="Only the K most probable.")
-@click.option("--top-p", type=click.FloatRange(0, 1), default=0.0, help="Those that reach P.")
-@click.option("--min-p", type=click.FloatRange(0, 1), default=0.0, help="P times the largest.")
-@click.option("--repetition-penalty", type=click.FloatRange(min=0), default=0.0)
-@click.option("--seed", default=0, show_default=True, help="Of the chance.")
+@sampling_options
+@click.option(
+    "--logit-bias",
+    multiple=True,
+    metavar="TOKEN=X",
+    help="Adds X to the logit of a token, by its number; -inf: never.",
+)
+@click.option(
+    "--dry-breaker",
+    "dry_breakers",
+    multiple=True,
+    metavar="TEXT",
+    help="Repetitions end at it. Default: a new line, a colon, a quotation mark, an asterisk.",
+)
 @click.option("--load-state", type=click.Path(), help="Begin with a state that was saved.")
 @click.option("--save-state", type=click.Path(), help="Write the state behind the reply.")
 @click.option("--threads", type=click.IntRange(1, 256), default=1, show_default=True)
@@ -62,6 +86,10 @@ def generate(
     variables: str | None,
     is_raw: bool,
     max_tokens: int,
+    stop: tuple[str, ...],
+    logprobs: int,
+    logit_bias: tuple[str, ...],
+    dry_breakers: tuple[str, ...],
     load_state: str | None,
     save_state: str | None,
     as_json: bool,
@@ -86,12 +114,14 @@ def generate(
       aotc generate chat.aotm "Hello" --variables '{"enable_thinking":false}'
     """
     from aot.runtime.loader import load
-    from aot.runtime.text import Sampler
+    from aot.runtime.text import Sampler, Tokeniser
     from aot.text.batch import Batch
     from aot.text.generation import Chat
     from aot.text.language_program import language_program
 
     how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": _object(variables)}
+    ends: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs}
+    sampling |= {"logit_bias": dict(map(_bias, logit_bias)), "dry_breakers": dry_breakers or None}
     check_is_module(module)  # what is no file is refused before anything waits for it
     given = prompts or (_standard_input(),)
     with load(module, device, entry=entry, target=target, threads=threads) as program:
@@ -99,16 +129,18 @@ def generate(
             if load_state is not None or save_state is not None:
                 raise click.UsageError("a state is of one conversation: give one prompt")
             batch = Batch(program, given, **how, sampling=sampling)
-            facts = _several(batch, max_tokens, is_quiet=as_json)
+            facts = _several(batch, ends, is_quiet=as_json)
             if as_json:
                 facts |= _facts(program, module)
                 click.echo(json.dumps(facts, ensure_ascii=False))
             return
-        chat = Chat(program, **how, sampler=Sampler(**sampling))
+        tokeniser = Tokeniser(program)
+        sampler = Sampler(**sampling, tokeniser=tokeniser)
+        chat = Chat(program, **how, tokeniser=tokeniser, sampler=sampler)
         if load_state is not None:
             program.load_state(load_state)
         pieces = []
-        for piece in chat.reply(given[0], max_tokens=max_tokens):
+        for piece in chat.reply(given[0], **ends):
             pieces.append(piece)
             if not as_json:
                 sys.stdout.write(piece)
@@ -129,6 +161,7 @@ def generate(
             "prompt_tokens_per_s": round(last.prompt_tokens_per_s, 3),
             "decode_tokens_per_s": round(last.decode_tokens_per_s, 3),
             "first_token_ms": round(last.first_token_ms, 3),
+            **_logprobs(last, tokeniser),
             **_facts(program, module),
         }
         click.echo(json.dumps(facts, ensure_ascii=False))
@@ -146,7 +179,20 @@ def _facts(program: Program, module: str) -> dict[str, Any]:
     }
 
 
-def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]:
+def _logprobs(made: Generation, tokeniser: Tokeniser) -> dict[str, Any]:
+    """The fact `logprobs`, where they were asked for."""
+
+    def fact(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": token, "text": tokeniser.decode(token), "logprob": round(logprob, 6)}
+
+    found = [
+        {**fact(one.token, one.logprob), "top": [fact(*other) for other in one.top]}
+        for one in made.logprobs
+    ]
+    return {"logprobs": found} if found else {}
+
+
+def _several(batch: Batch, ends: Mapping[str, Any], *, is_quiet: bool) -> dict[str, Any]:
     """Prints replies in the order of their prompts, each after those before it have ended; returns
     the facts for `--json`.
     """
@@ -162,7 +208,7 @@ def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]
             number += 1
         return number
 
-    for number, piece in batch.replies(max_tokens=max_tokens):
+    for number, piece in batch.replies(**ends):
         texts[number] += piece
         written = write_ended()
     write_ended()
@@ -178,6 +224,17 @@ def _several(batch: Batch, max_tokens: int, *, is_quiet: bool) -> dict[str, Any]
     ]
     tokens = sum(made.tokens for made in batch.made)
     return {"replies": replies, "tokens_per_s": round(tokens / seconds, 3)}
+
+
+def _bias(text: str) -> tuple[int, float]:
+    """A token's bias, TOKEN=X."""
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"--logit-bias {text}: expected TOKEN=X, a token's number and a number"
+        ) from error
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

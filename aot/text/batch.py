@@ -73,17 +73,22 @@ class Batch:
         self._sampling = dict(sampling or {})
         self.made = [Generation(len(tokens)) for tokens in self._prompts]
 
-    def replies(self, *, max_tokens: int = 0) -> Iterator[tuple[int, str]]:
+    def replies(
+        self, *, max_tokens: int = 0, stop: Sequence[str] = (), logprobs: int = 0
+    ) -> Iterator[tuple[int, str]]:
         """Pieces of the replies as they come, each with the number of its prompt.
 
         Args:
             max_tokens: of a reply; 0 is as many as the context holds.
+            stop, logprobs: as for `Chat.reply`.
+
+        Raises:
+            RuntimeFailure: a stop string is empty or too long.
         """
         count = self._shapes.sequences
+        how = {"max_tokens": max_tokens, "stop": stop, "logprobs": logprobs}
         for first in range(0, len(self._prompts), count):
-            yield from self._at_once(
-                range(first, min(first + count, len(self._prompts))), max_tokens
-            )
+            yield from self._at_once(range(first, min(first + count, len(self._prompts))), how)
 
     def _tokens(self, text: str) -> Tokens:
         if self._is_raw:
@@ -91,7 +96,7 @@ class Batch:
         messages = [*self._system, {"role": "user", "content": text}]
         return self._tokeniser.chat_tokens(render(self._tokeniser, messages, self._variables))
 
-    def _at_once(self, numbers: range, max_tokens: int) -> Iterator[tuple[int, str]]:
+    def _at_once(self, numbers: range, how: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         """The replies to as many prompts as the module has sequences, or fewer."""
         begin = time.perf_counter()
         prompts = [self._prompts[n] for n in numbers]
@@ -102,10 +107,10 @@ class Batch:
         for row, (number, prompt) in enumerate(zip(numbers, prompts, strict=True)):
             starts[row] = width - len(prompt)
             tokens[row, starts[row] :] = prompt
-            own = {**self._sampling, "seed": self._sampling.get("seed", 0) + number}
-            sampler = Sampler(**own)
+            seed = (self._sampling.get("seed", 0) + number) % (1 << 64)
+            sampler = Sampler(**{**self._sampling, "seed": seed}, tokeniser=self._tokeniser)
             sampler.accept(int(token) for token in prompt)
-            going[row] = Reply(self._tokeniser, sampler, self.made[number], max_tokens, begin)
+            going[row] = Reply(self._tokeniser, sampler, self.made[number], begin, **how)
         self.program.reset()
         while True:
             logits = self._run(tokens, starts)
@@ -115,9 +120,8 @@ class Batch:
                 piece = reply.next(logits[row])
                 tokens[row] = reply.token
                 if is_full and not reply.made.stopped_by:
-                    reply.made.stopped_by = "context"
+                    piece += reply.finish("context")
                 if reply.made.stopped_by:
-                    piece += reply.rest()
                     del going[row]
                 if piece:
                     yield numbers[row], piece

@@ -109,31 +109,46 @@ class Chat:
             self._run(np.array(self._pending, np.int32))
             self._pending = []
 
-    def reply(self, text: str | bytes, *, max_tokens: int = 0) -> Iterator[str]:
+    def reply(
+        self,
+        text: str | bytes,
+        *,
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        logprobs: int = 0,
+    ) -> Iterator[str]:
         """The reply to a message, in pieces of whole characters.
 
         Args:
             max_tokens: of the reply; 0 is as many as the context holds.
+            stop: texts that end the reply, wherever tokens cut them, and are not part of it; 1 to
+                1024 bytes each.
+            logprobs: how many most probable tokens `last.logprobs` tells beside each token of the
+                reply; 0 is none and 64 the most.
 
         Raises:
             RuntimeFailure: the text is no UTF-8, or longer than what is left of the context; the
-                module keeps no chat template, or that refuses the message. The conversation is as
-                it was then.
+                module keeps no chat template, or that refuses the message; a stop string is empty
+                or too long. The conversation is as it was then.
         """
         begin = time.perf_counter()
         content = checked_text(text)
+        reply = Reply(
+            *(self.tokeniser, self.sampler, Generation(), begin),
+            max_tokens=max_tokens,
+            stop=stop,
+            logprobs=logprobs,
+        )
         self._find_beginning()
         tokens = self._prompt(content)
         shared = len(self._read) if self.is_raw else shared_tokens(self._read, tokens)
         tokens = tokens if self.is_raw else tokens[shared:]
         check_room(self.program, len(tokens), self._base + shared)
-        return self._pieces(content, tokens, shared, max_tokens, begin)
+        return self._pieces(content, tokens, shared, reply)
 
-    def _pieces(
-        self, content: str, tokens: Tokens, shared: int, max_tokens: int, begin: float
-    ) -> Iterator[str]:
+    def _pieces(self, content: str, tokens: Tokens, shared: int, reply: Reply) -> Iterator[str]:
         """The reply to tokens behind the first `shared` ones that the program has read."""
-        made = self.last = Generation(len(tokens))
+        made = self.last = reply.made
         tokens, before = self._rewound(tokens, shared), len(self._read)
         made.prompt_tokens = len(tokens)
         try:
@@ -144,29 +159,23 @@ class Chat:
         self.sampler.accept(int(token) for token in tokens[self._pending_of(tokens) :])
         self._places.append((before, self._pending))
         self._pending = []
-        reply = Reply(self.tokeniser, self.sampler, made, max_tokens, begin)
         pieces: list[str] = []
         self.messages.append({"role": "user", "content": content})
         self.messages.append({"role": "assistant", "content": ""})
         while True:
             piece = reply.next(logits)
-            if made.stopped_by == "end":
-                break
-            self._pending = [reply.token]
+            if made.stopped_by != "end":
+                self._pending = [reply.token]
+            if not made.stopped_by and self.program.state_length >= self.program.state_capacity:
+                piece += reply.finish("context")
             pieces.append(piece)
             self.messages[-1] = {"role": "assistant", "content": "".join(pieces)}
             if piece:
                 yield piece
-            if not made.stopped_by and self.program.state_length >= self.program.state_capacity:
-                made.stopped_by = "context"
             if made.stopped_by:
-                break
+                return
             logits = self._run(np.array([reply.token], np.int32))
             self._pending = []
-        rest = reply.rest()
-        if rest:
-            self.messages[-1] = {"role": "assistant", "content": "".join([*pieces, rest])}
-            yield rest
 
     def _pending_of(self, tokens: Tokens) -> int:
         """How many first tokens of a prompt the sampler has chosen."""
@@ -243,6 +252,7 @@ def generate(
     *,
     system: str | None = None,
     max_tokens: int = 0,
+    stop: Sequence[str] = (),
     is_raw: bool = False,
     variables: Mapping[str, Any] | None = None,
     **sampling: Any,
@@ -256,6 +266,7 @@ def generate(
     *,
     system: str | None = None,
     max_tokens: int = 0,
+    stop: Sequence[str] = (),
     is_raw: bool = False,
     variables: Mapping[str, Any] | None = None,
     **sampling: Any,
@@ -268,6 +279,7 @@ def generate(
     *,
     system: str | None = None,
     max_tokens: int = 0,
+    stop: Sequence[str] = (),
     is_raw: bool = False,
     variables: Mapping[str, Any] | None = None,
     **sampling: Any,
@@ -280,11 +292,11 @@ def generate(
             piece comes with its prompt's number then.
         system: the system message; None is what the chat template says.
         max_tokens: of a reply; 0 is as many as the context holds.
+        stop: texts that end a reply, and are not part of it, as for `Chat.reply`.
         is_raw: prompts are text to be continued, without the chat template.
         variables: what the chat template is given beside the messages, as for `Chat`.
-        sampling: temperature, top_k, top_p, min_p, repetition_penalty and seed, as for
-            `aot.runtime.text.Sampler`; the most probable token without a temperature. Later prompts
-            have the seeds behind it.
+        sampling: temperature, top_p, seed and all else of `aot.runtime.text.Sampler`; the most
+            probable token without a temperature. Later prompts have the seeds behind it.
 
     Raises:
         RuntimeFailure: the program is no language module, or a prompt is no UTF-8 or longer than
@@ -293,9 +305,11 @@ def generate(
     how: dict[str, Any] = {"system": system, "is_raw": is_raw, "variables": variables}
     if not isinstance(prompt, (str, bytes)):
         batch = Batch(program, prompt, **how, sampling=sampling)
-        return batch.replies(max_tokens=max_tokens)
+        return batch.replies(max_tokens=max_tokens, stop=stop)
     if language_program(program).sequences > 1:
         batch = Batch(program, [prompt], **how, sampling=sampling)
-        return (piece for _, piece in batch.replies(max_tokens=max_tokens))
-    chat = Chat(program, **how, sampler=Sampler(**sampling))
-    return chat.reply(prompt, max_tokens=max_tokens)
+        return (piece for _, piece in batch.replies(max_tokens=max_tokens, stop=stop))
+    tokeniser = Tokeniser(program)
+    sampler = Sampler(**sampling, tokeniser=tokeniser)
+    chat = Chat(program, **how, tokeniser=tokeniser, sampler=sampler)
+    return chat.reply(prompt, max_tokens=max_tokens, stop=stop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
-from aot.runtime.text import Sampler, Tokeniser
+from aot.runtime.sampling import NativeReply, Sampler, TokenLogprobs
+from aot.runtime.text import Tokeniser
 
 Tokens = NDArray[np.int32]
 
@@ -31,8 +33,10 @@ class Generation:
         tokens: of the reply, the one that ended it left out.
         first_token_ms: from the call to the first token of the reply.
         decode_s: from the first token to the last.
-        stopped_by: "end", a token that ends replies; "tokens", as many as were asked for;
-            "context", the state is full; "" while the reply goes on.
+        stopped_by: "end", a token that ends replies; "stop", a stop string; "tokens", as many as
+            were asked for; "context", the state is full; "" while the reply goes on.
+        logprobs: of each token and of the most probable ones in its place, where they are asked
+            for; the token that ended the reply has none.
     """
 
     prompt_tokens: int = 0
@@ -40,6 +44,7 @@ class Generation:
     first_token_ms: float = 0.0
     decode_s: float = 0.0
     stopped_by: str = ""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -78,42 +83,49 @@ class Reply:
         tokeniser: Tokeniser,
         sampler: Sampler,
         made: Generation,
-        max_tokens: int,
         begin: float,
+        *,
+        max_tokens: int = 0,
+        stop: Sequence[str] = (),
+        logprobs: int = 0,
     ) -> None:
         """Begins a reply.
 
         Args:
-            max_tokens: of the reply; 0 is no limit.
             begin: when it was requested, by time.perf_counter.
+            max_tokens, stop, logprobs: as for `aot.runtime.sampling.NativeReply`.
+
+        Raises:
+            RuntimeFailure: a stop string is empty or too long.
         """
         self.made = made
         self.token = 0
-        self._ends = set(tokeniser.end_tokens)
-        self._decoder = tokeniser.decoder(keeps_space=True)
-        self._sampler = sampler
-        self._max_tokens = max_tokens
+        self._native = NativeReply(
+            tokeniser, sampler, max_tokens=max_tokens, stop=stop, logprobs=logprobs
+        )
+        self._has_logprobs = logprobs > 0
         self._begin = self._first = begin
 
     def next(self, logits: NDArray[np.float32]) -> str:
-        """The text of the next token; nothing where it is half a character, or ends the reply."""
-        made, token = self.made, self._sampler.next(logits)
+        """What the next token makes certain of the text; nothing where it is half a character, may
+        become a stop string, or ends the reply."""
+        made, native = self.made, self._native
+        piece = native.next(logits)
         now = time.perf_counter()
         if not made.first_token_ms:
             self._first, made.first_token_ms = now, (now - self._begin) * 1e3
         made.decode_s = now - self._first
-        if token in self._ends:
-            made.stopped_by = "end"
-            return ""
-        self.token = token
-        made.tokens += 1
-        if made.tokens == self._max_tokens:
-            made.stopped_by = "tokens"
-        return self._decoder.push([token])
+        made.stopped_by = native.stopped_by
+        if made.stopped_by != "end":
+            self.token, made.tokens = native.token, native.tokens
+            if self._has_logprobs:
+                made.logprobs.append(native.logprobs)
+        return piece
 
-    def rest(self) -> str:
-        """The replacement for a character that was cut off."""
-        return self._decoder.end()
+    def finish(self, reason: str) -> str:
+        """Ends the reply as `Generation.stopped_by` says; the text that waited."""
+        self.made.stopped_by = reason
+        return self._native.finish(reason)
 
 
 @dataclass(frozen=True)

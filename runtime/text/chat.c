@@ -8,10 +8,11 @@
 #include "aot/state.h"
 #include "conversation.h"
 #include "program.h"
+#include "sizes.h"
 #include "status.h"
 #include "unicode.h"
 
-#define MOST_PIECE_BYTES 1024u
+#define MOST_PIECE_BYTES 2048u
 #define LEAST_TOKENS ((size_t)1024)  // that memory is taken for at once
 
 typedef struct token_list_t {
@@ -26,9 +27,9 @@ struct aot_chat_t {
   aot_chat_options_t options;
   aot_vocabulary_t *vocabulary;
   aot_sampler_t *sampler;
+  aot_reply_t *replies;
   aot_vocabulary_info_t words;
-  aot_chat_info_t info;
-  aot_decoder_t decoder;
+  uint64_t prompt_tokens;  // of the last message
   // JSON: the messages that the model has read, the same with a new one, all variables of the
   // template; and the text of a reply.
   aot_buffer_t messages;
@@ -41,7 +42,6 @@ struct aot_chat_t {
   uint64_t base;         // tokens of a state that was loaded: nobody knows their text
   int64_t most_tokens;   // of one call
   int32_t pending;       // the last token of the reply, which was not run; -1: there is none
-  char piece[MOST_PIECE_BYTES + 1];
 };
 
 static aot_status_t check_program(const aot_program_t *program, aot_error_t *error) {
@@ -57,10 +57,30 @@ static aot_status_t check_program(const aot_program_t *program, aot_error_t *err
                   entry->name);
 }
 
+static aot_status_t open_replies(aot_chat_t *chat, aot_error_t *error) {
+  const aot_chat_options_t *options = &chat->options;
+  const aot_allocator_t *allocator = &chat->allocator;
+  aot_sampler_options_t sampling = {.size = sizeof sampling};
+  if (options->sampling != NULL) {
+    AOT_TRY(aot_struct_take(options->sampling, "aot_sampler_options_t", &sampling, sizeof sampling,
+                            error));
+    sampling.size = sizeof sampling;
+  }
+  sampling.vocabulary = chat->vocabulary;
+  AOT_TRY(aot_sampler_create(&sampling, allocator, error, &chat->sampler));
+  const aot_reply_options_t replies = {.size = sizeof replies,
+                                       .max_tokens = options->max_tokens,
+                                       .stops = options->stops,
+                                       .stop_count = options->stop_count,
+                                       .logprobs = options->logprobs};
+  return aot_reply_create(chat->vocabulary, chat->sampler, &replies, allocator, error,
+                          &chat->replies);
+}
+
 static aot_status_t open_chat(aot_chat_t *chat, aot_error_t *error) {
   const aot_allocator_t *allocator = &chat->allocator;
   AOT_TRY(aot_vocabulary_open(chat->program->module, allocator, error, &chat->vocabulary));
-  AOT_TRY(aot_sampler_create(&chat->options.sampling, allocator, error, &chat->sampler));
+  AOT_TRY(open_replies(chat, error));
   aot_vocabulary_get_info(chat->vocabulary, &chat->words);
   if (chat->words.chat_template[0] == '\0') chat->options.is_raw = true;
   if (chat->options.is_raw && chat->options.system != NULL) {
@@ -84,6 +104,9 @@ aot_status_t aot_chat_create(aot_program_t *program, const aot_chat_options_t *o
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the program or out_chat is NULL");
   }
   *out_chat = NULL;
+  aot_chat_options_t given = {.size = sizeof given};
+  if (options != NULL)
+    AOT_TRY(aot_struct_take(options, "aot_chat_options_t", &given, sizeof given, error));
   AOT_TRY(check_program(program, error));
   const aot_allocator_t hooks = allocator != NULL ? *allocator : (aot_allocator_t){0};
   aot_allocator_t chosen;
@@ -95,7 +118,7 @@ aot_status_t aot_chat_create(aot_program_t *program, const aot_chat_options_t *o
   chat->allocator = chosen;
   chat->program = program;
   chat->pending = -1;
-  if (options != NULL) chat->options = *options;
+  chat->options = given;
   const aot_status_t status = open_chat(chat, error);
   if (status != AOT_OK) {
     aot_chat_destroy(chat);
@@ -114,6 +137,7 @@ void aot_chat_destroy(aot_chat_t *chat) {
   aot_buffer_release(&chat->reply, &allocator);
   aot_release(&allocator, chat->tokens.items, chat->tokens.capacity * sizeof(int32_t));
   aot_release(&allocator, chat->history.items, chat->history.capacity * sizeof(int32_t));
+  aot_reply_destroy(chat->replies);
   aot_sampler_destroy(chat->sampler);
   aot_vocabulary_close(chat->vocabulary);
   aot_release(&allocator, chat, sizeof *chat);
@@ -392,19 +416,12 @@ aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes, aot_
   for (size_t i = first; i < read->count; ++i)
     aot_sampler_accept(chat->sampler, read->items[i]);
   chat->pending = -1;
-  chat->decoder = (aot_decoder_t){.is_begun = true};
-  chat->info = (aot_chat_info_t){.prompt_tokens = count};
+  aot_reply_begin(chat->replies);
+  chat->prompt_tokens = count;
   return AOT_OK;
 }
 
 // ---- the reply ----
-
-// Ends the reply: the last piece stands for a character that was cut off.
-static void end_reply(aot_chat_t *chat, const char **out_piece, size_t *out_bytes) {
-  chat->info.is_ended = true;
-  *out_bytes = aot_decode_end(&chat->decoder, chat->piece);
-  if (*out_bytes > 0) *out_piece = chat->piece;
-}
 
 // Runs the last token of the reply, and keeps it.
 static aot_status_t run_pending(aot_chat_t *chat, aot_error_t *error) {
@@ -415,16 +432,19 @@ static aot_status_t run_pending(aot_chat_t *chat, aot_error_t *error) {
   return AOT_OK;
 }
 
+static aot_reply_info_t reply_info(const aot_chat_t *chat) {
+  aot_reply_info_t info = {.size = sizeof info};
+  (void)aot_reply_get_info(chat->replies, NULL, &info);
+  return info;
+}
+
 static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char **out_piece,
                                size_t *out_bytes) {
   // What is said next needs the reply: there is memory for it before the model goes on.
   AOT_TRY(aot_buffer_reserve(&chat->reply, 6 * (size_t)MOST_PIECE_BYTES, &chat->allocator, error));
   if (chat->pending >= 0) {
-    const uint64_t most = chat->options.max_tokens;
-    const bool is_full = aot_program_length(chat->program) >= aot_program_capacity(chat->program);
-    if (is_full || (most > 0 && chat->info.tokens >= most)) {
-      end_reply(chat, out_piece, out_bytes);
-      return AOT_OK;
+    if (aot_program_length(chat->program) >= aot_program_capacity(chat->program)) {
+      return aot_reply_finish(chat->replies, AOT_REPLY_CONTEXT, error, out_piece, out_bytes);
     }
     AOT_TRY(run_pending(chat, error));
   }
@@ -438,17 +458,9 @@ static aot_status_t next_piece(aot_chat_t *chat, aot_error_t *error, const char 
   }
   const size_t count = (size_t)logits.dims[1];
   const float *last = (const float *)logits.data + (size_t)(logits.dims[0] - 1) * count;
-  int32_t token = 0;
-  AOT_TRY(aot_sampler_next(chat->sampler, last, count, error, &token));
-  if (aot_vocabulary_is_end(chat->vocabulary, token)) {
-    end_reply(chat, out_piece, out_bytes);
-    return AOT_OK;
-  }
-  AOT_TRY(aot_decode(chat->vocabulary, &chat->decoder, &token, 1, chat->piece, MOST_PIECE_BYTES,
-                     error, out_bytes));
-  chat->pending = token;
-  ++chat->info.tokens;
-  *out_piece = chat->piece;
+  AOT_TRY(aot_reply_next(chat->replies, last, count, error, out_piece, out_bytes));
+  const aot_reply_info_t info = reply_info(chat);
+  if (info.end != AOT_REPLY_END_TOKEN) chat->pending = info.token;
   return AOT_OK;
 }
 
@@ -459,13 +471,14 @@ aot_status_t aot_chat_next(aot_chat_t *chat, aot_error_t *error, const char **ou
   }
   *out_piece = NULL;
   *out_bytes = 0;
-  if (chat->info.prompt_tokens == 0) {
+  if (chat->prompt_tokens == 0) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "nothing was said that could be replied to");
   }
-  if (chat->info.is_ended) return AOT_OK;
+  if (reply_info(chat).end != AOT_REPLY_GOES_ON) return AOT_OK;
   AOT_TRY(next_piece(chat, error, out_piece, out_bytes));
-  chat->piece[*out_bytes] = '\0';
-  return aot_buffer_add_escaped(&chat->reply, chat->piece, *out_bytes, &chat->allocator, error);
+  const bool has_ended = reply_info(chat).end != AOT_REPLY_GOES_ON;
+  if (has_ended && *out_bytes == 0) *out_piece = NULL;
+  return aot_buffer_add_escaped(&chat->reply, *out_piece, *out_bytes, &chat->allocator, error);
 }
 
 aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error) {
@@ -474,8 +487,19 @@ aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error) {
   return chat->pending < 0 || !has_room ? AOT_OK : run_pending(chat, error);
 }
 
-void aot_chat_get_info(const aot_chat_t *chat, aot_chat_info_t *out_info) {
-  if (out_info == NULL) return;
-  *out_info = (aot_chat_info_t){0};
-  if (chat != NULL) *out_info = chat->info;
+aot_status_t aot_chat_get_info(const aot_chat_t *chat, aot_error_t *error,
+                               aot_chat_info_t *out_info) {
+  AOT_TRY(aot_struct_clear(out_info, "aot_chat_info_t", error));
+  if (chat == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "the chat is NULL");
+  const aot_reply_info_t reply = reply_info(chat);
+  const aot_chat_info_t info = {.size = sizeof info,
+                                .prompt_tokens = chat->prompt_tokens,
+                                .tokens = reply.tokens,
+                                .end = reply.end,
+                                .token = reply.token,
+                                .logprob = reply.logprob,
+                                .top_count = reply.top_count,
+                                .top = reply.top};
+  aot_struct_give(&info, sizeof info, out_info);
+  return AOT_OK;
 }

@@ -1,291 +1,370 @@
 // Choosing the next token.  The same logits and seed give the same token on any machine: what is
-// chosen depends on single operations of f32 and f64, as IEEE 754 has them, and on integers; the
-// exponential is computed in integers.
+// chosen depends on single operations of f32 and f64, as IEEE 754 has them, and on integers.
 #include <math.h>
 #include <string.h>
 
 #include "alloc.h"
-#include "aot/text.h"
+#include "choice.h"
+#include "penalties.h"
+#include "sizes.h"
 #include "status.h"
+#include "weights.h"
 
 #define DEFAULT_WINDOW 64u
+#define DEFAULT_DRY_WINDOW 4096u
 #define MOST_WINDOW 65536u
-#define ONE ((uint64_t)1 << 32)  // a weight, a probability: in units of 2^-32
-
-// A token that may be chosen.
-typedef struct candidate_t {
-  float logit;
-  uint32_t token;
-} candidate_t;
+#define MOST_LOGPROBS 64u
 
 struct aot_sampler_t {
   aot_allocator_t allocator;
   aot_sampler_options_t options;
-  uint64_t state;    // of the random numbers
-  uint32_t *recent;  // tokens for the penalty: a ring
-  uint32_t recent_count;
-  uint32_t recent_next;
-  candidate_t *candidates;
+  uint64_t random;
+  double most_surprise;  // of Mirostat: bits
+  aot_history_t history;
+  aot_logit_bias_t *biases;
+  aot_logit_t *candidates;
   size_t capacity;
 };
 
-// ---- random numbers and weights ----
-
-// SplitMix64.
-static uint64_t random_bits(aot_sampler_t *sampler) {
-  sampler->state += 0x9E3779B97F4A7C15u;
-  uint64_t bits = sampler->state;
-  bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9u;
-  bits = (bits ^ bits >> 27) * 0x94D049BB133111EBu;
-  return bits ^ bits >> 31;
-}
-
-// The upper 64 bits of a product.
-static uint64_t multiply_high(uint64_t a, uint64_t b) {
-  const uint64_t a_low = a & UINT32_MAX;
-  const uint64_t a_high = a >> 32;
-  const uint64_t b_low = b & UINT32_MAX;
-  const uint64_t b_high = b >> 32;
-  const uint64_t middle = a_high * b_low + (a_low * b_low >> 32);
-  const uint64_t other = a_low * b_high + (middle & UINT32_MAX);
-  return a_high * b_high + (middle >> 32) + (other >> 32);
-}
-
-// 2^(-i / 32), in units of 2^-63.
-static const uint64_t roots[32] = {
-    0x8000000000000000u, 0x7D41D96DB915019Du, 0x7A92BE8A92436616u, 0x77F25CCDEE6D7AE6u,
-    0x75606373EE921C97u, 0x72DC8373BE41A454u, 0x70666F76154A7089u, 0x6DFDDBCBED791BABu,
-    0x6BA27E656B4EB57Au, 0x69540EC8F895722Du, 0x6712460A8FC24072u, 0x64DCDEC3371793D1u,
-    0x62B39508AA836D6Fu, 0x6096266533384A2Bu, 0x5E8451CFAC061B5Fu, 0x5C7DD7A3B17DCF75u,
-    0x5A827999FCEF3242u, 0x5891FAC0E95612C8u, 0x56AC1F752150A563u, 0x54D0AD5A753E077Cu,
-    0x52FF6B54D8A89C75u, 0x513821818624B40Cu, 0x4F7A993048D088D7u, 0x4DC69CDCEAA72A9Cu,
-    0x4C1BF828C6DC54B8u, 0x4A7A77D47F7B84B1u, 0x48E1E9B9D588E19Bu, 0x47521CC5A2E6A9E0u,
-    0x45CAE0F1F545EB73u, 0x444C0740496D4294u, 0x42D561B3E6243D8Au, 0x4166C34C5615D0ECu,
-};
-
-// 2^(-x), of x and in units of 2^-32: a root times e^(-y), y = rest * ln 2 < 0.022, by five terms
-// of its series, which is right to 2^-40.
-static uint64_t power_of_half(uint64_t x) {
-  const uint64_t one = (uint64_t)1 << 63;
-  if (x >> 32 > 32) return 0;
-  const uint64_t y = multiply_high((x & 0x7FFFFFFu) << 32, 0xB17217F7D1CF79ABu);
-  uint64_t sum = one - multiply_high(y, one / 4);
-  sum = one - multiply_high(y, sum / 3);
-  sum = one - multiply_high(y, sum / 2);
-  sum = one - multiply_high(y, sum);
-  return multiply_high(sum, roots[x >> 27 & 31]) >> 30 >> (x >> 32);
-}
-
-// The weight of a logit beside the largest one: e^(-difference / temperature).
-static uint64_t weight_of(float logit, float largest, float temperature) {
-  const double difference = (double)largest - (double)logit;
-  const double quotient = difference / (double)temperature;
-  const double halvings = quotient * 1.4426950408889634;  // 1 / ln 2
-  if (!(halvings < 64.0)) return 0;
-  return power_of_half((uint64_t)(halvings * 4294967296.0));
-}
-
-// A number from 0 to 1.
-static uint64_t fixed(float value) {
-  return value >= 1.0f ? ONE : (uint64_t)((double)value * 4294967296.0);
-}
-
-// ---- the largest logits ----
-
-// Whether a candidate comes before another: the larger logit, of equal ones the lesser token.
-static bool is_before(candidate_t a, candidate_t b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-}
-
-// Moves the candidate at `at` down to its place in a heap that has the first one at its top.
-static void sink(candidate_t *heap, size_t count, size_t at) {
-  const candidate_t own = heap[at];
-  for (;;) {
-    size_t child = 2 * at + 1;
-    if (child >= count) break;
-    if (child + 1 < count && is_before(heap[child + 1], heap[child])) ++child;
-    if (!is_before(heap[child], own)) break;
-    heap[at] = heap[child];
-    at = child;
-  }
-  heap[at] = own;
-}
-
-// The candidates that are left: taken ones stand behind the heap, the first one last.
-typedef struct choice_t {
-  candidate_t *all;
-  size_t count;
-  size_t taken;
-  uint64_t taken_weight;  // at the temperature 1
-  float largest;
-} choice_t;
-
-static const candidate_t *taken_at(const choice_t *choice, size_t index) {
-  return &choice->all[choice->count - 1 - index];
-}
-
-// Takes the first candidates until there are `most`, or they weigh `enough`.
-static void take(choice_t *choice, uint64_t most, uint64_t enough) {
-  candidate_t *heap = choice->all;
-  for (size_t i = choice->count / 2; i-- > 0;)
-    sink(heap, choice->count, i);
-  for (size_t left = choice->count; left > 0;) {
-    const candidate_t first = heap[0];
-    heap[0] = heap[--left];
-    sink(heap, left, 0);
-    heap[left] = first;
-    ++choice->taken;
-    choice->taken_weight += weight_of(first.logit, choice->largest, 1.0f);
-    if (choice->taken >= most || choice->taken_weight >= enough) return;
-  }
-}
-
-// Leaves the candidates that top_k, top_p and min_p do; all of them are taken then.
-static void narrow(const aot_sampler_options_t *options, choice_t *choice) {
-  const uint64_t top_p = options->top_p > 0.0f ? fixed(options->top_p) : ONE;
-  const bool has_top_k = options->top_k > 0 && options->top_k < choice->count;
-  if (has_top_k) take(choice, options->top_k, UINT64_MAX);
-  if (top_p < ONE && !has_top_k) {
-    uint64_t total = 0;
-    for (size_t i = 0; i < choice->count; ++i)
-      total += weight_of(choice->all[i].logit, choice->largest, 1.0f);
-    take(choice, UINT64_MAX, multiply_high(total, top_p << 32));
-  } else if (top_p < ONE) {
-    const uint64_t enough = multiply_high(choice->taken_weight, top_p << 32);
-    uint64_t sum = 0;
-    for (size_t i = 0; i < choice->taken; ++i) {
-      sum += weight_of(taken_at(choice, i)->logit, choice->largest, 1.0f);
-      if (sum >= enough) choice->taken = i + 1;
-    }
-  }
-  if (choice->taken == 0) choice->taken = choice->count;
-}
-
-// ---- choosing ----
+// ---- what may be chosen ----
 
 static aot_status_t reserve(aot_sampler_t *sampler, size_t count, aot_error_t *error) {
   if (count <= sampler->capacity) return AOT_OK;
-  aot_release(&sampler->allocator, sampler->candidates, sampler->capacity * sizeof(candidate_t));
+  aot_release(&sampler->allocator, sampler->candidates, sampler->capacity * sizeof(aot_logit_t));
   sampler->candidates = NULL;
   sampler->capacity = 0;
   void *memory = NULL;
-  AOT_TRY(aot_allocate(&sampler->allocator, (uint64_t)count * sizeof(candidate_t),
+  AOT_TRY(aot_allocate(&sampler->allocator, (uint64_t)count * sizeof(aot_logit_t),
                        "choosing a token", error, &memory));
   sampler->candidates = memory;
   sampler->capacity = count;
   return AOT_OK;
 }
 
-// The logits as candidates, after the penalty; those that are no numbers are never chosen.
-static void collect(const aot_sampler_t *sampler, const float *logits, size_t count) {
-  candidate_t *candidates = sampler->candidates;
-  const float penalty = sampler->options.repetition_penalty;
+static aot_status_t no_number(size_t token, size_t count, aot_error_t *error) {
+  return aot_fail(error, AOT_ERROR_ARGUMENT,
+                  "the logit of token %zu of %zu is no number: the model computes NaN", token,
+                  count);
+}
+
+// The logits as candidates, with biases and after penalties.
+static aot_status_t collect(const aot_sampler_t *sampler, const float *logits, size_t count,
+                            aot_error_t *error) {
+  const aot_sampler_options_t *options = &sampler->options;
+  aot_logit_t *candidates = sampler->candidates;
   for (uint32_t i = 0; i < count; ++i) {
-    const float logit = logits[i];
-    candidates[i] = (candidate_t){logit == logit ? logit : -INFINITY, i};
+    if (logits[i] != logits[i]) return no_number(i, count, error);
+    candidates[i] = (aot_logit_t){logits[i], i};
   }
-  for (uint32_t i = 0; i < sampler->recent_count; ++i) {
-    const uint32_t token = sampler->recent[i];
-    if (token >= count || logits[token] != logits[token]) continue;
-    const float logit = logits[token];
-    candidates[token].logit = logit > 0.0f ? logit / penalty : logit * penalty;
+  for (size_t i = 0; i < options->bias_count; ++i) {
+    const aot_logit_bias_t *bias = &sampler->biases[i];
+    if ((size_t)bias->token >= count) {
+      return aot_fail(error, AOT_ERROR_ARGUMENT, "a bias is of token %d, expected 0 to %zu",
+                      (int)bias->token, count - 1);
+    }
+    // Of an infinite logit too, -INFINITY forbids the token.
+    aot_logit_t *own = &candidates[bias->token];
+    own->logit = bias->bias == -INFINITY ? -INFINITY : own->logit + bias->bias;
   }
+  aot_penalise(&sampler->history, options, candidates, count);
+  return AOT_OK;
+}
+
+// What the options leave of the logits.
+static aot_status_t choose_from(aot_sampler_t *sampler, const float *logits, size_t count,
+                                aot_error_t *error, aot_choice_t *choice) {
+  const aot_sampler_options_t *options = &sampler->options;
+  if (logits == NULL || count == 0 || count > INT32_MAX / 2) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "there are no logits, or too many: %zu", count);
+  }
+  AOT_TRY(reserve(sampler, count, error));
+  AOT_TRY(collect(sampler, logits, count, error));
+  *choice = (aot_choice_t){sampler->candidates, 0, count, false, 0.0f};
+  const aot_logit_t best = aot_choice_best(choice);
+  if (best.logit == -INFINITY) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "none of the %zu logits is a finite number", count);
+  }
+  choice->largest = best.logit;
+  if (best.logit == INFINITY) {
+    sampler->candidates[count - 1] = best;
+    *choice = (aot_choice_t){sampler->candidates, count - 1, count, true, best.logit};
+  } else if (options->mirostat_tau > 0.0f) {
+    aot_choice_limit_surprise(choice, options->temperature, sampler->most_surprise);
+  } else {
+    const bool excludes_top =
+        options->xtc_probability > 0.0f &&
+        aot_random_bits(&sampler->random) >> 32 < aot_fixed(options->xtc_probability);
+    const bool is_greedy = options->temperature == 0.0f && options->typical_p == 0.0f;
+    if (!is_greedy || excludes_top) aot_choice_narrow(choice, options, excludes_top);
+  }
+  return AOT_OK;
+}
+
+// ---- choosing ----
+
+// The weight of an infinite logit is 1, and so is the largest one's without a temperature.
+static uint64_t weight_of(const aot_sampler_t *sampler, const aot_choice_t *choice,
+                          aot_logit_t candidate) {
+  if (candidate.logit == choice->largest) return AOT_ONE;
+  const float temperature = sampler->options.temperature;
+  return temperature > 0.0f ? aot_weight_of(candidate.logit, choice->largest, temperature) : 0;
+}
+
+static uint64_t weight_of_all(const aot_sampler_t *sampler, const aot_choice_t *choice) {
+  uint64_t total = 0;
+  for (size_t i = choice->begin; i < choice->end; ++i)
+    total += weight_of(sampler, choice, choice->all[i]);
+  return total;
 }
 
 // One of the candidates that are left, by their weights.
-static uint32_t draw(aot_sampler_t *sampler, const choice_t *choice) {
-  const aot_sampler_options_t *options = &sampler->options;
-  const uint64_t least = options->min_p > 0.0f ? fixed(options->min_p) : 0;
-  uint64_t total = 0;
-  for (int pass = 0; pass < 2; ++pass) {
-    uint64_t place = pass == 0 ? UINT64_MAX : multiply_high(random_bits(sampler), total);
-    for (size_t i = 0; i < choice->taken; ++i) {
-      const candidate_t *candidate = taken_at(choice, i);
-      if (least > 0 && weight_of(candidate->logit, choice->largest, 1.0f) < least) continue;
-      const uint64_t weight = weight_of(candidate->logit, choice->largest, options->temperature);
-      if (place < weight) return candidate->token;
-      place -= weight;
-      if (pass == 0) total += weight;
-    }
+static aot_logit_t draw(aot_sampler_t *sampler, const aot_choice_t *choice, uint64_t total) {
+  uint64_t place = aot_multiply_high(aot_random_bits(&sampler->random), total);
+  for (size_t i = choice->end; i-- > choice->begin;) {
+    const uint64_t weight = weight_of(sampler, choice, choice->all[i]);
+    if (place < weight) return choice->all[i];
+    place -= weight;
   }
-  return taken_at(choice, 0)
-      ->token;  // never: the largest has weight 1, and the place is in the sum
+  return choice->all[choice->end - 1];  // never: the place is in the sum
+}
+
+// Lets the bound of surprise follow that of a token.
+static void learn_surprise(aot_sampler_t *sampler, const aot_choice_t *choice, aot_logit_t chosen,
+                           uint64_t total) {
+  const aot_sampler_options_t *options = &sampler->options;
+  const double log_total = aot_log2(total) - 32.0;
+  const double surprise =
+      aot_halvings(chosen.logit, choice->largest, options->temperature) + log_total;
+  const double difference = surprise - (double)options->mirostat_tau;
+  const double step = (double)options->mirostat_eta * difference;
+  sampler->most_surprise -= step;
 }
 
 aot_status_t aot_sampler_next(aot_sampler_t *sampler, const float *logits, size_t count,
                               aot_error_t *error, int32_t *out_token) {
-  if (out_token == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_token is NULL");
+  if (sampler == NULL || out_token == NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the sampler or out_token is NULL");
+  }
   *out_token = -1;
-  if (sampler == NULL || logits == NULL || count == 0 || count > INT32_MAX / 2) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "there are no logits, or too many: %zu", count);
+  aot_choice_t choice;
+  AOT_TRY(choose_from(sampler, logits, count, error, &choice));
+  aot_logit_t chosen = {0.0f, 0};
+  if (sampler->options.temperature == 0.0f || choice.largest == INFINITY) {
+    chosen = aot_choice_best(&choice);
+  } else {
+    const uint64_t total = weight_of_all(sampler, &choice);
+    chosen = draw(sampler, &choice, total);
+    if (sampler->options.mirostat_tau > 0.0f) learn_surprise(sampler, &choice, chosen, total);
   }
-  AOT_TRY(reserve(sampler, count, error));
-  collect(sampler, logits, count);
-  choice_t choice = {sampler->candidates, count, 0, 0, 0.0f};
-  candidate_t best = choice.all[0];
-  for (size_t i = 1; i < count; ++i)
-    if (is_before(choice.all[i], best)) best = choice.all[i];
-  if (best.logit == -INFINITY) {
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "none of the %zu logits is a finite number", count);
+  aot_sampler_accept(sampler, (int32_t)chosen.token);
+  *out_token = (int32_t)chosen.token;
+  return AOT_OK;
+}
+
+aot_status_t aot_sampler_candidates(aot_sampler_t *sampler, const float *logits, size_t count,
+                                    aot_candidate_t *candidates, size_t capacity,
+                                    aot_error_t *error, size_t *out_count) {
+  if (sampler == NULL || out_count == NULL || (candidates == NULL && capacity > 0)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the sampler, candidates or out_count is NULL");
   }
-  uint32_t token = best.token;
-  if (sampler->options.temperature > 0.0f && best.logit < INFINITY) {
-    choice.largest = best.logit;
-    narrow(&sampler->options, &choice);
-    token = draw(sampler, &choice);
+  *out_count = 0;
+  const uint64_t random = sampler->random;
+  aot_choice_t choice;
+  const aot_status_t status = choose_from(sampler, logits, count, error, &choice);
+  sampler->random = random;
+  if (status != AOT_OK) return status;
+  aot_choice_sort(&choice);
+  const double total = (double)weight_of_all(sampler, &choice);
+  size_t made = 0;
+  for (size_t i = choice.end; i-- > choice.begin; ++made) {
+    const uint64_t weight = weight_of(sampler, &choice, choice.all[i]);
+    if (weight == 0) break;
+    if (made >= capacity) continue;
+    candidates[made].token = (int32_t)choice.all[i].token;
+    candidates[made].probability = (float)((double)weight / total);
   }
-  aot_sampler_accept(sampler, (int32_t)token);
-  *out_token = (int32_t)token;
+  *out_count = made;
   return AOT_OK;
 }
 
 void aot_sampler_accept(aot_sampler_t *sampler, int32_t token) {
-  if (sampler == NULL || sampler->recent == NULL || token < 0) return;
-  const uint32_t window = sampler->options.penalty_window;
-  sampler->recent[sampler->recent_next] = (uint32_t)token;
-  sampler->recent_next = (sampler->recent_next + 1) % window;
-  if (sampler->recent_count < window) ++sampler->recent_count;
+  if (sampler != NULL && token >= 0) aot_history_add(&sampler->history, (uint32_t)token);
 }
 
 void aot_sampler_reset(aot_sampler_t *sampler) {
   if (sampler == NULL) return;
-  sampler->state = sampler->options.seed;
-  sampler->recent_count = 0;
-  sampler->recent_next = 0;
+  sampler->random = sampler->options.seed;
+  sampler->most_surprise = 2.0 * (double)sampler->options.mirostat_tau;
+  sampler->history.count = 0;
+  sampler->history.next = 0;
+}
+
+// ---- logarithms of probabilities ----
+
+static void insert(aot_logit_t *best, size_t *count, size_t most, aot_logit_t own) {
+  size_t at = *count;
+  if (at == most && (most == 0 || !aot_is_before(own, best[at - 1]))) return;
+  if (at == most) --at;
+  for (; at > 0 && aot_is_before(own, best[at - 1]); --at)
+    best[at] = best[at - 1];
+  best[at] = own;
+  if (*count < most) ++*count;
+}
+
+aot_status_t aot_logprobs(const float *logits, size_t count, int32_t token, aot_logprob_t *top,
+                          size_t capacity, aot_error_t *error, float *out_logprob) {
+  if (logits == NULL || out_logprob == NULL || (top == NULL && capacity > 0)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the logits, top or out_logprob is NULL");
+  }
+  *out_logprob = 0.0f;
+  if (token < 0 || (size_t)token >= count || capacity > count || capacity > MOST_LOGPROBS) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "logprobs of token %d and the first %zu: of %zu logits, and %u at most",
+                    (int)token, capacity, count, MOST_LOGPROBS);
+  }
+  aot_logit_t best[MOST_LOGPROBS + 1];
+  size_t found = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (logits[i] != logits[i]) return no_number(i, count, error);
+    insert(best, &found, capacity > 0 ? capacity : 1, (aot_logit_t){logits[i], i});
+  }
+  const float largest = best[0].logit;
+  if (!(largest > -INFINITY && largest < INFINITY)) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the largest of %zu logits is not finite", count);
+  }
+  uint64_t total = 0;
+  for (size_t i = 0; i < count; ++i)
+    total += aot_weight_of(logits[i], largest, 1.0f);
+  const double log_total = (aot_log2(total) - 32.0) * 0.6931471805599453;  // ln 2
+  for (size_t i = 0; i < capacity; ++i) {
+    const double difference = (double)best[i].logit - (double)largest;
+    top[i] = (aot_logprob_t){(int32_t)best[i].token, (float)(difference - log_total)};
+  }
+  *out_logprob = (float)((double)logits[token] - (double)largest - log_total);
+  return AOT_OK;
 }
 
 // ---- making one ----
 
-static aot_status_t check(const aot_sampler_options_t *options, aot_error_t *error) {
+static aot_status_t check_numbers(const aot_sampler_options_t *options, aot_error_t *error) {
   const struct {
     const char *name;
     float value;
+    float least;
     float most;
   } numbers[] = {
-      {"repetition_penalty", options->repetition_penalty, 1e6f},
-      {"top_p", options->top_p, 1.0f},
-      {"min_p", options->min_p, 1.0f},
-      {"temperature", options->temperature, 1e6f},
+      {"repetition_penalty", options->repetition_penalty, 0.0f, 1e6f},
+      {"frequency_penalty", options->frequency_penalty, -100.0f, 100.0f},
+      {"presence_penalty", options->presence_penalty, -100.0f, 100.0f},
+      {"dry_multiplier", options->dry_multiplier, 0.0f, 1e6f},
+      {"dry_base", options->dry_base, 1.0f, 1e6f},
+      {"typical_p", options->typical_p, 0.0f, 1.0f},
+      {"top_p", options->top_p, 0.0f, 1.0f},
+      {"min_p", options->min_p, 0.0f, 1.0f},
+      {"xtc_probability", options->xtc_probability, 0.0f, 1.0f},
+      {"xtc_threshold", options->xtc_threshold, 0.0f, 0.5f},
+      {"mirostat_tau", options->mirostat_tau, 0.0f, 1e6f},
+      {"mirostat_eta", options->mirostat_eta, 0.0f, 1.0f},
+      {"temperature", options->temperature, 0.0f, 1e6f},
   };
   for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
-    if (numbers[i].value >= 0.0f && numbers[i].value <= numbers[i].most) continue;
-    return aot_fail(error, AOT_ERROR_ARGUMENT, "%s is %g, expected 0 to %g", numbers[i].name,
-                    (double)numbers[i].value, (double)numbers[i].most);
+    const float value = numbers[i].value;
+    if (value >= numbers[i].least && value <= numbers[i].most) continue;
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "%s is %g, expected %g to %g", numbers[i].name,
+                    (double)value, (double)numbers[i].least, (double)numbers[i].most);
   }
-  if (options->penalty_window <= MOST_WINDOW) return AOT_OK;
-  return aot_fail(error, AOT_ERROR_ARGUMENT, "penalty_window is %u, expected 0 to %u",
-                  (unsigned)options->penalty_window, MOST_WINDOW);
+  const struct {
+    const char *name;
+    uint32_t value;
+  } windows[] = {{"penalty_window", options->penalty_window}, {"dry_window", options->dry_window}};
+  for (size_t i = 0; i < 2; ++i) {
+    if (windows[i].value <= MOST_WINDOW) continue;
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "%s is %u, expected 0 to %u", windows[i].name,
+                    (unsigned)windows[i].value, MOST_WINDOW);
+  }
+  return AOT_OK;
+}
+
+// Options that contradict each other.
+static aot_status_t check_together(const aot_sampler_options_t *options, aot_error_t *error) {
+  if (options->mirostat_tau == 0.0f) return AOT_OK;
+  if (options->temperature == 0.0f) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "mirostat_tau needs a temperature");
+  }
+  if (options->top_k == 0 && options->typical_p == 0.0f && options->top_p == 0.0f &&
+      options->min_p == 0.0f && options->xtc_probability == 0.0f) {
+    return AOT_OK;
+  }
+  return aot_fail(error, AOT_ERROR_ARGUMENT,
+                  "mirostat_tau takes the place of top_k, typical_p, top_p, min_p and "
+                  "xtc_probability: give one or the other");
+}
+
+static aot_status_t check_biases(const aot_sampler_options_t *options, aot_error_t *error) {
+  aot_vocabulary_info_t info = {.token_count = INT32_MAX};
+  if (options->vocabulary != NULL) aot_vocabulary_get_info(options->vocabulary, &info);
+  if (options->biases == NULL && options->bias_count > 0) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the biases are NULL");
+  }
+  for (size_t i = 0; i < options->bias_count; ++i) {
+    const aot_logit_bias_t *bias = &options->biases[i];
+    if (bias->token < 0 || (uint32_t)bias->token >= info.token_count) {
+      return aot_fail(error, AOT_ERROR_ARGUMENT, "a bias is of token %d, expected 0 to %u",
+                      (int)bias->token, (unsigned)info.token_count - 1);
+    }
+    if (bias->bias == -INFINITY || (bias->bias >= -1e6f && bias->bias <= 1e6f)) continue;
+    return aot_fail(error, AOT_ERROR_ARGUMENT,
+                    "the bias of token %d is %g, expected -1e+06 to 1e+06, or -inf",
+                    (int)bias->token, (double)bias->bias);
+  }
+  return AOT_OK;
+}
+
+static void set_defaults(aot_sampler_options_t *options) {
+  if (options->penalty_window == 0) options->penalty_window = DEFAULT_WINDOW;
+  if (options->dry_base == 0.0f) options->dry_base = 1.75f;
+  if (options->dry_allowed_length == 0) options->dry_allowed_length = 2;
+  if (options->dry_window == 0) options->dry_window = DEFAULT_DRY_WINDOW;
+  if (options->xtc_threshold == 0.0f) options->xtc_threshold = 0.1f;
+  if (options->mirostat_eta == 0.0f) options->mirostat_eta = 0.1f;
+}
+
+// How many tokens have to be remembered.
+static uint32_t history_length(const aot_sampler_options_t *options) {
+  const bool counts = options->repetition_penalty > 0.0f || options->frequency_penalty != 0.0f ||
+                      options->presence_penalty != 0.0f;
+  const uint32_t length = counts ? options->penalty_window : 0;
+  const bool is_longer = options->dry_multiplier > 0.0f && options->dry_window > length;
+  return is_longer ? options->dry_window : length;
+}
+
+static aot_status_t fill(aot_sampler_t *sampler, aot_error_t *error) {
+  aot_sampler_options_t *options = &sampler->options;
+  const aot_allocator_t *allocator = &sampler->allocator;
+  AOT_TRY(
+      aot_history_create(options, history_length(options), allocator, error, &sampler->history));
+  if (options->bias_count == 0) return AOT_OK;
+  void *biases = NULL;
+  const size_t bytes = options->bias_count * sizeof *sampler->biases;
+  AOT_TRY(aot_allocate(allocator, bytes, "the biases", error, &biases));
+  memcpy(biases, options->biases, bytes);
+  sampler->biases = biases;
+  return AOT_OK;
 }
 
 aot_status_t aot_sampler_create(const aot_sampler_options_t *options,
                                 const aot_allocator_t *allocator, aot_error_t *error,
                                 aot_sampler_t **out_sampler) {
-  static const aot_sampler_options_t greedy;
   static const aot_allocator_t none;
   if (out_sampler == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_sampler is NULL");
   *out_sampler = NULL;
-  if (options == NULL) options = &greedy;
-  AOT_TRY(check(options, error));
+  aot_sampler_options_t given = {.size = sizeof given};
+  if (options != NULL)
+    AOT_TRY(aot_struct_take(options, "aot_sampler_options_t", &given, sizeof given, error));
+  set_defaults(&given);
+  AOT_TRY(check_numbers(&given, error));
+  AOT_TRY(check_together(&given, error));
+  AOT_TRY(check_biases(&given, error));
   aot_allocator_t own;
   AOT_TRY(aot_allocator_choose(allocator == NULL ? &none : allocator, error, &own));
   void *memory = NULL;
@@ -293,18 +372,11 @@ aot_status_t aot_sampler_create(const aot_sampler_options_t *options,
   memset(memory, 0, sizeof(aot_sampler_t));
   aot_sampler_t *sampler = memory;
   sampler->allocator = own;
-  sampler->options = *options;
-  if (options->penalty_window == 0) sampler->options.penalty_window = DEFAULT_WINDOW;
-  if (options->repetition_penalty > 0.0f) {
-    void *recent = NULL;
-    const aot_status_t status =
-        aot_allocate(&own, (uint64_t)sampler->options.penalty_window * sizeof(uint32_t),
-                     "the tokens of the penalty", error, &recent);
-    sampler->recent = recent;
-    if (status != AOT_OK) {
-      aot_sampler_destroy(sampler);
-      return status;
-    }
+  sampler->options = given;
+  const aot_status_t status = fill(sampler, error);
+  if (status != AOT_OK) {
+    aot_sampler_destroy(sampler);
+    return status;
   }
   aot_sampler_reset(sampler);
   *out_sampler = sampler;
@@ -314,7 +386,8 @@ aot_status_t aot_sampler_create(const aot_sampler_options_t *options,
 void aot_sampler_destroy(aot_sampler_t *sampler) {
   if (sampler == NULL) return;
   const aot_allocator_t own = sampler->allocator;
-  aot_release(&own, sampler->recent, sampler->options.penalty_window * sizeof(uint32_t));
-  aot_release(&own, sampler->candidates, sampler->capacity * sizeof(candidate_t));
+  aot_history_release(&sampler->history, &own);
+  aot_release(&own, sampler->biases, sampler->options.bias_count * sizeof *sampler->biases);
+  aot_release(&own, sampler->candidates, sampler->capacity * sizeof(aot_logit_t));
   aot_release(&own, sampler, sizeof *sampler);
 }

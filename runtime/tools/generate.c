@@ -30,23 +30,35 @@ typedef struct times_t {
 
 static bool open_chat(runner_t *runner, aot_chat_t **out_chat) {
   const options_t *options = &runner->options;
-  const aot_chat_options_t how = {
-      .system = options->system,
-      .variables = options->variables,
-      .is_raw = options->is_raw,
-      .max_tokens = options->max_tokens,
-      .sampling = {.repetition_penalty = (float)options->repetition_penalty,
-                   .top_k = (uint32_t)(options->top_k < UINT32_MAX ? options->top_k : UINT32_MAX),
-                   .top_p = (float)options->top_p,
-                   .min_p = (float)options->min_p,
-                   .temperature = (float)options->temperature,
-                   .seed = options->seed}};
+  const aot_chat_options_t how = {.size = sizeof how,
+                                  .system = options->system,
+                                  .variables = options->variables,
+                                  .is_raw = options->is_raw,
+                                  .max_tokens = options->max_tokens,
+                                  .sampling = &options->sampling,
+                                  .stops = options->stops,
+                                  .stop_count = options->stop_count,
+                                  .logprobs = options->logprobs};
   aot_error_t error;
   return aot_chat_create(runner->program, &how, NULL, &error, out_chat) == AOT_OK ||
          fail("%s: %s", options->module, error.message);
 }
 
-static bool write_reply(aot_chat_t *chat, times_t *times) {
+// A line of JSON for the token that was chosen last.
+static void report_logprobs(const aot_chat_t *chat) {
+  aot_chat_info_t info = {.size = sizeof info};
+  if (aot_chat_get_info(chat, NULL, &info) != AOT_OK) return;
+  (void)printf("\n{\"token\": %" PRId32 ", \"logprob\": %.6g, \"top\": [", info.token,
+               (double)info.logprob);
+  for (uint32_t i = 0; i < info.top_count; ++i) {
+    (void)printf("%s{\"token\": %" PRId32 ", \"logprob\": %.6g}", i > 0 ? ", " : "",
+                 info.top[i].token, (double)info.top[i].logprob);
+  }
+  (void)printf("]}\n");
+}
+
+static bool write_reply(const runner_t *runner, aot_chat_t *chat, times_t *times) {
+  const bool has_logprobs = runner->options.is_json && runner->options.logprobs > 0;
   for (;;) {
     aot_error_t error;
     const char *piece = NULL;
@@ -56,6 +68,7 @@ static bool write_reply(aot_chat_t *chat, times_t *times) {
     if (times->first_ns == 0) times->first_ns = times->last_ns;
     if (piece == NULL) break;
     print_text(stdout, piece, bytes, "\n\t");
+    if (has_logprobs) report_logprobs(chat);
     if (!flush_report()) return false;
   }
   (void)putchar('\n');
@@ -67,19 +80,20 @@ static double rate(double count, int64_t ns) {
 }
 
 static bool report_rates(const runner_t *runner, const aot_chat_t *chat, const times_t *times) {
+  static const char *const ends[] = {"", "end", "stop", "tokens", "context", "caller"};
   if (!runner->options.is_json) return true;
-  aot_chat_info_t info;
-  aot_chat_get_info(chat, &info);
+  aot_chat_info_t info = {.size = sizeof info};
+  if (aot_chat_get_info(chat, NULL, &info) != AOT_OK) return false;
   (void)printf("{\"prompt_tokens\": %" PRIu64 ", \"tokens\": %" PRIu64
                ", \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f"
                ", \"first_token_ms\": %.3f, \"context\": %" PRIu64 ", \"context_used\": %" PRIu64
-               ", \"threads\": %" PRIu32 ", \"peak_rss_kb\": %ld}\n",
+               ", \"stopped_by\": \"%s\", \"threads\": %" PRIu32 ", \"peak_rss_kb\": %ld}\n",
                info.prompt_tokens, info.tokens,
                rate((double)info.prompt_tokens, times->prompt_ns - times->start_ns),
                rate((double)info.tokens - 1.0, times->last_ns - times->first_ns),
                (double)(times->first_ns - times->start_ns) / 1e6,
                aot_program_capacity(runner->program), aot_program_length(runner->program),
-               runner->options.threads, peak_rss_kb());
+               ends[info.end], runner->options.threads, peak_rss_kb());
   return flush_report();
 }
 
@@ -95,7 +109,7 @@ static bool reply(runner_t *runner, aot_chat_t *chat) {
     return fail("%s", error.message);
   }
   times.prompt_ns = now_ns();
-  if (!write_reply(chat, &times)) return false;
+  if (!write_reply(runner, chat, &times)) return false;
   if (options->save_state != NULL &&
       (aot_chat_settle(chat, &error) != AOT_OK ||
        aot_program_save_state(runner->program, options->save_state, &error) != AOT_OK)) {

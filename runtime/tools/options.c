@@ -53,8 +53,21 @@ static const char help[] =
     "                          '{\"enable_thinking\":false}'\n"
     "  --raw                   TEXT is to be continued, without the chat template\n"
     "  --max-tokens N          of the reply (default: as many as the context holds)\n"
-    "  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X, --seed N\n"
+    "  --stop TEXT             ends the reply before this text; may be given several times\n"
+    "  --logprobs N            with --json: a line for each token, with its logarithmic\n"
+    "                          probability and the N most probable ones\n"
+    "  --temperature X, --top-k N, --top-p X, --min-p X, --typical-p X, --seed N\n"
     "                          how tokens are chosen (default: the most probable one)\n"
+    "  --repetition-penalty X, --frequency-penalty X, --presence-penalty X, --penalty-window N\n"
+    "                          of tokens that came lately\n"
+    "  --dry-multiplier X, --dry-base X, --dry-allowed-length N, --dry-window N, --dry-breaker "
+    "TEXT\n"
+    "                          of tokens that would go on with a repetition\n"
+    "  --xtc-probability X, --xtc-threshold X\n"
+    "                          how often the most probable tokens are left out\n"
+    "  --mirostat-tau X, --mirostat-eta X\n"
+    "                          the surprise that a text is to have, in bits\n"
+    "  --logit-bias TOKEN=X    adds X to the logit of a token, by its number; -inf: never\n"
     "  --load-state FILE       begins with the state that an earlier run saved\n"
     "  --save-state FILE       writes the state behind the reply\n"
     "  --json                  the last line printed is a JSON object with all measurements\n"
@@ -133,6 +146,108 @@ static bool parse_number(const char *text, double *out_number) {
   return true;
 }
 
+// A number that may be negative, or infinite.
+static bool parse_float(const char *text, float *out_number) {
+  char *end = NULL;
+  const double number = strtod(text, &end);
+  if (end == text || *end != '\0') return false;
+  *out_number = (float)number;
+  return true;
+}
+
+static bool parse_small_count(const char *text, uint32_t *out_count) {
+  uint64_t count = 0;
+  if (!parse_count(text, &count) || count > UINT32_MAX) return false;
+  *out_count = (uint32_t)count;
+  return true;
+}
+
+// ---- how tokens are chosen ----
+
+static const char *parse_text(const char *text, const char **list, size_t *count) {
+  if (*count == OPTIONS_MOST_TEXTS) return "was given too often";
+  list[(*count)++] = text;
+  return NULL;
+}
+
+static const char *parse_breaker(const char *text, options_t *options) {
+  options->sampling.dry_breakers = options->dry_breakers;
+  return parse_text(text, options->dry_breakers, &options->sampling.dry_breaker_count);
+}
+
+static const char *parse_stop(const char *text, options_t *options) {
+  return parse_text(text, options->stops, &options->stop_count);
+}
+
+static const char *parse_bias(const char *text, options_t *options) {
+  aot_sampler_options_t *sampling = &options->sampling;
+  if (sampling->bias_count == OPTIONS_MOST_TEXTS) return "was given too often";
+  aot_logit_bias_t *bias = &options->biases[sampling->bias_count];
+  char *end = NULL;
+  errno = 0;
+  const long token = strtol(text, &end, 10);
+  if (errno != 0 || end == text || *end != '=' || token < 0 || token > INT32_MAX ||
+      !parse_float(end + 1, &bias->bias)) {
+    return "expected TOKEN=BIAS, a token's number and a number";
+  }
+  bias->token = (int32_t)token;
+  sampling->biases = options->biases;
+  ++sampling->bias_count;
+  return NULL;
+}
+
+// An option of the sampler.  Returns false where it is none.
+static bool parse_sampling(const char *name, const char *value, options_t *options,
+                           const char **out_problem) {
+  aot_sampler_options_t *to = &options->sampling;
+  const struct {
+    const char *name;
+    float *target;
+  } numbers[] = {{"--temperature", &to->temperature},
+                 {"--top-p", &to->top_p},
+                 {"--min-p", &to->min_p},
+                 {"--typical-p", &to->typical_p},
+                 {"--repetition-penalty", &to->repetition_penalty},
+                 {"--frequency-penalty", &to->frequency_penalty},
+                 {"--presence-penalty", &to->presence_penalty},
+                 {"--dry-multiplier", &to->dry_multiplier},
+                 {"--dry-base", &to->dry_base},
+                 {"--xtc-probability", &to->xtc_probability},
+                 {"--xtc-threshold", &to->xtc_threshold},
+                 {"--mirostat-tau", &to->mirostat_tau},
+                 {"--mirostat-eta", &to->mirostat_eta}};
+  const struct {
+    const char *name;
+    uint32_t *target;
+  } counts[] = {{"--top-k", &to->top_k},
+                {"--penalty-window", &to->penalty_window},
+                {"--dry-allowed-length", &to->dry_allowed_length},
+                {"--dry-window", &to->dry_window},
+                {"--logprobs", &options->logprobs}};
+  static const struct {
+    const char *name;
+    const char *(*parse)(const char *text, options_t *options);
+  } others[] = {
+      {"--dry-breaker", parse_breaker}, {"--stop", parse_stop}, {"--logit-bias", parse_bias}};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
+    if (strcmp(name, numbers[i].name) != 0) continue;
+    *out_problem = parse_float(value, numbers[i].target) ? NULL : "expected a number";
+    return true;
+  }
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
+    if (strcmp(name, counts[i].name) != 0) continue;
+    *out_problem =
+        parse_small_count(value, counts[i].target) ? NULL : "expected a number of tokens";
+    return true;
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
+    if (strcmp(name, others[i].name) != 0) continue;
+    *out_problem = others[i].parse(value, options);
+    return true;
+  }
+  return false;
+}
+
 static const char *parse_device(const char *text, options_t *options) {
   static const char *const names[] = {"auto", "cpu", "vulkan"};  // as in aot_device_kind_t
   for (uint32_t i = 0; i < 3; ++i) {
@@ -202,15 +317,7 @@ static const char *parse_value(const char *name, const char *value, options_t *o
                 {"--runs", &options->runs, "expected a number of runs"},
                 {"--cold", &options->cold_rounds, "expected a number of processes"},
                 {"--max-tokens", &options->max_tokens, "expected a number of tokens"},
-                {"--top-k", &options->top_k, "expected a number of tokens"},
-                {"--seed", &options->seed, "expected a number"}};
-  const struct {
-    const char *name;
-    double *target;
-  } numbers[] = {{"--temperature", &options->temperature},
-                 {"--top-p", &options->top_p},
-                 {"--min-p", &options->min_p},
-                 {"--repetition-penalty", &options->repetition_penalty}};
+                {"--seed", &options->sampling.seed, "expected a number, 0 to 2^64 - 1"}};
   static const struct {
     const char *name;
     const char *(*parse)(const char *text, options_t *options);
@@ -233,18 +340,16 @@ static const char *parse_value(const char *name, const char *value, options_t *o
     if (strcmp(name, counts[i].name) != 0) continue;
     return parse_count(value, counts[i].target) ? NULL : counts[i].expected;
   }
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i) {
-    if (strcmp(name, numbers[i].name) != 0) continue;
-    return parse_number(value, numbers[i].target) ? NULL : "expected a number, 0 or more";
-  }
   for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
     if (strcmp(name, others[i].name) == 0) return others[i].parse(value, options);
   }
-  return "no such option";
+  const char *problem = NULL;
+  return parse_sampling(name, value, options, &problem) ? problem : "no such option";
 }
 
 options_result_t options_parse(int count, char **arguments, options_t *out_options) {
   memset(out_options, 0, sizeof *out_options);
+  out_options->sampling.size = sizeof out_options->sampling;
   out_options->runs = 1;
   out_options->threads = 1;
   out_options->report_fd = -1;

@@ -6,9 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "aot/aot.h"
+#include "aot/text.h"
 
 #define OPTIONS_MOST_INPUTS 256
+#define OPTIONS_MOST_TEXTS 64
 
 typedef struct named_text_t {
   const char *name;  // not terminated: `name_bytes` long
@@ -40,12 +41,12 @@ typedef struct options_t {
   const char *load_state;  // files, or NULL
   const char *save_state;
   uint64_t max_tokens;  // of the reply; 0: as many as the context holds
-  uint64_t top_k;
-  uint64_t seed;
-  double temperature;
-  double top_p;
-  double min_p;
-  double repetition_penalty;
+  uint32_t logprobs;    // how many tokens are told beside each; 0: none
+  aot_sampler_options_t sampling;
+  aot_logit_bias_t biases[OPTIONS_MOST_TEXTS];
+  const char *dry_breakers[OPTIONS_MOST_TEXTS];
+  const char *stops[OPTIONS_MOST_TEXTS];  // texts that end the reply
+  size_t stop_count;
   bool is_raw;  // the prompt is text that goes on, without the chat template
   bool is_random;
   bool is_json;

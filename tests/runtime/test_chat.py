@@ -4,10 +4,15 @@ and what is left when memory ends."""
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aot.runtime import loader, text
+import pytest
+
+from aot.runtime import loader
+from aot.runtime.tensors import Sized
+from aot.runtime.text_library import CLogprob, SamplerOptions
 from tests.support.control_lowering import compiled
 from tests.support.control_sources import CACHE
 from tests.support.language_models import (
@@ -30,21 +35,28 @@ from tests.support.runtime_api import (
 )
 
 
-class Options(ctypes.Structure):
+class Options(Sized):
     _fields_ = (
         ("system", ctypes.c_char_p),
         ("variables", ctypes.c_char_p),
         ("is_raw", ctypes.c_bool),
         ("max_tokens", ctypes.c_uint64),
-        ("sampling", text._SamplerOptions),
+        ("sampling", ctypes.POINTER(SamplerOptions)),
+        ("stops", ctypes.POINTER(ctypes.c_char_p)),
+        ("stop_count", ctypes.c_size_t),
+        ("logprobs", ctypes.c_uint32),
     )
 
 
-class Info(ctypes.Structure):
+class Info(Sized):
     _fields_ = (
         ("prompt_tokens", ctypes.c_uint64),
         ("tokens", ctypes.c_uint64),
-        ("is_ended", ctypes.c_bool),
+        ("end", ctypes.c_int),
+        ("token", ctypes.c_int32),
+        ("logprob", ctypes.c_float),
+        ("top_count", ctypes.c_uint32),
+        ("top", ctypes.POINTER(CLogprob)),
     )
 
 
@@ -80,10 +92,19 @@ class Chat:
         return "".join(self.pieces(most))
 
     @property
-    def info(self) -> tuple[int, int, bool]:
+    def told(self) -> Info:
         found = Info()
-        library().aot_chat_get_info(self.handle, ctypes.byref(found))
-        return found.prompt_tokens, found.tokens, found.is_ended
+        call("aot_chat_get_info", self.handle, out=found)
+        return found
+
+    @property
+    def end(self) -> int:
+        return int(self.told.end)
+
+    @property
+    def info(self) -> tuple[int, int, bool]:
+        found = self.told
+        return found.prompt_tokens, found.tokens, found.end != 0
 
     @property
     def length(self) -> int:
@@ -137,6 +158,53 @@ def test_options() -> None:
     with chat(system=b"a") as made:
         assert made.reply("a") == REPLY
         assert made.info[0] == 6 + 4
+
+
+def texts(*items: bytes) -> dict[str, object]:
+    """Options of a chat that has these stop strings."""
+    return {"stops": (ctypes.c_char_p * len(items))(*items), "stop_count": len(items)}
+
+
+def test_stop_strings() -> None:
+    """Of a character of two tokens, of several tokens, of one that is part of another."""
+    for stops, left, end in (
+        ((b"c",), "ab", 2),
+        ((b"b", b"ab"), "", 2),
+        ((b"c \xc3\xa9",), "ab", 2),
+        ((b"bcd", b"xyz", "\u00e9".encode()), "abc ", 2),
+        ((b" \xc3\xa9!", b"abd"), REPLY, 1),
+    ):
+        with chat(**texts(*stops)) as made:
+            assert made.reply("a") == left
+            assert made.end == end
+            # The template writes the reply without its end: what was beyond is taken back.
+            assert made.reply("a") == left
+    with chat(max_tokens=3, **texts(b"bcx")) as made:
+        assert (made.reply("a"), made.end) == ("abc", 3)  # what waited is not lost
+    with chat(11, **texts(b" \xc3\xa9x")) as made:
+        assert (made.reply("ab"), made.end) == ("abc \ufffd", 4)  # nor where the context ends
+    for text, message in (
+        (b"", "argument: stop string 2 has 0 bytes, expected 1 to 1024"),
+        (b"a" * 1025, "argument: stop string 2 has 1025 bytes, expected 1 to 1024"),
+        (b"a\xc3(", "text: stop string 2 is not UTF-8: byte 1 is 0xc3"),
+    ):
+        with chat() as made:
+            given = texts(b"a", text)
+            assert str(failure(lambda given=given: Chat(made.program, **given))) == message
+
+
+def test_logprobs() -> None:
+    with chat(logprobs=2) as made:
+        made.say("a")
+        next(made.pieces())
+        found = made.told
+        total = math.log(math.e + 13)  # one logit is 1, thirteen are 0; a trace is added to all
+        assert (found.token, found.top_count, found.top[0].token) == (1, 2, 1)
+        assert found.logprob == pytest.approx(1 - total, abs=1e-4)
+        assert found.top[0].logprob == found.logprob
+        assert found.top[1].logprob == pytest.approx(-total, abs=1e-4)
+        message = "argument: logprobs is 65, expected 0 to 64"
+        assert str(failure(lambda: Chat(made.program, logprobs=65))) == message
 
 
 def test_a_template_that_forgets_is_asked_what_it_writes() -> None:

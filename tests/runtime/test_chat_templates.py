@@ -17,7 +17,8 @@ from aot.errors import RuntimeFailure
 from aot.link import module_fbs as fbs
 from aot.link.flatbuffer import read_structure
 from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
-from aot.runtime.text import Rendered, Tokeniser, _Rendered, _RenderOptions
+from aot.runtime.text import Rendered, Tokeniser
+from aot.runtime.text_library import CRendered, RenderOptions
 from aot.text.gguf import read_vocabulary
 from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
 from tests.support.jinja_oracle import SECONDS, expected
@@ -359,8 +360,8 @@ def test_nothing_is_left_out_without_a_word(
 
 
 def render_json(own: Tokeniser, text: bytes) -> str:
-    made = _Rendered()
-    options = ctypes.byref(_RenderOptions())
+    made = CRendered()
+    options = ctypes.byref(RenderOptions())
     native()
     call("aot_chat_render", own._handle, text, ctypes.c_size_t(len(text)), options, out=made)
     found = ctypes.string_at(made.text, made.bytes).decode()
@@ -418,7 +419,7 @@ def test_each_allocation_that_fails() -> None:
     library, failures = native(), 0
     while True:
         allocator = CountingAllocator(fail_at=failures)
-        handle, made = ctypes.c_void_p(), _Rendered()
+        handle, made = ctypes.c_void_p(), CRendered()
         hooks = ctypes.byref(allocator.hooks())
         size = ctypes.c_size_t
         try:

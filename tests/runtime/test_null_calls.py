@@ -53,6 +53,15 @@ VALUES = {
     # Never used: a NULL beside it is noticed first.
     "aot_chat_t*": "(aot_chat_t *)memory",
     "constaot_chat_t*": "(const aot_chat_t *)memory",
+    "aot_reply_t*": "reply",
+    "constaot_reply_t*": "reply",
+    "aot_reply_t**": "&out_reply",
+    "aot_reply_end_t": "AOT_REPLY_CALLER",
+    "aot_reply_info_t*": "&reply_info",
+    "constaot_reply_options_t*": "NULL",
+    "aot_candidate_t*": "candidates",
+    "aot_logprob_t*": "top",
+    "float*": "&logprob",
     "aot_chat_t**": "&out_chat",
     "aot_chat_info_t*": "&chat_info",
     "constaot_chat_options_t*": "NULL",
@@ -87,13 +96,20 @@ BEGIN = """
   aot_rendered_t rendered;
   aot_sampler_t *sampler = NULL;
   aot_chat_t *out_chat = NULL;
-  aot_chat_info_t chat_info;
+  aot_chat_info_t chat_info = {.size = sizeof chat_info};
+  aot_reply_t *reply = NULL, *out_reply = NULL;
+  aot_reply_info_t reply_info = {.size = sizeof reply_info};
+  static aot_candidate_t candidates[4];
+  static aot_logprob_t top[4];
+  float logprob = 0.0f;
   if (aot_module_open_path(arguments[1], NULL, NULL, &module) != AOT_OK) return 2;
   if (aot_program_create(module, NULL, NULL, &program) != AOT_OK) return 3;
   if (aot_vocabulary_open(module, NULL, NULL, &vocabulary) != AOT_OK) return 4;
   if (aot_sampler_create(NULL, NULL, NULL, &sampler) != AOT_OK) return 5;
+  if (aot_reply_create(vocabulary, sampler, NULL, NULL, NULL, &reply) != AOT_OK) return 6;
 """
 END = """
+  aot_reply_destroy(reply);
   aot_sampler_destroy(sampler);
   aot_vocabulary_close(vocabulary);
   aot_module_close(module);

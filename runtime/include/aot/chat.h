@@ -26,17 +26,27 @@ typedef struct aot_chat_t aot_chat_t;
 
 // All zero is the default, and so is NULL in its place.
 typedef struct aot_chat_options_t {
+  size_t size;            // of this structure
   const char *system;     // the system message, *borrowed*; NULL: what the template says
   const char *variables;  // more of the template, a JSON object, *borrowed*; NULL: none
   bool is_raw;            // what is said is text that goes on, as where the model has no template
   uint64_t max_tokens;    // of a reply; 0: as many as the context holds
-  aot_sampler_options_t sampling;
+  const aot_sampler_options_t *sampling;  // NULL: greedy; its vocabulary is the model's
+  // As in aot_reply_options_t.
+  const char *const *stops;
+  size_t stop_count;
+  uint32_t logprobs;
 } aot_chat_options_t;
 
 typedef struct aot_chat_info_t {
+  size_t size;             // of this structure
   uint64_t prompt_tokens;  // that the last message took, with what the template writes around it
   uint64_t tokens;         // of the reply so far
-  bool is_ended;  // the reply: by a token that says so, by max_tokens, or as the context is full
+  aot_reply_end_t end;     // why it has ended
+  int32_t token;           // the reply's last one; -1: there is none
+  float logprob;           // of that token, and the most probable ones, as in aot_reply_info_t
+  uint32_t top_count;
+  const aot_logprob_t *top;  // *borrowed* until the next call
 } aot_chat_info_t;
 
 // *Borrows* the program, whose module has a vocabulary; nothing else may run it meanwhile.  The
@@ -63,7 +73,8 @@ AOT_API aot_status_t aot_chat_next(aot_chat_t *chat, aot_error_t *error, const c
 // Lets the program's state have all of a reply that is cut off, for a state that is saved.
 AOT_API aot_status_t aot_chat_settle(aot_chat_t *chat, aot_error_t *error);
 
-AOT_API void aot_chat_get_info(const aot_chat_t *chat, aot_chat_info_t *out_info);
+AOT_API aot_status_t aot_chat_get_info(const aot_chat_t *chat, aot_error_t *error,
+                                       aot_chat_info_t *out_info);
 
 #ifdef __cplusplus
 }

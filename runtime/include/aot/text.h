@@ -152,38 +152,150 @@ AOT_API size_t aot_decode_end(aot_decoder_t *decoder, char text[3]);
 
 // ---- the next token ----
 
-// What the logits are put through, in this order.  All zero is greedy: the largest logit.
+// What is added to the logit of a token.
+typedef struct aot_logit_bias_t {
+  int32_t token;
+  float bias;  // -INFINITY: never this token
+} aot_logit_bias_t;
+
+// What the logits are put through, in the order of the fields but for `temperature`, which is last.
+// All zero is greedy: the largest logit.
 typedef struct aot_sampler_options_t {
-  // Logits of tokens among the last `penalty_window` ones are divided by this where they are
-  // positive, else multiplied.  0: 1, which does nothing.
+  size_t size;  // of this structure
+  // The model's, *borrowed*, or NULL: then no token is a breaker, and biases are checked when there
+  // are logits.
+  const aot_vocabulary_t *vocabulary;
+  const aot_logit_bias_t *biases;  // copied
+  size_t bias_count;
+  // Logits of tokens among the last `penalty_window` ones are divided by repetition_penalty where
+  // they are positive, else multiplied; then frequency_penalty is subtracted so often as the token
+  // came, and presence_penalty once.  repetition_penalty 0: 1, which does nothing.
   float repetition_penalty;
+  float frequency_penalty;  // -100 to 100, and so is the next
+  float presence_penalty;
   uint32_t penalty_window;  // 0: 64
-  uint32_t top_k;           // only the so many largest; 0: all
-  float top_p;              // only the largest whose probabilities together reach this; 0: all
-  float min_p;              // only those at least so probable as this times the largest; 0: all
-  float temperature;        // logits are divided by it; 0: the largest is taken
-  uint64_t seed;            // the same seed and logits give the same tokens, on any machine
+  // "Don't repeat yourself": from a token that would continue a repetition of n >= allowed_length
+  // tokens among the last dry_window, multiplier * base^(n - allowed_length) is subtracted.  A
+  // token that has one of the texts `dry_breakers` in it ends repetitions.
+  float dry_multiplier;             // 0: off
+  float dry_base;                   // 1 or more; 0: 1.75
+  uint32_t dry_allowed_length;      // 0: 2
+  uint32_t dry_window;              // 0: 4096
+  const char *const *dry_breakers;  // NULL: a new line, a colon, a quotation mark, an asterisk
+  size_t dry_breaker_count;
+  uint32_t top_k;         // only the so many largest; 0: all
+  float typical_p;        // only the most typical whose probabilities together exceed this; 0: all
+  float top_p;            // only the largest whose probabilities together reach this; 0: all
+  float min_p;            // only those at least so probable as this times the largest; 0: all
+  float xtc_probability;  // how often all but the last that reach xtc_threshold are dropped
+  float xtc_threshold;    // at most 0.5; 0: 0.1
+  // Mirostat 2, in the place of top_k to XTC: only tokens of less surprise than a bound, which
+  // follows the surprise so that it is mirostat_tau bits on average.  Needs a temperature.
+  float mirostat_tau;  // 0: off
+  float mirostat_eta;  // how fast the bound follows; 0: 0.1
+  float temperature;   // logits are divided by it; 0: the largest that is left is taken
+  uint64_t seed;       // the same seed and logits give the same tokens, on any machine
 } aot_sampler_options_t;
 
 // Thread-compatible: one thread at a time.
 typedef struct aot_sampler_t aot_sampler_t;
 
 // *Returns owned*.  `options` NULL: greedy.  Fails with AOT_ERROR_ARGUMENT for what means nothing:
-// a negative number, or one that is none.
+// a number out of its bounds, or one that is none, a bias of a token that isn't there.
 AOT_API aot_status_t aot_sampler_create(const aot_sampler_options_t *options,
                                         const aot_allocator_t *allocator, aot_error_t *error,
                                         aot_sampler_t **out_sampler);
 AOT_API void aot_sampler_destroy(aot_sampler_t *sampler);  // NULL is fine
 
-// Chooses a token by its logits, one each, and remembers it as aot_sampler_accept does.  Logits
-// that are no numbers are never chosen.  Takes memory at the first call, and where there are more
-// logits than before: 8 bytes each.
+// Chooses a token by its logits, one each, and remembers it as aot_sampler_accept does.  Fails with
+// AOT_ERROR_ARGUMENT where a logit is no number.  Takes memory at the first call, and where there
+// are more logits than before: 8 bytes each.
 AOT_API aot_status_t aot_sampler_next(aot_sampler_t *sampler, const float *logits, size_t count,
                                       aot_error_t *error, int32_t *out_token);
-// Remembers a token that came otherwise, such as the prompt's, for the penalty.
+// Remembers a token that came otherwise, such as the prompt's, for the penalties.
 AOT_API void aot_sampler_accept(aot_sampler_t *sampler, int32_t token);
 // Forgets all tokens, and begins with the seed anew.
 AOT_API void aot_sampler_reset(aot_sampler_t *sampler);
+
+typedef struct aot_candidate_t {
+  int32_t token;
+  float probability;
+} aot_candidate_t;
+
+// The tokens that aot_sampler_next would choose from, the most probable first, with their
+// probabilities at the temperature; changes nothing.  *out_count is how many there are, of which
+// the first `capacity` are written.
+AOT_API aot_status_t aot_sampler_candidates(aot_sampler_t *sampler, const float *logits,
+                                            size_t count, aot_candidate_t *candidates,
+                                            size_t capacity, aot_error_t *error, size_t *out_count);
+
+typedef struct aot_logprob_t {
+  int32_t token;
+  float logprob;  // the natural logarithm of its probability, by the model's logits
+} aot_logprob_t;
+
+// Of a token, and of the `capacity` most probable ones, the first one first, at most 64; right to
+// 1e-4.
+AOT_API aot_status_t aot_logprobs(const float *logits, size_t count, int32_t token,
+                                  aot_logprob_t *top, size_t capacity, aot_error_t *error,
+                                  float *out_logprob);
+
+// ---- replies ----
+
+// Why a reply has ended.
+typedef enum aot_reply_end_t {
+  AOT_REPLY_GOES_ON = 0,
+  AOT_REPLY_END_TOKEN = 1,   // by a token that ends replies
+  AOT_REPLY_STOP = 2,        // by a stop string
+  AOT_REPLY_MAX_TOKENS = 3,  // it has as many as were asked for
+  AOT_REPLY_CONTEXT = 4,     // the context is full
+  AOT_REPLY_CALLER = 5,      // the caller wants no more
+} aot_reply_end_t;
+
+// All zero is the default, and so is NULL in its place.
+typedef struct aot_reply_options_t {
+  size_t size;          // of this structure
+  uint64_t max_tokens;  // 0: no limit
+  // Texts that end the reply, wherever tokens cut them, and are not part of it: UTF-8, 1 to 1024
+  // bytes.  Copied.
+  const char *const *stops;
+  size_t stop_count;
+  uint32_t logprobs;  // how many most probable tokens are told beside each one; at most 64
+} aot_reply_options_t;
+
+typedef struct aot_reply_info_t {
+  size_t size;          // of this structure
+  uint64_t tokens;      // of the reply so far; the one that ended it is none
+  aot_reply_end_t end;  // why it has ended
+  int32_t token;        // the last one; -1 at first
+  float logprob;        // of that token, and the most probable ones: of the options' `logprobs`
+  uint32_t top_count;
+  const aot_logprob_t *top;  // *borrowed* until the next call
+} aot_reply_info_t;
+
+// Replies under way: logits in, pieces of text out.  Thread-compatible: one thread at a time.
+typedef struct aot_reply_t aot_reply_t;
+
+// *Borrows* the vocabulary and the sampler.  *Returns owned*.  Fails with AOT_ERROR_ARGUMENT where
+// a stop string is empty, too long or no UTF-8.
+AOT_API aot_status_t aot_reply_create(const aot_vocabulary_t *vocabulary, aot_sampler_t *sampler,
+                                      const aot_reply_options_t *options,
+                                      const aot_allocator_t *allocator, aot_error_t *error,
+                                      aot_reply_t **out_reply);
+AOT_API void aot_reply_destroy(aot_reply_t *reply);  // NULL is fine
+// Begins another reply, with the same options.
+AOT_API void aot_reply_begin(aot_reply_t *reply);
+
+// Chooses the next token by its logits.  The piece, of whole characters, is what has become certain
+// of the text: a part that may become a stop string waits.  *Borrowed* until the next call, with a
+// zero behind it.  Does nothing where the reply has ended.
+AOT_API aot_status_t aot_reply_next(aot_reply_t *reply, const float *logits, size_t count,
+                                    aot_error_t *error, const char **out_piece, size_t *out_bytes);
+// Ends the reply where it has not ended; the piece is what has waited, as for aot_reply_next.
+AOT_API aot_status_t aot_reply_finish(aot_reply_t *reply, aot_reply_end_t end, aot_error_t *error,
+                                      const char **out_piece, size_t *out_bytes);
+AOT_API aot_status_t aot_reply_get_info(const aot_reply_t *reply, aot_error_t *error,
+                                        aot_reply_info_t *out_info);
 
 #ifdef __cplusplus
 }

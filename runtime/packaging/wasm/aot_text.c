@@ -20,13 +20,25 @@ _Static_assert(offsetof(aot_render_options_t, is_strict) == 16 &&
 _Static_assert(offsetof(aot_rendered_t, marks) == 4 && offsetof(aot_rendered_t, bytes) == 8 &&
                    sizeof(aot_rendered_t) == 12,
                "aot_rendered_t");
-_Static_assert(offsetof(aot_decoder_t, is_begun) == 1 && sizeof(aot_decoder_t) == 10,
-               "aot_decoder_t");
-_Static_assert(offsetof(aot_sampler_options_t, repetition_penalty) == 0 &&
-                   offsetof(aot_sampler_options_t, top_k) == 8 &&
-                   offsetof(aot_sampler_options_t, top_p) == 12 &&
-                   offsetof(aot_sampler_options_t, min_p) == 16 &&
-                   offsetof(aot_sampler_options_t, temperature) == 20 &&
-                   offsetof(aot_sampler_options_t, seed) == 24 &&
-                   sizeof(aot_sampler_options_t) == 32,
+_Static_assert(offsetof(aot_sampler_options_t, vocabulary) == 4 &&
+                   offsetof(aot_sampler_options_t, biases) == 8 &&
+                   offsetof(aot_sampler_options_t, repetition_penalty) == 16 &&
+                   offsetof(aot_sampler_options_t, penalty_window) == 28 &&
+                   offsetof(aot_sampler_options_t, dry_multiplier) == 32 &&
+                   offsetof(aot_sampler_options_t, dry_window) == 44 &&
+                   offsetof(aot_sampler_options_t, dry_breakers) == 48 &&
+                   offsetof(aot_sampler_options_t, top_k) == 56 &&
+                   offsetof(aot_sampler_options_t, typical_p) == 60 &&
+                   offsetof(aot_sampler_options_t, temperature) == 88 &&
+                   offsetof(aot_sampler_options_t, seed) == 96 &&
+                   sizeof(aot_sampler_options_t) == 104,
                "aot_sampler_options_t");
+_Static_assert(offsetof(aot_reply_options_t, max_tokens) == 8 &&
+                   offsetof(aot_reply_options_t, stops) == 16 &&
+                   offsetof(aot_reply_options_t, logprobs) == 24 &&
+                   sizeof(aot_reply_options_t) == 32,
+               "aot_reply_options_t");
+_Static_assert(offsetof(aot_reply_info_t, end) == 16 && offsetof(aot_reply_info_t, token) == 20 &&
+                   offsetof(aot_reply_info_t, logprob) == 24 &&
+                   offsetof(aot_reply_info_t, top) == 32 && sizeof(aot_reply_info_t) == 40,
+               "aot_reply_info_t");

@@ -6,15 +6,53 @@ const INFO_BYTES = 40;  // as aot_text.c says
 const ENCODE_BYTES = 8;
 const RENDER_BYTES = 32;
 const RENDERED_BYTES = 12;
-const DECODER_BYTES = 10;
-const SAMPLER_BYTES = 32;
+const SAMPLER_BYTES = 104;
+const REPLY_BYTES = 32;
+const REPLY_INFO_BYTES = 40;
 const TENSOR_BYTES = 24;
-const PIECE_BYTES = 1024;
+
+// Why a reply has ended, by aot_reply_end_t.
+const ENDS = ['', 'end', 'stop', 'tokens', 'context', 'caller'];
+
+// Where the sampler's numbers are.
+const FLOATS = {
+  repetitionPenalty: 16,
+  frequencyPenalty: 20,
+  presencePenalty: 24,
+  dryMultiplier: 32,
+  dryBase: 36,
+  typicalP: 60,
+  topP: 64,
+  minP: 68,
+  xtcProbability: 72,
+  xtcThreshold: 76,
+  mirostatTau: 80,
+  mirostatEta: 84,
+  temperature: 88,
+};
+const COUNTS = {
+  penaltyWindow: 28,
+  dryAllowedLength: 40,
+  dryWindow: 44,
+  topK: 56,
+};
 
 /**
- * How tokens are chosen. 0 leaves each out; without a temperature, the most probable one is taken.
- * @typedef {{temperature?: number, topK?: number, topP?: number, minP?: number,
- *            repetitionPenalty?: number, seed?: number | bigint}} Sampling
+ * How tokens are chosen, as aot_sampler_options_t has it. 0 leaves each out; without a temperature,
+ * the most probable one is taken. `logitBias` is by the tokens' numbers.
+ * @typedef {{temperature?: number, topK?: number, topP?: number, minP?: number, typicalP?: number,
+ *            xtcProbability?: number, xtcThreshold?: number, mirostatTau?: number,
+ *            mirostatEta?: number, repetitionPenalty?: number, frequencyPenalty?: number,
+ *            presencePenalty?: number, penaltyWindow?: number, dryMultiplier?: number,
+ *            dryBase?: number, dryAllowedLength?: number, dryWindow?: number,
+ *            dryBreakers?: string[], logitBias?: Object<number, number>,
+ *            seed?: number | bigint}} Sampling
+ */
+
+/**
+ * A token, the natural logarithm of its probability by the model's logits, and the most probable
+ * tokens with theirs.
+ * @typedef {{token: number, logprob: number, top: {token: number, logprob: number}[]}} Logprobs
  */
 
 /** A conversation with a language model, which is kept in the model's state. */
@@ -35,6 +73,15 @@ export class Chat {
   #isBusy = false;
 
   /**
+   * Why the last reply ended: "end", a token that ends replies; "stop", a stop string; "tokens", as
+   * many as were asked for; "context", there is no more room; "caller", it was aborted.
+   */
+  stoppedBy = '';
+
+  /** Of the last reply's tokens, where they were asked for. @type {Logprobs[]} */
+  logprobs = [];
+
+  /**
    * Begins a conversation with an empty state; a model has one at a time.
    *
    * @param {import("./aot_runtime.mjs").Model} model
@@ -51,9 +98,9 @@ export class Chat {
     this.#system = options.system;
     this.#variables = options.variables;
     this.#most = this.#check();
-    this.#sampler = this.#openSampler(options);
     this.#vocabulary =
         this.#made((out) => engine.attempt(2, 'aot_vocabulary_open', module, 0, out));
+    this.#sampler = this.#openSampler(options);
     this.#isRaw = this.#hasNoTemplate();
     if (this.#isRaw && (this.#system !== undefined || this.#variables !== undefined))
       throw new AotError(
@@ -82,37 +129,38 @@ export class Chat {
    * has a turn; in a worker, the page goes on meanwhile.
    *
    * @param {string} text
-   * @param {{maxTokens?: number, signal?: AbortSignal}} [options] the most tokens of the reply, by
-   *          default as many as there is room for, and what ends it before
+   * @param {{maxTokens?: number, stop?: string[], logprobs?: number, signal?: AbortSignal}}
+   *          [options] the most tokens of the reply, by default as many as there is room for; texts
+   *          that end it, and are not part of it; how many most probable tokens are told beside
+   *          each one; and what ends it before
    * @returns {AsyncGenerator<string>}
    */
-  async * reply(text, {maxTokens = Infinity, signal} = {}) {
+  async * reply(text, {maxTokens = Infinity, stop = [], logprobs = 0, signal} = {}) {
     if (this.#isBusy) throw new AotError('the chat is in the middle of a reply', 'argument');
     this.#isBusy = true;
-    const decoder = this.#engine.allocate(DECODER_BYTES + 3);
+    let native = 0;
     try {
-      const memory = this.#engine.bytes(decoder, DECODER_BYTES);
-      memory.fill(0);
-      memory[1] = 1;  // is_begun
+      native = this.#openReply(maxTokens, stop, logprobs);
+      [this.stoppedBy, this.logprobs] = ['', []];
       const reply = this.#say(text);
-      for (let made = 1, token;; ++made) {
-        if (made > 1) this.#run([token]);
-        token = this.#next();
-        if (this.#engine.call('aot_vocabulary_is_end', this.#vocabulary, token) & 1) break;
-        const piece = this.#decoded(decoder, token);
+      for (;;) {
+        let piece = this.#next(native);
+        this.#learn(native, logprobs > 0);
+        if (this.stoppedBy === '' && this.length >= this.capacity)
+          piece += this.#finish(native, 'context');
         reply.content += piece;
-        this.#pending = [token];
         if (piece !== '') yield piece;
+        if (this.stoppedBy !== '') return;
         await new Promise((resolve) => setTimeout(resolve, 0));
-        if (made >= maxTokens || this.length >= this.capacity || signal?.aborted) break;
+        if (signal?.aborted) break;
+        this.#run(this.#pending);
       }
-      const count = this.#engine.call('aot_decode_end', decoder, decoder + DECODER_BYTES);
-      const rest = count > 0 ? this.#text(decoder + DECODER_BYTES, count) : '';
+      const rest = this.#finish(native, 'caller');
       reply.content += rest;
       if (rest !== '') yield rest;
     } finally {
       this.#isBusy = false;
-      if (!this.#engine.failure) this.#engine.release(decoder);
+      if (!this.#engine.failure && native !== 0) this.#engine.call('aot_reply_destroy', native);
     }
   }
 
@@ -150,20 +198,62 @@ export class Chat {
     }
   }
 
-  #openSampler({temperature, topK, topP, minP, repetitionPenalty, seed}) {
+  #openSampler(options) {
     const engine = this.#engine;
-    const options = engine.allocate(SAMPLER_BYTES);
-    const view = engine.view(options, SAMPLER_BYTES);
-    [repetitionPenalty, 0, 0, topP, minP, temperature].forEach(
-        (number, at) => view.setFloat32(4 * at, number ?? 0, true));
-    view.setUint32(4, 0, true);
-    view.setUint32(8, topK ?? 0, true);
-    view.setBigUint64(24, BigInt.asUintN(64, BigInt(seed ?? 0)), true);
+    const {seed = 0, logitBias = {}, dryBreakers} = options;
+    if (BigInt(seed) !== BigInt.asUintN(64, BigInt(seed)))
+      throw new AotError(`seed is ${seed}, expected 0 to 2^64 - 1`, 'argument');
+    const biases = Object.entries(logitBias);
+    const [memory, breakers] =
+        [engine.allocate(SAMPLER_BYTES + 8 * biases.length), this.#texts(dryBreakers ?? [])];
+    engine.bytes(memory, SAMPLER_BYTES).fill(0);
+    const view = engine.view(memory, SAMPLER_BYTES + 8 * biases.length);
+    const words = {0: SAMPLER_BYTES, 4: this.#vocabulary, 8: memory + SAMPLER_BYTES};
+    words[12] = biases.length;
+    if (dryBreakers !== undefined) [words[48], words[52]] = [breakers[0], dryBreakers.length];
+    for (const [at, word] of Object.entries(words))
+      view.setUint32(Number(at), word, true);
+    for (const [name, at] of Object.entries(FLOATS))
+      view.setFloat32(at, options[name] ?? 0, true);
+    for (const [name, at] of Object.entries(COUNTS))
+      view.setUint32(at, options[name] ?? 0, true);
+    view.setBigUint64(96, BigInt(seed), true);
+    biases.forEach(([token, bias], at) => {
+      view.setInt32(SAMPLER_BYTES + 8 * at, Number(token), true);
+      view.setFloat32(SAMPLER_BYTES + 8 * at + 4, bias, true);
+    });
     try {
-      return this.#made((out) => engine.attempt(2, 'aot_sampler_create', options, 0, out));
+      return this.#made((out) => engine.attempt(2, 'aot_sampler_create', memory, 0, out));
     } finally {
-      if (!engine.failure) engine.release(options);
+      if (!engine.failure) [memory, ...breakers].forEach((place) => engine.release(place));
     }
+  }
+
+  #openReply(maxTokens, stop, logprobs) {
+    const engine = this.#engine;
+    const [memory, stops] = [engine.allocate(REPLY_BYTES), this.#texts(stop)];
+    engine.bytes(memory, REPLY_BYTES).fill(0);
+    const view = engine.view(memory, REPLY_BYTES);
+    view.setUint32(0, REPLY_BYTES, true);
+    view.setBigUint64(8, BigInt(Number.isFinite(maxTokens) ? Math.max(maxTokens, 1) : 0), true);
+    [stops[0], stop.length, logprobs].forEach(
+        (word, at) => view.setUint32(16 + 4 * at, word, true));
+    const [vocabulary, sampler] = [this.#vocabulary, this.#sampler];
+    try {
+      return this.#made(
+          (out) => engine.attempt(4, 'aot_reply_create', vocabulary, sampler, memory, 0, out));
+    } finally {
+      if (!engine.failure) [memory, ...stops].forEach((place) => engine.release(place));
+    }
+  }
+
+  /** The places of an array of C strings and of each of them; *owned*. */
+  #texts(texts) {
+    const places = texts.map((text) => this.#engine.allocateText(text));
+    const array = this.#engine.allocate(4 * places.length + 4);
+    const view = this.#engine.view(array, 4 * places.length + 4);
+    places.forEach((place, at) => view.setUint32(4 * at, place, true));
+    return [array, ...places];
   }
 
   #hasNoTemplate() {
@@ -324,11 +414,10 @@ export class Chat {
     this.#pending = [];
   }
 
-  /** The token that the logits of the last run choose. */
-  #next() {
+  /** What the logits of the last run make certain of the reply's text. */
+  #next(native) {
     const engine = this.#engine;
-    const tensor = engine.allocate(TENSOR_BYTES + 4);
-    const out = tensor + TENSOR_BYTES;
+    const tensor = engine.allocate(TENSOR_BYTES);
     engine.view(tensor, 4).setUint32(0, TENSOR_BYTES, true);
     try {
       engine.attempt(2, 'aot_program_get_output', this.#program, 0, tensor);
@@ -340,30 +429,47 @@ export class Chat {
             `the model gave logits of shape ${shape}, expected a row for a token or more`, 'shape');
       }
       const logits = data + 4 * (rows - 1) * count;
-      engine.attempt(3, 'aot_sampler_next', this.#sampler, logits, count, out);
-      return engine.word(out) | 0;
+      return this.#piece(3, 'aot_reply_next', native, logits, count);
     } finally {
       if (!engine.failure) engine.release(tensor);
     }
   }
 
-  /** The whole characters that a token ends. */
-  #decoded(decoder, token) {
+  /** Ends a reply; gives the text that waited. */
+  #finish(native, end) {
+    this.stoppedBy = end;
+    return this.#piece(2, 'aot_reply_finish', native, ENDS.indexOf(end));
+  }
+
+  /** The text that a function hands out. */
+  #piece(errorAt, name, ...values) {
     const engine = this.#engine;
-    const memory = engine.allocate(8 + PIECE_BYTES);
-    const [place, count, piece] = [memory, memory + 4, memory + 8];
+    const out = engine.allocate(8);
     try {
-      engine.view(place, 4).setInt32(0, token, true);
-      engine.attempt(
-          6, 'aot_decode', this.#vocabulary, decoder, place, 1, piece, PIECE_BYTES, count);
-      return this.#text(piece, engine.word(count));
+      engine.attempt(errorAt, name, ...values, out, out + 4);
+      const [text, size] = [engine.word(out), engine.word(out + 4)];
+      return new TextDecoder('utf-8', {ignoreBOM: true}).decode(engine.bytes(text, size).slice());
     } finally {
-      if (!engine.failure) engine.release(memory);
+      if (!engine.failure) engine.release(out);
     }
   }
 
-  #text(pointer, size) {
-    return new TextDecoder('utf-8', {ignoreBOM: true})
-        .decode(this.#engine.bytes(pointer, size).slice());
+  /** Takes what is known of the token that was chosen last. */
+  #learn(native, hasLogprobs) {
+    const engine = this.#engine;
+    const info = engine.allocate(REPLY_INFO_BYTES);
+    engine.view(info, 4).setUint32(0, REPLY_INFO_BYTES, true);
+    engine.attempt(1, 'aot_reply_get_info', native, info);
+    const view = engine.view(info, REPLY_INFO_BYTES);
+    this.stoppedBy = ENDS[view.getUint32(16, true)];
+    const found = {token: view.getInt32(20, true), logprob: view.getFloat32(24, true), top: []};
+    const [count, top] = [28, 32].map((at) => view.getUint32(at, true));
+    const tops = engine.view(top, 8 * count);
+    for (let at = 0; at < 8 * count; at += 8)
+      found.top.push({token: tops.getInt32(at, true), logprob: tops.getFloat32(at + 4, true)});
+    engine.release(info);
+    if (this.stoppedBy === 'end') return;
+    this.#pending = [found.token];
+    if (hasLogprobs) this.logprobs.push(found);
   }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -135,6 +136,47 @@ def test_sampling_is_decided_by_its_seed(packaged: Path) -> None:
     )
     assert draws[0] == draws[1] != draws[2]
     assert draws[3] == REPLY
+
+
+def test_stop_strings_logprobs_and_biases(packaged: Path) -> None:
+    """The same C as in Python chooses tokens and ends replies."""
+    stopped, waited, told, banned, *refusals, goes_on = evaluate(
+        packaged,
+        "const chat = new Chat(model);",
+        "found.push([await say(chat, 'a', { stop: ['x', 'c '] }), chat.stoppedBy]);",
+        "found.push([await say(chat, 'a', { stop: ['bcx'], maxTokens: 3 }), chat.stoppedBy]);",
+        "chat.reset();",
+        "await say(chat, 'a', { logprobs: 2 });",
+        "found.push(chat.logprobs);",
+        "const other = new Chat(model, { logitBias: { 2: -Infinity, 7: 9 } });",
+        "found.push([await say(other, 'a'), other.stoppedBy]);",
+        "chat.reset();",
+        "for (const stop of [[''], ['a', 'b'.repeat(1025)]])",
+        "  found.push(await refused(() => say(chat, 'a', { stop })));",
+        "for (const options of [{ seed: 2n ** 64n }, { seed: -1 }, { logitBias: { 14: 1 } },",
+        "    { typicalP: 2 }, { dryMultiplier: 1, dryBreakers: ['?'] }])",
+        "  found.push(await refused(() => new Chat(model, options)));",
+        "found.push((await say(chat, 'a')).join(''));",
+    )
+    assert stopped == [["a", "b"], "stop"]
+    assert waited == [["a", "bc"], "tokens"]
+    assert [one["token"] for one in told] == [1, 2, 3, 4, 5, 6]
+    total = math.log(math.e + 13)  # one logit is 1, the others are 0
+    for one in told:
+        assert one["logprob"] == pytest.approx(1 - total, abs=1e-4)
+        assert one["top"][0] == {"token": one["token"], "logprob": one["logprob"]}
+        assert one["top"][1]["logprob"] == pytest.approx(-total, abs=1e-4)
+    assert banned == [[], "end"]
+    assert [message for _, message in refusals] == [
+        "stop string 1 has 0 bytes, expected 1 to 1024",
+        "stop string 2 has 1025 bytes, expected 1 to 1024",
+        "seed is 18446744073709551616, expected 0 to 2^64 - 1",
+        "seed is -1, expected 0 to 2^64 - 1",
+        "a bias is of token 14, expected 0 to 13",
+        "typical_p is 2, expected 0 to 1",
+        'the DRY breaker "?" is in no token',
+    ]
+    assert goes_on == REPLY
 
 
 def test_the_system_s_message_stands_first(packaged: Path) -> None:

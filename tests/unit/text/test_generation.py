@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -113,6 +114,88 @@ def test_a_reply_that_was_cut_off_is_remembered(loaded: Program) -> None:
 
 def names(*tokens: int) -> str:
     return "".join(TOKENS[t] for t in tokens).replace("\u0120", " ")
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [["c"], ["b", "ab"], ["c \u00e9"], ["bcd", "\u00e9"], [" \u00e9!", "abd"], ["bc", "abcd"]],
+)
+def test_stop_strings_end_a_reply_wherever_tokens_cut_them(
+    loaded: Program, stop: list[str]
+) -> None:
+    """The text ends where the first of them begins that the tokens have made whole."""
+    expected = REPLY
+    for end in range(len(REPLY) + 1):
+        places = [REPLY[:end].find(text) for text in stop if text in REPLY[:end]]
+        if places:
+            expected = REPLY[: min(places)]
+            break
+    chat = aot.Chat(loaded)
+    assert "".join(chat.reply("a", stop=stop)) == expected
+    assert chat.last.stopped_by == ("end" if expected == REPLY else "stop")
+    assert chat.messages[-1]["content"] == expected
+    assert "".join(chat.reply("a")) == REPLY  # the conversation goes on behind what was said
+    replies = {0: "", 1: ""}
+    for number, piece in aot.generate(loaded, ["a", "b"], stop=stop):
+        replies[number] += piece
+    assert replies == {0: expected, 1: expected}
+
+
+def test_what_waits_for_a_stop_string_is_not_lost(loaded: Program) -> None:
+    chat = aot.Chat(loaded)
+    assert list(chat.reply("a", max_tokens=3, stop=["bcx"])) == ["a", "bc"]
+    assert chat.last.stopped_by == "tokens"
+    assert list(chat.reply("a", stop=["bcx"])) == ["a", "bc ", "\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        ([""], "stop string 1 has 0 bytes, expected 1 to 1024"),
+        (["a", "b" * 1025], "stop string 2 has 1025 bytes, expected 1 to 1024"),
+        (["a\0"], "a stop string has a zero character: b'a\\x00'"),
+        (["\ud800"], "stop string 1 is not UTF-8: byte 0 is 0xed"),
+        ("ab", "expected a list of stop strings, not the text 'ab'"),
+    ],
+)
+def test_a_stop_string_that_is_none_leaves_the_conversation(
+    loaded: Program, stop: list[str], message: str
+) -> None:
+    chat = aot.Chat(loaded)
+    "".join(chat.reply("a"))
+    length = loaded.state_length
+    with pytest.raises(RuntimeFailure) as failure:
+        chat.reply("b", stop=stop)
+    assert str(failure.value) == message
+    assert (loaded.state_length, len(chat.messages)) == (length, 2)
+
+
+def test_logprobs(loaded: Program) -> None:
+    chat = aot.Chat(loaded)
+    assert "".join(chat.reply("a", logprobs=3)) == REPLY
+    assert [one.token for one in chat.last.logprobs] == [1, 2, 3, 4, 5, 6]  # and not what ended it
+    total = np.log(np.e + len(TOKENS) - 1)  # one logit is 1, the others are 0
+    for one in chat.last.logprobs:
+        assert one.logprob == pytest.approx(1 - total, abs=1e-4)
+        assert one.top[0] == (one.token, one.logprob)
+        assert [x for _, x in one.top[1:]] == pytest.approx([-total, -total], abs=1e-4)
+    "".join(chat.reply("a"))
+    assert chat.last.logprobs == []
+
+
+def test_biases_penalties_and_seeds(loaded: Program) -> None:
+    assert "".join(aot.generate(loaded, "a", logit_bias={2: -np.inf}, max_tokens=2)) == "a<|s|>"[:1]
+    assert "".join(aot.generate(loaded, "a", logit_bias={7: 9.0})) == ""
+    for options, message in (
+        ({"logit_bias": {14: 1.0}}, "a bias is of token 14, expected 0 to 13"),
+        ({"seed": 1 << 64}, "seed is 18446744073709551616, expected 0 to 2^64 - 1"),
+        (
+            {"dry_multiplier": 1.0, "dry_breakers": ["\u2620"]},
+            'the DRY breaker "\u2620" is in no token',
+        ),
+    ):
+        with pytest.raises(RuntimeFailure, match=f"^{re.escape(message)}$"):
+            aot.generate(loaded, "a", **options)
 
 
 def test_a_template_that_forgets_is_asked_what_it_writes() -> None:
@@ -453,12 +536,23 @@ def test_aot_run_writes_what_python_does(tmp_path: Path) -> None:
     assert text == "abc \ufffd"
     found = json.loads(facts)
     assert (found["prompt_tokens"], found["tokens"], found["context_used"]) == (6, 5, 10)
+    assert run("--prompt", "a", "--stop", "x", "--stop", "c ").stdout == "ab\n"
+    assert run("--prompt", "a", "--logit-bias", "2=-inf", "--max-tokens", "1").stdout == "a\n"
+    assert run("--prompt", "a", "--logit-bias", "7=9").stdout == "\n"
+    *lines, facts = run("--prompt", "a", "--logprobs", "2", "--json").stdout.splitlines()
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [one["token"] for one in told] == [1, 2, 3, 4, 5, 6]
+    assert all(one["top"][0] == {key: one[key] for key in ("token", "logprob")} for one in told)
+    assert json.loads(facts)["stopped_by"] == "end"
     assert run("--prompt", "a", "--max-tokens", "1", "--save-state", str(state)).stdout == "a\n"
     _, facts = run("--prompt", "b", "--load-state", str(state), "--json").stdout.splitlines()
     assert json.loads(facts)["context_used"] == 7 + 7 + 6
     command = ["generate", str(path), "b", "--load-state", str(state), "--json"]
     assert json.loads(CliRunner().invoke(cli, command).output)["context_used"] == 7 + 7 + 6
     for arguments, message in (
+        (("--prompt", "a", "--stop", ""), "stop string 1 has 0 bytes, expected 1 to 1024"),
+        (("--prompt", "a", "--logit-bias", "14=1"), "a bias is of token 14, expected 0 to 13"),
+        (("--prompt", "a", "--typical-p", "2"), "typical_p is 2, expected 0 to 1"),
         (("--prompt", "a" * 40), "the prompt is 45 tokens, and the context holds 32, of which 0"),
         (("--prompt", "a", "--system", "b", "--load-state", str(path)), "is not a state file"),
     ):

@@ -6,7 +6,13 @@
 #include "aot/text.h"
 
 static void sample(const float *logits, size_t count, uint8_t options) {
-  const aot_sampler_options_t chosen = {.temperature = options & 1 ? 0.7f : 0.0f,
+  const aot_logit_bias_t bias = {1, 2.0f};
+  const aot_sampler_options_t chosen = {.size = sizeof chosen,
+                                        .biases = &bias,
+                                        .bias_count = options & 32 ? 1 : 0,
+                                        .typical_p = options & 64 ? 0.6f : 0.0f,
+                                        .dry_multiplier = options & 128 ? 0.8f : 0.0f,
+                                        .temperature = options & 1 ? 0.7f : 0.0f,
                                         .top_k = options & 2 ? 3 : 0,
                                         .top_p = options & 4 ? 0.8f : 0.0f,
                                         .min_p = options & 8 ? 0.1f : 0.0f,
