@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.commands import command_line
-from aot.cli.compile import REPORT_OPTION, TRACE_OPTION, check_report
+from aot.cli.compile import REPORT_OPTION, TRACE_OPTION, check_report, module_path
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, show_facts, table, to_mapping
-from aot.frontends.registry import check_is_module
 
 if TYPE_CHECKING:
     from aot.tools.bench.benchmark import Case
@@ -127,7 +126,7 @@ def bench(
     do in the dispatch's type, times the threads. A report of runs also has cold starts, and the
     times with fewer threads.
     """
-    check_is_module(module)
+    given, module = module, click.get_current_context().with_resource(module_path(module))
     from aot.tools.bench.benchmark import Case, cold, steady
 
     check_report(report, module, *([model] if model is not None else []))
@@ -158,12 +157,12 @@ def bench(
         raise click.UsageError("--against and --model go together")
     if engines and is_cold:
         raise click.UsageError("--against and --cold exclude each other")
-    given, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
+    arrays, sizes = to_mapping(inputs, "--input"), to_mapping(input_sizes, "--shape")
     if how["threads"] == "auto":
         from aot.runtime.cores import find
 
         how["threads"] = find().threads
-    case = Case(module, inputs=given, shapes=sizes, **how)
+    case = Case(module, inputs=arrays, shapes=sizes, **how)
     if engines and model is not None:
         from aot.tools.engines import compare, installed
 
@@ -185,6 +184,7 @@ def bench(
     else:
         facts = steady(case, runs=runs, seconds=seconds, profile=profile)
         kind, text = "steady", steady_text
+    facts["module"] = given
     run = _run_facts(module, how, sizes)
     show_facts({**facts, "run": run}, text, as_json=as_json)
     _write_trace(trace, facts, run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,6 +158,24 @@ def module_source(path: str) -> str | bytes:
         check_is_module(path)
         return path
     return _standard_input(MOST_MODULE_MIB)
+
+
+@contextmanager
+def module_path(path: str) -> Iterator[str]:
+    """A context with the path of a module file for what needs one: of standard input, for "-",
+    that of a temporary file.
+
+    Raises:
+        CompileError: the file or standard input cannot be read, or is a model.
+    """
+    source = module_source(path)
+    if isinstance(source, str):
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
+        file = Path(folder) / "model.aotm"
+        file.write_bytes(source)
+        yield os.fspath(file)
 
 
 def _standard_input(most_mib: int) -> bytes:

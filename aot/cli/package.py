@@ -6,8 +6,8 @@ import json
 
 import click
 
+from aot.cli.compile import module_path
 from aot.cli.text import table
-from aot.frontends.registry import check_is_module
 
 
 @click.command(name="package")
@@ -78,6 +78,7 @@ def package(
       aotc package model.aotm --format executable --cc aarch64-linux-gnu-gcc -o out
       aotc package model.aotm --format static-library --max-arena 65536 -o out
       aotc package model.aotm --format wasm -o out
+      aotc compile model.onnx -o - | aotc package - --format source -o out
 
     docs/use/packaging.md says what is in each and how to build with it.
     """
@@ -90,11 +91,11 @@ def package(
         raise click.UsageError("--cc goes with --format executable and wasm only")
     if (max_arena is not None or max_flash is not None) and format_ != "static-library":
         raise click.UsageError("--max-arena and --max-flash go with --format static-library only")
-    check_is_module(module)
     options = PackageOptions(
         targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash), drop
     )
-    made = make_package(module, format_, output, options)
+    with module_path(module) as path:
+        made = make_package(path, format_, output, options)
     if as_json:
         facts = {"folder": str(made.folder), "files": dict(made.files), **made.facts}
         click.echo(json.dumps(facts, indent=2))

@@ -209,7 +209,9 @@ def _solve(
             if solved is None:
                 if dim != wanted and isinstance(dim, int):
                     raise CompileError(
-                        f"input {name!r}: dim {axis} is {dim} in the model, {wanted} is given"
+                        f"input {name!r}: dim {axis} is {dim} in the model, {wanted} is given: "
+                        f"export the model with that dim open, of PyTorch by dynamic_shapes="
+                        f"{{{name!r}: {{{axis}: {_open_name(wanted)!r}}}}}"
                     )
                 continue
             symbol, value = solved
@@ -233,6 +235,11 @@ def _solve_one(dim: Dim, wanted: Dim) -> tuple[str, Dim] | None:
     rest = difference(wanted, dim.constant)
     exact = rest // factor
     return (monomial[0].name, exact) if difference(rest, exact * factor) == 0 else None
+
+
+def _open_name(wanted: Dim) -> str:
+    """A text of `dynamic_shapes` for a dim that was asked for."""
+    return "n" if isinstance(wanted, int) else str(wanted)
 
 
 def _listed(dims: Sequence[Wanted]) -> str:

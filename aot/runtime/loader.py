@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
 from aot.runtime.contents import metadata_of
+from aot.runtime.mismatches import advice
 from aot.runtime.protocols import Portable
 from aot.runtime.tensors import (
     CTensor,
@@ -408,10 +409,9 @@ class Program(Portable):
         if status != 0:
             raise self._failure(error, status)
 
-    def _failure(self, error: _Error, status: int) -> RuntimeFailure:
-        return RuntimeFailure(
-            text_of(error.message), text_of(self._library.aot_status_name(status))
-        )
+    def _failure(self, error: _Error, status: int, advice: str = "") -> RuntimeFailure:
+        name = text_of(self._library.aot_status_name(status))
+        return RuntimeFailure(text_of(error.message) + advice, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs once: arrays by input name in, new arrays by output name out.
@@ -488,7 +488,7 @@ class Program(Portable):
                 slot.point_to(array)
                 status = library.aot_program_set_input(program, index, slot.reference, out_error)
                 if status != 0:
-                    raise self._failure(error, status)
+                    raise self._failure(error, status, advice(slot.info, array))
             found = [
                 self._bind_output(index, shape) for index, shape in enumerate(self._planned(arrays))
             ]

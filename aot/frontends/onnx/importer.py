@@ -34,7 +34,7 @@ from aot.frontends.onnx.graphs import (
     ranks_of,
     read_by,
 )
-from aot.frontends.onnx.inputs import InputShapes, InputTypes
+from aot.frontends.onnx.inputs import InputShapes, InputTypes, changed_extents
 from aot.frontends.onnx.local_functions import inline_functions
 from aot.frontends.onnx.loops import import_loop
 from aot.frontends.onnx.ops.scan import import_scan
@@ -84,11 +84,13 @@ def import_onnx(
         UnsupportedError: lists every node that can't be imported, and why.
     """
     where, folder = "model", None
+    changes: list[str] = []
     if isinstance(model, (str, os.PathLike)):
         where, folder = os.fspath(model), Path(model).parent
     try:
         with _opened(model) as (parsed, contents):
             proto = inline_functions(parsed)
+            changes += changed_extents(proto.graph.input, input_shapes or {})
             module = search(
                 lambda choices: _Importer(
                     *(proto, contents, folder, input_shapes or {}, input_values or {}, choices),
@@ -98,7 +100,7 @@ def import_onnx(
             module.metadata = taken((p.key, p.value) for p in parsed.metadata_props)
             return module
     except CompileError as error:
-        raise CompileError(f"{where}: {error}") from error
+        raise CompileError(f"{where}: {error}", changes) from error
     except UnsupportedError as error:
         raise UnsupportedError(
             f"{where}: not supported in this model ({len(error.items)}):", error.items

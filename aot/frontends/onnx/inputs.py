@@ -33,6 +33,22 @@ def is_symbol_name(text: str) -> bool:
     return _IDENTIFIER.fullmatch(text) is not None and not keyword.iskeyword(text)
 
 
+def changed_extents(infos: Sequence[Any], shapes: InputShapes) -> list[str]:
+    """A line for each extent that a model declares and that was given otherwise: what may be wrong
+    where the model is refused then."""
+    found = []
+    for info in infos:
+        declared = info.type.tensor_type.shape.dim
+        for axis, (dim, given) in enumerate(zip(declared, shapes.get(info.name, ()), strict=False)):
+            wanted = str(given)
+            if dim.dim_value > 0 and wanted not in (str(dim.dim_value), "None", "?"):
+                found.append(
+                    f"input {info.name!r}: dim {axis} is {dim.dim_value} in the model, {wanted} "
+                    "was given"
+                )
+    return found
+
+
 class InputTypes:
     """The types of the inputs by name, after binding.
 

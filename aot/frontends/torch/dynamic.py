@@ -87,12 +87,83 @@ def dim_names(
     """The name of each dynamic dim, by (number of the tensor among all leaves of the arguments,
     axis). For a multiple of a dim, the name of that dim.
     """
+    dims = _open_axes(module, args, kwargs, shapes)
+    names = {place: _name_of(dim) for place, dim in dims.items()}
+    return {place: name for place, name in names.items() if name is not None}
+
+
+def _open_axes(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> dict[tuple[int, int], Any]:
+    """The dim that the user gave, by (number of the tensor among all leaves of the arguments,
+    axis)."""
     if not shapes:
         return {}
     numbers = {id(leaf): n for n, leaf in enumerate(pytree.tree_leaves((tuple(args), kwargs)))}
-    found: dict[tuple[int, int], str] = {}
+    found: dict[tuple[int, int], Any] = {}
     _collect(bound_arguments(module, args, kwargs, shapes), shapes, numbers, found)
     return found
+
+
+def grown_examples(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """(arguments, keyword arguments, whether any differs): tensors whose open extents are 0 or 1
+    are repeated to 2, or to the extent where the name of a dim is 2.
+
+    torch.export makes such extents constants, whatever `dynamic_shapes` says. Dims of one name grow
+    together. Those that may not be 2 stay.
+    """
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    known: dict[Any, list[tuple[int, int, int]]] = {}
+    for (number, axis), dim in _open_axes(module, args, kwargs, shapes).items():
+        extents = _first_extents(dim)
+        if extents is not None and axis < leaves[number].dim():
+            is_small = leaves[number].shape[axis] in extents[:2]
+            key = _name_of(dim) or (number, axis)
+            known.setdefault(key, []).append((number, axis, extents[2] if is_small else 0))
+    grown = False
+    for places in known.values():
+        for number, axis, extent in places if all(p[2] for p in places) else ():
+            leaves[number] = _repeated(leaves[number], axis, extent)
+            grown = True
+    new_args, new_kwargs = pytree.tree_unflatten(leaves, tree)
+    return new_args, new_kwargs, grown
+
+
+def _first_extents(dim: Any) -> tuple[int, int, int] | None:
+    """The extents of an open dim for 0, 1 and 2 of its unit; None where it is not open, or may not
+    be 2."""
+    if isinstance(dim, str):
+        wanted = _wanted(dim)
+        found = None if wanted.dim is None else linear(wanted.dim)
+        if found is None:
+            return None
+        _, factor, rest = found
+        extents = (rest, factor + rest, 2 * factor + rest)
+        is_within = wanted.low <= extents[2] and (wanted.high is None or extents[2] <= wanted.high)
+        return extents if is_within else None
+    if dim is None or isinstance(dim, int) or _is_hint(dim, "AUTO") or _is_hint(dim, "STATIC"):
+        return None
+    fn = getattr(dim, "fn", None)  # of a multiple
+    extents = (0, 1, 2) if fn is None else (fn(0), fn(1), fn(2))
+    low, high = getattr(dim, "min", None) or 0, getattr(dim, "max", None)
+    return extents if low <= extents[2] and (high is None or extents[2] <= high) else None
+
+
+def _is_hint(dim: Any, name: str) -> bool:
+    """Whether a dim is torch's hint of this name."""
+    kind = getattr(dim, "type", None)
+    return getattr(kind, "name", None) == name
+
+
+def _repeated(tensor: torch.Tensor, axis: int, extent: int) -> torch.Tensor:
+    """The tensor with its elements along an axis repeated up to an extent, or zeros where it has
+    none."""
+    have = tensor.shape[axis]
+    if have == 0:
+        return tensor.new_zeros((*tensor.shape[:axis], extent, *tensor.shape[axis + 1 :]))
+    return torch.cat([tensor] * -(-extent // have), axis).narrow(axis, 0, extent).detach()
 
 
 def bound_arguments(
@@ -104,14 +175,13 @@ def bound_arguments(
 
 
 def _collect(
-    given: Any, shapes: Any, numbers: Mapping[int, int], found: dict[tuple[int, int], str]
+    given: Any, shapes: Any, numbers: Mapping[int, int], found: dict[tuple[int, int], Any]
 ) -> None:
     if isinstance(given, torch.Tensor):
         axes = shapes.items() if isinstance(shapes, Mapping) else enumerate(shapes or ())
         for axis, dim in axes:
-            name = _name_of(dim)
-            if name is not None and id(given) in numbers:
-                found.setdefault((numbers[id(given)], axis), name)
+            if id(given) in numbers:
+                found.setdefault((numbers[id(given)], axis), dim)
         return
     held = parts(given)
     given = given if held is None else list(held.values())

@@ -20,7 +20,7 @@ import torch
 from aot.errors import CompileError
 from aot.frontends.torch.archive import read_program
 from aot.frontends.torch.containers import in_places, register, registering_results
-from aot.frontends.torch.dynamic import OpenDims, bound_arguments, dim_names
+from aot.frontends.torch.dynamic import OpenDims, bound_arguments, dim_names, grown_examples
 from aot.frontends.torch.program import Exported
 from aot.frontends.torch.recurrent_shapes import known_shapes
 from aot.frontends.torch.table import is_kept
@@ -52,6 +52,8 @@ def export(
     register((*args, keywords))
     shapes = _shapes_in_places(module, args, keywords, dynamic_shapes)
     open_dims = OpenDims(shapes)
+    names = dim_names(module, args, keywords, shapes)
+    examples, named, are_grown = grown_examples(module, args, keywords, shapes)
     with (
         in_eval_mode(module),
         registering_results(module),
@@ -61,11 +63,11 @@ def export(
     ):
         try:
             program = torch.export.export(
-                module, tuple(args), keywords, dynamic_shapes=open_dims.shapes, strict=False
+                module, examples, named, dynamic_shapes=open_dims.shapes, strict=False
             )
         except Exception as error:  # what may go wrong in user code has no common base
-            raise _failure(module, error) from error
-    return Exported(program, dim_names(module, args, keywords, shapes))
+            raise _failure(module, error, are_grown) from error
+    return Exported(program, names)
 
 
 def _shapes_in_places(
@@ -79,11 +81,17 @@ def _shapes_in_places(
         return shapes
 
 
-def _failure(module: Any, error: Exception) -> CompileError:
+def _failure(module: Any, error: Exception, are_grown: bool) -> CompileError:
     """The error for a failed export: one line, with torch's advice below it."""
     lines = [line.rstrip() for line in str(error).strip().splitlines() if line.strip()]
     first = lines[0] if lines else type(error).__name__
-    return CompileError(f"torch.export can't export {type(module).__name__}: {first}", lines[1:])
+    advice = lines[1:]
+    if are_grown:
+        advice.append(
+            "open extents of 1 in the example inputs were taken as 2, as torch.export makes 1 a "
+            "constant: give examples with larger ones"
+        )
+    return CompileError(f"torch.export can't export {type(module).__name__}: {first}", advice)
 
 
 @contextmanager

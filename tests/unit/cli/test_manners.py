@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -198,6 +199,14 @@ def test_modules_go_through_pipes(tmp_path: Path) -> None:
     ran = aotc("run", "-", folder=tmp_path, data=compiled.stdout)
     assert ran.returncode == 0
     assert ran.stdout.startswith(b"output ")
+    timed = aotc("bench", "-", "--runs", "1", "--json", folder=tmp_path, data=compiled.stdout)
+    assert json.loads(timed.stdout)["module"] == "-"
+    packed = aotc(
+        *("package", "-", "--format", "source", "-o", "p"), folder=tmp_path, data=compiled.stdout
+    )
+    assert packed.returncode == 0, packed.stderr
+    assert (tmp_path / "p" / "CMakeLists.txt").is_file()
+    shutil.rmtree(tmp_path / "p")
     merged = aotc("merge", "m.aotm:a", "m.aotm:b", "-o", "-", folder=tmp_path)
     assert merged.stdout[:4] == b"AOTM"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.aotm", "m.ir"]

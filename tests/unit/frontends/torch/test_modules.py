@@ -59,6 +59,39 @@ def test_a_convolutional_network(t: Any) -> None:
     assert list(named) == ["output"] and np.array_equal(named["output"], array)
 
 
+def test_open_extents_of_one_in_examples(t: Any) -> None:
+    """torch.export makes them constants, so that the examples are repeated to the next extents."""
+
+    class Joined(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return (x.relu() + y).sum(1)
+
+    def dims(shapes: Any, *extents: tuple[int, ...]) -> list[tuple[int | str, ...]]:
+        args = tuple(t.randn(e) for e in extents)
+        program = loaded(Joined(), args, dynamic_shapes=shapes)
+        given = [
+            t.randn([5 if d == "n" else 8 if d == "4*h" else d for d in i.dims])
+            for i in program.inputs
+        ]
+        t.testing.assert_close(program(*given), Joined()(*given))
+        return [i.dims for i in program.inputs]
+
+    n = t.export.Dim("n")
+    both = {"x": {0: "n"}, "y": {0: "n"}}
+    assert dims(both, (1, 3), (1, 3)) == [("n", 3), ("n", 3)]
+    assert dims(({0: n}, {0: n}), (1, 3), (1, 3)) == [("n", 3), ("n", 3)]
+    assert dims({"x": {0: "n"}, "y": None}, (1, 3), (1, 3)) == [("n", 3), (1, 3)]
+    assert dims({"x": {1: "4*h"}, "y": None}, (2, 4), (2, 1)) == [(2, "4*h"), (2, 1)]
+    assert dims(both, (0, 3), (0, 3)) == [("n", 3), ("n", 3)]
+    apart = {"x": {0: n}, "y": {0: t.export.Dim("m")}}
+    with pytest.raises(CompileError) as caught:
+        loaded(Joined(), (t.zeros(1, 3), t.zeros(1, 3)), dynamic_shapes=apart)
+    assert str(caught.value).endswith(
+        "  open extents of 1 in the example inputs were taken as 2, as torch.export makes 1 a "
+        "constant: give examples with larger ones"
+    )
+
+
 def test_trees_of_arguments_and_results(t: Any) -> None:
     class Tree(t.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, pair: Any, scale: float, *, options: Any = None) -> Any:
