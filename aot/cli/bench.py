@@ -5,8 +5,9 @@ Text only: what is measured is `aot.tools.bench.benchmark`'s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,7 +136,8 @@ def bench(
         raise click.UsageError("--trace goes with none of --generate, --shaders and --against")
     if is_generating:
         times = _generation(module, rounds or 5, **how)
-        show_facts(times, generation_text, as_json=as_json)
+        run = _run_facts(module, how, {})
+        show_facts(times, lambda facts: _run_text(run) + generation_text(facts), as_json=as_json)
         return
     if of_shaders:
         from aot.tools.bench.shaders import bench_shaders, figures_text
@@ -150,7 +152,7 @@ def bench(
             rounds=rounds or 3,
         )
         run = _run_facts(module, how, to_mapping(input_sizes, "--shape"))
-        show_facts({**shader_facts, "run": run}, figures_text, as_json=as_json)
+        show_facts({**shader_facts, "run": run}, partial(_with_run, figures_text), as_json=as_json)
         _write_report(report, module, {"shaders": shader_facts}, run)
         return
     if bool(engines) != (model is not None):
@@ -185,12 +187,24 @@ def bench(
         facts = steady(case, runs=runs, seconds=seconds, profile=profile)
         kind, text = "steady", steady_text
     facts["module"] = given
-    run = _run_facts(module, how, sizes)
-    show_facts({**facts, "run": run}, text, as_json=as_json)
+    run = _run_facts(module, how, facts["shapes"])
+    show_facts({**facts, "run": run}, partial(_with_run, text), as_json=as_json)
     _write_trace(trace, facts, run)
     if report is not None:
         besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
         _write_report(report, module, {kind: facts, **besides}, run)
+
+
+def _with_run(text: Callable[[Mapping[str, Any]], str], facts: Mapping[str, Any]) -> str:
+    return _run_text(facts["run"]) + text(facts)
+
+
+def _run_text(run: Mapping[str, Any]) -> str:
+    """A line about when, where and on which shapes a benchmark ran."""
+    from aot.driver.provenance import machine_text
+
+    shapes = "".join(f", {name}={'x'.join(map(str, s))}" for name, s in run["shapes"].items())
+    return f"{run['date']}, {machine_text(run)}{shapes}\n"
 
 
 def _run_facts(module: str, how: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,11 +367,14 @@ def comparison_text(facts: Mapping[str, Any]) -> str:
         rounds = facts["round_medians_ms"][name]
         ratio = facts["ratio"].get(name)
         spread = f"{min(rounds):.3f} to {max(rounds):.3f}"
-        rows.append([name, f"{median:.3f}", spread, "" if ratio is None else f"{ratio:.2f}"])
+        told = "" if ratio is None else f"{ratio:.2f}"
+        told += ", noise" if facts["is_noise"].get(name) else ""
+        rows.append([name, f"{median:.3f}", spread, told])
     header = ("engine", "ms", "rounds", "aotc/engine")
     return (
         table(header, rows, right="ms rounds aotc/engine")
         + f"\nmedians of {facts['rounds']} rounds by turns, {_threads(facts['threads'])}"
+        + ("; noise: the rounds of both overlap" if any(facts["is_noise"].values()) else "")
     )
 
 

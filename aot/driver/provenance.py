@@ -25,6 +25,7 @@ FORMAT = 1
 """The format of the facts, and of the figures beside them."""
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 _PACKAGES = ("numpy", "llvmlite", "onnx")
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -47,6 +48,7 @@ def provenance(kind: str, command: Sequence[str] = (), **more: Any) -> dict[str,
         "date": date(),
         "cpu": cpu_name(),
         "cores": os.cpu_count() or 1,
+        "governor": governor(),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "versions": {"python": platform.python_version(), **dict(_versions())},
         **more,
@@ -96,6 +98,15 @@ def cpu_name() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
+def governor() -> str:
+    """The policy by which Linux sets the clock of the first core; empty where it has none, as in
+    virtual machines."""
+    try:
+        return _GOVERNOR.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
 def model_facts(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """Name, bytes and digest of each model's file, which may be named as in FILE:NAME; the name
     alone of what is no file.
@@ -124,4 +135,5 @@ def _model(path: Path) -> dict[str, Any]:
 def machine_text(run: Mapping[str, Any]) -> str:
     """One line about the machine of a run."""
     cores = run["cores"]
-    return f"{run['cpu']}, {cores} core{'s' * (cores > 1)}, {run['os']}"
+    policy = f", governor {run['governor']}" if run.get("governor") else ""
+    return f"{run['cpu']}, {cores} core{'s' * (cores > 1)}{policy}, {run['os']}"

@@ -209,9 +209,8 @@ def _solve(
             if solved is None:
                 if dim != wanted and isinstance(dim, int):
                     raise CompileError(
-                        f"input {name!r}: dim {axis} is {dim} in the model, {wanted} is given: "
-                        f"export the model with that dim open, of PyTorch by dynamic_shapes="
-                        f"{{{name!r}: {{{axis}: {_open_name(wanted)!r}}}}}"
+                        f"input {name!r}: dim {axis} is {dim} in the model, {wanted} is given"
+                        + _how_to_open(name, axis, wanted)
                     )
                 continue
             symbol, value = solved
@@ -237,9 +236,14 @@ def _solve_one(dim: Dim, wanted: Dim) -> tuple[str, Dim] | None:
     return (monomial[0].name, exact) if difference(rest, exact * factor) == 0 else None
 
 
-def _open_name(wanted: Dim) -> str:
-    """A text of `dynamic_shapes` for a dim that was asked for."""
-    return "n" if isinstance(wanted, int) else str(wanted)
+def _how_to_open(name: str, axis: int, wanted: Dim) -> str:
+    """What makes a dim symbolic that a model has fixed."""
+    if isinstance(wanted, int):
+        return ""
+    return (
+        ": export the model with that dim open, of PyTorch by dynamic_shapes="
+        f"{{{name!r}: {{{axis}: {str(wanted)!r}}}}}"
+    )
 
 
 def _listed(dims: Sequence[Wanted]) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import CompileError
 from aot.frontends import registry
-from aot.tools.bench.benchmark import Case, prepared_command, round_median
+from aot.tools.bench.benchmark import Case, prepared_command, round_median, shapes_of
 from aot.tools.engine_errors import cannot_run, check_format
 from aot.tools.onnx_engine import numpy_name
 
@@ -76,12 +76,19 @@ def compare(
     return {
         "module": os.fspath(case.module),
         "model": os.fspath(model),
+        "shapes": shapes_of(arrays),
         "threads": case.threads,
         "rounds": rounds,
         "median_ms": found,
         "round_medians_ms": medians,
         "ratio": {name: found["aotc"] / found[name] for name in engines},
+        "is_noise": {name: _overlap(medians["aotc"], medians[name]) for name in engines},
     }
+
+
+def _overlap(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether some round of one is as fast as some round of the other, both ways."""
+    return max(min(a), min(b)) <= min(max(a), max(b))
 
 
 def check_onnx(engine: str, model: str | os.PathLike[str]) -> None:

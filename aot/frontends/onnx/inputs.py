@@ -41,7 +41,8 @@ def changed_extents(infos: Sequence[Any], shapes: InputShapes) -> list[str]:
         declared = info.type.tensor_type.shape.dim
         for axis, (dim, given) in enumerate(zip(declared, shapes.get(info.name, ()), strict=False)):
             wanted = str(given)
-            if dim.dim_value > 0 and wanted not in (str(dim.dim_value), "None", "?"):
+            is_dim = given is not None and (wanted.isdecimal() or is_symbol_name(wanted))
+            if dim.dim_value > 0 and is_dim and wanted != str(dim.dim_value):
                 found.append(
                     f"input {info.name!r}: dim {axis} is {dim.dim_value} in the model, {wanted} "
                     "was given"

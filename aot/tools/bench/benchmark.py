@@ -130,7 +130,7 @@ def steady(
     with _prepared(case) as (command, arrays):
         options = ["--runs", str(runs), "--min-ms", str(1e3 * seconds), "--warmup", str(warmup)]
         result = _run([*command, *options, *(["--profile"] if profile else [])])
-    result = {"module": os.fspath(case.module), **result}
+    result = {"module": os.fspath(case.module), "shapes": shapes_of(arrays), **result}
     if profile:
         # what a CPU's core can do says nothing about a GPU
         machine = measure_machine() if result["device"] == "cpu" else None
@@ -148,9 +148,15 @@ def cold(case: Case, *, rounds: int = 10, drop_cache: bool = True) -> dict[str, 
     Raises:
         CompileError, RuntimeFailure: as for `steady`.
     """
-    with _prepared(case) as (command, _):
+    with _prepared(case) as (command, arrays):
         options = ["--cold", str(rounds), *(["--drop-cache"] if drop_cache else [])]
-        return {"module": os.fspath(case.module), **_run([*command, *options])}
+        found = _run([*command, *options])
+    return {"module": os.fspath(case.module), "shapes": shapes_of(arrays), **found}
+
+
+def shapes_of(arrays: Mapping[str, NDArray[Any]]) -> dict[str, list[int]]:
+    """The extents of each input."""
+    return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def measure_machine() -> dict[str, Any]:
