@@ -342,6 +342,7 @@ FORMATS: dict[str, Format] = {
     "target": Format(texts.target_seeds, texts.toml_taken, texts.toml_made, texts.target_read),
     "batch": Format(texts.batch_seeds, texts.toml_taken, texts.toml_made, texts.batch_read),
     "tuning": Format(texts.tuning_seeds, texts.tuning_taken, texts.tuning_made, texts.tuning_read),
+    "entry": Format(texts.entry_seeds, texts.entry_taken, texts.entry_made, texts.entry_read),
     "array": Format(texts.array_seeds, texts.array_taken, texts.array_made, texts.array_read),
 }
 

@@ -4,11 +4,14 @@ them."""
 from __future__ import annotations
 
 import atexit
+import hashlib
 import io
 import json
 import re
 import shutil
+import struct
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +281,62 @@ def array_read(data: bytes) -> Any:
     from aot.ir.array_files import arrays
 
     return arrays(FOLDER.file("a.npy", data))
+
+
+# ---- entries of the cache of compiled code ----
+
+# Of ELF's header of 64 bits behind its first 16 bytes, and of a section's.
+_ELF, _SECTION = struct.Struct("<HHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
+_ENTRY_KEY = "0" * 64
+_ENTRY_TARGET = "x86-64-v3"
+
+
+def entry_seeds() -> list[bytes]:
+    """Objects of a small graph's kernels, as the cache stores them."""
+    import aot
+    from tests.support.module_seeds import dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        aot.compile(dynamic(), targets=[_ENTRY_TARGET], cache_dir=folder)
+        found = [path.read_bytes() for path in sorted(Path(folder).glob("??/*"))]
+    return [data for data in found if data[80:84] == b"\x7fELF"]
+
+
+def entry_taken(data: bytes) -> Tree:
+    elf = data[80:]
+    head = list(_ELF.unpack_from(elf, 16))
+    start, count = head[5], head[11]
+    sections = [list(_SECTION.unpack_from(elf, start + 64 * n)) for n in range(count)]
+    return {
+        "magic": data[:8],
+        "has right digest": True,
+        "more length": 0,
+        "ident": elf[:16],
+        "head": head,
+        "body": elf[64:start],
+        "sections": sections,
+    }
+
+
+def entry_made(tree: Tree) -> bytes:
+    """Raises a struct.error for numbers that a field cannot hold."""
+    parts = [bytes(tree["ident"]), _ELF.pack(*tree["head"]), bytes(tree["body"])]
+    elf = b"".join([*parts, *(_SECTION.pack(*section) for section in tree["sections"])])
+    digest = hashlib.sha256(elf).digest() if tree["has right digest"] else bytes(32)
+    length = (len(elf) + tree["more length"]).to_bytes(8, "little")
+    return b"".join([bytes(tree["magic"]), bytes.fromhex(_ENTRY_KEY), digest, length, elf])
+
+
+def entry_read(data: bytes) -> Any:
+    """What a compile takes of an entry: an object that can be linked, or nothing."""
+    from aot.backends.cpu.object_cache import ObjectCache
+    from aot.link.code_image import is_linkable
+    from aot.target.selection import load
+
+    path = FOLDER.file(_ENTRY_KEY[2:], b"").parent / _ENTRY_KEY[:2] / _ENTRY_KEY[2:]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    found = ObjectCache(path.parent.parent)
+    taken = found.get(_ENTRY_KEY, partial(is_linkable, load(_ENTRY_TARGET)))
+    assert (taken is None) != path.exists()  # what is damaged is removed
+    return taken
