@@ -1,7 +1,7 @@
 """Damaged modules: a status or a safe run, never a crash.
 
-Damage that checksums cover is noticed. Damage with right checksums is libFuzzer's, under sanitizers
-(runtime/tests/fuzz): a run of fixed length from a fixed seed here, a long one as a sweep.
+Damage that checksums cover is noticed. Damage with right checksums is libFuzzer's
+(test_fuzzers.py), whose target is tested here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import random
 import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,15 @@ import pytest
 
 from aot.link.module_schema import RULES
 from tests.support.cross import CROSS_TARGETS, run_emulated
+from tests.support.fuzzers import (
+    FOLDER,
+    INCLUDES,
+    MODE,
+    WIDE_HANDLES,
+    fuzzer_path,
+    module_sources,
+    write_inputs,
+)
 from tests.support.module_rules import (
     ALONE,
     BREAKS,
@@ -27,9 +35,9 @@ from tests.support.module_rules import (
     places_of,
     whole_module,
 )
-from tests.support.module_seeds import busy_module, harmless_code, kept_module, write_seeds
+from tests.support.module_seeds import busy_module, harmless_code, kept_module
 from tests.support.runtime_api import Failed, Module, failure, opened
-from tests.support.runtime_build import FUZZ, RUNTIME, build, build_fuzzer, library_sources
+from tests.support.runtime_build import FUZZ, RUNTIME, build
 from tests.support.runtime_modules import (
     DTYPES,
     HEADER_BYTES,
@@ -44,32 +52,11 @@ from tests.support.runtime_modules import (
     tensor,
 )
 
-FLAGS = [
-    "-DAOT_VULKAN=1",
-    "-DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION",
-    f"-I{RUNTIME / 'drivers' / 'vulkan'}",
-]
-
-
-def fuzzer_sources() -> list[Path]:
-    """The library, with a fake Vulkan in the place of the system's, and the target."""
-    drivers = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
-    own = sorted(RUNTIME.glob("tests/fuzz/*.c"))
-    return [*library_sources(), *(p for p in drivers if p.name != "system_posix.c"), *own]
-
-
-@cache
-def fuzzer() -> Path:
-    """The fuzzer; skips the test where clang or its libFuzzer is missing."""
-    return build_fuzzer("aot-fuzz-module", fuzzer_sources(), FLAGS, ["-lpthread", "-ldl"])
-
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of modules that have every field."""
-    folder = tmp_path_factory.mktemp("seeds")
-    write_seeds(folder)
-    return folder
+    return write_inputs("module", tmp_path_factory.mktemp("seeds"))
 
 
 def fuzz(binary: Path, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -79,7 +66,7 @@ def fuzz(binary: Path, folder: Path, *arguments: object) -> subprocess.Completed
 
 
 def test_undamaged_modules_run(tmp_path: Path, seeds: Path) -> None:
-    result = fuzz(fuzzer(), tmp_path, *sorted(seeds.iterdir()))
+    result = fuzz(fuzzer_path("module"), tmp_path, *sorted(seeds.iterdir()))
     assert result.returncode == 0, result.stderr[-4000:]
     assert result.stderr.count("Executed ") == len(list(seeds.iterdir()))
     with opened(kept_module()) as program:
@@ -88,13 +75,6 @@ def test_undamaged_modules_run(tmp_path: Path, seeds: Path) -> None:
             assert y.tolist() == [float(c) for c in range(1, count + 1) for _ in range(4)]
         found = failure(lambda: program(np.zeros(1, np.float32), np.array(3, np.int64)))
         assert found.message == "a cache of 24 rows has no room for 25"
-
-
-@pytest.mark.parametrize("runs", [50_000, pytest.param(10_000_000, marks=pytest.mark.sweep)])
-def test_damage_with_right_checksums_never_crashes(runs: int, tmp_path: Path, seeds: Path) -> None:
-    result = fuzz(fuzzer(), tmp_path, "-seed=1", f"-runs={runs}", seeds)
-    assert result.returncode == 0, result.stderr[-4000:]
-    assert f"Done {runs} runs" in result.stderr
 
 
 def _far_stores() -> bytes:
@@ -120,11 +100,8 @@ def test_offsets_beyond_an_address_of_32_bits(tmp_path: Path) -> None:
     target = CROSS_TARGETS["arm"]
     if shutil.which(target.emulator) is None:
         pytest.skip(f"{target.emulator} is not installed")
-    sources = [*fuzzer_sources(), RUNTIME / "tests" / "fuzz" / "alone" / "main.c"]
-    # The fake device is written for 64 bits, where handles are pointers.
-    casts = ("conversion", "int-conversion", "int-to-pointer-cast", "pointer-to-int-cast")
-    ours = [f"-Wno-{warning}" for warning in casts]
-    flags = ["-O1", "-static", *target.flags, *ours, *FLAGS]
+    sources = [*module_sources(), *(FOLDER / name for name in ("fuzz_module.c", "alone/main.c"))]
+    flags = ["-O1", "-static", *target.flags, *WIDE_HANDLES, *INCLUDES, *MODE]
     binary = build("aot-fuzz-arm", sources, flags, target.compiler, ["-lpthread", "-ldl"])
     if binary is None:
         pytest.skip(f"{target.compiler} is not installed")
@@ -148,7 +125,7 @@ GUARDS = [
 @pytest.mark.slow
 def test_the_fuzzer_sees_what_rules_prevent(tmp_path: Path) -> None:
     """Without these rules, the modules that break them do what a sanitizer stops."""
-    fuzzer()
+    fuzzer_path("module")
     copy = tmp_path / "runtime"
     shutil.copytree(RUNTIME, copy)
     header = copy / "src" / "module_rules.h"
@@ -157,9 +134,12 @@ def test_the_fuzzer_sees_what_rules_prevent(tmp_path: Path) -> None:
     assert len(kept) == len(lines) - len(GUARDS)
     header.write_text("\n".join(kept) + "\n")
     binary = tmp_path / "without-rules"
-    sources = [str(copy / path.relative_to(RUNTIME)) for path in fuzzer_sources()]
+    sources = [
+        str(copy / path.relative_to(RUNTIME))
+        for path in (*module_sources(), FOLDER / "fuzz_module.c")
+    ]
     includes = [f"-I{copy / folder}" for folder in ("include", "src", "drivers/vulkan")]
-    flags = [flag for flag in (*FUZZ, *FLAGS) if not flag.startswith("-I")]
+    flags = [flag for flag in (*FUZZ, *MODE) if not flag.startswith("-I")]
     command = ["clang", "-std=c11", *includes, *flags, *sources, "-lpthread", "-ldl"]
     subprocess.run([*command, "-o", binary], check=True)
     whole = tmp_path / "whole.aotm"

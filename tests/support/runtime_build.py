@@ -14,8 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import RUNTIME
 
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
@@ -80,22 +78,6 @@ def build(
             raise RuntimeError(f"{words[0]} failed:\n{result.stderr}")
         partial.replace(output)
     return output
-
-
-def build_fuzzer(
-    name: str, sources: Sequence[Path], flags: Sequence[str] = (), libraries: Sequence[str] = ()
-) -> Path:
-    """A libFuzzer target under ASan and UBSan; skips the test where clang or its libFuzzer is
-    missing."""
-    try:
-        binary = build(name, sources, [*FUZZ, *flags], "clang", libraries)
-    except RuntimeError as error:
-        if "libclang_rt" not in str(error):
-            raise
-        binary = None
-    if binary is None:
-        pytest.skip("clang with libFuzzer is not installed")
-    return binary
 
 
 def build_library() -> Path | None:

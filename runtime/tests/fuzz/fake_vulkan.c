@@ -24,6 +24,15 @@
 #define MOST_GROUPS 65535u
 #define PUSH_BYTES 256u
 
+volatile uint8_t aot_fuzz_sink;
+bool aot_fuzz_is_unified;
+
+static void no_kernel(const aot_dispatch_t *dispatch, uint32_t x, uint32_t y, uint32_t z) {}
+
+__attribute__((weak)) aot_kernel_t aot_fuzz_kernel(const aot_executable_t *executable) {
+  return no_kernel;
+}
+
 // The head of what is chained behind a structure.
 typedef struct chained_t {
   VkStructureType type;

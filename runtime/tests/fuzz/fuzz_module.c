@@ -14,11 +14,11 @@
 #include "aot/abi.h"
 #include "aot/aot.h"
 #include "fuzz.h"
+#include "memory.h"
 #include "module.h"
 #include "module_fbs.h"
 #include "xxh64.h"
 
-#define MEMORY_LIMIT ((size_t)256 << 20)
 #define WORK_BUDGET 20000
 #define MOST_RANK 8
 #define MOST_TENSORS 64
@@ -30,31 +30,10 @@
 size_t LLVMFuzzerMutate(uint8_t *data, size_t bytes, size_t most);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t bytes, size_t most, unsigned int seed);
-aot_kernel_t aot_fuzz_kernel(const aot_executable_t *executable);
-
-volatile uint8_t aot_fuzz_sink;
-bool aot_fuzz_is_unified;
 
 static void fail(const char *what) {
   (void)fprintf(stderr, "fuzz_module.c: %s\n", what);
   abort();
-}
-
-// ---- memory ----
-
-static void *allocate(void *user, size_t bytes, size_t alignment) {
-  size_t *in_use = user;
-  void *memory = NULL;
-  if (bytes > MEMORY_LIMIT - *in_use || posix_memalign(&memory, alignment, bytes) != 0) return NULL;
-  memset(memory, 0xbe, bytes < 4096 ? bytes : 4096);
-  *in_use += bytes;
-  return memory;
-}
-
-static void release(void *user, void *pointer, size_t bytes, size_t alignment) {
-  (void)alignment;
-  *(size_t *)user -= bytes;
-  free(pointer);
 }
 
 // ---- kernels ----
@@ -189,17 +168,15 @@ static void stamp(uint8_t *data, size_t bytes) {
 }
 
 // What is chosen beside the module follows from its bytes, so that a finding can be repeated.
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+static void run_file(const uint8_t *data, size_t bytes) {
   const uint64_t choice = aot_xxh64(data, bytes, 7);
   void *block = NULL;
-  if (posix_memalign(&block, 64, bytes > 0 ? bytes : 1) != 0) return 0;
+  if (posix_memalign(&block, 64, bytes > 0 ? bytes : 1) != 0) return;
   if (bytes > 0) memcpy(block, data, bytes);
   if (bytes >= sizeof(aot_file_header_t) && choice % 64 != 0) stamp(block, bytes);
   aot_fuzz_is_unified = (choice >> 6 & 1) != 0;
-  size_t in_use = 0;
-  const aot_module_options_t options = {.size = sizeof options,
-                                        .allocator = {&in_use, allocate, release},
-                                        .copy = (choice >> 7) % 16 == 0};
+  const aot_module_options_t options = {
+      .size = sizeof options, .allocator = fuzz_allocator, .copy = (choice >> 7) % 16 == 0};
   aot_module_t *module = NULL;
   aot_error_t error = {AOT_OK, ""};
   const aot_status_t status = aot_module_open_memory(block, bytes, &options, &error, &module);
@@ -207,14 +184,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     fail("a status without a message");
   }
   if (status == AOT_OK) {
-    if (in_use > MOST_TIMES * bytes + SMALL_BYTES) fail("a small file makes a large module");
+    if (fuzz_memory.in_use > MOST_TIMES * bytes + SMALL_BYTES)
+      fail("a small file makes a large module");
     run_module(module, (choice >> 11) % 8 == 0);
     (void)aot_module_verify_segments(module, &error);
   }
   aot_module_close(module);
-  if (in_use != 0) fail("memory is left");
+  if (fuzz_memory.in_use != 0) fail("memory is left");
   free(block);
-  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+  return fuzz_run(run_file, data, bytes);
 }
 
 // ---- mutations ----

@@ -1,6 +1,7 @@
 // Fuzzes state files: what a program makes of any file, and of one with right checksums, and how it
 // runs then.  An input is a byte that says how much of the header is made right, and the file.  The
-// module is $AOT_FUZZ_MODULE, whose inputs are i32 or f32 of two rows at most; its code is not run.
+// module, $AOT_FUZZ_MODULE or the file beside the fuzzer, has inputs that are i32 or f32 of two
+// rows at most; its code is not run.
 #define _GNU_SOURCE 1  // memfd_create
 
 #include <stddef.h>
@@ -10,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../memory.h"
+#include "../module_path.h"
 #include "aot/abi.h"
 #include "aot/state.h"
 #include "program.h"
@@ -29,7 +32,6 @@ typedef struct header_t {
 } header_t;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-aot_kernel_t aot_fuzz_kernel(const aot_executable_t *executable);
 
 static aot_program_t *program;
 static char path[64];
@@ -38,18 +40,6 @@ static int file = -1;
 static void fail(const char *what) {
   (void)fprintf(stderr, "fuzz_state.c: %s\n", what);
   abort();
-}
-
-static void kernel(const aot_dispatch_t *dispatch, uint32_t x, uint32_t y, uint32_t z) {
-  (void)dispatch;
-  (void)x;
-  (void)y;
-  (void)z;
-}
-
-aot_kernel_t aot_fuzz_kernel(const aot_executable_t *executable) {
-  (void)executable;
-  return kernel;
 }
 
 static void set_inputs(void) {
@@ -73,10 +63,11 @@ static void set_inputs(void) {
 static void open_program(void) {
   aot_error_t error;
   aot_module_t *module = NULL;
-  const char *name = getenv("AOT_FUZZ_MODULE");
-  if (name == NULL || aot_module_open_path(name, NULL, &error, &module) != AOT_OK ||
+  const aot_module_options_t options = {.size = sizeof options, .allocator = fuzz_allocator};
+  fuzz_memory.fails_at = UINT64_MAX;
+  if (aot_module_open_path(fuzz_module_path, &options, &error, &module) != AOT_OK ||
       aot_program_create(module, NULL, &error, &program) != AOT_OK) {
-    fail(name == NULL ? "AOT_FUZZ_MODULE is not set" : error.message);
+    fail(error.message);
   }
   set_inputs();
   file = memfd_create("state", 0);
@@ -127,12 +118,10 @@ static void stamp(uint8_t *bytes, size_t size, uint8_t how) {
   memcpy(bytes, &header, sizeof header);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  if (program == NULL) open_program();
-  if (size == 0) return 0;
+static void run(const uint8_t *data, size_t size) {
   const size_t bytes = size - 1;
   uint8_t *copy = malloc(bytes > 0 ? bytes : 1);
-  if (copy == NULL) return 0;
+  if (copy == NULL) return;
   memcpy(copy, data + 1, bytes);
   stamp(copy, bytes, data[0]);
   if (ftruncate(file, 0) != 0 || pwrite(file, copy, bytes, 0) != (ssize_t)bytes) fail("no file");
@@ -147,5 +136,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   (void)aot_program_run(program, &error);
   (void)aot_program_rewind(program, bytes % 7, &error);
   if (bytes % 5 == 0 && aot_program_reset(program, &error) != AOT_OK) fail(error.message);
-  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (program == NULL) open_program();
+  return size == 0 ? 0 : fuzz_run(run, data, size);
 }

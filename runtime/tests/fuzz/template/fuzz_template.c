@@ -1,28 +1,21 @@
 // Fuzzes code of chat templates from strangers: what is verified runs within its budget, inside of
 // its memory.  An input is two bytes of the number of code words, a byte of the number of texts,
 // the code, the ends of the texts, the texts, and behind a zero byte the variables.
+#define _POSIX_C_SOURCE 200809L  // posix_memalign
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "../memory.h"
 #include "aot/text.h"
 #include "vocabulary.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void *copied(const void *data, size_t bytes) {
   void *memory = malloc(bytes > 0 ? bytes : 1);
   if (bytes > 0) memcpy(memory, data, bytes);
   return memory;
-}
-
-static void *allocate(void *user, size_t bytes, size_t alignment) {
-  (void)user;
-  return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void release(void *user, void *memory, size_t bytes, size_t alignment) {
-  (void)user;
-  (void)bytes;
-  (void)alignment;
-  free(memory);
 }
 
 static void render(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes) {
@@ -41,11 +34,10 @@ static void render(const aot_vocabulary_t *vocabulary, const char *text, size_t 
   aot_rendered_release(vocabulary, &made);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  if (size < 3) return 0;
+static void run(const uint8_t *data, size_t size) {
   const size_t words = data[0] | (size_t)data[1] << 8, texts = data[2];
   const size_t fixed = 3 + 4 * (words + texts);
-  if (size < fixed) return 0;
+  if (size < fixed) return;
   const uint8_t *rest = data + fixed;
   const size_t left = size - fixed;
   const uint8_t *end = left > 0 ? memchr(rest, 0, left) : NULL;
@@ -56,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint8_t *text = copied(rest, text_bytes);
   char *variables = copied(rest + (end == NULL ? left : text_bytes + 1), bytes);
   aot_vocabulary_t vocabulary = {
-      .allocator = {.allocate = allocate, .release = release},
+      .allocator = fuzz_allocator,
       .bos = -1,
       .eos = -1,
       .chat_template = "",
@@ -70,5 +62,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   free(text);
   free(ends);
   free(code);
-  return 0;
+  if (fuzz_memory.in_use != 0) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  return size < 3 ? 0 : fuzz_run(run, data, size);
 }
