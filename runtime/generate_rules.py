@@ -209,6 +209,7 @@ C_CALLS = {
     "finite": "is_finite({})",
     "symbol_is_utf8": "symbol_is_utf8(t, {})",
     "replacement_table": "aot_is_replacement_table(t)",
+    "cut_tables": "aot_are_cuts(t)",
 }
 AROUND = ("module", "variant", "entry", "program", "cpu")
 
@@ -328,6 +329,7 @@ PYTHON_CALLS = {
     "finite": "finite({})",
     "symbol_is_utf8": "symbol_is_utf8(t, {})",
     "replacement_table": "is_replacement_table({} or b'')",
+    "cut_tables": "are_cuts({} or b'')",
 }
 PYTHON = Dialect(
     _python_name,
@@ -348,6 +350,7 @@ def make_python(schema: Any, rules: Sequence[Rule], features: Sequence[Feature])
         "from typing import Any, NamedTuple",
         "",
         "from aot.link import module_fbs as fbs",
+        "from aot.link.cut_layout import are_cuts",
         "from aot.text.vocabulary import is_replacement_table",
         "",
         "",

@@ -19,6 +19,8 @@ Files:
         tools need
     image, module, files, vocabulary: a module's contents as records, its writer, and its parts on
         disk
+    pattern_tables, pattern_automaton, cut_layout: the patterns by which a vocabulary cuts text, as
+        tables
     template_compiler, template_expressions, template_code: chat templates as code that a vocabulary
         keeps
     reader, flatbuffer, image_check: the reader: structure and programs are checked as the runtime

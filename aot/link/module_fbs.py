@@ -1415,7 +1415,7 @@ class ChatRoleT(object):
 
 
 def VocabularyStart(builder):
-    builder.StartObject(35)
+    builder.StartObject(36)
 
 def VocabularyAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1570,6 +1570,12 @@ def VocabularyStartChatTextEndsVector(builder, numElems):
 def VocabularyAddChatRefusal(builder, chatRefusal):
     builder.PrependUOffsetTRelativeSlot(34, flatbuffers.number_types.UOffsetTFlags.py_type(chatRefusal), 0)
 
+def VocabularyAddCuts(builder, cuts):
+    builder.PrependUOffsetTRelativeSlot(35, flatbuffers.number_types.UOffsetTFlags.py_type(cuts), 0)
+
+def VocabularyStartCutsVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
 def VocabularyEnd(builder):
     return builder.EndObject()
 
@@ -1613,6 +1619,7 @@ class VocabularyT(object):
         chatTexts = None,
         chatTextEnds = None,
         chatRefusal = None,
+        cuts = None,
     ):
         self.version = version  # type: int
         self.scheme = scheme  # type: int
@@ -1649,6 +1656,7 @@ class VocabularyT(object):
         self.chatTexts = chatTexts  # type: Optional[List[int]]
         self.chatTextEnds = chatTextEnds  # type: Optional[List[int]]
         self.chatRefusal = chatRefusal  # type: Optional[str]
+        self.cuts = cuts  # type: Optional[List[int]]
 
 
     def Pack(self, builder):
@@ -1790,6 +1798,14 @@ class VocabularyT(object):
                 chatTextEnds = builder.EndVector()
         if self.chatRefusal is not None:
             chatRefusal = builder.CreateString(self.chatRefusal)
+        if self.cuts is not None:
+            if np is not None and type(self.cuts) is np.ndarray:
+                cuts = builder.CreateNumpyVector(self.cuts)
+            else:
+                VocabularyStartCutsVector(builder, len(self.cuts))
+                for i in reversed(range(len(self.cuts))):
+                    builder.PrependUint8(self.cuts[i])
+                cuts = builder.EndVector()
         VocabularyStart(builder)
         VocabularyAddVersion(builder, self.version)
         VocabularyAddScheme(builder, self.scheme)
@@ -1847,5 +1863,7 @@ class VocabularyT(object):
             VocabularyAddChatTextEnds(builder, chatTextEnds)
         if self.chatRefusal is not None:
             VocabularyAddChatRefusal(builder, chatRefusal)
+        if self.cuts is not None:
+            VocabularyAddCuts(builder, cuts)
         vocabulary = VocabularyEnd(builder)
         return vocabulary

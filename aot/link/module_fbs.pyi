@@ -551,6 +551,7 @@ class VocabularyT:
     chatTexts: list[int]
     chatTextEnds: list[int]
     chatRefusal: str | None
+    cuts: list[int]
     def __init__(
         self,
         version: int = ...,
@@ -588,5 +589,6 @@ class VocabularyT:
         chatTexts: list[int] | None = ...,
         chatTextEnds: list[int] | None = ...,
         chatRefusal: str | None = ...,
+        cuts: list[int] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aot.link import module_fbs as fbs
+from aot.link.cut_layout import are_cuts
 from aot.text.vocabulary import is_replacement_table
 
 
@@ -213,6 +214,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("chatTexts", "[ubyte]", 0, False, 0),
         Field("chatTextEnds", "[uint]", 0, False, 0),
         Field("chatRefusal", "string", 0, False, 0),
+        Field("cuts", "[ubyte]", 0, False, 0),
     ),
 }
 
@@ -675,10 +677,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
             lambda s, t: bool(is_replacement_table(t.replacements or b'')),
         ),
         Rule(
-            "Vocabulary.pre_tokeniser must be NONE unless bytes are merged",
+            "Vocabulary.cuts must be tables of patterns that fill it, or none",
             "",
             lambda s, t: bool(True),
-            lambda s, t: bool((t.preTokeniser == 0 or t.scheme == fbs.Scheme.BYTE_MERGES)),
+            lambda s, t: bool(are_cuts(t.cuts or b'')),
         ),
     ),
 }

@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from aot.errors import CompileError
 from aot.link import module_fbs as fbs
+from aot.link.cut_layout import cut_count
 from aot.link.flatbuffer import Malformed, read_structure
 from aot.link.module_schema import RULES
+from aot.link.pattern_tables import encode_cuts
 from aot.link.template_code import TemplateCode
 from aot.link.template_compiler import Unkept, compile_template
 from aot.text.vocabulary import (
     ALPHABET,
     MOST_SYMBOLS,
     NO_SYMBOL,
-    PreTokeniser,
     Scheme,
     Strip,
     TokenType,
@@ -33,7 +34,7 @@ from aot.text.vocabulary import (
 )
 
 IDENTIFIER = b"AOTV"
-VERSION = 0
+VERSION = 1
 
 Words = NDArray[np.uint32]
 
@@ -50,6 +51,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
 
     Raises:
         CompileError: merges make more symbols than a module holds.
+        UnsupportedError: a pattern by which text is cut is not supported.
     """
     symbols = _Symbols(vocabulary)
     merges, results = _merges(vocabulary, symbols)
@@ -58,10 +60,10 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         raise CompileError(f"the vocabulary has {len(texts)} symbols, expected at most 2^21 - 1")
     types = [t | vocabulary.strips.get(i, Strip.NONE) for i, t in enumerate(vocabulary.types)]
     code, refusal = chat_code(vocabulary)
+    cuts = encode_cuts(vocabulary.cuts)
     table = fbs.VocabularyT(
         version=VERSION,
         scheme=vocabulary.scheme,
-        preTokeniser=vocabulary.pre_tokeniser,
         tokenCount=len(vocabulary),
         bos=_id(vocabulary.bos),
         eos=_id(vocabulary.eos),
@@ -70,7 +72,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         addsBos=vocabulary.adds_bos,
         addsEos=vocabulary.adds_eos,
         addsSpace=int(vocabulary.adds_space),
-        ignoresMerges=vocabulary.ignores_merges,
+        ignoresMerges=int(vocabulary.whole_parts),
         escapesSpaces=vocabulary.escapes_spaces,
         trimsSpaces=vocabulary.trims_spaces,
         spaceIsSuffix=vocabulary.space_is_suffix,
@@ -85,6 +87,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         specials=_optional(_words(_by_bytes(vocabulary.specials, texts))),
         sortedTokens=_optional(_words(_pieces(vocabulary, texts))),
         replacements=_optional(_bytes(vocabulary.replacements)),
+        cuts=_optional(_bytes(cuts)),
         chatTemplate=vocabulary.chat_template or None,
         chatCode=_optional(_words(code.words)),
         chatTexts=_optional(_bytes(b"".join(code.texts))),
@@ -113,8 +116,10 @@ def read_vocabulary(data: bytes) -> fbs.VocabularyT:
         Malformed: the first thing that is wrong.
     """
     table: fbs.VocabularyT = read_structure(data, IDENTIFIER, "Vocabulary")
-    if table.version != VERSION:
-        raise Malformed(f"the vocabulary has version {table.version}, this aotc reads {VERSION}")
+    if table.version > VERSION:
+        raise Malformed(
+            f"the vocabulary has version {table.version}, this aotc reads up to {VERSION}"
+        )
     for rule in RULES["Vocabulary"]:
         if not rule.holds(None, table):
             raise Malformed(f"the vocabulary: {rule.message}")
@@ -126,7 +131,7 @@ def describe_vocabulary(data: bytes) -> dict[str, Any]:
     table = read_vocabulary(data)
     return {
         "scheme": Scheme(table.scheme).name.lower(),
-        "pre_tokeniser": PreTokeniser(table.preTokeniser).name.lower(),
+        "patterns": cut_count(_data(table.cuts)),
         "tokens": table.tokenCount,
         "merges": len(table.mergeResults) if table.mergeResults is not None else 0,
         "bos": _token(table.bos),
@@ -138,6 +143,10 @@ def describe_vocabulary(data: bytes) -> dict[str, Any]:
         "keeps_chat": table.chatCode is not None,
         "chat_refusal": table.chatRefusal or "",
     }
+
+
+def _data(vector: Any) -> bytes:
+    return b"" if vector is None else bytes(vector)
 
 
 def _camel(name: str) -> str:

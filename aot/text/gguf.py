@@ -1,6 +1,7 @@
 """Vocabularies of GGUF files: what the keys `tokenizer.*` say, as llama.cpp reads them.
 
-Owns the names of schemes and pre-tokenisers, and what a key that is absent means. Reads no files.
+Owns the names of schemes, and what a key that is absent means; `pre_tokenisers` has the patterns.
+Reads no files.
 """
 
 from __future__ import annotations
@@ -9,41 +10,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
-from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
+from aot.text import pre_tokenisers
+from aot.text.vocabulary import (
+    Cut,
+    Scheme,
+    Strip,
+    TokenType,
+    Vocabulary,
+    WholeParts,
+)
 
 # By `tokenizer.ggml.model`: the scheme, and the ids of bos, eos and unknown where no key says them.
 MODELS: dict[str, tuple[Scheme, int | None, int | None, int | None]] = {
     "gpt2": (Scheme.BYTE_MERGES, 11, 11, None),
+    "gemma4": (Scheme.CHARACTER_MERGES, None, None, None),
     "llama": (Scheme.SCORED_MERGES, 1, 2, 0),
     "t5": (Scheme.UNIGRAM, None, 1, 2),
 }
-# By `tokenizer.ggml.pre`, of gpt2; names that stand on one line mean the same.
-_PRE_TOKENISERS: dict[PreTokeniser, tuple[str, ...]] = {
-    PreTokeniser.GPT2: (
-        *("gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "a.x-4.0", "mellum", "mpt", "olmo"),
-        *("jais", "exaone4", "trillion", "granite-docling", "jina-v2-es", "jina-v2-de"),
-        "modern-bert",
-    ),
-    PreTokeniser.LLAMA3: (
-        *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
-        *("dbrx", "smaug-bpe", "chatglm-bpe", "glm4"),
-    ),
-    PreTokeniser.QWEN2: (
-        *("qwen2", "deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open"),
-        *("grok-2", "f2llmv2", "bailingmoe", "bailingmoe2", "llada-moe"),
-    ),
-    PreTokeniser.SMOLLM: (
-        *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
-        "mellum2",
-    ),
-    PreTokeniser.GPT4O: ("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"),
-    PreTokeniser.TEKKEN: ("tekken",),
-    PreTokeniser.SEED_CODER: ("seed-coder",),
-}
-PRE_TOKENISERS = {name: kind for kind, names in _PRE_TOKENISERS.items() for name in names}
-# A part that is a token is that token, and text begins with bos where no key says otherwise.
-_WHOLE_PARTS = (*_PRE_TOKENISERS[PreTokeniser.LLAMA3][:8], "tekken")
-
 # Texts of tokens that end a reply, whatever keys say of them.
 END_TEXTS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
@@ -95,30 +78,32 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
     named = {"bos": bos, "eos": eos, "unknown": unknown}
     named |= {n: keys.token(k, len(tokens), named.get(n)) for n, k in _NAMED.items()}
     ends = _end_tokens(ids, types, named)
-    pre_name = keys.text("tokenizer.ggml.pre")
-    pre = _pre_tokeniser(pre_name) if scheme is Scheme.BYTE_MERGES else PreTokeniser.NONE
-    takes_whole = pre is not PreTokeniser.NONE and pre_name in _WHOLE_PARTS
-    is_pieces = scheme is not Scheme.BYTE_MERGES
+    is_merged = scheme in (Scheme.BYTE_MERGES, Scheme.CHARACTER_MERGES)
+    pre_name = keys.text("tokenizer.ggml.pre") if scheme is Scheme.BYTE_MERGES else model
+    if scheme is Scheme.BYTE_MERGES and pre_name in pre_tokenisers.OF_CHARACTERS:
+        scheme = Scheme.CHARACTER_MERGES
+    begins = scheme is Scheme.SCORED_MERGES or pre_name in pre_tokenisers.BEGINS_WITH_BOS
+    must_begin = is_merged and pre_name in pre_tokenisers.GEMMA4
     bos, eos = named["bos"], named["eos"]
     return Vocabulary(
         scheme=scheme,
         tokens=tokens,
         types=tuple(types),
-        scores=tuple(map(float, keys.numbers("scores", len(tokens), float))) if is_pieces else (),
-        merges=() if is_pieces else keys.merges(),
+        scores=() if is_merged else tuple(map(float, keys.numbers("scores", len(tokens), float))),
+        merges=keys.merges() if is_merged else (),
         strips=_strips(metadata.get("general.name"), tokens, types),
-        pre_tokeniser=pre,
+        cuts=_cuts(pre_name) if is_merged else (),
         bos=_inside(bos, tokens),
         eos=_inside(eos, tokens),
         unknown=_inside(named["unknown"], tokens),
         end_tokens=frozenset(ends),
-        adds_bos=keys.flag("add_bos_token", takes_whole or scheme is Scheme.SCORED_MERGES)
+        adds_bos=(keys.flag("add_bos_token", begins) or must_begin)
         and _inside(bos, tokens) is not None,
         adds_eos=keys.flag("add_eos_token", scheme is Scheme.UNIGRAM)
         and _inside(eos, tokens) is not None,
-        adds_space=is_pieces and keys.flag("add_space_prefix", scheme is not Scheme.UNIGRAM),
-        ignores_merges=takes_whole,
-        escapes_spaces=is_pieces,
+        adds_space=not is_merged and keys.flag("add_space_prefix", scheme is not Scheme.UNIGRAM),
+        whole_parts=_whole_parts(pre_name) if is_merged else WholeParts.NONE,
+        escapes_spaces=scheme is not Scheme.BYTE_MERGES,
         trims_spaces=scheme is Scheme.UNIGRAM and keys.flag("remove_extra_whitespaces", False),
         replacements=keys.data("precompiled_charsmap"),
         chat_template=keys.text("tokenizer.chat_template"),
@@ -251,12 +236,18 @@ def _inside(token: int | None, tokens: Collection[str]) -> int | None:
     return token if token is not None and token < len(tokens) else None
 
 
-def _pre_tokeniser(name: str) -> PreTokeniser:
-    found = PRE_TOKENISERS.get(name)
+def _cuts(name: str) -> tuple[Cut, ...]:
+    found = pre_tokenisers.CUTS.get(name)
     if found is None:
-        what = f"the pre-tokeniser {name!r}" if name else "a vocabulary without a pre-tokeniser"
-        raise UnsupportedError(f"{what} is not supported, there are", sorted(PRE_TOKENISERS))
+        known = sorted(name for name in pre_tokenisers.CUTS if name)
+        raise UnsupportedError(f"the pre-tokeniser {name!r} is not supported, there are", known)
     return found
+
+
+def _whole_parts(name: str) -> WholeParts:
+    if name in pre_tokenisers.TAKES_WHOLE_PARTS:
+        return WholeParts.ALL
+    return WholeParts.OF_LINE_ENDS if name in pre_tokenisers.GEMMA4 else WholeParts.NONE
 
 
 def _end_tokens(

@@ -15,26 +15,23 @@ from typing import Any
 from aot.base.records import dataclass
 from aot.errors import CompileError, UnsupportedError
 from aot.text.gguf import END_TEXTS
+from aot.text.patterns import parse_pattern
 from aot.text.vocabulary import (
     MOST_SCORE,
     MOST_SYMBOLS,
     SPACE,
-    PreTokeniser,
+    Cut,
     Scheme,
     SpacePrefix,
     Strip,
     TokenType,
     Vocabulary,
+    WholeParts,
 )
 
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-PATTERNS: dict[str, PreTokeniser] = {
-    _CONTRACTIONS + r"\p{N}{1,3}" + _REST: PreTokeniser.LLAMA3,
-    _CONTRACTIONS + r"\p{N}" + _REST: PreTokeniser.QWEN2,
-    _GPT2: PreTokeniser.GPT2,
-}
+# The pattern of a ByteLevel, GPT-2's, and those of other parts.
+_BYTE_LEVEL = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_PUNCTUATION = r"[\p{P}!-/:-@\[-`{-~]"
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 _MOST_DEPTH = 16  # of parts that are sequences of parts
@@ -147,7 +144,7 @@ def read_vocabulary(data: Any, config: Any = None) -> Vocabulary:
         scores=tuple(own.scores) if scheme is Scheme.UNIGRAM else (),
         merges=() if scheme is Scheme.UNIGRAM else tuple(_merges(model)),
         strips=own.strips,
-        pre_tokeniser=text.pre_tokeniser,
+        cuts=text.cuts,
         bos=first if bos is None else bos,
         eos=last if eos is None else eos,
         unknown=unknown,
@@ -155,7 +152,7 @@ def read_vocabulary(data: Any, config: Any = None) -> Vocabulary:
         adds_bos=first is not None or (bos is not None and beside.flag("add_bos_token")),
         adds_eos=last is not None or (eos is not None and beside.flag("add_eos_token")),
         adds_space=text.adds_space,
-        ignores_merges=model.flag("ignore_merges"),
+        whole_parts=WholeParts.ALL if model.flag("ignore_merges") else WholeParts.NONE,
         escapes_spaces=scheme is not Scheme.BYTE_MERGES,
         trims_spaces=text.trims_spaces,
         replacements=text.replacements,
@@ -235,7 +232,7 @@ class _TextRules:
     """The normalisation of text before tokenisation."""
 
     scheme: Scheme = Scheme.CHARACTER_MERGES
-    pre_tokeniser: PreTokeniser = PreTokeniser.NONE
+    cuts: tuple[Cut, ...] = ()
     adds_space: SpacePrefix = SpacePrefix.NONE
     trims_spaces: bool = False
     replacements: bytes = b""
@@ -283,7 +280,7 @@ def _text_rules(file: _Part) -> _TextRules:
     cuts = list(_parts(file.part("pre_tokenizer"), "pretokenizers"))
     if any(part.kind() == "ByteLevel" for part in cuts):
         rules.scheme = Scheme.BYTE_MERGES
-        rules.pre_tokeniser = _cut(cuts, unknown)
+        rules.cuts = _cuts(cuts, unknown)
     else:
         for part in cuts:
             if part.kind() == "WhitespaceSplit":
@@ -331,31 +328,46 @@ def _replacements(part: _Part) -> bytes:
         raise part.fail(name, "base64", text) from None
 
 
-def _cut(parts: list[_Part], unknown: list[str]) -> PreTokeniser:
-    """The pre-tokeniser of a vocabulary that merges bytes; unknown parts are added to `unknown`."""
-    found: PreTokeniser | None = None
-    has_digits = False
+def _cuts(parts: list[_Part], unknown: list[str]) -> tuple[Cut, ...]:
+    """The patterns by which text is cut whose bytes are merged; unknown parts are added to
+    `unknown`."""
+    found = []
     for part in parts:
         match part.kind():
             case "Split":
-                pattern = _pattern(part).get("Regex") or ""
-                found = PATTERNS.get(pattern)
-                if found is None:
-                    unknown.append(f"the pre-tokenizer Split of {pattern[:200]!r}")
-            case "Digits" if part.flag("individual_digits"):
-                has_digits = True
+                found += _split(part, unknown)
+            case "Digits":
+                found.append(Cut(r"\p{N}" if part.flag("individual_digits") else r"\p{N}+"))
+            case "Punctuation" if part.text("behavior") in ("", "Isolated"):
+                found.append(Cut(_PUNCTUATION))
             case "ByteLevel":
                 if part.flag("add_prefix_space"):
                     unknown.append("the pre-tokenizer ByteLevel with add_prefix_space")
                 if part.flag("use_regex", default=True):
-                    found = PreTokeniser.GPT2
+                    found.append(Cut(_BYTE_LEVEL))
             case kind:
                 unknown.append(f"the pre-tokenizer {kind}")
-    if has_digits and found is PreTokeniser.GPT2:
-        return PreTokeniser.SMOLLM
-    if has_digits or found is None:
-        unknown.append("the pre-tokenizer of bytes without a pattern that is known")
-    return found or PreTokeniser.NONE
+    for cut in found:
+        try:
+            parse_pattern(cut.pattern)
+        except UnsupportedError as error:
+            unknown += [f"the pre-tokenizer Split: {one}" for one in error.items]
+    return tuple(found)
+
+
+def _split(part: _Part, unknown: list[str]) -> list[Cut]:
+    """The pattern of a Split, whose matches are parts."""
+    pattern = _pattern(part)
+    behavior, is_inverted = part.text("behavior"), part.flag("invert")
+    if "String" in pattern:
+        source = re.escape(pattern["String"])
+    else:
+        source = pattern.get("Regex") or ""
+    # What is removed are the matches, or inverted, what stands between them.
+    if behavior == "Isolated" or (behavior == "Removed" and is_inverted):
+        return [Cut(source, drops_rest=behavior == "Removed")]
+    unknown.append(f"the pre-tokenizer Split with the behavior {behavior!r}")
+    return []
 
 
 def _around(file: _Part, ids: Mapping[str, int]) -> tuple[int | None, int | None]:

@@ -29,17 +29,18 @@ class Scheme(IntEnum):
     UNIGRAM = 3
 
 
-class PreTokeniser(IntEnum):
-    """How text is split before tokenisation; values are those of module.fbs."""
+@dataclass(frozen=True)
+class Cut:
+    """A pattern by which text is cut before its parts become tokens: each match is a part, and
+    what stands between two is one.
 
-    NONE = 0
-    GPT2 = 1
-    LLAMA3 = 2
-    QWEN2 = 3
-    SMOLLM = 4
-    GPT4O = 5
-    TEKKEN = 6
-    SEED_CODER = 7
+    Attributes:
+        pattern: a regular expression (`aot.text.patterns`).
+        drops_rest: what stands between matches becomes no tokens.
+    """
+
+    pattern: str
+    drops_rest: bool = False
 
 
 class SpacePrefix(IntEnum):
@@ -52,6 +53,15 @@ class SpacePrefix(IntEnum):
     FIRST = 2
     EACH_WORD = 3
     FIRST_WORD = 4
+
+
+class WholeParts(IntEnum):
+    """Parts of text that, where they are tokens, are these, whatever merges make of them: values
+    are those of `ignores_merges` in module.fbs."""
+
+    NONE = 0
+    ALL = 1
+    OF_LINE_ENDS = 2
 
 
 class TokenType(IntEnum):
@@ -88,6 +98,7 @@ class Vocabulary:
         scores: of each token, or none where the scheme needs none.
         merges: pairs of texts, the first one first.
         strips: white space that tokens take along, by their ids.
+        cuts: by what text is cut that is merged, each in the parts of those before it.
         end_tokens: all that end a reply.
         replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them, or
             b"" (`is_replacement_table`).
@@ -106,7 +117,7 @@ class Vocabulary:
     scores: tuple[float, ...] = field(default=(), repr=False)
     merges: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     strips: Mapping[int, Strip] = field(default_factory=dict, repr=False)
-    pre_tokeniser: PreTokeniser = PreTokeniser.NONE
+    cuts: tuple[Cut, ...] = ()
     bos: int | None = None
     eos: int | None = None
     unknown: int | None = None
@@ -114,7 +125,7 @@ class Vocabulary:
     adds_bos: bool = False
     adds_eos: bool = False
     adds_space: SpacePrefix | bool = SpacePrefix.NONE
-    ignores_merges: bool = False
+    whole_parts: WholeParts = WholeParts.NONE
     escapes_spaces: bool = False
     trims_spaces: bool = False
     space_is_suffix: bool = False

@@ -289,8 +289,8 @@ def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:
     ends = ", ".join(map(str, facts["end_tokens"]))
     chat = f"a chat template of {len(facts['chat_template']):,} characters"
     parts = [f"vocabulary: {facts['tokens']:,} tokens", facts["scheme"].replace("_", " ")]
-    if facts["pre_tokeniser"] != "none":
-        parts.append(f"cut like {facts['pre_tokeniser']}")
+    if facts["patterns"]:
+        parts.append(f"cut by {facts['patterns']} pattern" + "s" * (facts["patterns"] > 1))
     parts += [f"{name} {token}" for name, token in named]
     yield ", ".join(parts)
     yield ", ".join(

@@ -486,6 +486,7 @@ enum {
   AOT_FBS_VOCABULARY_CHAT_TEXTS = 68,  // [ubyte]
   AOT_FBS_VOCABULARY_CHAT_TEXT_ENDS = 70,  // [uint]
   AOT_FBS_VOCABULARY_CHAT_REFUSAL = 72,  // string
+  AOT_FBS_VOCABULARY_CUTS = 74,  // [ubyte]
 };
 
 // clang-format on

@@ -112,6 +112,32 @@ static bool takes_space(const aot_vocabulary_t *vocabulary, const uint8_t *text,
   return how < EACH_WORD || !begins_with_space(text, bytes);
 }
 
+static aot_status_t encode_part(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
+                                bool adds_space) {
+  if (encoder->vocabulary->scheme == AOT_FBS_SCHEME_BYTE_MERGES) {
+    return aot_merge_bytes(encoder, text, bytes);
+  }
+  return aot_merge_characters(encoder, text, bytes, adds_space);
+}
+
+// Cuts a text, and encodes its parts.
+static aot_status_t encode_parts(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
+  aot_cutter_t cutter;
+  aot_status_t status = aot_cut_begin(encoder->vocabulary, text, bytes, encoder->error, &cutter);
+  while (status == AOT_OK && cutter.at < bytes) {
+    bool is_dropped = false;
+    const size_t begin = cutter.at;
+    const size_t end = aot_cut_next(&cutter, &is_dropped);
+    if (!is_dropped) status = encode_part(encoder, text + begin, end - begin, false);
+  }
+  if (status == AOT_OK && cutter.steps == 0) {
+    status = aot_fail(encoder->error, AOT_ERROR_TEXT,
+                      "the vocabulary's patterns take too many steps to cut this text");
+  }
+  if (cutter.bits != NULL) aot_release(&encoder->vocabulary->allocator, cutter.bits, bytes + 1);
+  return status;
+}
+
 static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
                                    bool is_first, bool is_behind_special) {
   const aot_vocabulary_t *vocabulary = encoder->vocabulary;
@@ -119,15 +145,9 @@ static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, 
   if (vocabulary->scheme == AOT_FBS_SCHEME_UNIGRAM) {
     return aot_unigram(encoder, text, bytes, adds_space);
   }
-  if (vocabulary->scheme != AOT_FBS_SCHEME_BYTE_MERGES) {
-    return aot_merge_characters(encoder, text, bytes, adds_space);
-  }
-  for (size_t at = 0; at < bytes;) {
-    const size_t count = aot_cut(vocabulary->pre_tokeniser, text + at, bytes - at);
-    AOT_TRY(aot_merge_bytes(encoder, text + at, count));
-    at += count;
-  }
-  return AOT_OK;
+  if (vocabulary->cut_bytes == 0 || adds_space)
+    return encode_part(encoder, text, bytes, adds_space);
+  return encode_parts(encoder, text, bytes);
 }
 
 static aot_status_t encode_marked(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,

@@ -187,15 +187,28 @@ static void push_symbol(aot_encoder_t *encoder, uint32_t symbol) {
   }
 }
 
+#define OF_LINE_ENDS 2u  // of ignores_merges
+
+// Whether a part that is a token is that token, whatever merges make of it.
+static bool takes_whole(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes) {
+  if (vocabulary->ignores_merges != OF_LINE_ENDS) return vocabulary->ignores_merges != 0;
+  size_t ends = 0;
+  while (ends < bytes && text[ends] == '\n')
+    ++ends;
+  return ends == bytes;
+}
+
+// Whether a part was the token of its text.
+static bool push_whole(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
+  const uint32_t whole = aot_symbol_find(encoder->vocabulary, text, bytes);
+  if (whole != AOT_NO_SYMBOL) aot_push(encoder, whole);
+  return whole != AOT_NO_SYMBOL;
+}
+
 aot_status_t aot_merge_bytes(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
   const aot_vocabulary_t *vocabulary = encoder->vocabulary;
-  if (bytes == 1 || vocabulary->ignores_merges) {
-    const uint32_t whole = aot_symbol_find(vocabulary, text, bytes);
-    if (whole != AOT_NO_SYMBOL) {
-      aot_push(encoder, whole);
-      return AOT_OK;
-    }
-  }
+  if ((bytes == 1 || takes_whole(vocabulary, text, bytes)) && push_whole(encoder, text, bytes))
+    return AOT_OK;
   node_t own[SHORT];
   part_t part = {vocabulary, text, own, bytes};
   merge_t *merges = NULL;
@@ -259,6 +272,7 @@ static size_t write_text(const aot_vocabulary_t *vocabulary, const uint8_t *text
 aot_status_t aot_merge_characters(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
                                   bool adds_space) {
   const aot_vocabulary_t *vocabulary = encoder->vocabulary;
+  if (takes_whole(vocabulary, text, bytes) && push_whole(encoder, text, bytes)) return AOT_OK;
   // Nodes: a character each, or where those of a space are its bytes, three each.
   const bool is_scored = vocabulary->scheme == AOT_FBS_SCHEME_SCORED_MERGES;
   const uint64_t most = ((uint64_t)bytes + 1) * (is_scored ? 1 : 3);

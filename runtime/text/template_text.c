@@ -77,7 +77,7 @@ uint32_t aot_find(aot_render_t *render, const aot_string_t *string, const aot_st
 // ---- white space ----
 
 bool aot_is_white(uint32_t character) {
-  return aot_unicode_class(character) == AOT_SPACE || (character >= 0x1C && character <= 0x1F);
+  return aot_is_space(character) || (character >= 0x1C && character <= 0x1F);
 }
 
 static bool is_stripped(const aot_string_t *characters, uint32_t character) {

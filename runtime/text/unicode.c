@@ -2,13 +2,22 @@
 
 #include <string.h>
 
-#include "unicode_classes.h"
-
-unsigned aot_unicode_class(uint32_t character) {
-  const uint32_t block = character >> 7;
-  if (block >= AOT_UNICODE_BLOCKS) return AOT_OTHER;
-  const uint32_t place = (character & 127) + ((uint32_t)aot_unicode_index[block] << 7);
-  return (aot_unicode_classes[place >> 2] >> (2 * (place & 3))) & 3;
+bool aot_is_space(uint32_t character) {
+  switch (character) {
+    case 0x20:
+    case 0x85:
+    case 0xA0:
+    case 0x1680:
+    case 0x2028:
+    case 0x2029:
+    case 0x202F:
+    case 0x205F:
+    case 0x3000:
+      return true;
+    default:
+      return (character >= 0x09 && character <= 0x0D) ||
+             (character >= 0x2000 && character <= 0x200A);
+  }
 }
 
 size_t aot_utf8_wrong(const uint8_t *text, size_t bytes) {

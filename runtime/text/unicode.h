@@ -1,16 +1,15 @@
-// Characters of UTF-8, and the classes of them that text is cut by.
+// Characters of UTF-8, and which of them are white space.
 #ifndef AOT_UNICODE_H_
 #define AOT_UNICODE_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "utf8.h"
 
-enum { AOT_OTHER = 0, AOT_LETTER = 1, AOT_NUMBER = 2, AOT_SPACE = 3 };
-
-// The class of a character, of those above.
-unsigned aot_unicode_class(uint32_t character);
+// Whether a character has the property White_Space.
+bool aot_is_space(uint32_t character);
 
 // Of the bytes at the start of `text` that are no character, and how many of them count as one: 0
 // where they may still become a character.

@@ -5,13 +5,14 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "cut.h"
 #include "flatbuffer.h"
 #include "module_fbs.h"
 #include "replacements.h"
 #include "status.h"
 #include "unicode.h"
 
-#define AOT_VOCABULARY_VERSION 0u
+#define AOT_VOCABULARY_VERSION 1u
 
 static bool is_power_of_two(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
@@ -52,7 +53,6 @@ static bool symbol_is_utf8(const aot_vocabulary_t *vocabulary, uint32_t symbol) 
 
 static const aot_fb_field_t fields[] = {
     ENUM(scheme, SCHEME, SCHEME),
-    ENUM(pre_tokeniser, PRE_TOKENISER, PRE_TOKENISER),
     NUMBER(adds_bos, ADDS_BOS),
     NUMBER(adds_eos, ADDS_EOS),
     NUMBER(adds_space, ADDS_SPACE),
@@ -94,10 +94,14 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
   const aot_fb_table_t root = aot_fb_root(&fb, "AOTV", "Vocabulary");
   const uint32_t version = (uint32_t)aot_fb_number(&fb, &root, AOT_FBS_VOCABULARY_VERSION, 4, 0);
   AOT_TRY(fb.status);
-  if (version != AOT_VOCABULARY_VERSION) {
+  if (version > AOT_VOCABULARY_VERSION) {
     return aot_fail(error, AOT_ERROR_VERSION,
-                    "the vocabulary has version %u, this runtime reads version %u",
+                    "the vocabulary has version %u, this runtime reads up to version %u",
                     (unsigned)version, AOT_VOCABULARY_VERSION);
+  }
+  if (aot_fb_number(&fb, &root, AOT_FBS_VOCABULARY_PRE_TOKENISER, 1, 0) != 0) {
+    return aot_fail(error, AOT_ERROR_VERSION,
+                    "the vocabulary is of before patterns were stored: compile the model again");
   }
   aot_fb_read(&fb, &root, fields, sizeof fields / sizeof *fields, vocabulary);
   vocabulary->symbol_text =
@@ -106,6 +110,7 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
       read_bytes(&fb, &root, AOT_FBS_VOCABULARY_TOKEN_TYPES, true, &vocabulary->token_type_count);
   vocabulary->replacements = read_bytes(&fb, &root, AOT_FBS_VOCABULARY_REPLACEMENTS, false,
                                         &vocabulary->replacement_bytes);
+  vocabulary->cuts = read_bytes(&fb, &root, AOT_FBS_VOCABULARY_CUTS, false, &vocabulary->cut_bytes);
   vocabulary->chat.texts =
       read_bytes(&fb, &root, AOT_FBS_VOCABULARY_CHAT_TEXTS, false, &vocabulary->chat.text_bytes);
   AOT_TRY(fb.status);

@@ -31,7 +31,6 @@ typedef struct aot_sorted_t {
 struct aot_vocabulary_t {
   aot_allocator_t allocator;
   uint8_t scheme;
-  uint8_t pre_tokeniser;
   uint8_t adds_bos;
   uint8_t adds_eos;
   uint8_t adds_space;
@@ -67,6 +66,8 @@ struct aot_vocabulary_t {
   uint32_t sorted_token_count;
   const uint8_t *replacements;
   uint32_t replacement_bytes;
+  const uint8_t *cuts;  // tables of patterns
+  uint32_t cut_bytes;
   const char *chat_template;
   const char *chat_refusal;
   aot_template_t chat;

@@ -4,10 +4,8 @@ text whatever the vocabulary."""
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import itertools
 import json
-import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,13 +19,20 @@ from aot.link.flatbuffer import Malformed
 from aot.link.vocabulary import encode_vocabulary, read_vocabulary
 from aot.runtime.loader import _Error
 from aot.runtime.text import Tokeniser
+from aot.text import gguf
 from aot.text.tokenizer_json import read_vocabulary as read_tokenizer_json
 from aot.text.vocabulary import Scheme, Strip, TokenType, Vocabulary
 from tests.support import runtime_api, tokenizer_json_tokens
-from tests.support.llama_tokens import GOLDEN
-from tests.support.paths import RUNTIME
+from tests.support.llama_tokens import CUT_LINES, GOLDEN, LINES, digest
 from tests.support.text_runtime import native, opened, own_library, trained_tokeniser
-from tests.support.vocabularies import SPECIALS, TRAINED, byte_vocabulary, replacements
+from tests.support.vocabularies import (
+    PRE_TOKENISERS,
+    SPECIALS,
+    TRAINED,
+    byte_vocabulary,
+    replacements,
+    trained,
+)
 from tests.support.vocabulary_rules import BREAKS, with_table
 
 CASES = json.loads(GOLDEN.read_text(encoding="ascii"))
@@ -53,6 +58,16 @@ def test_tokens_are_llama_cpp_s(name: str, parses_control: bool) -> None:
     for line, tokens in zip(CASES["lines"], expected, strict=True):
         found = tokeniser.encode(line, parses_control=parses_control)
         assert found.tolist() == tokens, line
+
+
+@pytest.mark.parametrize("name", PRE_TOKENISERS)
+def test_text_is_cut_as_llama_cpp_cuts_it(name: str) -> None:
+    """By a name of each pattern of its list."""
+    vocabulary = gguf.read_vocabulary(trained("gpt2", name))
+    assert vocabulary is not None
+    tokeniser = opened(vocabulary)
+    for line, expected in zip((*LINES, *CUT_LINES), CASES["cuts"][name], strict=True):
+        assert digest([tokeniser.encode(line).tolist()]) == expected, line
 
 
 @pytest.mark.parametrize("name", tokenizer_json_tokens.files())
@@ -479,8 +494,12 @@ def test_a_chat_is_text(field: str) -> None:
 
 
 def test_other_bytes_are_refused() -> None:
-    with pytest.raises(RuntimeFailure, match="^the vocabulary has version 1, this runtime reads"):
-        opened(with_table(lambda table: setattr(table, "version", 1)))
+    with pytest.raises(
+        RuntimeFailure, match="^the vocabulary has version 2, this runtime reads up"
+    ):
+        opened(with_table(lambda table: setattr(table, "version", 2)))
+    with pytest.raises(RuntimeFailure, match="of before patterns were stored: compile the model"):
+        opened(with_table(lambda table: setattr(table, "preTokeniser", 1)))
     with pytest.raises(RuntimeFailure, match="the file identifier is missing$"):
         opened(b"\0" * 64)
 
@@ -504,21 +523,3 @@ def test_a_module_without_a_vocabulary(tmp_path: Any) -> None:
     assert (tokeniser.keeps_chat, tokeniser.chat_refusal) == (True, "")
     assert (tokeniser.bos, tokeniser.eos, tokeniser.end_tokens) == (257, None, (257,))
     tokeniser.close()
-
-
-def test_classes_of_characters() -> None:
-    """By Unicode's categories, of all characters that this Python's Unicode has too."""
-    spec = importlib.util.spec_from_file_location(
-        "generate_unicode", RUNTIME / "generate_unicode.py"
-    )
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    library = native()
-    wrong = [
-        hex(c)
-        for c in range(0x110000)
-        if unicodedata.category(chr(c)) != "Cn"
-        and library.aot_unicode_class(c) != script.class_of(c, unicodedata)
-    ]
-    assert wrong == []

@@ -13,7 +13,8 @@ from onnx import numpy_helper, parser
 import aot
 from aot.frontends.onnx.importer import import_onnx
 from aot.link import module_fbs as fbs
-from aot.text.vocabulary import PreTokeniser, Scheme, TokenType, Vocabulary
+from aot.text.pre_tokenisers import CUTS
+from aot.text.vocabulary import Scheme, TokenType, Vocabulary
 from tests.support.runtime_modules import with_structure
 
 # Two bytes are one character, and in byte merges' alphabet a space is U+0120.
@@ -84,7 +85,7 @@ def vocabulary(template: str = TEMPLATE) -> Vocabulary:
     names = tuple("\u010a" if text == "\n" else text for text in TOKENS)
     return Vocabulary(
         *(Scheme.BYTE_MERGES, names, tuple(types)),
-        pre_tokeniser=PreTokeniser.GPT2,
+        cuts=CUTS["gpt-2"],
         eos=7,
         end_tokens=frozenset({7}),
         chat_template=template,

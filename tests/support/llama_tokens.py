@@ -20,7 +20,7 @@ from typing import Any
 from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
 from tests.support.jinja_oracle import expected
 from tests.support.paths import ROOT
-from tests.support.vocabularies import TRAINED, trained_metadata
+from tests.support.vocabularies import PRE_TOKENISERS, TRAINED, trained, trained_metadata
 
 GOLDEN = ROOT / "tests" / "golden" / "llama_tokens.json"
 VOCAB_ONLY = 72  # the offset of `vocab_only` in llama_model_params, 80 bytes, of version 0.5.0
@@ -51,6 +51,17 @@ LINES = (
     "\ufb01 \u212b ㍿ ﷺ \uff21\uff42",
     "helloWorld HTTPServer ÉÀ ÉcoleA ABÉ aBÉc Éa ÑandÚ iPhone's JSON'LL xÉA'd été's I'm",
     "a/b//c/\n/ //\r\n/x ---/\n\n  /usr/bin!/ ?\n",
+)
+# Beside those, where the patterns of pre-tokenisers differ.
+CUT_LINES = (
+    "12345678 1234567, 123456 x 1234- 12 1234567é ١٢٣٤٥٦٧ a 1234 b 5678 c",
+    "<sentinel:12><sentinel:> IMGIMGABCZ IMGIMGZ IMGIMGABCDEZ <sentinel:3",
+    "한국어ㄱㄴ ㄅㄆ 、。〈〉…“x” 漢字かなカナ｡ｱ ก ა 가나다 !abc #Tag \r\n.",
+    f"{' ' * 700}x{' ' * 600}\n{chr(9) * 9}y{' ' * 300}",
+    "a b cd  e f\n g x\n\n\n\ny\n z\r\n\r\n  \r w (a,b) |.,!?…。\uff0c、।\u06d4، {c}",
+    "\u0301x e\u0301e 1\u0301 नमस्ते ก็ আমি \U0001d4d7\U0001d4ee\U0001d4f5\U0001d4f5\U0001d4f8"
+    " ǅ ʰa ªº ⅫⅷA \uff11\uff12\uff13 \uff21\uff22\uff43 \U00010400",
+    "漢字abc漢字's 漢'S 漢 's \u3000\u00a0 \u2028x\u0085\n\u0085 \ufeff\u200d",
 )
 
 
@@ -139,7 +150,7 @@ def digest(lists: Iterable[list[int]]) -> str:
 def main(folder: Path) -> None:
     """Writes the file."""
     library = open_library(folder)
-    found: dict[str, Any] = {"lines": LINES, "tokens": {}, "conversations": {}}
+    found: dict[str, Any] = {"lines": LINES, "tokens": {}, "conversations": {}, "cuts": {}}
     for name in TRAINED:
         with tempfile.TemporaryDirectory() as temporary:
             path = Path(temporary) / "vocabulary.gguf"
@@ -154,6 +165,12 @@ def main(folder: Path) -> None:
                 )
                 for style, template in TEMPLATES.items()
             }
+    for name in PRE_TOKENISERS:
+        with tempfile.TemporaryDirectory() as temporary:
+            path = Path(temporary) / "vocabulary.gguf"
+            write_gguf(path, trained("gpt2", name))
+            encode = tokeniser(library, path)
+            found["cuts"][name] = [digest([encode(line, False)]) for line in (*LINES, *CUT_LINES)]
     text = json.dumps(found, ensure_ascii=True, separators=(",", ":"))
     GOLDEN.write_text(text + "\n", encoding="ascii")
 

@@ -8,9 +8,9 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+from aot.text.pre_tokenisers import CUTS
 from aot.text.vocabulary import (
     ALPHABET,
-    PreTokeniser,
     Scheme,
     TokenType,
     Vocabulary,
@@ -26,7 +26,7 @@ def byte_vocabulary(**fields: Any) -> Vocabulary:
         "types": (*[TokenType.NORMAL] * 257, TokenType.CONTROL),
         "scores": (0.0,) * 258,
         "merges": (("a", "b"),),
-        "pre_tokeniser": PreTokeniser.GPT2,
+        "cuts": CUTS["gpt-2"],
         "bos": 257,
         "end_tokens": frozenset({257}),
         "chat_template": "{{ messages }}",
@@ -105,7 +105,7 @@ def _trained_merges(words: list[list[str]], count: int) -> list[tuple[str, str]]
 
 @cache
 def trained(model: str, pre: str = "") -> dict[str, Any]:
-    """GGUF's metadata of a small vocabulary, of one of its models: gpt2, llama or t5."""
+    """GGUF's metadata of a small vocabulary, of one of its models: gpt2, gemma4, llama or t5."""
     if model == "gpt2":
         words = [list(byte_alphabet(w.encode())) for w in _words(CORPUS)]
     else:
@@ -117,21 +117,26 @@ def trained(model: str, pre: str = "") -> dict[str, Any]:
         types = [1] * len(tokens)
     else:
         letters = sorted({c for text in made for c in text} | set("▁abcdefghijklmnopqrstuvwxyz.,"))
-        names = [f"<0x{b:02X}>" for b in range(256)] if model == "llama" else []
+        names = [f"<0x{b:02X}>" for b in range(256)] if model != "t5" else []
+        letters += ["\n", "\n\n"] if model == "gemma4" else []
         tokens = [*names, *dict.fromkeys([*made, *letters])]
         types = [6] * len(names) + [1] * (len(tokens) - len(names))
     tokens, types = [*SPECIALS, *tokens], [*SPECIALS.values(), *types]
     metadata: dict[str, Any] = {"model": model, "tokens": tokens, "token_type": types}
     metadata |= {"bos_token_id": 0, "eos_token_id": 1, "unknown_token_id": 5}
-    if model == "gpt2":
+    if model in ("gpt2", "gemma4"):
         metadata |= {"pre": pre, "merges": [" ".join(pair) for pair in own]}
     else:
         first = tokens.index(made[0])
         metadata["scores"] = [
             0.0 if kind != 1 else -0.5 * (i - first) - 1.0 for i, kind in enumerate(types)
         ]
-    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+    return {f"tokenizer.ggml.{key}": value for key, value in metadata.items() if value != ""}
 
+
+# A name of each pre-tokeniser that merges bytes.
+PRE_TOKENISERS = sorted({own: name for name, own in reversed(CUTS.items()) if name}.values())
+PRE_TOKENISERS.remove("gemma4")
 
 # What the cases of tests/golden/llama_tokens.json are made for; and some flags of SentencePiece.
 TRAINED: dict[str, dict[str, Any]] = {
@@ -144,6 +149,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "seed-coder": {"model": "gpt2", "pre": "seed-coder"},
     "bailingmoe": {"model": "gpt2", "pre": "bailingmoe"},
     "chatglm-bpe": {"model": "gpt2", "pre": "chatglm-bpe"},
+    "gemma4": {"model": "gemma4"},
     "llama": {"model": "llama"},
     "t5": {"model": "t5"},
     "t5-without-flags": {"model": "t5"},

@@ -9,8 +9,9 @@ import flatbuffers
 import numpy as np
 
 from aot.link.flatbuffer import read_structure
+from aot.link.pattern_tables import encode_cuts
 from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
-from aot.text.vocabulary import ALPHABET, byte_alphabet
+from aot.text.vocabulary import ALPHABET, Cut, byte_alphabet
 from tests.support.vocabularies import byte_vocabulary, replacements
 
 Change = Callable[[Any], None]
@@ -38,6 +39,14 @@ def _cut(name: str, count: int) -> Change:
     return lambda table: setattr(table, name, getattr(table, name)[:count])
 
 
+CUTS = encode_cuts([Cut("a"), Cut("b")])
+# Words of those, and what may not be there: of the head, and of the first stage, which is behind a
+# block and its index.
+DAMAGE = [(0, 0), (0, 9), (1, 0), (1, 4), (2, 0), (3, 0), (4, 3)]
+DAMAGE += [
+    (6 + 1 + 64 + at, value) for at, value in ((0, 1), (1, 4), (2, 1), (3, 1), (3, 4), (4, 9))
+]
+
 BREAKS: dict[str, list[Change]] = {
     "Vocabulary.token_count must be greater than 0, with a text for each token": [
         _put(tokenCount=0),
@@ -54,7 +63,7 @@ BREAKS: dict[str, list[Change]] = {
     "Vocabulary.token_types must be one for each token": [_cut("tokenTypes", 257)],
     "Vocabulary.token_scores must be one for each token, or none where the scheme needs none": [
         _cut("tokenScores", 257),
-        _put(tokenScores=None, scheme=2, preTokeniser=0),
+        _put(tokenScores=None, scheme=2),
     ],
     "Vocabulary.token_scores must be finite": [
         _put(tokenScores=[0] * 257 + [0x7F800000]),
@@ -92,7 +101,7 @@ BREAKS: dict[str, list[Change]] = {
         "is UNIGRAM"
     ): [
         _put(sortedTokens=[0] * 259),
-        _put(scheme=3, preTokeniser=0),
+        _put(scheme=3),
     ],
     "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none": [
         _put(replacements=table)
@@ -106,5 +115,13 @@ BREAKS: dict[str, list[Change]] = {
             (1 << 31).to_bytes(4, "little") + bytes(5),
         )
     ],
-    "Vocabulary.pre_tokeniser must be NONE unless bytes are merged": [_put(scheme=1)],
+    "Vocabulary.cuts must be tables of patterns that fill it, or none": [
+        _put(cuts=list(CUTS[:-2])),
+        _put(cuts=list(CUTS + b"\0\0")),
+        _put(cuts=list(CUTS[:-1])),
+        *(
+            _put(cuts=list(CUTS[: 2 * at] + bytes([value, 0]) + CUTS[2 * at + 2 :]))
+            for at, value in DAMAGE
+        ),
+    ],
 }

@@ -105,8 +105,8 @@ def test_what_breaks_a_rule_is_refused(message: str, change: Callable[[Any], Non
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(Malformed) as failure:
-        read_vocabulary(with_table(lambda table: setattr(table, "version", 1)))
-    assert str(failure.value) == "the vocabulary has version 1, this aotc reads 0"
+        read_vocabulary(with_table(lambda table: setattr(table, "version", 2)))
+    assert str(failure.value) == "the vocabulary has version 2, this aotc reads up to 1"
 
 
 def _model(vocabulary: Vocabulary | None) -> Module:
@@ -129,7 +129,7 @@ def test_from_the_frontend_to_the_file() -> None:
     assert facts["vocabulary"] == describe_vocabulary(encode_vocabulary(vocabulary))
     assert [s["alignment"] for s in facts["segments"] if s["what"] == "vocabulary"] == [64]
     lines = format_inspection(facts).splitlines()
-    assert "vocabulary: 258 tokens, byte merges, cut like gpt2, bos 257" in lines
+    assert "vocabulary: 258 tokens, byte merges, cut by 1 pattern, bos 257" in lines
     assert "  1 merges, end tokens 257, a chat template of 14 characters" in lines
     assert "vocabulary" not in inspect(_compiled(None).to_bytes())
 

@@ -8,7 +8,8 @@ import pytest
 
 from aot.errors import CompileError, UnsupportedError
 from aot.text.gguf import read_vocabulary
-from aot.text.vocabulary import PreTokeniser, Scheme, Strip, TokenType, Vocabulary
+from aot.text.pre_tokenisers import CUTS
+from aot.text.vocabulary import Scheme, Strip, TokenType, Vocabulary, WholeParts
 from tests.support.vocabularies import GPT2_METADATA, replacements
 
 
@@ -24,12 +25,12 @@ def _read(**changes: Any) -> Vocabulary:
 def test_what_the_keys_say() -> None:
     found = _read()
     assert found.scheme is Scheme.BYTE_MERGES
-    assert found.pre_tokeniser is PreTokeniser.SMOLLM
+    assert found.cuts == CUTS["smollm"]
     assert len(found) == 260
     assert found.merges == (("a", "b"), ("Ġ", "ab"))
     assert (found.bos, found.eos, found.unknown) == (259, 258, None)
     assert found.chat_template == "{{ messages }}"
-    assert not found.adds_bos and not found.adds_eos and not found.ignores_merges
+    assert not found.adds_bos and not found.adds_eos and not found.whole_parts
     assert found.text(257) == b" ab"
 
 
@@ -65,8 +66,8 @@ def test_a_text_that_may_be_a_tag_ends_replies_where_nothing_else_does() -> None
 
 def test_llama3_takes_whole_parts_and_begins_with_bos() -> None:
     found = _read(pre="llama-bpe", add_bos_token=None)
-    assert found.pre_tokeniser is PreTokeniser.LLAMA3
-    assert found.ignores_merges and found.adds_bos
+    assert found.cuts == CUTS["llama3"]
+    assert found.whole_parts is WholeParts.ALL and found.adds_bos
     assert not _read(pre="llama-bpe", add_bos_token=False).adds_bos
     assert not _read(pre="qwen2", add_bos_token=None).adds_bos
 
@@ -82,7 +83,7 @@ def test_sentencepiece(model: str, scheme: Scheme, flags: tuple[bool, ...]) -> N
     found = _read(model=model, pre="default", scores=[0.0] * 260, add_bos_token=None, merges=None)
     assert found.scheme is scheme and found.escapes_spaces
     assert (found.adds_bos, found.adds_eos, found.adds_space) == flags
-    assert found.pre_tokeniser is PreTokeniser.NONE
+    assert found.cuts == ()
 
 
 def test_phi3_takes_white_space_along() -> None:
@@ -96,16 +97,24 @@ def test_schemes_that_are_not_known() -> None:
     with pytest.raises(UnsupportedError) as failure:
         _read(model="rwkv")
     assert str(failure.value) == (
-        "the tokeniser 'rwkv' is not supported, there are\n  gpt2\n  llama\n  t5"
+        "the tokeniser 'rwkv' is not supported, there are\n  gemma4\n  gpt2\n  llama\n  t5"
     )
     with pytest.raises(UnsupportedError) as failure:
-        _read(pre="superbpe")
-    assert str(failure.value).startswith(
-        "the pre-tokeniser 'superbpe' is not supported, there are\n"
-    )
+        _read(pre="superb")
+    assert str(failure.value).startswith("the pre-tokeniser 'superb' is not supported, there are\n")
     assert {"gpt-2", "llama-bpe", "qwen2", "smollm"} <= set(failure.value.items)
-    with pytest.raises(UnsupportedError, match="^a vocabulary without a pre-tokeniser is not"):
-        _read(pre=None)
+
+
+def test_a_file_that_names_no_pre_tokeniser() -> None:
+    """As llama.cpp reads it."""
+    assert _read(pre=None).cuts == _read(pre="default").cuts != _read(pre="gpt-2").cuts
+
+
+def test_gemma4_merges_characters() -> None:
+    found = _read(model="gemma4", pre=None, add_bos_token=False)
+    assert found.scheme is Scheme.CHARACTER_MERGES and found.escapes_spaces and found.adds_bos
+    assert found.whole_parts is WholeParts.OF_LINE_ENDS and not found.adds_space
+    assert found.cuts == CUTS["gemma4"] and not found.scores
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 
 from aot.errors import CompileError, UnsupportedError
-from aot.text.tokenizer_json import PATTERNS, read_vocabulary
-from aot.text.vocabulary import ALPHABET, PreTokeniser, Scheme, SpacePrefix, Strip, TokenType
+from aot.text.pre_tokenisers import CUTS
+from aot.text.tokenizer_json import read_vocabulary
+from aot.text.vocabulary import ALPHABET, Cut, Scheme, SpacePrefix, Strip, TokenType
 from tests.support.vocabularies import replacements
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
+SPLIT = {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"}
+
+
 def _split(pattern: str) -> dict[str, Any]:
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    split = {**SPLIT, "pattern": {"Regex": pattern}}
     return {"type": "Sequence", "pretokenizers": [split, {**BYTE_LEVEL, "use_regex": False}]}
 
 
@@ -41,7 +45,7 @@ def _bpe(**changes: Any) -> dict[str, Any]:
 
 def test_merges_of_bytes() -> None:
     found = read_vocabulary(_bpe(), {"eos_token": {"content": "<|im_end|>"}})
-    assert found.scheme is Scheme.BYTE_MERGES and found.pre_tokeniser is PreTokeniser.GPT2
+    assert found.scheme is Scheme.BYTE_MERGES and found.cuts == CUTS["gpt-2"]
     assert found.merges == (("a", "b"),)
     assert found.types[257:] == (TokenType.CONTROL, TokenType.USER_DEFINED)
     assert found.strips == {257: Strip.RIGHT}
@@ -49,16 +53,24 @@ def test_merges_of_bytes() -> None:
     assert not found.adds_bos and not found.adds_eos
 
 
-@pytest.mark.parametrize(("pattern", "kind"), PATTERNS.items())
-def test_patterns(pattern: str, kind: PreTokeniser) -> None:
-    assert read_vocabulary(_bpe(pre_tokenizer=_split(pattern))).pre_tokeniser is kind
+def test_patterns() -> None:
+    pattern = r"\p{N}{1,3}|[^\r\n]+"
+    assert read_vocabulary(_bpe(pre_tokenizer=_split(pattern))).cuts == (Cut(pattern),)
+    split = _split(pattern)["pretokenizers"][0] | {"behavior": "Removed", "invert": True}
+    found = read_vocabulary(
+        _bpe(pre_tokenizer=_sequence(split, {**BYTE_LEVEL, "use_regex": False}))
+    )
+    assert found.cuts == (Cut(pattern, drops_rest=True),)
+    split |= {"pattern": {"String": "a.b"}, "behavior": "Isolated"}
+    found = read_vocabulary(_bpe(pre_tokenizer=_sequence(split, BYTE_LEVEL)))
+    assert found.cuts == (Cut(r"a\.b"), *CUTS["gpt-2"])
 
 
 def test_single_digits() -> None:
     digits = {"type": "Digits", "individual_digits": True}
     both = {"type": "Sequence", "pretokenizers": [digits, BYTE_LEVEL]}
     found = read_vocabulary(_bpe(pre_tokenizer=both))
-    assert found.pre_tokeniser is PreTokeniser.SMOLLM
+    assert found.cuts == CUTS["smollm"]
 
 
 def test_templates_say_what_begins_and_ends_text() -> None:
@@ -132,15 +144,18 @@ def test_where_a_space_is_put(fields: dict[str, Any], expected: SpacePrefix) -> 
     ("changes", "items"),
     [
         ({"normalizer": {"type": "Lowercase"}}, ["the normalizer Lowercase"]),
-        ({"pre_tokenizer": _split("a+")}, ["the pre-tokenizer Split of 'a+'"]),
+        (
+            {"pre_tokenizer": _split("(?<!b)a+")},
+            ["the pre-tokenizer Split: a group of this kind, at 1 of '(?<!b)a+'"],
+        ),
+        (
+            {"pre_tokenizer": _sequence({**SPLIT, "behavior": "Contiguous"}, BYTE_LEVEL)},
+            ["the pre-tokenizer Split with the behavior 'Contiguous'"],
+        ),
         ({"pre_tokenizer": {"type": "Whitespace"}}, ["the pre-tokenizer Whitespace"]),
         (
             {"pre_tokenizer": {**BYTE_LEVEL, "add_prefix_space": True}},
             ["the pre-tokenizer ByteLevel with add_prefix_space"],
-        ),
-        (
-            {"pre_tokenizer": _sequence({"type": "Digits"}, BYTE_LEVEL)},
-            ["the pre-tokenizer Digits"],
         ),
         ({"model": UNIGRAM}, ["Unigram of bytes"]),
     ],
