@@ -42,7 +42,7 @@ def main() -> int:
         if not folder.is_dir():
             sys.stderr.write(f"{folder} is missing: install the package (pip install aotc)\n")
             return 1
-        print(folder)
+        sys.stdout.write(f"{folder}\n")
     return 0
 
 
