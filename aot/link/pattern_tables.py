@@ -6,6 +6,7 @@ Stages cut the parts of those before them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ from aot.text.patterns import parse_pattern
 from aot.text.vocabulary import Cut
 
 
-def encode_cuts(cuts: Sequence[Cut]) -> bytes:
+@lru_cache(16)
+def encode_cuts(cuts: tuple[Cut, ...]) -> bytes:
     """The tables of the patterns by which text is cut, in their order; b"" of none.
 
     Raises:

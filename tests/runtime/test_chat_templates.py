@@ -20,6 +20,8 @@ from aot.link.vocabulary import IDENTIFIER, encode_vocabulary
 from aot.runtime.text import Rendered, Tokeniser
 from aot.runtime.text_library import CRendered, RenderOptions
 from aot.text.gguf import read_vocabulary
+from aot.text.tokenizer_json import read_vocabulary as read_tokenizer_json
+from tests.support import tokenizer_json_tokens
 from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
 from tests.support.jinja_oracle import SECONDS, expected
 from tests.support.jinja_snippets import SNIPPETS, VARIABLES
@@ -156,13 +158,31 @@ def test_tokens_of_conversations_are_llama_cpp_s(name: str) -> None:
         found = read_vocabulary(trained_metadata(name) | {"tokenizer.chat_template": template})
         assert found is not None
         own = opened(replace(found, bos=found.ids["<|im_start|>"], eos=found.ids["<|im_end|>"]))
-        lists = []
-        for conversation, variables in CONVERSATIONS.items():
-            if conversation == "control tokens" or rendered(own, variables) is None:
-                continue
-            made = own.render(variables, seconds=SECONDS)
-            lists.append(own.chat_tokens(made, is_first=False).tolist())
-        assert len(lists) > 12 and digest(lists) == expected_digests[style], style
+        assert digest(_conversation_tokens(own)) == expected_digests[style], style
+
+
+def _conversation_tokens(own: Tokeniser) -> list[list[int]]:
+    """Of all conversations in which nobody writes the name of a control token."""
+    lists = []
+    for conversation, variables in CONVERSATIONS.items():
+        if conversation == "control tokens" or rendered(own, variables) is None:
+            continue
+        made = own.render(variables, seconds=SECONDS)
+        lists.append(own.chat_tokens(made, is_first=False).tolist())
+    assert len(lists) > 12
+    return lists
+
+
+@pytest.mark.parametrize("name", tokenizer_json_tokens.byte_files())
+def test_tokens_of_conversations_are_hugging_face_s(name: str) -> None:
+    """Of each style, with patterns that models' tokenizer.json files have."""
+    data = tokenizer_json_tokens.byte_files()[name]
+    expected = json.loads(tokenizer_json_tokens.GOLDEN.read_text(encoding="ascii"))
+    for style, template in TEMPLATES.items():
+        config = {"chat_template": template, "bos_token": "<|im_start|>"}
+        config |= {"eos_token": "<|im_end|>"}
+        lists = _conversation_tokens(opened(read_tokenizer_json(data, config)))
+        assert digest(lists) == expected[f"cut as {name}"]["conversations"][style], style
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -80,6 +80,17 @@ def test_tokens_are_those_of_hugging_face(name: str) -> None:
         assert found.tolist() == tokens, line
 
 
+@pytest.mark.parametrize("name", tokenizer_json_tokens.byte_files())
+def test_text_is_cut_as_hugging_face_cuts_it(name: str) -> None:
+    """By the patterns of models' tokenizer.json files."""
+    own = opened(read_tokenizer_json(tokenizer_json_tokens.byte_files()[name]))
+    expected = json.loads(tokenizer_json_tokens.GOLDEN.read_text(encoding="ascii"))
+    lines = expected[f"cut as {name}"]["lines"]
+    for line, wanted in zip((*LINES, *CUT_LINES), lines, strict=True):
+        found = own.encode(line, parses_control=True, is_part=True)
+        assert digest([found.tolist()]) == wanted, line
+
+
 @pytest.mark.parametrize("name", BYTE_SCHEMES)
 @few
 @given(text=TEXTS)

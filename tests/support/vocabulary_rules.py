@@ -39,7 +39,7 @@ def _cut(name: str, count: int) -> Change:
     return lambda table: setattr(table, name, getattr(table, name)[:count])
 
 
-CUTS = encode_cuts([Cut("a"), Cut("b")])
+CUTS = encode_cuts((Cut("a"), Cut("b")))
 # Words of those, and what may not be there: of the head, and of the first stage, which is behind a
 # block and its index.
 DAMAGE = [(0, 0), (0, 9), (1, 0), (1, 4), (2, 0), (3, 0), (4, 3)]
