@@ -1,6 +1,7 @@
 """Tables of one run from the results file.
 
   report.py RESULTS.jsonl [--run ID]     the last run, or the one named
+  report.py RESULTS.jsonl --summary FILE   its medians as JSON: what docs/figures.py draws
 
 Reads records only; knows nothing of how a peer is run.
 """
@@ -14,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 PRODUCTS = ("aotc", "aotc_vk")  # one of them is in a run: the CPU and the Vulkan race are two
@@ -215,6 +217,62 @@ def render(records: list[Record]) -> str:
     return "\n".join(filter(None, out))
 
 
+# What an application has to have with it, of the peers that were installed as C libraries.
+LIBRARIES = {
+    "ort": ("ort/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*",),
+    "ov": tuple(
+        f"ov/lib/python3*/site-packages/openvino/libs/lib{name}.so*"
+        for name in ("openvino", "openvino_intel_cpu_plugin", "openvino_ir_frontend", "tbb")
+    ),
+}
+PACKAGES = {"ort": "onnxruntime", "ov": "openvino", "ncnn": "ncnn", "mnn": "MNN"}
+
+
+def installed_version(venvs: Path, peer: str) -> str | None:
+    """The version of a peer's package, by the folder of its metadata."""
+    found = list(venvs.glob(f"{peer}/lib/python3*/site-packages/{PACKAGES[peer]}-*.dist-info"))
+    found += list(venvs.glob(f"{peer}/lib/python3*/site-packages/{peer}-*.dist-info"))
+    return found[0].name.removesuffix(".dist-info").rpartition("-")[2] if found else None
+
+
+def summary(records: list[Record], venvs: Path) -> dict:
+    """Medians by metric, model and peer, and what a reader must know of the run."""
+    results = Results(records)
+    host = next(r for r in records if r["kind"] == "host")
+    rivals = [p for p in results.peers if p in PACKAGES]
+    libraries = {
+        peer: sum(p.stat().st_size for pattern in patterns for p in venvs.glob(pattern))
+        for peer, patterns in LIBRARIES.items()
+        if peer in rivals
+    }
+    rounds = max(r["round"] for r in records if r["kind"] == "steady") + 1
+    return {
+        "run": host["run"],
+        "date": datetime.fromtimestamp(host["time"], UTC).strftime("%Y-%m-%d"),
+        "cpu": host["cpu"],
+        "cpus": host["cpus"],
+        "threads": host["threads"],
+        "rounds": rounds,
+        "versions": {peer: installed_version(venvs, peer) for peer in rivals},
+        "library_bytes": libraries,
+        "metrics": {
+            metric.kind if metric.key != "rss_kb" else "memory": {
+                model: {
+                    peer: round(value, 4)
+                    for peer in results.peers
+                    if (value := results.metric(metric, model, peer)) is not None
+                }
+                for model in results.models
+            }
+            for metric in METRICS
+        },
+        "right": {
+            model: [peer for peer in results.peers if results.is_right(model, peer)]
+            for model in results.models
+        },
+    }
+
+
 def load(path: Path, run: str | None) -> list[Record]:
     records = [json.loads(line) for line in path.read_text().splitlines()]
     wanted = run or (records[-1]["run"] if records else None)
@@ -225,10 +283,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=Path)
     parser.add_argument("--run", help="the id at the head of the run")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the medians as JSON")
     args = parser.parse_args()
     records = load(args.results, args.run)
     if not records:
         parser.error("no such run")
+    if args.summary is not None:
+        facts = summary(records, args.results.parent / "venvs")
+        args.summary.write_text(json.dumps(facts, indent=1) + "\n")
+        return 0
     print(render(records))
     return 0
 
