@@ -22,6 +22,8 @@ TARGETS = ROOT / "docs" / "use" / "targets.md"
 ONNX = ROOT / "docs" / "use" / "onnx.md"
 OPS = ROOT / "docs" / "internals" / "ops.md"
 CLI = ROOT / "docs" / "use" / "cli.md"
+README = ROOT / "README.md"
+COMPARISON = ROOT / "docs" / "use" / "comparison.md"
 PYTORCH = ROOT / "docs" / "use" / "pytorch.md"
 TFLITE = ROOT / "docs" / "use" / "tflite.md"
 GGUF = ROOT / "docs" / "use" / "gguf.md"
@@ -31,6 +33,7 @@ sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "docs"))
 
 import cli_tables  # noqa: E402
+import figures  # noqa: E402
 
 DEVICES = {"cpu": "CPU", "vulkan": "GPU"}
 
@@ -165,6 +168,8 @@ CLI_SECTIONS = {
     "disable": disable_table,
     "command options": cli_tables.command_options,
 }
+README_SECTIONS = {"peers": figures.peers_table, "conditions": figures.conditions}
+COMPARISON_SECTIONS = {"conditions": figures.conditions, "metrics": figures.metric_tables}
 GGUF_SECTIONS = {
     "architectures": partial(gguf_architectures, embed=False),
     "encoders": partial(gguf_architectures, embed=True),
@@ -223,6 +228,8 @@ def main() -> int:
     options = parser.parse_args()
     status = 0
     for path, make in (
+        (README, lambda: generate(README, README_SECTIONS)),
+        (COMPARISON, lambda: generate(COMPARISON, COMPARISON_SECTIONS)),
         (TARGETS, lambda: generate(TARGETS, TARGETS_SECTIONS)),
         (ONNX, lambda: generate(ONNX, ONNX_SECTIONS)),
         (CLI, lambda: generate(CLI, CLI_SECTIONS)),

@@ -16,6 +16,7 @@ from aot.cli import main as cli
 from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
+import figures
 import generate_tables
 import op_tables
 
@@ -109,7 +110,15 @@ def test_the_list_of_ops_is_generated() -> None:
     assert op_tables.page() == generate_tables.OPS.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["TARGETS", "ONNX", "CLI", "GGUF"])
+def test_figures_are_drawn_from_the_numbers() -> None:
+    for path, made in figures.drawn():
+        assert made == path.read_text(encoding="utf-8"), f"{path}: python docs/figures.py"
+
+
+NAMES = ["README", "COMPARISON", "TARGETS", "ONNX", "CLI", "GGUF"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_tables_are_generated(name: str) -> None:
     path = getattr(generate_tables, name)
     made = generate_tables.generate(path, getattr(generate_tables, f"{name}_SECTIONS"))
