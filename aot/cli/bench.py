@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.cli.commands import command_line
-from aot.cli.compile import REPORT_OPTION, TRACE_OPTION, check_report, module_path
+from aot.cli.compile import REPORT_OPTION, TRACE_OPTION, check_report, module_path, shown_progress
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, show_facts, table, to_mapping
 
 if TYPE_CHECKING:
@@ -135,22 +135,24 @@ def bench(
     if trace is not None and (is_generating or of_shaders or engines):
         raise click.UsageError("--trace goes with none of --generate, --shaders and --against")
     if is_generating:
-        times = _generation(module, rounds or 5, **how)
+        with shown_progress(f"timing {given}", is_still=True):
+            times = _generation(module, rounds or 5, **how)
         run = _run_facts(module, how, {})
         show_facts(times, lambda facts: _run_text(run) + generation_text(facts), as_json=as_json)
         return
     if of_shaders:
         from aot.tools.bench.shaders import bench_shaders, figures_text
 
-        shader_facts = bench_shaders(
-            module,
-            model,
-            inputs=to_mapping(inputs, "--input"),
-            shapes=to_mapping(input_sizes, "--shape"),
-            input_values=to_mapping(input_values, "--input-value"),
-            seed=how["seed"],
-            rounds=rounds or 3,
-        )
+        with shown_progress(f"timing the shaders of {given}", is_still=True):
+            shader_facts = bench_shaders(
+                module,
+                model,
+                inputs=to_mapping(inputs, "--input"),
+                shapes=to_mapping(input_sizes, "--shape"),
+                input_values=to_mapping(input_values, "--input-value"),
+                seed=how["seed"],
+                rounds=rounds or 3,
+            )
         run = _run_facts(module, how, to_mapping(input_sizes, "--shape"))
         show_facts({**shader_facts, "run": run}, partial(_with_run, figures_text), as_json=as_json)
         _write_report(report, module, {"shaders": shader_facts}, run)
@@ -165,27 +167,16 @@ def bench(
 
         how["threads"] = find().threads
     case = Case(module, inputs=arrays, shapes=sizes, **how)
-    if engines and model is not None:
-        from aot.tools.engines import compare, installed
-
-        found = [n for e in engines for n in (installed() if e == "installed" else (e,))]
-        if not found:
-            raise click.UsageError(f"none is installed: {', '.join(ENGINE_NAMES)}")
-        facts = compare(
-            case,
-            model,
-            list(dict.fromkeys(found)),
-            input_values=to_mapping(input_values, "--input-value"),
-            rounds=rounds or 5,
-            runs=runs,
-            seconds=seconds,
-        )
-        kind, text = "against", comparison_text
-    elif is_cold:
-        facts, kind, text = cold(case, rounds=rounds or 10), "cold", cold_text
-    else:
-        facts = steady(case, runs=runs, seconds=seconds, profile=profile)
-        kind, text = "steady", steady_text
+    values = to_mapping(input_values, "--input-value")
+    with shown_progress(f"timing {given}", is_still=True):
+        if engines and model is not None:
+            kind, text = "against", comparison_text
+            facts = _against(case, model, engines, values, rounds or 5, runs, seconds)
+        elif is_cold:
+            facts, kind, text = cold(case, rounds=rounds or 10), "cold", cold_text
+        else:
+            facts = steady(case, runs=runs, seconds=seconds, profile=profile)
+            kind, text = "steady", steady_text
     facts["module"] = given
     run = _run_facts(module, how, facts["shapes"])
     show_facts({**facts, "run": run}, partial(_with_run, text), as_json=as_json)
@@ -193,6 +184,27 @@ def bench(
     if report is not None:
         besides = _besides(kind, case, rounds, runs=runs, seconds=seconds, profile=profile)
         _write_report(report, module, {kind: facts, **besides}, run)
+
+
+def _against(
+    case: Case,
+    model: str,
+    engines: Sequence[str],
+    values: Mapping[str, Any],
+    rounds: int,
+    runs: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """Times beside other engines; "installed" stands for all that are."""
+    from aot.tools.engines import compare, installed
+
+    found = [n for e in engines for n in (installed() if e == "installed" else (e,))]
+    if not found:
+        raise click.UsageError(f"none is installed: {', '.join(ENGINE_NAMES)}")
+    names = list(dict.fromkeys(found))
+    return compare(
+        case, model, names, input_values=values, rounds=rounds, runs=runs, seconds=seconds
+    )
 
 
 def _with_run(text: Callable[[Mapping[str, Any]], str], facts: Mapping[str, Any]) -> str:

@@ -200,10 +200,17 @@ def compile_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Progress | None]:
-    """Shows progress where standard error is a terminal."""
+def shown_progress(
+    stage: str = "reading the model", *, is_still: bool = False
+) -> Iterator[Progress | None]:
+    """Shows progress where standard error is a terminal.
+
+    Args:
+        stage: what runs before a progress is reported, or all the time.
+        is_still: as of `TerminalProgress`.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    with cli_text.TerminalProgress(sys.stderr) as progress:
+    with cli_text.TerminalProgress(sys.stderr, stage, is_still=is_still) as progress:
         yield progress

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from aot.cli.compile import module_path
+from aot.cli.compile import module_path, shown_progress
 from aot.cli.text import table
 
 
@@ -94,7 +94,7 @@ def package(
     options = PackageOptions(
         targets, name, ExecutableOptions(compiler), LibraryLimits(max_arena, max_flash), drop
     )
-    with module_path(module) as path:
+    with module_path(module) as path, shown_progress(f"packaging {module}"):
         made = make_package(path, format_, output, options)
     if as_json:
         facts = {"folder": str(made.folder), "files": dict(made.files), **made.facts}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aot.cli.compile import shown_progress
 from aot.cli.text import table
 from aot.errors import one_line
 
@@ -124,18 +125,19 @@ def quantize(
     from aot.tools.pictures import pictures_of
     from aot.tools.quantisation import quantize as make
 
-    result = make(
-        model,
-        output,
-        calibrate,
-        pictures=pictures_of(mean, scale, layout),
-        weights=weights,
-        activations=activations,
-        block_size=block_size,
-        skip=skip,
-        skip_below=skip_below,
-        per_channel=per_channel,
-    )
+    with shown_progress(f"quantising {model}"):
+        result = make(
+            model,
+            output,
+            calibrate,
+            pictures=pictures_of(mean, scale, layout),
+            weights=weights,
+            activations=activations,
+            block_size=block_size,
+            skip=skip,
+            skip_below=skip_below,
+            per_channel=per_channel,
+        )
     click.echo(_json(result) if as_json else _text(result))
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -299,32 +300,57 @@ def shape_text(shape: Sequence[object]) -> str:
 
 
 class TerminalProgress:
-    """Shows the running stage on one line of a terminal, from the first call on; a context manager
-    and a `Progress`. So nothing is shown of a model that is refused before it is read."""
+    """Shows the running stage on one line of a terminal; a context manager and a `Progress`.
 
-    def __init__(self, stream: IO[str]) -> None:
+    The line is shown from the first call on, or after `PATIENCE_SECONDS`: nothing is shown of a
+    model that is refused at once.
+    """
+
+    PATIENCE_SECONDS = 0.7
+
+    def __init__(self, stream: IO[str], stage: str, *, is_still: bool = False) -> None:
+        """
+        Args:
+            stage: what runs before the first call.
+            is_still: the line is drawn once and does not move, as beside a measurement.
+        """
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}"),
-            TimeElapsedColumn(),
+        moving = (SpinnerColumn(), BarColumn(bar_width=24), TimeElapsedColumn())
+        spinner, bar, elapsed = moving
+        name, count = TextColumn("{task.description}"), TextColumn("{task.fields[count]}")
+        columns = (name,) if is_still else (spinner, name, bar, count, elapsed)
+        self._bars = Progress(
+            *columns,
+            console=Console(file=_unescaped(stream)),
+            transient=True,
+            auto_refresh=not is_still,
         )
-        self._bars = Progress(*columns, console=Console(file=_unescaped(stream)), transient=True)
-        self._task = self._bars.add_task("starting", total=None, count="")
+        self._task = self._bars.add_task(stage, total=None, count="")
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._timer = threading.Timer(self.PATIENCE_SECONDS, self._start)
+        self._timer.daemon = True
 
     def __enter__(self) -> TerminalProgress:
+        self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bars.live.is_started:
-            self._bars.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._is_over = True
+            if self._bars.live.is_started:
+                self._bars.stop()
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._is_over:
+                self._bars.start()  # which does nothing where it was
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        self._bars.start()  # which does nothing where it was
+        self._start()
         self._bars.update(
             self._task,
             description=stage,

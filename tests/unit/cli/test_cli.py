@@ -629,17 +629,33 @@ def test_a_target_is_explained(target: Target, capsys: pytest.CaptureFixture[str
 
 def test_progress_is_a_line_that_is_gone_at_the_end() -> None:
     stream = io.StringIO()
-    with cli_text.TerminalProgress(stream) as progress:
+    with cli_text.TerminalProgress(stream, "reading") as progress:
         progress("fuse", 0, 0)
         progress("compile", 3, 7)
     assert "\n\n" not in stream.getvalue()
 
 
-def test_progress_shows_nothing_before_its_first_call() -> None:
+def test_progress_shows_nothing_of_what_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_text.TerminalProgress, "PATIENCE_SECONDS", 60)
     stream = io.StringIO()
-    with cli_text.TerminalProgress(stream):
+    with cli_text.TerminalProgress(stream, "reading"):
         assert stream.getvalue() == ""
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("is_still", [False, True])
+def test_progress_names_what_takes_long_before_its_first_call(
+    is_still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_text.TerminalProgress, "PATIENCE_SECONDS", 0)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich draws nothing elsewhere
+    stream = io.StringIO()
+    progress = cli_text.TerminalProgress(stream, "timing a.aotm", is_still=is_still)
+    with progress:
+        progress._timer.join()
+    assert "timing a.aotm" in stream.getvalue()
+    progress._start()  # a timer that is late draws nothing any more
+    assert stream.getvalue().count("timing a.aotm") <= 2
 
 
 @pytest.mark.parametrize("command", ["compile", "run", "verify", "inspect", "targets"])
