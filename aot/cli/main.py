@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
+from click.core import ParameterSource
 
 import aot
 from aot.cli import text as cli_text
@@ -332,9 +333,18 @@ def verify(
             device=device,
             entry=entry,
             noise=noise,
-            **{name: options[name] for name in ("storage", "arithmetic", "activations")},
+            **{name: options[name] for name in _precision_asked(is_module)},
         )
     _report_verification(result)
+
+
+def _precision_asked(is_module: bool) -> list[str]:
+    """The options of precision that count: of a module, which notes its own, those that were
+    given."""
+    context = click.get_current_context()
+    names = ("storage", "arithmetic", "activations")
+    usual = ParameterSource.DEFAULT
+    return [n for n in names if not is_module or context.get_parameter_source(n) is not usual]
 
 
 def _report_verification(result: Verification) -> None:

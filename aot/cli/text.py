@@ -437,7 +437,7 @@ def verification_table(result: Verification) -> str:
     engine = f"{result.engine} {result.version}".strip()
     lines = [
         table(header, rows, right="magnitude error noise"),
-        f"target {result.target} {verdict} with {engine} within {result.tolerance:g}",
+        f"target {result.target} {verdict} with {engine} within {_widest(result):.3g}",
     ]
     for o in result.outputs:
         lines += _agreement_lines(o)
@@ -459,6 +459,11 @@ def verification_table(result: Verification) -> str:
     if result.remark:
         lines.append(f"this can't see faults of the importer: {result.remark}")
     return "\n".join(lines)
+
+
+def _widest(result: Verification) -> float:
+    """The largest tolerance that an output was compared by."""
+    return max((o.tolerance for o in result.outputs), default=result.tolerance)
 
 
 def _agreement_lines(output: OutputAgreement) -> list[str]:

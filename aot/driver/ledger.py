@@ -14,6 +14,7 @@ from typing import Any
 from aot.analysis.cost.code_size import CodeEstimate
 from aot.backends.code import Emitted
 from aot.errors import advice
+from aot.options import CompileOptions
 
 LEVELS = ("structural", "despecialised", "emitted")
 
@@ -130,23 +131,45 @@ def model_ledger(
     variants: Sequence[Mapping[str, Any]],
     rodata: Mapping[str, int],
     *,
+    precision: Mapping[str, str] | None = None,
     timed: bool = False,
 ) -> dict[str, Any]:
     """The ledger of one model, from its statistics; it is stored in a module's notes.
 
     Args:
+        precision: the options by which it rounds otherwise than by default, as `precision_of` has
+            them.
         timed: include the seconds, which are other ones each time.
     """
-    return {
-        "models": [
-            {
-                "entry_points": list(entry_points),
-                "rodata": dict(rodata),
-                "variants": [_variant_ledger(v, timed) for v in variants],
-            }
-        ],
-        "merges": [],
+    model: dict[str, Any] = {
+        "entry_points": list(entry_points),
+        "rodata": dict(rodata),
+        "variants": [_variant_ledger(v, timed) for v in variants],
     }
+    if precision:
+        model["precision"] = dict(precision)
+    return {"models": [model], "merges": []}
+
+
+PRECISION = ("storage", "arithmetic", "activations")
+"""The options by which a compiled model rounds otherwise than the model does."""
+
+
+def precision_of(options: CompileOptions) -> dict[str, str]:
+    """Those of `PRECISION` that are not the default, with their values."""
+    usual = CompileOptions()
+    found = {name: getattr(options, name) for name in PRECISION}
+    return {name: value for name, value in found.items() if value != getattr(usual, name)}
+
+
+def noted_precision(ledger: Mapping[str, Any], entry: str) -> dict[str, str]:
+    """What `precision_of` gave for the model of an entry point, from a module's ledger; empty where
+    it says nothing."""
+    for model in ledger.get("models", ()):
+        if entry in model.get("entry_points", ()):
+            noted = model.get("precision", {})
+            return {name: str(noted[name]) for name in PRECISION if name in noted}
+    return {}
 
 
 def _variant_ledger(section: Mapping[str, Any], timed: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from aot.analysis.dispatches import dispatched
 from aot.base.records import dataclass
 from aot.driver.clock import Clock
 from aot.driver.cpu_fallback import VariantPlan
-from aot.driver.ledger import model_ledger
+from aot.driver.ledger import model_ledger, precision_of
 from aot.driver.models import (
     GivenModel,
     check_options,
@@ -170,7 +170,8 @@ def _compiled(
     def ledger(rodata: RodataBytes) -> dict[str, Any]:
         with advice("the ledger of deduplication"):
             entries = [e.name for e in variants[0].entry_points]
-            return model_ledger(entries, sections, rodata.stats)
+            precision = precision_of(options)
+            return model_ledger(entries, sections, rodata.stats, precision=precision)
         return {}
 
     image, rodata = finish_module(

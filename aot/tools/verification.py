@@ -17,8 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from aot.api import CompiledModule, load
 from aot.api import compile as compile_model
 from aot.base.records import dataclass
+from aot.driver.ledger import noted_precision
 from aot.errors import CompileError
 from aot.frontends import registry
+from aot.link.notes import decode_notes
+from aot.link.reader import read_module
 from aot.options import CompileOptions, DeviceName, Tie
 from aot.runtime.inputs import make_inputs
 from aot.runtime.loader import Program
@@ -105,9 +108,9 @@ def verify(
     device: DeviceName = "cpu",
     target: str | None = None,
     entry: str | None = None,
-    storage: str = "fp32",
-    arithmetic: str = "fp32",
-    activations: str = "model",
+    storage: str | None = None,
+    arithmetic: str | None = None,
+    activations: str | None = None,
     noise: bool = False,
 ) -> Verification:
     """Runs a compiled module and its model on the same inputs, and compares the outputs.
@@ -140,7 +143,7 @@ def verify(
         seed: of the random inputs.
         device, target, entry: as `load` takes them.
         storage, arithmetic, activations: what the module was compiled with, whose roundings are
-            allowed.
+            allowed. By default what its notes say of that.
         noise: measure what roundings explain although all outputs agree.
 
     Raises:
@@ -155,7 +158,9 @@ def verify(
         raise CompileError("kwargs and dynamic_shapes go with a module of PyTorch")
     if against is not None and against not in ORACLES:
         raise CompileError(f"no engine is called {against!r}: {', '.join(ORACLES)}")
-    options = CompileOptions(storage=storage, arithmetic=arithmetic, activations=activations)
+    asked = {"storage": storage, "arithmetic": arithmetic, "activations": activations}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    options = CompileOptions(**given)
     with load(module, device, entry=entry, target=target) as program:
         outputs = _outputs_of_states(program.states, _states(program.states, model, states or {}))
         first = {t.name: _at_first(t) for t in program.states}
@@ -182,6 +187,8 @@ def verify(
     compared = least_agreement(found)
     is_far = any(TOLERANCE < o.error < float("inf") for o in compared)
     if noise or (tolerance is None and is_far):
+        if len(given) < len(asked):
+            options = CompileOptions(**{**_noted(module, program.entry), **given})
         compared = _allowed(compared, Path(model), calls, options)
     if tolerance is not None:
         compared = tuple(
@@ -195,6 +202,17 @@ def verify(
         random=random,
         remark=engine.choice.why,
     )
+
+
+def _noted(module: Any, entry: str) -> dict[str, Any]:
+    """The options by which a module's entry point rounds, as far as its notes have them."""
+    source = module.to_bytes() if isinstance(module, CompiledModule) else module
+    image = read_module(source, verify_rodata=False)
+    try:
+        ledger = decode_notes(image.notes).ledger if image.notes else {}
+    except ValueError:
+        return {}  # of another version
+    return noted_precision(ledger, entry)
 
 
 class _Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 
@@ -309,8 +310,15 @@ def test_roundings_that_were_asked_for_are_allowed(tmp_path: Path) -> None:
         found = verify(module, path, **asked)  # type: ignore[arg-type]
         assert found.agrees, asked
         assert all(o.tolerance < 0.05 for o in found.outputs), asked
+        assert verify(module, path).outputs == found.outputs  # as its notes say
+        (allowed,) = [o.tolerance for o in found.outputs]
+        assert f" agrees with reference within {allowed:.3g}\n" in verification_table(found)
     narrow = aot.compile(path, targets=["host"], storage="fp16")
-    assert not verify(narrow, path).agrees
+    merged = aot.merge({"a": narrow, "b": aot.compile(path)})
+    assert verify(merged, path, entry="a").agrees
+    assert verify(narrow, path, storage="fp32").agrees is False
+    assert verify(aot.compile(path, storage="fp16", strip=True), path).agrees is False
+    assert "precision" not in json.dumps(aot.inspect(aot.compile(path).to_bytes(), dedup=True))
     with pytest.raises(CompileError, match="storage is 'fp8', expected one of fp32, fp16"):
         verify(narrow, path, storage="fp8")
 
