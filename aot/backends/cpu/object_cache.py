@@ -296,7 +296,7 @@ class ObjectCache:
         for path in (*self._files(), *others):
             if path.suffix == _TEMPORARY:
                 with contextlib.suppress(OSError):
-                    if now - path.stat().st_mtime >= seconds:
+                    if abs(now - path.stat().st_mtime) >= seconds:  # clocks jump
                         path.unlink()
 
     def _files(self) -> Iterator[Path]:

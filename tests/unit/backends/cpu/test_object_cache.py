@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,21 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert (cleared.entries, cleared.bytes) == (2, 2 * 1080)
     assert [p.exists() for p in (fresh, *notes)] == [False, True, True]
     assert ObjectCache(tmp_path).info().entries == 0
+
+
+@pytest.mark.parametrize("jump", [-10 * 365 * 86400, -7200, 7200, 10 * 365 * 86400])
+def test_a_clock_that_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: int) -> None:
+    """Entries stay, in their order; what was left before is still found to be stale."""
+    left = path_of(tmp_path, KEYS[0]).with_name(KEYS[0][2:] + ".0123456789ab.tmp")
+    filled(tmp_path, 3)
+    left.write_bytes(b"x")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + jump)
+    cache = ObjectCache(tmp_path)
+    cache.put(KEYS[3], b"data")
+    cache._trim()
+    assert not left.exists()
+    assert held(tmp_path) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS, errno.EACCES])
