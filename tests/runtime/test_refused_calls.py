@@ -1,5 +1,6 @@
-"""The runtime where the system refuses one of its calls, or kills the process at it: a program goes
-on without what it can do without, else says in a status what failed, and no state file is lost.
+"""The runtime where the system refuses one of its calls, or kills the process at it, and where the
+clock jumps: a program goes on without what it can do without, else says in a status what failed,
+and no state file is lost.
 
 Calls are refused by a filter of the kernel's (refused_calls.c), the same one each time that it is
 called. Futexes are left out: the C library ends a process that is refused them.
@@ -48,6 +49,7 @@ TABLE: list[tuple[str, int, str, str]] = [
     ("fsync", errno.EIO, "save", NO_WRITE.format("input/output error", 5)),
     ("rename", errno.EACCES, "save", NO_WRITE.format("permission denied", 13)),
     ("unlink", errno.EACCES, "", ""),
+    ("clock", 0, "", ""),
 ]
 
 
@@ -61,7 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def go_through(folder: Path, call: str, code: int) -> tuple[int, dict[str, str]]:
     """How the process ended, and what each stage came to that it reached."""
     sources = [SUPPORT / "refused_calls.c", *library_sources()]
-    binary = build("refused-calls", sources, ["-O1", "-g"], libraries=["-lpthread"])
+    flags = ["-O1", "-g", "-Wl,--wrap=clock_gettime"]
+    binary = build("refused-calls", sources, flags, libraries=["-lpthread"])
     if binary is None:
         pytest.skip("gcc is not installed")
     files = [folder / name for name in ("m.aotm", "state", "said")]

@@ -5,7 +5,8 @@
 //   refused_calls MODULE STATE OUTPUT CALL ERRNO
 //
 // OUTPUT: a file, which is written through a mapping: no call is needed.
-// CALL: a name of `calls` below; "exec" refuses pages that are executable, "none" nothing.
+// CALL: a name of `calls` below; "exec" refuses pages that are executable, "none" nothing, and with
+// "clock" the clock jumps by hours, to and fro.  Link with -Wl,--wrap=clock_gettime.
 // ERRNO: a number; 0 kills the process at the first such call, as kill -9 would.
 #define _GNU_SOURCE 1
 
@@ -21,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "aot/aot.h"
@@ -92,7 +94,23 @@ static void refuse_executable_pages(long number, unsigned what) {
   filter(code, sizeof code / sizeof code[0]);
 }
 
+static int is_jumping;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+  static _Atomic unsigned calls_so_far;
+  const int result = __real_clock_gettime(clock, now);
+  if (is_jumping) now->tv_sec += (time_t)(calls_so_far++ * 2654435761u % 7) * 3600;
+  return result;
+}
+
 static void refuse(const char *name, int code) {
+  if (strcmp(name, "clock") == 0) {
+    is_jumping = 1;
+    return;
+  }
   const unsigned what = code == 0 ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | (unsigned)code;
   if (strcmp(name, "exec") == 0) {
     refuse_executable_pages(SYS_mmap, what);
