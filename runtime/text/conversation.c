@@ -89,6 +89,6 @@ bool aot_local_seconds(int64_t *out_seconds) {
   const int64_t year = (int64_t)local.tm_year + 1900 - (month >= 10 ? 1 : 0);
   const int64_t days = 365 * year + year / 4 - year / 100 + year / 400 + (month * 306 + 5) / 10 +
                        (local.tm_mday - 1) - 719468;
-  *out_seconds = days * 86400 + local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec;
+  *out_seconds = days * 86400 + local.tm_hour * 3600L + local.tm_min * 60L + local.tm_sec;
   return true;
 }

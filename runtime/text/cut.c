@@ -59,7 +59,7 @@ static bool read_tables(const uint8_t *data, size_t bytes, aot_cutter_t *cutter)
     if ((bits > 0) != (stage->backward_states > 0)) return false;
     stage->forward = own + HEADER_BYTES;
     const size_t symbols = ((size_t)classes + 1) << stage->looks;
-    const size_t forward_bytes = 2 * stage->states * symbols;
+    const size_t forward_bytes = 2 * (size_t)stage->states * symbols;
     if (bits > 0) stage->backward = stage->forward + forward_bytes;
     at += HEADER_BYTES + forward_bytes + 2 * (size_t)stage->backward_states * (classes + 1);
   }

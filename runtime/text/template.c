@@ -90,8 +90,8 @@ static bool is_same_with(aot_render_t *render, const aot_string_t *made, const c
   other.error = NULL;
   other.variables = aot_map_new(&other, render->variables->count);
   for (uint32_t i = 0; i < render->variables->count; ++i)
-    aot_map_set(&other, other.variables, render->variables->pairs[2 * i],
-                render->variables->pairs[2 * i + 1]);
+    aot_map_set(&other, other.variables, render->variables->pairs[2 * (size_t)i],
+                render->variables->pairs[2 * (size_t)i + 1]);
   aot_builder_t key = {.render = &other};
   aot_build_text(&key, name);
   aot_map_set(&other, other.variables, aot_built(&key), value);

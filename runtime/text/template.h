@@ -34,7 +34,7 @@ typedef struct aot_template_function_t {
 static inline const aot_template_function_t *aot_template_function(const aot_template_t *code,
                                                                    uint32_t index) {
   return (const aot_template_function_t *)(const void *)(code->code + 1 +
-                                                         AOT_TEMPLATE_HEADER_WORDS * index);
+                                                         AOT_TEMPLATE_HEADER_WORDS * (size_t)index);
 }
 
 // template_verify.c: the words behind an instruction's first one.

@@ -115,8 +115,8 @@ static aot_value_t mapping(aot_machine_t *m, const aot_value_t *arguments, uint3
     count = 0;
   }
   for (uint32_t i = 0; count == 1 && i < arguments[0].as.map->count; ++i)
-    aot_map_set(m->render, map, arguments[0].as.map->pairs[2 * i],
-                arguments[0].as.map->pairs[2 * i + 1]);
+    aot_map_set(m->render, map, arguments[0].as.map->pairs[2 * (size_t)i],
+                arguments[0].as.map->pairs[2 * (size_t)i + 1]);
   for (uint32_t i = 0; i < m->at[1]; ++i)
     aot_map_set(m->render, map, aot_string(&m->render->texts[m->at[2 + i]]), arguments[count + i]);
   return (aot_value_t){.kind = is_namespace ? AOT_NAMESPACE : AOT_MAP, .as.map = map};

@@ -215,8 +215,8 @@ static aot_value_t of_map(aot_render_t *render, uint32_t method, aot_map_t *map,
     aot_value_t item = map->pairs[2 * i + (method == METHOD(VALUES) ? 1 : 0)];
     if (method == METHOD(ITEMS)) {
       item = aot_list(aot_list_new(render, 2, AOT_IS_TUPLE));
-      aot_list_push(render, item.as.list, map->pairs[2 * i]);
-      aot_list_push(render, item.as.list, map->pairs[2 * i + 1]);
+      aot_list_push(render, item.as.list, map->pairs[2 * (size_t)i]);
+      aot_list_push(render, item.as.list, map->pairs[2 * (size_t)i + 1]);
     }
     aot_list_push(render, made, item);
   }

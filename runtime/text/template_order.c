@@ -62,8 +62,8 @@ aot_value_t aot_pairs(aot_render_t *render, const aot_map_t *map, uint8_t sort) 
   aot_list_t *pairs = aot_list_new(render, map->count, sort);
   for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
     aot_list_t *pair = aot_list_new(render, 2, AOT_IS_TUPLE);
-    aot_list_push(render, pair, map->pairs[2 * i]);
-    aot_list_push(render, pair, map->pairs[2 * i + 1]);
+    aot_list_push(render, pair, map->pairs[2 * (size_t)i]);
+    aot_list_push(render, pair, map->pairs[2 * (size_t)i + 1]);
     aot_list_push(render, pairs, aot_list(pair));
   }
   return aot_list(pairs);

@@ -144,7 +144,7 @@ static void make_map(aot_machine_t *m, uint32_t operand) {
   aot_map_t *map = aot_map_new(m->render, operand);
   m->top -= 2 * (size_t)operand;
   for (uint32_t i = 0; i < operand; ++i)
-    aot_map_set(m->render, map, m->top[2 * i], m->top[2 * i + 1]);
+    aot_map_set(m->render, map, m->top[2 * (size_t)i], m->top[2 * (size_t)i + 1]);
   aot_push_value(m, aot_map(map));
 }
 

@@ -79,8 +79,9 @@ static bool maps_equal(aot_render_t *render, const aot_map_t *left, const aot_ma
   for (uint32_t i = 0; i < left->count && render->status == AOT_OK; ++i) {
     bool is_found = false;
     for (uint32_t j = 0; j < right->count && !is_found && render->status == AOT_OK; ++j)
-      is_found = equal_in(render, left->pairs[2 * i], right->pairs[2 * j], depth) &&
-                 equal_in(render, left->pairs[2 * i + 1], right->pairs[2 * j + 1], depth);
+      is_found =
+          equal_in(render, left->pairs[2 * (size_t)i], right->pairs[2 * (size_t)j], depth) &&
+          equal_in(render, left->pairs[2 * (size_t)i + 1], right->pairs[2 * (size_t)j + 1], depth);
     if (!is_found) return false;
   }
   return true;
@@ -200,7 +201,7 @@ aot_list_t *aot_elements(aot_render_t *render, aot_value_t value) {
     case AOT_MAP: {
       aot_list_t *keys = aot_list_new(render, value.as.map->count, AOT_IS_LIST);
       for (uint32_t i = 0; i < value.as.map->count; ++i)
-        aot_list_push(render, keys, value.as.map->pairs[2 * i]);
+        aot_list_push(render, keys, value.as.map->pairs[2 * (size_t)i]);
       return keys;
     }
     case AOT_LIST: {
@@ -417,7 +418,7 @@ aot_value_t aot_slice(aot_render_t *render, aot_value_t value, const aot_value_t
 const aot_value_t *aot_map_find(aot_render_t *render, const aot_map_t *map, aot_value_t key) {
   if (!aot_render_work(render, map->count / 4)) return NULL;
   for (uint32_t i = 0; i < map->count; ++i)
-    if (aot_equal(render, map->pairs[2 * i], key)) return &map->pairs[2 * i + 1];
+    if (aot_equal(render, map->pairs[2 * (size_t)i], key)) return &map->pairs[2 * (size_t)i + 1];
   return NULL;
 }
 
@@ -431,8 +432,8 @@ void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_valu
     (void)aot_render_fail(render, "a %s is no key", aot_type_name(key));
   }
   for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
-    if (!aot_equal(render, map->pairs[2 * i], key)) continue;
-    map->pairs[2 * i + 1] = value;
+    if (!aot_equal(render, map->pairs[2 * (size_t)i], key)) continue;
+    map->pairs[2 * (size_t)i + 1] = value;
     return;
   }
   (void)aot_render_work(render, map->count / 4);
@@ -440,7 +441,7 @@ void aot_map_set(aot_render_t *render, aot_map_t *map, aot_value_t key, aot_valu
   void *pairs = map->pairs;
   if (!aot_grow(render, &pairs, map->count, &map->capacity, 2 * sizeof value)) return;
   map->pairs = pairs;
-  map->pairs[2 * map->count] = key;
-  map->pairs[2 * map->count + 1] = value;
+  map->pairs[2 * (size_t)map->count] = key;
+  map->pairs[2 * (size_t)map->count + 1] = value;
   ++map->count;
 }

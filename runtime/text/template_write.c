@@ -144,9 +144,9 @@ static void write_map(aot_builder_t *builder, const aot_map_t *map, unsigned dep
   aot_build_text(builder, "{");
   for (uint32_t i = 0; i < map->count && builder->render->status == AOT_OK; ++i) {
     if (i > 0) aot_build_text(builder, ", ");
-    write_in(builder, map->pairs[2 * i], true, depth);
+    write_in(builder, map->pairs[2 * (size_t)i], true, depth);
     aot_build_text(builder, ": ");
-    write_in(builder, map->pairs[2 * i + 1], true, depth);
+    write_in(builder, map->pairs[2 * (size_t)i + 1], true, depth);
   }
   aot_build_text(builder, "}");
 }
@@ -284,7 +284,8 @@ static void json_map(const json_t *json, aot_map_t *map, unsigned level) {
   if (render->status != AOT_OK) return;
   aot_build_text(json->builder, "{");
   for (uint32_t i = 0; i < map->count && render->status == AOT_OK; ++i) {
-    const aot_value_t *pair = sorted == NULL ? &map->pairs[2 * i] : sorted->items[i].as.list->items;
+    const aot_value_t *pair =
+        sorted == NULL ? &map->pairs[2 * (size_t)i] : sorted->items[i].as.list->items;
     if (i > 0) aot_build_string(json->builder, json->options->between);
     json_line(json, level + 1);
     json_key(json, pair[0]);

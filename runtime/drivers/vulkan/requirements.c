@@ -262,9 +262,10 @@ static bool has_shape(const aot_vk_functions_t *vk, VkPhysicalDevice physical, c
     if (shape->scope != VK_SCOPE_SUBGROUP_KHR || shape->saturatingAccumulation) continue;
     if (shape->CType != shape->ResultType) continue;
     char text[96];
-    snprintf(text, sizeof text, "cooperativeMatrix[%ux%ux%u %s*%s+%s]", (unsigned)shape->MSize,
-             (unsigned)shape->NSize, (unsigned)shape->KSize, component_of(shape->AType),
-             component_of(shape->BType), component_of(shape->CType));
+    (void)snprintf(text, sizeof text, "cooperativeMatrix[%ux%ux%u %s*%s+%s]",
+                   (unsigned)shape->MSize, (unsigned)shape->NSize, (unsigned)shape->KSize,
+                   component_of(shape->AType), component_of(shape->BType),
+                   component_of(shape->CType));
     if (strcmp(text, name) == 0) return true;
   }
   return false;
@@ -322,7 +323,7 @@ static aot_status_t check_features(const aot_vk_functions_t *vk, VkPhysicalDevic
       is_there = has_shape(vk, physical, variant->features[i]);
     } else if (feature->group == GROUP_SIZE) {
       char text[32];
-      snprintf(text, sizeof text, "subgroupSize[%u]", (unsigned)subgroup.subgroupSize);
+      (void)snprintf(text, sizeof text, "subgroupSize[%u]", (unsigned)subgroup.subgroupSize);
       is_there = strcmp(text, variant->features[i]) == 0;
     } else if (feature->group == GROUP_SUBGROUP) {
       const bool is_staged = (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
