@@ -201,6 +201,7 @@ C_LENGTHS = {
     "merge_results": "t->merge_count",
     "specials": "t->special_count",
     "sorted_tokens": "t->sorted_token_count",
+    "cuts": "t->cut_bytes",
     "updates": "t->update_count",
 }
 C_CALLS = {
@@ -210,11 +211,12 @@ C_CALLS = {
     "symbol_is_utf8": "symbol_is_utf8(t, {})",
     "replacement_table": "aot_is_replacement_table(t)",
     "cut_tables": "aot_are_cuts(t)",
+    "character_map": "aot_is_character_map(t)",
 }
 AROUND = ("module", "variant", "entry", "program", "cpu")
 
 
-SCHEMES = ("BYTE_MERGES", "CHARACTER_MERGES", "SCORED_MERGES", "UNIGRAM")
+SCHEMES = ("BYTE_MERGES", "CHARACTER_MERGES", "SCORED_MERGES", "UNIGRAM", "WORD_PIECES")
 
 
 def _c_name(name: str) -> str:
@@ -329,7 +331,8 @@ PYTHON_CALLS = {
     "finite": "finite({})",
     "symbol_is_utf8": "symbol_is_utf8(t, {})",
     "replacement_table": "is_replacement_table({} or b'')",
-    "cut_tables": "are_cuts({} or b'')",
+    "cut_tables": "are_cuts(b'' if {0} is None else {0})",
+    "character_map": "is_character_map(() if {0} is None else {0})",
 }
 PYTHON = Dialect(
     _python_name,
@@ -350,7 +353,7 @@ def make_python(schema: Any, rules: Sequence[Rule], features: Sequence[Feature])
         "from typing import Any, NamedTuple",
         "",
         "from aot.link import module_fbs as fbs",
-        "from aot.link.cut_layout import are_cuts",
+        "from aot.link.cut_layout import are_cuts, is_character_map",
         "from aot.text.vocabulary import is_replacement_table",
         "",
         "",

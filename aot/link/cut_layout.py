@@ -14,7 +14,11 @@ with what states, symbols and bits are in `pattern_automaton`; `pattern_tables` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from aot.text.characters import COUNT
 
 MOST_STAGES = 8
 HAS_START, DROPS_REST = 1, 2
@@ -48,6 +52,22 @@ def are_cuts(data: bytes) -> bool:
             return False
         at += 6 + states * ((classes + 1) << looks) + backward * (classes + 1)
     return bool(is_one and different and at == len(words))
+
+
+def is_character_map(words: Sequence[int]) -> bool:
+    """Whether words are runs of characters that become others, in threes, ascending: the first,
+    the last, and what the first becomes or 2^32 - 1 for none; aot_is_character_map of
+    runtime/text/longest.c is the same."""
+    before = -1
+    for at in range(0, len(words), 3):
+        first, last, to = map(int, words[at : at + 3]) if at + 3 <= len(words) else (1, 0, 0)
+        if not before < first <= last < COUNT:
+            return False
+        ends = (to, (to + last - first) % (1 << 32))
+        if to != (1 << 32) - 1 and any(c >= COUNT or 0xD800 <= c < 0xE000 for c in ends):
+            return False
+        before = last
+    return True
 
 
 def cut_count(data: bytes) -> int:

@@ -51,6 +51,8 @@ class Scheme(object):
     CHARACTER_MERGES = 1
     SCORED_MERGES = 2
     UNIGRAM = 3
+    WORD_PIECES = 4
+    LONGEST = 5
 
 
 class PreTokeniser(object):
@@ -1415,7 +1417,7 @@ class ChatRoleT(object):
 
 
 def VocabularyStart(builder):
-    builder.StartObject(36)
+    builder.StartObject(37)
 
 def VocabularyAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1576,6 +1578,12 @@ def VocabularyAddCuts(builder, cuts):
 def VocabularyStartCutsVector(builder, numElems):
     return builder.StartVector(1, numElems, 1)
 
+def VocabularyAddCharacterMap(builder, characterMap):
+    builder.PrependUOffsetTRelativeSlot(36, flatbuffers.number_types.UOffsetTFlags.py_type(characterMap), 0)
+
+def VocabularyStartCharacterMapVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def VocabularyEnd(builder):
     return builder.EndObject()
 
@@ -1620,6 +1628,7 @@ class VocabularyT(object):
         chatTextEnds = None,
         chatRefusal = None,
         cuts = None,
+        characterMap = None,
     ):
         self.version = version  # type: int
         self.scheme = scheme  # type: int
@@ -1657,6 +1666,7 @@ class VocabularyT(object):
         self.chatTextEnds = chatTextEnds  # type: Optional[List[int]]
         self.chatRefusal = chatRefusal  # type: Optional[str]
         self.cuts = cuts  # type: Optional[List[int]]
+        self.characterMap = characterMap  # type: Optional[List[int]]
 
 
     def Pack(self, builder):
@@ -1806,6 +1816,14 @@ class VocabularyT(object):
                 for i in reversed(range(len(self.cuts))):
                     builder.PrependUint8(self.cuts[i])
                 cuts = builder.EndVector()
+        if self.characterMap is not None:
+            if np is not None and type(self.characterMap) is np.ndarray:
+                characterMap = builder.CreateNumpyVector(self.characterMap)
+            else:
+                VocabularyStartCharacterMapVector(builder, len(self.characterMap))
+                for i in reversed(range(len(self.characterMap))):
+                    builder.PrependUint32(self.characterMap[i])
+                characterMap = builder.EndVector()
         VocabularyStart(builder)
         VocabularyAddVersion(builder, self.version)
         VocabularyAddScheme(builder, self.scheme)
@@ -1865,5 +1883,7 @@ class VocabularyT(object):
             VocabularyAddChatRefusal(builder, chatRefusal)
         if self.cuts is not None:
             VocabularyAddCuts(builder, cuts)
+        if self.characterMap is not None:
+            VocabularyAddCharacterMap(builder, characterMap)
         vocabulary = VocabularyEnd(builder)
         return vocabulary

@@ -41,6 +41,8 @@ class Scheme:
     CHARACTER_MERGES: Final = 1
     SCORED_MERGES: Final = 2
     UNIGRAM: Final = 3
+    WORD_PIECES: Final = 4
+    LONGEST: Final = 5
 
 class PreTokeniser:
     NONE: Final = 0
@@ -552,6 +554,7 @@ class VocabularyT:
     chatTextEnds: list[int]
     chatRefusal: str | None
     cuts: list[int]
+    characterMap: list[int]
     def __init__(
         self,
         version: int = ...,
@@ -590,5 +593,6 @@ class VocabularyT:
         chatTextEnds: list[int] | None = ...,
         chatRefusal: str | None = ...,
         cuts: list[int] | None = ...,
+        characterMap: list[int] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...

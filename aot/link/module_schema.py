@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aot.link import module_fbs as fbs
-from aot.link.cut_layout import are_cuts
+from aot.link.cut_layout import are_cuts, is_character_map
 from aot.text.vocabulary import is_replacement_table
 
 
@@ -180,7 +180,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
     ),
     "Vocabulary": (
         Field("version", "uint", 0, False, 0),
-        Field("scheme", "ubyte", 0, False, 4),
+        Field("scheme", "ubyte", 0, False, 6),
         Field("preTokeniser", "ubyte", 0, False, 8),
         Field("tokenCount", "uint", 0, False, 0),
         Field("bos", "long", -1, False, 0),
@@ -215,6 +215,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("chatTextEnds", "[uint]", 0, False, 0),
         Field("chatRefusal", "string", 0, False, 0),
         Field("cuts", "[ubyte]", 0, False, 0),
+        Field("characterMap", "[uint]", 0, False, 0),
     ),
 }
 
@@ -680,7 +681,19 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "Vocabulary.cuts must be tables of patterns that fill it, or none",
             "",
             lambda s, t: bool(True),
-            lambda s, t: bool(are_cuts(t.cuts or b'')),
+            lambda s, t: bool(are_cuts(b'' if t.cuts is None else t.cuts)),
+        ),
+        Rule(
+            "Vocabulary.cuts must be there where the scheme is WORD_PIECES",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool((count(t.cuts) > 0 or t.scheme != fbs.Scheme.WORD_PIECES)),
+        ),
+        Rule(
+            "Vocabulary.character_map must be ascending runs of characters, and characters",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(is_character_map(() if t.characterMap is None else t.characterMap)),
         ),
     ),
 }

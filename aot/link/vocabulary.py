@@ -88,6 +88,7 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         sortedTokens=_optional(_words(_pieces(vocabulary, texts))),
         replacements=_optional(_bytes(vocabulary.replacements)),
         cuts=_optional(_bytes(cuts)),
+        characterMap=_optional(_words(np.ravel(vocabulary.character_map))),
         chatTemplate=vocabulary.chat_template or None,
         chatCode=_optional(_words(code.words)),
         chatTexts=_optional(_bytes(b"".join(code.texts))),
@@ -277,10 +278,12 @@ def hash_pairs(keys: NDArray[np.uint64]) -> Words:
 
 
 def _pieces(vocabulary: Vocabulary, texts: Sequence[bytes]) -> list[int]:
-    """The pieces of UNIGRAM in the order of their bytes; of several with one text, the last."""
-    if vocabulary.scheme is not Scheme.UNIGRAM:
+    """The pieces that text becomes, in the order of their bytes; of several with one text, the
+    last."""
+    if vocabulary.scheme not in (Scheme.UNIGRAM, Scheme.WORD_PIECES, Scheme.LONGEST):
         return []
-    kinds = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
+    is_scored = vocabulary.scheme is Scheme.UNIGRAM
+    kinds = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED) if is_scored else TokenType
     own = {texts[i]: i for i, kind in enumerate(vocabulary.types) if kind in kinds and texts[i]}
     return _by_bytes(list(own.values()), texts)
 

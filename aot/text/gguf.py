@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from aot.errors import CompileError, UnsupportedError
-from aot.text import pre_tokenisers
+from aot.text import pre_tokenisers, word_pieces
 from aot.text.vocabulary import (
     Cut,
     Scheme,
@@ -26,7 +26,10 @@ MODELS: dict[str, tuple[Scheme, int | None, int | None, int | None]] = {
     "gemma4": (Scheme.CHARACTER_MERGES, None, None, None),
     "llama": (Scheme.SCORED_MERGES, 1, 2, 0),
     "t5": (Scheme.UNIGRAM, None, 1, 2),
+    "bert": (Scheme.WORD_PIECES, 101, None, 100),
+    "rwkv": (Scheme.LONGEST, None, None, None),
 }
+_SEPARATOR = 102  # of bert, where no key says it
 # Texts of tokens that end a reply, whatever keys say of them.
 END_TEXTS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
@@ -78,32 +81,34 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
     named = {"bos": bos, "eos": eos, "unknown": unknown}
     named |= {n: keys.token(k, len(tokens), named.get(n)) for n, k in _NAMED.items()}
     ends = _end_tokens(ids, types, named)
+    is_words = scheme is Scheme.WORD_PIECES
+    is_scored = scheme in (Scheme.SCORED_MERGES, Scheme.UNIGRAM)
     is_merged = scheme in (Scheme.BYTE_MERGES, Scheme.CHARACTER_MERGES)
     pre_name = keys.text("tokenizer.ggml.pre") if scheme is Scheme.BYTE_MERGES else model
     if scheme is Scheme.BYTE_MERGES and pre_name in pre_tokenisers.OF_CHARACTERS:
         scheme = Scheme.CHARACTER_MERGES
-    begins = scheme is Scheme.SCORED_MERGES or pre_name in pre_tokenisers.BEGINS_WITH_BOS
-    must_begin = is_merged and pre_name in pre_tokenisers.GEMMA4
     bos, eos = named["bos"], named["eos"]
+    if is_words:
+        eos = keys.token("seperator_token_id", len(tokens), _SEPARATOR)
+    adds_bos, adds_eos = _around(keys, scheme, pre_name)
     return Vocabulary(
         scheme=scheme,
         tokens=tokens,
         types=tuple(types),
-        scores=() if is_merged else tuple(map(float, keys.numbers("scores", len(tokens), float))),
+        scores=tuple(map(float, keys.numbers("scores", len(tokens), float))) if is_scored else (),
         merges=keys.merges() if is_merged else (),
         strips=_strips(metadata.get("general.name"), tokens, types),
-        cuts=_cuts(pre_name) if is_merged else (),
+        cuts=_cuts(pre_name) if is_merged else word_pieces.CUTS if is_words else (),
+        character_map=_character_map(keys) if is_words else (),
         bos=_inside(bos, tokens),
         eos=_inside(eos, tokens),
         unknown=_inside(named["unknown"], tokens),
         end_tokens=frozenset(ends),
-        adds_bos=(keys.flag("add_bos_token", begins) or must_begin)
-        and _inside(bos, tokens) is not None,
-        adds_eos=keys.flag("add_eos_token", scheme is Scheme.UNIGRAM)
-        and _inside(eos, tokens) is not None,
-        adds_space=not is_merged and keys.flag("add_space_prefix", scheme is not Scheme.UNIGRAM),
+        adds_bos=adds_bos and _inside(bos, tokens) is not None,
+        adds_eos=adds_eos and _inside(eos, tokens) is not None,
+        adds_space=is_scored and keys.flag("add_space_prefix", scheme is not Scheme.UNIGRAM),
         whole_parts=_whole_parts(pre_name) if is_merged else WholeParts.NONE,
-        escapes_spaces=scheme is not Scheme.BYTE_MERGES,
+        escapes_spaces=scheme not in (Scheme.BYTE_MERGES, Scheme.LONGEST),
         trims_spaces=scheme is Scheme.UNIGRAM and keys.flag("remove_extra_whitespaces", False),
         replacements=keys.data("precompiled_charsmap"),
         chat_template=keys.text("tokenizer.chat_template"),
@@ -236,12 +241,29 @@ def _inside(token: int | None, tokens: Collection[str]) -> int | None:
     return token if token is not None and token < len(tokens) else None
 
 
+def _around(keys: _Keys, scheme: Scheme, pre_name: str) -> tuple[bool, bool]:
+    """Whether text begins with bos, and whether it ends with eos, which is the separator where
+    words become pieces."""
+    if scheme in (Scheme.WORD_PIECES, Scheme.LONGEST):
+        return scheme is Scheme.WORD_PIECES, scheme is Scheme.WORD_PIECES
+    begins = scheme is Scheme.SCORED_MERGES or pre_name in pre_tokenisers.BEGINS_WITH_BOS
+    adds_bos = keys.flag("add_bos_token", begins) or pre_name in pre_tokenisers.GEMMA4
+    return adds_bos, keys.flag("add_eos_token", scheme is Scheme.UNIGRAM)
+
+
 def _cuts(name: str) -> tuple[Cut, ...]:
     found = pre_tokenisers.CUTS.get(name)
     if found is None:
         known = sorted(name for name in pre_tokenisers.CUTS if name)
         raise UnsupportedError(f"the pre-tokeniser {name!r} is not supported, there are", known)
     return found
+
+
+def _character_map(keys: _Keys) -> tuple[tuple[int, int, int], ...]:
+    lowers = keys.flag("normalizer.lowercase", True)
+    return word_pieces.character_map(
+        lowers=lowers, strips=keys.flag("normalizer.strip_accents", lowers)
+    )
 
 
 def _whole_parts(name: str) -> WholeParts:

@@ -6,6 +6,7 @@ lies in a module is `aot.link.vocabulary`'s, and encoding is the runtime's (runt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import IntEnum, IntFlag
@@ -27,6 +28,8 @@ class Scheme(IntEnum):
     CHARACTER_MERGES = 1
     SCORED_MERGES = 2
     UNIGRAM = 3
+    WORD_PIECES = 4
+    LONGEST = 5
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class Vocabulary:
         end_tokens: all that end a reply.
         replacements: of UNIGRAM, SentencePiece's table of characters and what replaces them, or
             b"" (`is_replacement_table`).
+        character_map: of WORD_PIECES, the characters that become others
+            (`aot.text.word_pieces.character_map`).
         chat_template: Jinja, as the model has it; "" where it has none.
         name: what the pre-tokeniser or the scheme is called in the model's file, for people.
 
@@ -130,6 +135,7 @@ class Vocabulary:
     trims_spaces: bool = False
     space_is_suffix: bool = False
     replacements: bytes = field(default=b"", repr=False)
+    character_map: tuple[tuple[int, int, int], ...] = field(default=(), repr=False)
     chat_template: str = field(default="", repr=False)
     name: str = ""
 
@@ -181,6 +187,8 @@ class Vocabulary:
     def text(self, token: int) -> bytes:
         """The bytes of a token's text; for SentencePiece as the file has them."""
         text = self.tokens[token]
+        if self.scheme is Scheme.LONGEST and self.types[token] not in SPECIAL_TYPES:
+            return unescaped(text)
         if self.scheme is Scheme.BYTE_MERGES and self.types[token] not in SPECIAL_TYPES:
             return alphabet_bytes(text) or text.encode()
         return text.encode()
@@ -214,6 +222,19 @@ def is_replacement_table(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes of a token of RWKV: with `\\t`, `\\n`, `\\r`, `\\xHH`, and other characters behind
+    a backslash, which are themselves."""
+    return re.sub(rb"(?s)\\(x[0-9a-fA-F]{2}|.)", _unescape, text.encode())
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    own = found[1]
+    if len(own) == 3:
+        return bytes([int(own[1:], 16)])
+    return {b"t": b"\t", b"n": b"\n", b"r": b"\r"}.get(own, own)
 
 
 def _alphabet() -> tuple[str, ...]:

@@ -197,3 +197,12 @@ size_t aot_cut_next(aot_cutter_t *cutter, bool *out_is_dropped) {
     if (stage[1].backward != NULL) look_ahead(cutter, &stage[1], begin);
   }
 }
+
+aot_status_t aot_cut_end(const aot_vocabulary_t *vocabulary, aot_cutter_t *cutter, size_t bytes,
+                         aot_error_t *error) {
+  if (cutter->bits != NULL) aot_release(&vocabulary->allocator, cutter->bits, bytes + 1);
+  cutter->bits = NULL;
+  if (cutter->steps > 0) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_TEXT,
+                  "the vocabulary's patterns take too many steps to cut this text");
+}

@@ -36,13 +36,16 @@ typedef struct aot_cutter_t {
 // Whether a vocabulary's tables have the lengths that they say; also where it has none.
 bool aot_are_cuts(const aot_vocabulary_t *vocabulary);
 
-// Begins to cut a text. *Returns owned*: memory of `bytes`, `out_cutter->bits`, where patterns look
-// ahead; else that is NULL.
+// Begins to cut a text, which aot_cut_end ends.
 aot_status_t aot_cut_begin(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes,
                            aot_error_t *error, aot_cutter_t *out_cutter);
 
 // The end of the part that begins at `cutter->at`, which has not reached the end of the text; and
 // whether it becomes no tokens.
 size_t aot_cut_next(aot_cutter_t *cutter, bool *out_is_dropped);
+
+// Releases what a cutter has of a text of `bytes`; an error where steps ran out before its end.
+aot_status_t aot_cut_end(const aot_vocabulary_t *vocabulary, aot_cutter_t *cutter, size_t bytes,
+                         aot_error_t *error);
 
 #endif  // AOT_CUT_H_

@@ -5,6 +5,7 @@
 #include "alloc.h"
 #include "cut.h"
 #include "encoder.h"
+#include "longest.h"
 #include "merges.h"
 #include "module_fbs.h"
 #include "status.h"
@@ -123,19 +124,16 @@ static aot_status_t encode_part(aot_encoder_t *encoder, const uint8_t *text, siz
 // Cuts a text, and encodes its parts.
 static aot_status_t encode_parts(aot_encoder_t *encoder, const uint8_t *text, size_t bytes) {
   aot_cutter_t cutter;
-  aot_status_t status = aot_cut_begin(encoder->vocabulary, text, bytes, encoder->error, &cutter);
+  aot_status_t status = AOT_OK;
+  AOT_TRY(aot_cut_begin(encoder->vocabulary, text, bytes, encoder->error, &cutter));
   while (status == AOT_OK && cutter.at < bytes) {
     bool is_dropped = false;
     const size_t begin = cutter.at;
     const size_t end = aot_cut_next(&cutter, &is_dropped);
     if (!is_dropped) status = encode_part(encoder, text + begin, end - begin, false);
   }
-  if (status == AOT_OK && cutter.steps == 0) {
-    status = aot_fail(encoder->error, AOT_ERROR_TEXT,
-                      "the vocabulary's patterns take too many steps to cut this text");
-  }
-  if (cutter.bits != NULL) aot_release(&encoder->vocabulary->allocator, cutter.bits, bytes + 1);
-  return status;
+  const aot_status_t ended = aot_cut_end(encoder->vocabulary, &cutter, bytes, encoder->error);
+  return status == AOT_OK ? ended : status;
 }
 
 static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, size_t bytes,
@@ -144,6 +142,13 @@ static aot_status_t encode_between(aot_encoder_t *encoder, const uint8_t *text, 
   const bool adds_space = is_behind_special && takes_space(vocabulary, text, bytes, is_first);
   if (vocabulary->scheme == AOT_FBS_SCHEME_UNIGRAM) {
     return aot_unigram(encoder, text, bytes, adds_space);
+  }
+  if (vocabulary->scheme == AOT_FBS_SCHEME_WORD_PIECES) {
+    return aot_word_pieces(encoder, text, bytes);
+  }
+  if (vocabulary->scheme == AOT_FBS_SCHEME_LONGEST) {
+    aot_longest(encoder, text, bytes);
+    return AOT_OK;
   }
   if (vocabulary->cut_bytes == 0 || adds_space)
     return encode_part(encoder, text, bytes, adds_space);

@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "cut.h"
 #include "flatbuffer.h"
+#include "longest.h"
 #include "module_fbs.h"
 #include "replacements.h"
 #include "status.h"
@@ -73,6 +74,7 @@ static const aot_fb_field_t fields[] = {
     WORDS(merge_results, merge_count, MERGE_RESULTS, false),
     WORDS(specials, special_count, SPECIALS, false),
     WORDS(sorted_tokens, sorted_token_count, SORTED_TOKENS, false),
+    WORDS(character_map, character_map_count, CHARACTER_MAP, false),
     TEXT(chat_template, CHAT_TEMPLATE),
     TEXT(chat_refusal, CHAT_REFUSAL),
     WORDS(chat.code, chat.code_count, CHAT_CODE, false),

@@ -68,6 +68,8 @@ struct aot_vocabulary_t {
   uint32_t replacement_bytes;
   const uint8_t *cuts;  // tables of patterns
   uint32_t cut_bytes;
+  const uint32_t *character_map;
+  uint32_t character_map_count;
   const char *chat_template;
   const char *chat_refusal;
   aot_template_t chat;

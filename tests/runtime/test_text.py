@@ -476,7 +476,7 @@ def test_out_of_memory_at_any_allocation(name: str) -> None:
         assert not allocator.live
         if not with_failure:
             break
-    assert number > 1
+    assert number > (name != "rwkv")  # which encodes without memory
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,8 @@ def _trained_merges(words: list[list[str]], count: int) -> list[tuple[str, str]]
 
 @cache
 def trained(model: str, pre: str = "") -> dict[str, Any]:
-    """GGUF's metadata of a small vocabulary, of one of its models: gpt2, gemma4, llama or t5."""
+    """GGUF's metadata of a small vocabulary, of one of its models: gpt2, gemma4, llama, t5, bert or
+    rwkv."""
     if model == "gpt2":
         words = [list(byte_alphabet(w.encode())) for w in _words(CORPUS)]
     else:
@@ -117,7 +118,14 @@ def trained(model: str, pre: str = "") -> dict[str, Any]:
         types = [1] * len(tokens)
     else:
         letters = sorted({c for text in made for c in text} | set("▁abcdefghijklmnopqrstuvwxyz.,"))
-        names = [f"<0x{b:02X}>" for b in range(256)] if model != "t5" else []
+        if model == "bert":
+            letters += [*"▁.", "▁,", "▁#", "re", "se", "au", "ue", "▁f", "▁s", "日", "▁日", "ing"]
+            letters += [f"▁{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789'ßж日"]
+        names = [f"<0x{b:02X}>" for b in range(256)] if model in ("gemma4", "llama") else []
+        if model == "rwkv":
+            made = [text.replace("▁", " ").replace("\n", "\\n") for text in made]
+            made = [text for text in made if text not in SPECIALS]
+            letters = [f"\\x{b:02x}" for b in range(256)] + ["\\\\n", "\\t\\t", "é\\'"]
         letters += ["\n", "\n\n"] if model == "gemma4" else []
         tokens = [*names, *dict.fromkeys([*made, *letters])]
         types = [6] * len(names) + [1] * (len(tokens) - len(names))
@@ -126,6 +134,8 @@ def trained(model: str, pre: str = "") -> dict[str, Any]:
     metadata |= {"bos_token_id": 0, "eos_token_id": 1, "unknown_token_id": 5}
     if model in ("gpt2", "gemma4"):
         metadata |= {"pre": pre, "merges": [" ".join(pair) for pair in own]}
+    elif model in ("bert", "rwkv"):
+        metadata |= {"seperator_token_id": 1}
     else:
         first = tokens.index(made[0])
         metadata["scores"] = [
@@ -150,12 +160,16 @@ TRAINED: dict[str, dict[str, Any]] = {
     "bailingmoe": {"model": "gpt2", "pre": "bailingmoe"},
     "chatglm-bpe": {"model": "gpt2", "pre": "chatglm-bpe"},
     "gemma4": {"model": "gemma4"},
+    "bert": {"model": "bert"},
+    "bert-cased": {"model": "bert"},
+    "rwkv": {"model": "rwkv"},
     "llama": {"model": "llama"},
     "t5": {"model": "t5"},
     "t5-without-flags": {"model": "t5"},
 }
 FLAGS: dict[str, dict[str, bool]] = {
-    "t5": {"tokenizer.ggml.remove_extra_whitespaces": True, "tokenizer.ggml.add_bos_token": True}
+    "t5": {"tokenizer.ggml.remove_extra_whitespaces": True, "tokenizer.ggml.add_bos_token": True},
+    "bert-cased": {"tokenizer.ggml.normalizer.lowercase": False},
 }
 
 

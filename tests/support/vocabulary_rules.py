@@ -39,6 +39,17 @@ def _cut(name: str, count: int) -> Change:
     return lambda table: setattr(table, name, getattr(table, name)[:count])
 
 
+OF_RUNS = "Vocabulary.character_map must be ascending runs of characters, and characters"
+RUNS = [
+    [65, 65],
+    [66, 65, 1],
+    [65, 70, 97, 70, 71, 1],
+    [65, 0x110000, 97],
+    [65, 66, 0xD7FF],
+    [65, 66, 0x10FFFF],
+    [65, 65, 0xFFFFFFFE],
+    [0, 70, 0xFFFFFFF0],
+]
 CUTS = encode_cuts((Cut("a"), Cut("b")))
 # Words of those, and what may not be there: of the head, and of the first stage, which is behind a
 # block and its index.
@@ -115,6 +126,8 @@ BREAKS: dict[str, list[Change]] = {
             (1 << 31).to_bytes(4, "little") + bytes(5),
         )
     ],
+    "Vocabulary.cuts must be there where the scheme is WORD_PIECES": [_put(scheme=4, cuts=None)],
+    OF_RUNS: [_put(characterMap=runs) for runs in RUNS],
     "Vocabulary.cuts must be tables of patterns that fill it, or none": [
         _put(cuts=list(CUTS[:-2])),
         _put(cuts=list(CUTS + b"\0\0")),

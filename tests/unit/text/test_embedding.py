@@ -18,7 +18,7 @@ from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.text import Tokeniser
 from tests.support.gguf_models import ENCODERS, MODELS, TOKENS, data
-from tests.support.vocabularies import GPT2_METADATA
+from tests.support.vocabularies import GPT2_METADATA, trained_metadata
 
 SPOKEN = replace(ENCODERS["modern-bert"], vocabulary=260, keys=GPT2_METADATA)
 TEXTS = ["ab a b", "b"]
@@ -64,6 +64,24 @@ def test_tokens_need_no_vocabulary() -> None:
         np.testing.assert_allclose((rows * rows).sum(-1), 1, rtol=1e-5)
         with pytest.raises(RuntimeFailure, match="vocabulary"):
             aot.embed(program, "a")
+
+
+def test_words_are_embedded_by_their_pieces(tmp_path: Path) -> None:
+    """A text of BERT's words is what its tokens are, between the first one and the separator."""
+    metadata = trained_metadata("bert")
+    count = len(metadata["tokenizer.ggml.tokens"])
+    shape = replace(ENCODERS["bert"], vocabulary=count, keys=metadata)
+    path = tmp_path / "m.aotm"
+    path.write_bytes(aot.compile(data(shape), context=16, jobs=1).to_bytes())
+    with aot.load(path) as program:
+        tokens = Tokeniser(program).encode("The Quick, caf\u00e9!").tolist()
+        assert (tokens[0], tokens[-1]) == (0, 1) and len(tokens) > 6
+        rows = aot.embed(program, ["The Quick, caf\u00e9!", "the quick , cafe !", tokens, "a"])
+    np.testing.assert_array_equal(rows[0], rows[1])
+    np.testing.assert_array_equal(rows[0], rows[2])
+    assert abs(rows[0] @ rows[3]) < 0.999
+    found = CliRunner().invoke(cli, ["embed", str(path), "The Quick, caf\u00e9!"])
+    np.testing.assert_array_equal(np.asarray(json.loads(found.output), np.float32), rows[0])
 
 
 def test_texts_that_are_too_long_or_empty(loaded: Program) -> None:

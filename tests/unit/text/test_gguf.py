@@ -95,9 +95,10 @@ def test_phi3_takes_white_space_along() -> None:
 
 def test_schemes_that_are_not_known() -> None:
     with pytest.raises(UnsupportedError) as failure:
-        _read(model="rwkv")
+        _read(model="plamo2")
     assert str(failure.value) == (
-        "the tokeniser 'rwkv' is not supported, there are\n  gemma4\n  gpt2\n  llama\n  t5"
+        "the tokeniser 'plamo2' is not supported, there are\n"
+        "  bert\n  gemma4\n  gpt2\n  llama\n  rwkv\n  t5"
     )
     with pytest.raises(UnsupportedError) as failure:
         _read(pre="superb")
@@ -108,6 +109,29 @@ def test_schemes_that_are_not_known() -> None:
 def test_a_file_that_names_no_pre_tokeniser() -> None:
     """As llama.cpp reads it."""
     assert _read(pre=None).cuts == _read(pre="default").cuts != _read(pre="gpt-2").cuts
+
+
+def test_words_become_pieces() -> None:
+    plain = {"pre": None, "merges": None, "add_bos_token": False, "add_eos_token": False}
+    found = _read(model="bert", seperator_token_id=3, **plain)
+    assert found.scheme is Scheme.WORD_PIECES and found.cuts[0].drops_rest
+    assert (found.bos, found.eos, found.unknown) == (259, 3, 100)
+    assert found.adds_bos and found.adds_eos
+    small = {first: to for first, _, to in found.character_map}
+    assert small[ord("A")] == ord("a") and small[ord("\u00e9")] == ord("e")
+    found = _read(model="bert", **plain, **{"normalizer.lowercase": False})
+    assert found.eos == 102 and {to for *_, to in found.character_map} == {2**32 - 1}
+    both = {"normalizer.lowercase": True, "normalizer.strip_accents": False}
+    small = {first: to for first, _, to in _read(model="bert", **plain, **both).character_map}
+    assert small[ord("A")] == ord("a") and ord("\u00e9") not in small
+
+
+def test_rwkv_writes_bytes_behind_backslashes() -> None:
+    tokens = ["a", "\\n", "\\xff\\x0A", "\\\\n", "\\'\\t", "\u00e9"]
+    found = _read(model="rwkv", tokens=tokens, token_type=None, merges=None)
+    assert found.scheme is Scheme.LONGEST and not (found.adds_bos or found.adds_eos)
+    expected = [b"a", b"\n", b"\xff\n", b"\\n", b"'\t", b"\xc3\xa9"]
+    assert [found.text(i) for i in range(len(tokens))] == expected
 
 
 def test_gemma4_merges_characters() -> None:
