@@ -6,14 +6,23 @@ import json
 import math
 import re
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aot.errors import TemplateWarning
+from aot.errors import RuntimeFailure, TemplateWarning
+from aot.link.module import module_bytes
+from aot.link.reader import read_module
+from aot.link.vocabulary import encode_vocabulary
 from aot.runtime import loader
+from aot.runtime.text import Tokeniser
+from aot.text import gguf
 from tests.support.browser import BROWSER, told_by_browser
+from tests.support.chat_templates import CONVERSATIONS, TEMPLATES
+from tests.support.jinja_oracle import SECONDS
 from tests.support.language_models import (
     FORGETS,
     LEFT_OUT,
@@ -28,6 +37,10 @@ from tests.support.node import make_package, require_node, run_node
 from tests.support.package_models import save_module
 from tests.support.paths import ROOT
 from tests.support.runtime_api import library_path
+from tests.support.text_runtime import opened
+from tests.support.vocabularies import trained_metadata
+
+NODE_CONVERSATIONS = ROOT / "tests" / "support" / "node_conversations.mjs"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -244,6 +257,38 @@ def test_a_template_is_asked_as_elsewhere(packaged: Path, tmp_path: Path) -> Non
         language_module(40, target="wasm32", template=UNKEPT).save(copy / "chat.aotm")
     line = "found.push(await refused(() => say(new Chat(model), 'a')));"
     assert evaluate(copy / packaged.name, line) == [["unsupported", NOT_KEPT]]
+
+
+def test_conversations_are_those_of_other_devices(packaged: Path, tmp_path: Path) -> None:
+    """All conversations by all styles of templates, byte by byte and token by token."""
+    image = read_module((packaged.parent / "chat.aotm").read_bytes())
+    expected, paths = [], []
+    for style, template in TEMPLATES.items():
+        found = gguf.read_vocabulary(trained_metadata("tekken"))
+        assert found is not None
+        found = replace(found, chat_template=template, bos=found.ids["<|im_start|>"])
+        paths.append(tmp_path / f"{style}.aotm")
+        paths[-1].write_bytes(module_bytes(replace(image, vocabulary=encode_vocabulary(found))))
+        own = opened(found)
+        expected.append([_conversation(own, each) for each in CONVERSATIONS.values()])
+    told = subprocess.run(
+        ["node", NODE_CONVERSATIONS, packaged.parent, str(SECONDS), *paths],
+        input=json.dumps([json.dumps(each) for each in CONVERSATIONS.values()]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for style, own_expected, own in zip(TEMPLATES, expected, json.loads(told.stdout), strict=True):
+        assert own == own_expected, style
+
+
+def _conversation(own: Tokeniser, variables: dict[str, Any]) -> list[Any] | str:
+    """The text and tokens of a conversation, or why it is refused."""
+    try:
+        made = own.render(variables, seconds=SECONDS)
+    except RuntimeFailure as failure:
+        return str(failure)
+    return [made.text, own.chat_tokens(made, is_first=False).tolist()]
 
 
 def test_other_models_have_no_text(tmp_path: Path) -> None:
