@@ -209,8 +209,8 @@ def peers_figure(palette: Palette) -> str:
                 drawing.text(names - 12, top + 14, NAMES[peer], palette.ink, 13, END + weight)
     found = results()
     note = (
-        f"geometric means over {len(found['right'])} models, those that an engine computes right; "
-        f"{found['cpu']}, one thread, {found['date']}; shorter is better"
+        f"shorter is better; geometric means of up to {len(found['right'])} models, "
+        f"{found['cpu']}, one thread, {found['date']}"
     )
     drawing.text(names, 206, note, palette.soft, 12)
     return drawing.svg()

@@ -141,9 +141,13 @@ def verify(
         tolerance: of the error relative to each output's largest magnitude. By default TOLERANCE,
             or what `aot.tools.rounding` finds that roundings explain, if that is more.
         seed: of the random inputs.
-        device, target, entry: as `load` takes them.
-        storage, arithmetic, activations: what the module was compiled with, whose roundings are
-            allowed. By default what its notes say of that.
+        device: as `load` takes it.
+        target: the target whose variant is compared, as `load` takes it.
+        entry: the entry point, as `load` takes it.
+        storage: what the module was compiled with, whose roundings are allowed; by default what its
+            notes say.
+        arithmetic: likewise.
+        activations: likewise.
         noise: measure what roundings explain although all outputs agree.
 
     Raises:
