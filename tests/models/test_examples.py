@@ -12,6 +12,7 @@ import pytest
 
 from aot.runtime.loader import LIBRARY_VARIABLE
 from aot.runtime.runner import RUNNER_VARIABLE
+from tests.support import vulkan_runtime
 from tests.support.example_files import write_files
 from tests.support.examples import KINDS, PAGES, Example, examples_of
 from tests.support.models import model_path
@@ -71,13 +72,16 @@ def test_an_example_without_a_marker_is_found(tmp_path: Path) -> None:
     ]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """What a user has once all is installed: `aotc`, `python`, and pip with nothing to do."""
-    tool = build_tool()
+def environment(example: Example, folder: Path) -> dict[str, str]:
+    """What a user has once all is installed: `aotc`, `python`, `aot-run`, and pip with nothing to
+    do; a GPU in software where an example is about one."""
+    variables, tool = {LIBRARY_VARIABLE: str(library_path())}, build_tool()
+    if re.search(r"--shaders|--device vulkan", example.code):
+        variables, tool = vulkan_runtime.environment("lavapipe", folder), vulkan_runtime.tool_path()
+        variables.pop("VK_INSTANCE_LAYERS", None)
     if tool is None:
         pytest.skip("gcc is not installed")
-    tools = tmp_path / "tools"
+    tools = folder / "tools"
     tools.mkdir()
     scripts = {
         "aotc": f'exec "{sys.executable}" -m aot.cli "$@"',
@@ -89,11 +93,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
         (tools / name).write_text(f"#!/bin/sh\n{line}\n")
         (tools / name).chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    variables = {LIBRARY_VARIABLE: str(library_path()), RUNNER_VARIABLE: str(tool)}
-    return {**os.environ, **variables, "PATH": path, "PYTHONPATH": str(ROOT)}
+    variables |= {RUNNER_VARIABLE: str(tool), "PATH": path, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **variables}
 
 
-def run_example(example: Example, folder: Path, environment: dict[str, str]) -> str:
+def run_example(example: Example, given: Path) -> str:
+    folder = given / "here"
     folder.mkdir()
     (folder / "samples").symlink_to(ROOT / "samples")
     write_files(folder, example.code)
@@ -108,7 +113,12 @@ def run_example(example: Example, folder: Path, environment: dict[str, str]) -> 
         assert example.language == "sh", example.name
         command = ["bash", "-euo", "pipefail", "-c", example.code]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(example, given),
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
     assert re.search(SAID.get(example.name, ""), done.stdout), done.stdout[-1000:]
@@ -116,11 +126,11 @@ def run_example(example: Example, folder: Path, environment: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("example", of_kind("run"), ids=lambda e: e.name)
-def test_examples_run(example: Example, tmp_path: Path, environment: dict[str, str]) -> None:
-    run_example(example, tmp_path / "here", environment)
+def test_examples_run(example: Example, tmp_path: Path) -> None:
+    run_example(example, tmp_path)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("example", of_kind("run slowly"), ids=lambda e: e.name)
-def test_slow_examples_run(example: Example, tmp_path: Path, environment: dict[str, str]) -> None:
-    run_example(example, tmp_path / "here", environment)
+def test_slow_examples_run(example: Example, tmp_path: Path) -> None:
+    run_example(example, tmp_path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper, parser
+
+import aot
 
 IMAGE = "float[1, 3, 32, 32]"
 
@@ -142,9 +145,13 @@ def write_data(folder: Path) -> None:
 
 
 def write_files(folder: Path, text: str) -> None:
-    """Writes the models that an example's text names and does not make, and the data."""
+    """Writes what an example's text names and does not make: models, modules and data."""
     for name, make in MODELS.items():
         if name in text:
             (folder / name).write_bytes(make().SerializeToString())
+    made = set(re.findall(r"-o (\S+\.aotm)", text))
+    for name in sorted(set(re.findall(r"\b(\w+\.aotm)\b", text)) - made):
+        make = MODELS[f"{name.removesuffix('.aotm')}.onnx"]
+        aot.compile(make(), jobs=1).save(folder / name)
     if "--calibrate" in text:
         write_data(folder)
