@@ -14,11 +14,13 @@ Never: changes inputs and results of a function, or what shares memory with them
     squared to them (power spectra), and results that their kernel reads back. Nor constants that
     f16 can't hold: finite numbers beyond 65504; all too small to be normal in f16; whole numbers
     that it would change; and the smallest ones, up to 1/128 of the bytes, because biases and
-    scalars weigh most and save least; of targets that multiply matrices of f16 no weights.
+    scalars weigh most and save least; of targets that multiply matrices of f16 no weights. Nor
+    anything of a function that would save less than LEAST_SAVED bytes by all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from dataclasses import replace
 
@@ -46,6 +48,8 @@ NAME = "narrow-storage"
 F32, F16 = DType.F32, DType.F16
 # of the constants' bytes, this part may stay as it is for accuracy
 SPARED = 128
+# conversions in kernels take more than this
+LEAST_SAVED = 2048
 # what rodata aligns segments to: half of it takes no less
 SLOT_BYTES = 64
 KEYS = (
@@ -61,6 +65,8 @@ def run(module: Module, context: PassContext) -> None:
         return
     for function in module.entry_points:
         choice = choose(function, _weights(function, context.target))
+        if _bytes_saved(choice) < LEAST_SAVED:
+            continue
         narrow(function, choice)
         for key, amount in choice.counts.items():
             context.count(NAME, key, amount)
@@ -77,6 +83,12 @@ class Choice:
 
     values: dict[Value, None]
     counts: dict[str, int]
+
+
+def _bytes_saved(choice: Choice) -> float:
+    """The bytes that values take less in f16; infinite where an extent is not known."""
+    sizes = [v.type.element_count for v in choice.values]
+    return sum(2 * n if isinstance(n, int) else math.inf for n in sizes)
 
 
 def _weights(function: Function, target: Target | None) -> set[Value]:

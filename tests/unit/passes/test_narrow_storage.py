@@ -7,6 +7,7 @@ test_half_kernels.py and test_op_samples.py.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from aot.options import CompileOptions
 from aot.passes.base import PassContext, run_passes
 from aot.passes.fusion.fuse import fuse
 from aot.passes.order import MODEL_PASSES, TARGET_PASSES
+from aot.passes.quantise import narrow_storage
 from aot.passes.quantise.narrow_storage import NARROW_STORAGE, choose, narrow
 from aot.target.selection import load
 from aot.tools.agreement import compare
@@ -47,6 +49,33 @@ TOLERANCE = 1e-2  # of each output's largest magnitude
 # Their inputs are noise, and some of their many probabilities stand on the edge: ONNX Runtime, with
 # nothing but its weights rounded to f16, is off by 0.038 and 0.014.
 TOLERANCES = {"ppocr_det": 6e-2, "ppocr_rec": 2.5e-2}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def narrow_what_is_small() -> Iterator[None]:
+    """Test graphs save too little to be narrowed otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(narrow_storage, "LEAST_SAVED", 0)
+        yield
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64-generic", "thumbv7em"])
+@pytest.mark.parametrize("width", [4, 16, 24, 128])
+def test_no_module_is_larger_than_in_float32(
+    target: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(narrow_storage, "LEAST_SAVED", 2048)
+    b = Builder()
+    weights = np.random.default_rng(0).standard_normal((width, width), np.float32)
+    b.output("y", b.op("relu", b.op("matmul", b.input("x", f"f32[1, {width}]"), weights)))
+    module = b.module()
+    sizes = [
+        len(aot.compile(module, targets=[target], storage=storage).to_bytes())
+        for storage in ("fp16", "fp32")
+    ]
+    assert sizes[0] <= sizes[1]
+    if width == 128:
+        assert sizes[0] < 0.75 * sizes[1]
 
 
 def narrowed(module: Module, target: str = "x86-64-v3", disable: tuple[str, ...] = ()) -> Module:
