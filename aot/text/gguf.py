@@ -35,23 +35,25 @@ END_TEXTS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
     *("<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<eos>"),
     *("<|end_of_text|>", "<end_of_utterance>", "</s>", "<turn|>", "<|tool_response>"),
+    "[e~[",
 )
+_STRIPPING = ("jina-v2-de", "jina-v2-es", "jina-v2-code")  # pre-tokenisers
 _FIRST_END = "<｜end▁of▁sentence｜>"  # where no key names another
 # Texts of tokens around the middle that a model fills in; the last three kinds end a reply.
 _MIDDLE_TEXTS: dict[str, tuple[str, ...]] = {
     "fim_pre": (
         *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
-        "<|code_prefix|>",
+        *("<|code_prefix|>", "<|prefix|>"),
     ),
     "fim_suf": (
         *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
-        "<|code_suffix|>",
+        *("<|code_suffix|>", "<|suffix|>"),
     ),
     "fim_mid": (
         *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
-        "<|code_middle|>",
+        *("<|code_middle|>", "<|middle|>"),
     ),
-    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>"),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
@@ -97,7 +99,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary | None:
         types=tuple(types),
         scores=tuple(map(float, keys.numbers("scores", len(tokens), float))) if is_scored else (),
         merges=keys.merges() if is_merged else (),
-        strips=_strips(metadata.get("general.name"), tokens, types),
+        strips=_strips(metadata, tokens, types),
         cuts=_cuts(pre_name) if is_merged else word_pieces.CUTS if is_words else (),
         character_map=_character_map(keys) if is_words else (),
         bos=_inside(bos, tokens),
@@ -297,14 +299,24 @@ def _end_tokens(
     return ends
 
 
-def _strips(model_name: Any, tokens: Sequence[str], types: Sequence[TokenType]) -> dict[int, Strip]:
+def _strips(
+    metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[TokenType]
+) -> dict[int, Strip]:
     """The tokens that strip adjacent white space, by number: Phi-3's special tokens strip it on the
-    right. GGUF has no key for that; llama.cpp goes by the model's name as well.
+    right, masks of some encoders on the left. GGUF has no key for that; llama.cpp goes by names as
+    well.
     """
-    name = model_name.lower() if isinstance(model_name, str) else ""
-    if "phi-3" not in name and "phi3" not in name:
-        return {}
-    kept = ("<unk>", "<s>", "<|endoftext|>")
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
-    found = {i: Strip.RIGHT for i, t in enumerate(types) if t in special and tokens[i] not in kept}
-    return found | {i: Strip.RIGHT for i, text in enumerate(tokens) if text == "</s>"}
+    found = metadata.get("general.name")
+    name = found.lower() if isinstance(found, str) else ""
+    if metadata.get("tokenizer.ggml.pre") in _STRIPPING:
+        return {i: Strip.LEFT for i, text in enumerate(tokens) if text == "<mask>"}
+    if "phi-3" in name or "phi3" in name:
+        kept = ("<unk>", "<s>", "<|endoftext|>")
+        special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        own = {
+            i: Strip.RIGHT for i, t in enumerate(types) if t in special and tokens[i] not in kept
+        }
+        return own | {i: Strip.RIGHT for i, text in enumerate(tokens) if text == "</s>"}
+    if "modern-bert" in name:
+        return {i: Strip.LEFT for i, text in enumerate(tokens) if text == "[MASK]"}
+    return {}

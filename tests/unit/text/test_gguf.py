@@ -46,6 +46,12 @@ def test_what_ends_a_reply_is_a_control_token() -> None:
     assert found.types[258] is TokenType.CONTROL
 
 
+def test_minimax_ends_replies_by_a_text() -> None:
+    letters = GPT2_METADATA["tokenizer.ggml.tokens"][:256]
+    found = _read(tokens=[*letters, "[e~[", "[PAD]", "x"], token_type=None, merges=[])
+    assert {256, 257} <= found.end_tokens and found.types[256] is TokenType.CONTROL
+
+
 def test_harmony_ends_messages_and_replies() -> None:
     tokens = [*GPT2_METADATA["tokenizer.ggml.tokens"][:256], "<|end|>", "<|return|>", "<|call|>"]
     found = _read(tokens=tokens, token_type=None, eos_token_id=257, merges=[])
@@ -91,6 +97,15 @@ def test_phi3_takes_white_space_along() -> None:
     found = read_vocabulary(data)
     assert found is not None
     assert found.strips == {258: Strip.RIGHT, 259: Strip.RIGHT}
+
+
+def test_masks_take_white_space_along() -> None:
+    masks = [*GPT2_METADATA["tokenizer.ggml.tokens"][:-2], "<mask>", "[MASK]"]
+    assert _read(tokens=masks, pre="jina-v2-de").strips == {258: Strip.LEFT}
+    assert _read(tokens=masks, pre="gpt-2").strips == {}
+    named = {"general.name": "ModernBERT: modern-bert base", "tokenizer.ggml.tokens": masks}
+    found = read_vocabulary({**GPT2_METADATA, **named})
+    assert found is not None and found.strips == {259: Strip.LEFT}
 
 
 def test_schemes_that_are_not_known() -> None:
