@@ -1,7 +1,8 @@
 """Reports on a compile or a benchmark: one HTML file each.
 
-Owns the page's form: `contents` and `measured` choose what it says, `drawings` its pictures. The
-file needs no network and no script, and is the same bytes for the same facts. Finds nothing out.
+Owns the page's form: `contents` and `measured` choose what it says, `drawings` and `graphs` its
+pictures. The file needs no network, is whole without its script, and is the same bytes for the same
+facts. Finds nothing out.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from aot.link.notes import Notes, decode_notes
 from aot.link.program import decode
 from aot.link.reader import ModuleFile, Source, read_module_file
 from aot.report.numbers import TIMES, Figure, amount, count, extents, ratio, seconds, size
-from aot.report.programs import Row, arena_of, rows_of
+from aot.report.programs import OpKind, Row, arena_of, graph_of, kinds_of, rows_of
 
 if TYPE_CHECKING:
     from aot.report.details import ConstantDetails, Details, VariantDetails
@@ -95,6 +95,8 @@ class Entry:
     tensors: Sequence[Tensor]
     rows: Sequence[Row] = ()
     rows_left: int = 0
+    kinds: Sequence[OpKind] = ()
+    graph: Markup | None = None
     arena: Markup | None = None
     arena_kinds: Sequence[str] = ()
     arena_note: str = ""
@@ -302,7 +304,15 @@ class _Builder:
             entry, details, [r.node for r in rows if r.kind == "dispatch"], bound
         )
         return Entry(
-            entry.name, tensors, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), arena, shown, note
+            name=entry.name,
+            tensors=tensors,
+            rows=rows[:MOST_ROWS],
+            rows_left=max(0, len(rows) - MOST_ROWS),
+            kinds=kinds_of(details, launches[at] if at < len(launches) else ()),
+            graph=graph_of(rows, details),
+            arena=arena,
+            arena_kinds=shown,
+            arena_note=note,
         )
 
 

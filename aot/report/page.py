@@ -5,6 +5,8 @@ Everything that is not the templates' own text is escaped; what no page may hold
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,9 +29,18 @@ def render(
     """The HTML text of a page; `measured` is None if nothing was measured, and `run` if nothing is
     known of how the figures were made."""
     style = (_FOLDER / "style.css").read_text(encoding="utf-8")
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     template = _environment().get_template("page.html")
     facts = () if run is None else run_facts(run)
-    return template.render(module=module, measured=measured, style=Markup(style), run=facts)
+    return template.render(
+        module=module,
+        measured=measured,
+        style=Markup(style),
+        script=Markup(script),
+        script_hash=digest,
+        run=facts,
+    )
 
 
 def run_facts(run: Mapping[str, Any]) -> list[tuple[str, str]]:

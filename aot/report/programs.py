@@ -16,8 +16,8 @@ from aot.base.records import dataclass
 from aot.ir.dims import Dim
 from aot.link.image import EntryPointImage, VariantImage
 from aot.link.program import Instruction, constant_value, decode
-from aot.report import drawings
-from aot.report.numbers import Figure, amount, extents, ratio, size
+from aot.report import drawings, graphs
+from aot.report.numbers import Figure, amount, count, extents, ratio, size
 
 if TYPE_CHECKING:
     from aot.report.details import DispatchDetails, EntryDetails
@@ -96,6 +96,63 @@ def _dispatch_row(
         within=", ".join(about.within),
         reads=list(_reads(region)),
     )
+
+
+@dataclass(frozen=True)
+class OpKind:
+    """The dispatches of one kind of op, with their amounts; those that are not known count as 0."""
+
+    op: str
+    count: Figure
+    flops: Figure
+    share: Figure
+    bytes: Figure
+
+
+def kinds_of(details: EntryDetails, launches: Sequence[Launch]) -> list[OpKind]:
+    """Totals by the op at the root of dispatches, those with most arithmetic first."""
+    met: dict[str, list[Launch | None]] = defaultdict(list)
+    for number, about in enumerate(details.dispatches):
+        launch = launches[number] if number < len(launches) else None
+        met[_root_op(about)].append(launch)
+    sums = {
+        op: [
+            sum(n for n in (getattr(each, key, None) for each in found) if isinstance(n, int))
+            for key in ("flops", "bytes")
+        ]
+        for op, found in met.items()
+    }
+    total = sum(flops for flops, _ in sums.values())
+    order = sorted(sums, key=lambda op: (-sums[op][0], -sums[op][1], op))
+    return [
+        OpKind(
+            *(op, count(len(met[op])), amount(sums[op][0])),
+            *(ratio(sums[op][0], total), size(sums[op][1])),
+        )
+        for op in order
+    ]
+
+
+def _root_op(about: DispatchDetails) -> str:
+    region = about.region or {}
+    roots = region.get("roots") or region.get("ops") or ()
+    return str(roots[0]["op"]) if roots else "other"
+
+
+def graph_of(rows: Sequence[Row], details: EntryDetails) -> Markup | None:
+    """The drawing of the dispatches of `rows`; None where there is nothing to see, or too much."""
+    known = {row.number: row for row in rows if row.number is not None}
+    nodes = [
+        graphs.Node(
+            number,
+            known[number].node or known[number].ops,
+            known[number].ops,
+            [(read["region"], read["type"]) for read in (about.region or {}).get("reads", ())],
+        )
+        for number, about in enumerate(details.dispatches)
+        if number in known
+    ]
+    return graphs.graph(nodes)
 
 
 def _reads(region: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:

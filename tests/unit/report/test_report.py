@@ -171,7 +171,11 @@ def test_missed_merges_and_why_regions_end_are_folded_away() -> None:
 
 def boxes(page: Page) -> list[dict[str, float]]:
     keys = ("x", "y", "width", "height")
-    return [{k: float(a[k] or "nan") for k in keys} for tag, a in page.tags if tag == "rect"]
+    return [
+        {k: float(a[k] or "nan") for k in keys}
+        for tag, a in page.tags
+        if tag == "rect" and "class" in a
+    ]
 
 
 def test_the_arena_is_drawn_as_it_was_planned() -> None:
