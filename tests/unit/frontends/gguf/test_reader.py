@@ -371,7 +371,8 @@ def test_a_vocabulary_that_is_refused_names_the_file() -> None:
     tokens = [f"t{n}" for n in range(SMALL.vocabulary)]
     renamed = data(SMALL, tokens).replace(text("no_vocab"), text("sillymod"))
     assert said(renamed) == (
-        "model: the tokeniser 'sillymod' is not supported, there are\n  gpt2\n  llama\n  t5"
+        "model: the tokeniser 'sillymod' is not supported, there are\n"
+        "  bert\n  gemma4\n  gpt2\n  llama\n  rwkv\n  t5"
     )
     # as long as the other name, so that tensors stay where they are
     older = data(SMALL, tokens).replace(text("no_vocab"), struct.pack("<Q", 8) + b"llama\0\0\0")
