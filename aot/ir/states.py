@@ -13,6 +13,7 @@ from aot.ir.graph import Function, Op
 from aot.ir.types import DType, Layout, TensorType
 
 SLIDE_ROWS = 128  # a window's rows move by a multiple of so many
+REWIND_ROWS = 64  # stay before a window at least, so that a program can be rewound by as many
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class StateVariable:
         length: a growing one's extent along `axis` before a run, a symbol that only it gives;
             None for a fixed one.
         next_length: the same after the run; `length` if the function never assigns it.
-        window: of a growing one of which the last rows count only: so many at least stay when
-            earlier ones leave it after a run. 0 where all stay.
+        window: of a growing one of which the last rows count only: so many, which a run reads, and
+            REWIND_ROWS more at least stay when earlier ones leave it after a run. 0 where all stay.
     """
 
     name: str
@@ -56,7 +57,7 @@ class StateVariable:
         """
         if not self.window or self.next_length is None:
             return 0
-        spare = extents.maximum(extents.add(self.next_length, -self.window), 0)
+        spare = extents.maximum(extents.add(self.next_length, -self.window - REWIND_ROWS), 0)
         return extents.multiply(extents.floor_divide(spare, SLIDE_ROWS), SLIDE_ROWS)
 
     @property

@@ -31,7 +31,7 @@ typedef struct aot_growth_t {
   uint32_t stride_bytes;
   uint32_t row_bytes;
   uint32_t scalar;  // of its length
-  uint32_t window;  // rows that stay when a run has moved them to the start; 0: all do
+  uint32_t window;  // the last rows, which a run reads: others may have left; 0: all stay
 } aot_growth_t;
 
 // A program whose every operand was checked (program_verify.c): the interpreter trusts it.

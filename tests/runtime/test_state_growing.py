@@ -306,14 +306,14 @@ def test_what_lies_otherwise_is_refused() -> None:
         compiled(text)
 
 
-# Two blocks of 140 rows, of which 4 and up to 127 others stay.
+# Two blocks of 204 rows, of which 4, 64 to rewind and up to 127 others stay.
 WINDOW = (
     HEADS.replace("[2, 1, 3]", "[2, n, 3]")
     .replace("P + 1", "P + n")
-    .replace("capacity = 5", "capacity = 140")
+    .replace("capacity = 5", "capacity = 204")
     .replace("length = P}", "length = P, window = 4}")
-    .replace("strides=15", "strides=420")
-    .replace("min(P + n, 5)", "min(P + n, 140)")
+    .replace("strides=15", "strides=612")
+    .replace("min(P + n, 5)", "min(P + n, 204)")
 )
 
 
@@ -323,13 +323,13 @@ def test_rows_of_a_window_move_to_the_start() -> None:
     assert program_of(WINDOW).state_count == 1
     with twin(WINDOW) as run:
         lengths = []
-        for number, n in enumerate((9, 100, 22, 1, 0, 8, 119, 7, 130, 6)):
-            run(np.random.default_rng(number).uniform(-1, 1, (2, n, 3)).astype(F))
+        for number, n in enumerate((9, 100, 86, 1, 0, 8, 119, 7, 130, 6)):
+            run(np.random.default_rng(number).uniform(0, 1, (2, n, 3)).astype(F))
             lengths.append(run.loaded.state_length)
-        assert lengths == [9, 109, 131, 4, 4, 12, 131, 10, 12, 18]
-        with pytest.raises(RuntimeFailure, match='state "k" holds at most 140 of 141'):
+        assert lengths == [9, 109, 195, 68, 68, 76, 195, 74, 76, 82]
+        with pytest.raises(RuntimeFailure, match='state "k" holds at most 204 of 205'):
             run.loaded.run([np.zeros((2, 123, 3), F)])
         run(np.ones((2, 1, 3), F))
-        assert run.loaded.state_length == 19
+        assert run.loaded.state_length == 83
         run.reset()
         run(np.ones((2, 1, 3), F))

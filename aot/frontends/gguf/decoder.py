@@ -16,7 +16,7 @@ from aot.frontends.lib.rotary import positions_from
 from aot.ir import dims
 from aot.ir.dims import Dim
 from aot.ir.graph import Module, Value
-from aot.ir.states import SLIDE_ROWS
+from aot.ir.states import REWIND_ROWS, SLIDE_ROWS
 from aot.ir.types import DType, TensorType
 from aot.options import Tie
 
@@ -83,10 +83,11 @@ class DecoderBuilder(LayerBuilder):
         return keys, values
 
     def _rows(self, window: int) -> int:
-        """Most rows of a layer's state: the context, or with a window, the window, the run's tokens
-        and the rows kept until the next slide.
+        """Most rows of a layer's state: the context, or with a window, that, the rows to rewind,
+        those kept until the next slide, and the run's tokens.
         """
-        return window + SLIDE_ROWS - 1 + self.most_tokens if window else self.context
+        kept = window + REWIND_ROWS + SLIDE_ROWS - 1
+        return kept + self.most_tokens if window else self.context
 
     def _window(self, layer: Layer) -> int:
         """How many tokens before a run a layer looks at; 0 is all, as it is where they are kept in

@@ -248,6 +248,21 @@ def test_what_windows_have_is_saved_and_taken_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(560, 1), wanted[0])
 
 
+def test_as_many_as_64_tokens_can_be_taken_back_anywhere() -> None:
+    """Wherever a window's rows have moved just now."""
+    shape = replace(MODELS["phi3"], groups=2, context=2000, extra=_LOCAL)
+    program = aot.load(aot.compile(data(shape), jobs=1))
+    tokens = np.asarray(_LONG, np.int32)
+    program(tokens[:80])
+    for end in range(88, 700, 7):
+        program(tokens[program.state_length : end - 1])
+        held = np.array(program(tokens[end - 1 : end])["logits"])
+        program.rewind(end - 64)
+        program(tokens[end - 64 : end - 1])
+        again = program(tokens[end - 1 : end])
+        np.testing.assert_allclose(again["logits"], held, rtol=0, atol=1e-4 * np.ptp(held))
+
+
 def test_scaled_keys_and_values_are_read_where_they_are(tmp_path: Path) -> None:
     """No row of an earlier token is stored anew."""
     aot.compile(data(MODELS["llama"]), cache_type="int8", jobs=1, dump_ir=tmp_path)
