@@ -5,6 +5,7 @@ Quantised tensors stay in their bits: products and embeddings read them as they 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -19,6 +20,8 @@ from aot.ir.types import Array, DType
 from aot.ops.blocked import PANEL
 
 F32 = DType.F32
+# What meets these is not rounded to 8 bits: it is half of what rounding costs (docs/use/gguf.md).
+_IN_F32 = re.compile(r"(output|token_embd|blk\.\d+\.attn_v)\.weight")
 PACKED_ELEMENTS = 1 << 24  # of a matrix, whose rows are packed together
 
 
@@ -61,7 +64,8 @@ class Weights:
     # as constants
 
     def product(self, place: Place, x: Value, name: str, order: Array | None = None) -> Value:
-        """x [..., columns] times a matrix [rows, columns] of the file, transposed.
+        """x [..., columns] times a matrix [rows, columns] of the file, transposed. But for the head
+        and attention's values, x may be rounded to 8 bits.
 
         Args:
             order: which row of the file comes where; None where they stay.
@@ -71,7 +75,7 @@ class Weights:
             matrix = place.emit("transpose", self._floats(place, tensor, order), perm=(1, 0))
             return place.emit("matmul", x, place.cast(matrix, F32))
         operands, attrs = self._codes(place, tensor, order)
-        attrs = {**attrs, "may_quantize": True}
+        attrs = {**attrs, "may_quantize": not _IN_F32.fullmatch(name)}
         return place.emit("matmul_blocked", x, *operands, **attrs)
 
     def rows(self, place: Place, numbers: Value, name: str) -> Value:
