@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import aot
 from aot.runtime.text import Sampler
@@ -12,7 +12,9 @@ from aot.runtime.text import Sampler
 HELP = "an empty line ends the chat, /reset forgets it, /undo takes the last message back"
 
 
-def converse(chat: aot.Chat, lines: Iterable[str], *, max_tokens: int = 0) -> None:
+def converse(
+    chat: aot.Chat, lines: Iterable[str], *, max_tokens: int = 0, stop: Sequence[str] = ()
+) -> None:
     """Replies to each line as it comes, until an empty one."""
     for line in lines:
         text = line.strip()
@@ -25,7 +27,7 @@ def converse(chat: aot.Chat, lines: Iterable[str], *, max_tokens: int = 0) -> No
                 if text == "/undo":
                     chat.undo()
                 else:
-                    for piece in chat.reply(text, max_tokens=max_tokens):
+                    for piece in chat.reply(text, max_tokens=max_tokens, stop=stop):
                         print(piece, end="", flush=True)
                     print()
             except aot.AotError as error:  # too long, say; the conversation is as it was
@@ -40,6 +42,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-tokens", type=int, default=0)
+    parser.add_argument("--stop", action="append", default=[], help="a text that ends a reply")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     try:
@@ -47,7 +50,7 @@ def main() -> None:
             sampler = Sampler(temperature=given.temperature, seed=given.seed)
             chat = aot.Chat(program, system=given.system, sampler=sampler)
             print(f"{HELP}\n> ", end="", flush=True)
-            converse(chat, sys.stdin, max_tokens=given.max_tokens)
+            converse(chat, sys.stdin, max_tokens=given.max_tokens, stop=given.stop)
     except aot.AotError as error:
         sys.exit(f"run.py: {error}")
 

@@ -590,6 +590,8 @@ def test_the_sample_talks(loaded: Program, capsys: pytest.CaptureFixture[str]) -
         f"the model with a longer --context)\n> {REPLY}\n> > "
     )
     assert (chat.messages, loaded.state_length) == ([], 0)
+    converse(chat, ["a\n", "\n"], stop=["c "])
+    assert capsys.readouterr().out == "ab\n> "
 
 
 def test_generation_is_timed_by_threads(tmp_path: Path) -> None:
