@@ -113,7 +113,7 @@ aot_value_t aot_with_replaced(aot_render_t *render, const aot_string_t *string,
                               const aot_string_t *old, const aot_string_t *by, int64_t most) {
   aot_builder_t builder = {.render = render};
   uint32_t done = 0;
-  for (uint32_t at = 0; most != 0 && render->status == AOT_OK; --most) {
+  for (uint32_t at = 0; most != 0 && render->status == AOT_OK; most -= most > 0) {
     uint32_t found = aot_find(render, string, old, at, false);
     if (found == UINT32_MAX) break;
     if (old->length == 0) {  // before each character, and at the end
@@ -147,7 +147,7 @@ static aot_value_t split_at(aot_render_t *render, const aot_string_t *string,
                             const aot_string_t *separator, int64_t most, bool is_from_end) {
   aot_list_t *parts = aot_list_new(render, 0, AOT_IS_LIST);
   uint32_t begin = 0, end = string->length;
-  for (; most != 0 && render->status == AOT_OK; --most) {
+  for (; most != 0 && render->status == AOT_OK; most -= most > 0) {
     const aot_string_t left = {.bytes = string->bytes, .length = end};
     const uint32_t found = aot_find(render, &left, separator, begin, is_from_end);
     if (found == UINT32_MAX) break;
@@ -182,7 +182,7 @@ static aot_value_t split_white(aot_render_t *render, aot_string_t *string, int64
   uint32_t at = skip(string, 0, true);
   for (; at < string->length && render->status == AOT_OK; at = skip(string, at, true)) {
     const uint32_t end = most == 0 ? string->length : skip(string, at, false);
-    --most;
+    most -= most > 0;
     aot_list_push(render, words, aot_string(aot_part(render, string, at, end)));
     at = end;
   }

@@ -58,6 +58,9 @@ SNIPPETS: tuple[str, ...] = (
         "}}|{{ ''.split(',') }}|{{ ''.split() }}|{{ 'a--b--c'.rsplit('--', maxsplit="
         "1) }}"
     ),
+    "{% set least = -9223372036854775807 - 1 %}{{ 'a,b,c'.split(',', least) }}"
+    "{{ 'a b c'.split(None, least) }}{{ 'a,b,c'.rsplit(',', least) }}"
+    "{{ 'a b c'.rsplit(None, least) }}{{ 'aaa'.replace('a', 'b', least) }}",
     "{{ 'a\\nb\\r\\nc\\n\\n'.splitlines() }} {{ 'a\\nb'.splitlines(True) }}",
     (
         "{{ s.replace('q', 'Q') }} {{ 'aaa'.replace('a', 'b', 2) }} {{ 'abc'.replace"
