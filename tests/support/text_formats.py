@@ -48,7 +48,7 @@ def json_made(tree: Tree) -> bytes:
 
 
 def tokeniser_seeds() -> list[bytes]:
-    from aot.text.tokenizer_json import PATTERNS
+    from aot.text.pre_tokenisers import CUTS
 
     tokens = [
         {"id": 4, "content": "<s>", "special": True, "rstrip": True, "lstrip": False},
@@ -56,7 +56,8 @@ def tokeniser_seeds() -> list[bytes]:
     ]
     first, end = ({"SpecialToken": {"id": text}} for text in ("<s>", "</s>"))
     around = {"type": "TemplateProcessing", "single": [first, {"Sequence": {"id": "A"}}, end]}
-    split = {"type": "Split", "pattern": {"Regex": next(iter(PATTERNS))}, "behavior": "Isolated"}
+    pattern = {"Regex": CUTS["gpt-2"][0].pattern}
+    split = {"type": "Split", "pattern": pattern, "behavior": "Isolated"}
     level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     merged = {
         "added_tokens": tokens,
