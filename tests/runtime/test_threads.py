@@ -18,6 +18,7 @@ import aot
 from aot.cli.main import cli
 from aot.errors import RuntimeFailure
 from aot.runtime import loader
+from tests.support.paths import SUPPORT
 from tests.support.runtime_api import (
     CountingAllocator,
     Failed,
@@ -28,7 +29,7 @@ from tests.support.runtime_api import (
     open_failure,
     opened,
 )
-from tests.support.runtime_build import RUNTIME, SANITIZE, build, tool_sources
+from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources, tool_sources
 from tests.support.runtime_modules import (
     Assembler,
     ModuleFile,
@@ -166,6 +167,17 @@ def test_programs_share_nothing(compiled: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_sixteen_programs_of_one_module(compiled: Path) -> None:
+    """Each with three threads, under the thread sanitizer (many_programs.c)."""
+    sources = [SUPPORT / "many_programs.c", *library_sources()]
+    program = build("many-programs", sources, [*TSAN, "-pthread"])
+    if program is None:
+        pytest.skip("gcc is not installed")
+    command = [program, compiled, "16", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ok\n", "")
 
 
 def test_a_program_goes_on_alone_in_a_fork(compiled: Path) -> None:
