@@ -11,7 +11,4 @@ void aot_longest(aot_encoder_t *encoder, const uint8_t *text, size_t bytes);
 // vocabulary's map, the text is cut, and a word that is not all pieces is unknown.
 aot_status_t aot_word_pieces(aot_encoder_t *encoder, const uint8_t *text, size_t bytes);
 
-// Whether a vocabulary's map of characters is ascending, of characters that there are.
-bool aot_is_character_map(const aot_vocabulary_t *vocabulary);
-
 #endif  // AOT_LONGEST_H_

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "characters.h"
 #include "cut.h"
 #include "flatbuffer.h"
-#include "longest.h"
 #include "module_fbs.h"
 #include "replacements.h"
 #include "status.h"
