@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "loader": (("src/*.c",), ("src/os_threads_posix.c",)),
     "CPU driver": (("drivers/cpu/*.c",), THREADS),
     "threads": ((*THREADS, "src/os_threads_posix.c"), ()),
-    "contents and strides": (("extras/*.c",), ()),
+    "contents, strides, asynchronous runs": (("extras/*.c",), ()),
     "cores": (("cores/*.c",), ()),
     "states": (("state/*.c",), ()),
     "text": (("text/*.c",), ()),

@@ -24,10 +24,15 @@ typedef struct aot_os_gate_t {
   pthread_cond_t opened;
 } aot_os_gate_t;
 
-// Starts a thread that handles no signals and has a small stack.  `thread` stays where it is until
-// it is joined.
+typedef enum aot_os_stack_t {
+  AOT_OS_STACK_SMALL,  // enough for kernels
+  AOT_OS_STACK_USUAL   // the system's own size: drivers of GPUs compile on it
+} aot_os_stack_t;
+
+// Starts a thread that handles no signals.  `thread` stays where it is until it is joined.
 aot_status_t aot_os_thread_start(aot_os_thread_t *thread, void (*run)(void *argument),
-                                 void *argument, aot_error_t *error);
+                                 void *argument, aot_os_stack_t stack, aot_error_t *error);
+bool aot_os_thread_is_current(const aot_os_thread_t *thread);
 void aot_os_thread_join(aot_os_thread_t *thread);
 
 aot_status_t aot_os_gate_create(aot_os_gate_t *gate, aot_error_t *error);

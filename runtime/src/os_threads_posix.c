@@ -45,7 +45,8 @@ static void *enter(void *memory) {
 }
 
 // The stack's size is a wish: where the system refuses it, its own will do.
-static int create(aot_os_thread_t *thread) {
+static int create(aot_os_thread_t *thread, aot_os_stack_t stack) {
+  if (stack == AOT_OS_STACK_USUAL) return pthread_create(&thread->id, NULL, enter, thread);
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return pthread_create(&thread->id, NULL, enter, thread);
   (void)pthread_attr_setstacksize(&attributes, stack_bytes());
@@ -64,7 +65,7 @@ static void fill_mask(sigset_t *mask) {
 }
 
 aot_status_t aot_os_thread_start(aot_os_thread_t *thread, void (*run)(void *argument),
-                                 void *argument, aot_error_t *error) {
+                                 void *argument, aot_os_stack_t stack, aot_error_t *error) {
   thread->run = run;
   thread->argument = argument;
   // A new thread has the mask of the one that makes it; handlers belong to the application's own.
@@ -72,10 +73,14 @@ aot_status_t aot_os_thread_start(aot_os_thread_t *thread, void (*run)(void *argu
   sigset_t before;
   fill_mask(&masked);
   const bool is_masked = pthread_sigmask(SIG_SETMASK, &masked, &before) == 0;
-  const int code = create(thread);
+  const int code = create(thread, stack);
   if (is_masked) (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (code == 0) return AOT_OK;
   return aot_fail(error, AOT_ERROR_MEMORY, "the system starts no more threads (errno %d)", code);
+}
+
+bool aot_os_thread_is_current(const aot_os_thread_t *thread) {
+  return pthread_equal(thread->id, pthread_self()) != 0;
 }
 
 void aot_os_thread_join(aot_os_thread_t *thread) {

@@ -226,7 +226,8 @@ static aot_status_t start(aot_workers_t *w, uint32_t count, aot_error_t *error) 
     worker->workers = w;
     worker->number = i + 1;
     aot_error_t detail = {AOT_OK, ""};
-    const aot_status_t status = aot_os_thread_start(&worker->thread, run_worker, worker, &detail);
+    const aot_status_t status =
+        aot_os_thread_start(&worker->thread, run_worker, worker, AOT_OS_STACK_SMALL, &detail);
     if (status != AOT_OK) {
       return aot_fail(error, status, "thread %u of %u: %s", (unsigned)i + 2, (unsigned)count + 1,
                       detail.message);
