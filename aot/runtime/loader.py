@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from aot.errors import RuntimeFailure
 from aot.runtime.contents import metadata_of
-from aot.runtime.mismatches import advice
 from aot.runtime.protocols import Portable
 from aot.runtime.tensors import (
     CTensor,
@@ -488,6 +487,8 @@ class Program(Portable):
                 slot.point_to(array)
                 status = library.aot_program_set_input(program, index, slot.reference, out_error)
                 if status != 0:
+                    from aot.runtime.mismatches import advice
+
                     raise self._failure(error, status, advice(slot.info, array))
             found = [
                 self._bind_output(index, shape) for index, shape in enumerate(self._planned(arrays))

@@ -290,7 +290,9 @@ def looping_module(times: int) -> bytes:
 
 def test_the_machine_is_measured() -> None:
     report = json.loads(run("--machine").stdout)
-    assert list(report) == ["fma_gflops", "read_gbs"]
+    arithmetic = [key for key in report if key != "read_gbs"]
+    assert arithmetic[0] == "fma_gflops"
+    assert set(arithmetic[1:]) <= {"half_gflops", "byte_gops", "byte_dot_gops"}
     assert len(report["read_gbs"]) == 4
     assert all(v > 0 for part in report.values() for v in part.values())
 

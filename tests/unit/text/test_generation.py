@@ -604,7 +604,8 @@ def test_generation_is_timed_by_threads(tmp_path: Path) -> None:
     rows = json.loads(found.output)
     assert [row["threads"] for row in rows] == [1, 2]
     assert all(row["prompt_tokens_per_s"] > 0 < row["decode_tokens_per_s"] for row in rows)
-    text = run.invoke(cli, command).output
+    machine, text = run.invoke(cli, command).output.split("\n", 1)
+    assert " cores, " in machine or " core, " in machine
     assert text.startswith("128 tokens of a prompt, then 24 one by one; context 200, arena ")
     path.write_bytes(data(32))
     found = run.invoke(cli, command)
