@@ -259,7 +259,7 @@ def test_a_command_loads_what_it_needs(model: Path, arguments: list[str], absent
     assert absent & set(result.stderr.split()) == set()
 
 
-LOADER = ("contents", "loader", "mismatches", "protocols", "tensors")
+LOADER = ("contents", "loader", "protocols", "tensors")
 
 
 def test_loading_a_module_imports_nothing_of_the_compiler(model: Path) -> None:
