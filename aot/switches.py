@@ -40,7 +40,7 @@ FEATURES: Mapping[str, str] = {
     "blocked-weights": "weights of floats' products that are stored quantised become floats",
     "integer-contractions": "contractions of quantised models compute in floats",
     "proofs": "kernels are not proved to stay inside their memory",
-    "share-constants": "each constant is stored where it was met, equal or not",
+    "share-constants": "each constant is stored where it was found, equal or not",
 }
 DISABLEABLE: Mapping[str, str] = {**FEATURES, **PASSES}
 

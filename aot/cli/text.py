@@ -500,9 +500,9 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
         met = executables["structural"]["met"]
         kept = executables["emitted"]["kept"]
         lines.append(
-            f"  {variant['target']}: {variant['dispatches']} dispatches, {met} executables met and "
-            f"{kept} kept, {variant['code_bytes']:,} bytes of code, arena "
-            f"{variant['arena_bytes']:,} bytes{_arena_rest(variant)}"
+            f"  {variant['target']}: {variant['dispatches']} dispatches, {_kernels(kept)} "
+            f"({met} before equal ones became one), {variant['code_bytes']:,} bytes of code, "
+            f"arena {variant['arena_bytes']:,} bytes{_arena_rest(variant)}"
         )
         lines += _host_lines(variant.get("cpu_fallback"))
         storage = variant.get("storage", {})
@@ -530,8 +530,15 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
     rodata = stats.get("rodata")
     if rodata:
         saved = rodata["bytes_met"] - rodata["bytes_kept"]
-        lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+        lines.append(
+            f"  constants: {rodata['bytes_kept']:,} bytes, {saved:,} less than without "
+            "deduplication"
+        )
     return "\n".join(lines)
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'s' * (count != 1)}"
 
 
 def quantised_line(amounts: Mapping[str, int]) -> str:
@@ -573,13 +580,15 @@ def merge_summary(counts: Mapping[str, Any], output: str, size: int) -> str:
     for variant in of_facts(counts["variants"]):
         code, executables = variant["code"], variant["executables"]
         lines.append(
-            f"  {variant['target']}: {executables['met']} executables met and "
-            f"{executables['kept']} kept, {code['kept']:,} bytes of code kept, "
-            f"{code['met'] - code['kept']:,} saved"
+            f"  {variant['target']}: {_kernels(executables['kept'])} of {executables['met']} in "
+            f"the modules, {code['kept']:,} bytes of code, {code['met'] - code['kept']:,} less "
+            "than in all of them"
         )
     rodata = counts["rodata"]
     saved = rodata["bytes_met"] - rodata["bytes_kept"]
-    lines.append(f"  rodata: {rodata['bytes_kept']:,} bytes kept, {saved:,} saved")
+    lines.append(
+        f"  constants: {rodata['bytes_kept']:,} bytes, {saved:,} less than in all of the modules"
+    )
     return "\n".join(lines)
 
 

@@ -164,8 +164,8 @@ class RodataPool:
     """The pool of a module's constants; their positions depend only on the order of `add`.
 
     Args:
-        shares: whether equal bytes are one; without, each constant is stored where it was met, for
-            locality or for comparison.
+        shares: whether equal bytes are one; without, each constant is stored where it was found,
+            for locality or for comparison.
     """
 
     def __init__(self, *, shares: bool = True) -> None:

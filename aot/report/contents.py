@@ -205,7 +205,7 @@ class _Builder:
     def rodata(self) -> Iterator[Stat]:
         model = self._only_model() or {}
         counts = (self.stats or model).get("rodata", {})
-        names = {"met": "met", "kept": "kept", "equal": "equal to others"}
+        names = {"met": "found", "kept": "kept", "equal": "equal to others"}
         names |= {"contained": "inside others", "filled": "written by fills"}
         for key, name in names.items() if counts else ():
             value = counts[f"bytes_{key}"]

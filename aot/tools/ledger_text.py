@@ -14,7 +14,7 @@ _ESTIMATE = (
     "a quarter"
 )
 _MECHANISMS = {
-    "met": "met",
+    "met": "found",
     "kept": "kept",
     "equal": "equal to others",
     "contained": "inside others",
@@ -65,7 +65,7 @@ def _variant_lines(
     )
     levels = {name: variant["executables"][name] for name in _LEVELS}
     is_timed = any("seconds_saved" in level for level in levels.values())
-    head = ["level", "met", "kept", "bytes saved", *(["seconds saved"] if is_timed else [])]
+    head = ["level", "found", "kept", "bytes saved", *(["seconds saved"] if is_timed else [])]
     rows = [
         [
             name,
@@ -95,12 +95,12 @@ def _merge_lines(merge: Mapping[str, Any]) -> Iterator[str]:
     for variant in merge["variants"]:
         executables, functions = variant["executables"], variant["functions"]
         yield (
-            f"  {variant['target']}: {executables['met']} executables met, {executables['kept']} "
-            f"kept; {functions['count_met']} functions met, {functions['count_kept']} kept"
+            f"  {variant['target']}: {executables['met']} executables found, {executables['kept']} "
+            f"kept; {functions['count_met']} functions found, {functions['count_kept']} kept"
         )
         parts = [p for p in ("functions", "constants", "padding", "code") if p in variant]
         rows = [_saved_row(part, variant[part]) for part in parts]
-        yield from _table(["", "bytes met", "kept", "saved"], rows)
+        yield from _table(["", "bytes found", "kept", "saved"], rows)
     yield "  constants"
     yield from _rodata_lines(merge["rodata"])
 

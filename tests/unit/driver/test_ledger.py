@@ -325,7 +325,7 @@ def test_inspect_compiles_a_model_for_its_ledger(
 ) -> None:
     text = said(capsys, "inspect", model, "--dedup", "--target", "x86-64-v3")
     assert text.startswith("executables of main for x86-64-v3: 2 dispatches, ")
-    assert "level          met  kept  bytes saved  seconds saved\n  structural       2 " in text
+    assert "level          found  kept  bytes saved  seconds saved\n  structural         2 " in text
     assert not Path("model.aotm.tmp").exists() and text.count("constants of main") == 1
     options = ("--dedup", "--target", "x86-64-v3", "--disable", "despecialise", "--json")
     facts = json.loads(said(capsys, "inspect", model, *options))
