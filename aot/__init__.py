@@ -5,7 +5,36 @@
     program = aot.load("model.aotm", device="cpu")
     outputs = program({"x": array})  # name -> array
 
-Importing this is cheap: the compiler is imported when it is first used.
+Compile and run
+    compile(model, ...)     a file, a torch.nn.Module or a graph -> CompiledModule
+    load(module, device)    a file, its bytes or a CompiledModule -> Program, which is called
+    merge(modules)          several modules -> one that shares code and constants
+    package(module, format, folder)  sources in C, a program, a static library, or WebAssembly
+    targets()               the targets that come with the compiler
+
+Look and measure
+    inspect(module)         what a file has, as plain data
+    verify(module, model)   both on the same inputs -> Verification
+    bench(module)           times of runs and of each dispatch
+    explain_fusion(model)   which ops became one kernel, and why no more
+    devices()               the CPU and the GPUs here
+
+Quantise
+    quantize(model, output, calibration)  float32 -> 8 or 4 bits -> Quantised
+    Pictures                how pixels become numbers, where calibration data are pictures
+
+Language models
+    generate(program, prompt)  a reply, in pieces
+    Chat(program)           a conversation
+    embed(program, texts)   embeddings
+
+Options of compile, in groups: Precision, Tuning, Debugging, Resources, LanguageModel.
+Graphs without a model file: builder.
+Errors: AotError, and of it CompileError (the model or an option is wrong), UnsupportedError (what
+the compiler lacks), RuntimeFailure (the runtime refused) and InternalError (a bug of ours).
+
+`help(aot.compile)` has all options. Importing this is cheap: the compiler is imported when it is
+first used.
 """
 
 from __future__ import annotations

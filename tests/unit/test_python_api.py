@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,14 @@ def test_a_script_that_uses_all_of_it_is_typed(
     assert (ran.stdout, ran.returncode) == (said, 0)
     used = {n.attr for n in ast.walk(ast.parse(USES)) if isinstance(n, ast.Attribute)}
     assert {n for n in aot.__all__ if not n.startswith("_")} <= used
+
+
+def test_one_page_names_all_of_it() -> None:
+    """The text that `help(aot)` begins with."""
+    page = aot.__doc__ or ""
+    words = set(re.findall(r"\w+", page))
+    assert {name for name in aot.__all__ if not name.startswith("_")} <= words
+    assert page.count("\n") <= 45
 
 
 def test_all_names_are_there() -> None:
