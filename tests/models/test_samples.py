@@ -67,7 +67,11 @@ def test_sample_01_tells_which_is_upside_down(
     assert re.search(
         r"^text-orientation\.aotm: [\d,]+ bytes for [\w-]+: \d+ kernels", result.stdout, re.M
     )
-    assert re.search(r"compiled in [\d.]+ s, loaded in [\d.]+ ms \(code mapped\)", result.stdout)
+    assert re.search(
+        r"compiled in [\d.]+ s; opened in [\d.]+ ms \(code mapped\), the first time, with the "
+        r"runtime's library, in [\d.]+ ms\n",
+        result.stdout,
+    )
     assert "/home" not in result.stdout
 
 
