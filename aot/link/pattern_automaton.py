@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from aot.base.records import dataclass
 from aot.errors import UnsupportedError
-from aot.text import patterns
+from aot.text import characters, patterns
 from aot.text.characters import COUNT, CharSet
 from aot.text.patterns import Ahead, Chars, Choice, Node, Repeat
 
 MOST_STATES = 1 << 12
 _MOST_NODES = 20_000
+_MOST_VISITS = 1 << 22  # of nodes: the work, 40 times that of llama.cpp's largest pattern
 _MOST_AHEAD = 3  # longer looks ahead of a pattern
 
 Table = NDArray[np.uint16]
@@ -70,6 +71,7 @@ class Sets:
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._sets: list[CharSet] = []
+        self.number(characters.everything())  # so that there is one
 
     def number(self, members: CharSet) -> int:
         key = members.edges.tobytes()
@@ -133,7 +135,9 @@ class Nodes:
             body = self.build(node.part, first)
             first = self.add("split", *((behind, body) if node.is_lazy else (body, behind)))
         for _ in range(node.least):
-            first = self.build(node.part, first)
+            before, first = first, self.build(node.part, first)
+            if first == before:
+                break  # the part is the empty text, which nests without bound
         return first
 
     def ahead(self, node: Ahead, behind: int) -> int:
@@ -165,17 +169,26 @@ class _Reader:
         self.nodes = nodes.nodes
         self.members = [[*own, False] for own in members]
         self.end = end
+        self.visits = 0
 
     def step(self, state: Sequence[int], kind: int, bits: int) -> tuple[bool, tuple[int, ...]]:
-        """(whether a match ends here, the next state) of a list of nodes before a class."""
+        """(whether a match ends here, the next state) of a list of nodes before a class.
+
+        Raises:
+            UnsupportedError: the automaton takes too much work.
+        """
         found: dict[int, None] = {}
         seen: set[int] = set()
         stack = list(reversed(state))
+        self.visits += 1
+        if self.visits > _MOST_VISITS:
+            raise UnsupportedError("the pattern is not supported:", ["it is too large"])
         while stack:
             at = stack.pop()
             if at in seen:
                 continue
             seen.add(at)
+            self.visits += 1
             node = self.nodes[at]
             if node.kind == "match":
                 return True, tuple(found)

@@ -16,6 +16,7 @@ from aot.text import characters
 from aot.text.characters import CharSet
 
 _MOST_DEPTH = 32  # groups and sets inside each other
+_MOST_REPEATS = 4  # repetitions of each other, without a group between
 _MOST_COUNT = 1024  # of a repetition that is bounded
 _MOST_CHARACTERS = 10_000
 
@@ -176,29 +177,40 @@ class _Parser:
             if is_possessive:
                 possessive.append(len(parts))
             parts.append(part)
-        for number in possessive:
-            self.check_possessive(parts[number], Sequence(tuple(parts[number + 1 :])), depth)
+        if possessive:
+            self.check_possessive(parts, frozenset(possessive), depth)
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
-    def check_possessive(self, part: Node, rest: Node, depth: int) -> None:
-        """Refuses a possessive repetition that is not what the greedy one is."""
-        assert isinstance(part, Repeat)
-        is_one = isinstance(part.part, Chars) and not (may_be_empty(rest) and depth > 0)
-        if not is_one or bool(first_set(part) & first_set(rest)):
-            self.fail("a possessive repetition of what may be behind it too")
+    def check_possessive(self, parts: list[Node], possessive: frozenset[int], depth: int) -> None:
+        """Refuses possessive repetitions, by their places in a sequence, that are not what the
+        greedy ones are."""
+        following, is_end = characters.nothing(), True  # of the parts behind
+        for number in reversed(range(len(parts))):
+            part = parts[number]
+            own = first_set(part)
+            if number in possessive:
+                assert isinstance(part, Repeat)
+                is_one = isinstance(part.part, Chars) and not (is_end and depth > 0)
+                if not is_one or own & following:
+                    self.fail("a possessive repetition of what may be behind it too")
+            is_optional = may_be_empty(part)
+            following = own | following if is_optional else own
+            is_end = is_end and is_optional
 
     def repeated(self, part: Node) -> tuple[Node, bool]:
         """(a part with its repetition, whether that is possessive)."""
         is_possessive = False
-        while True:
-            counts = self.counts()
-            if counts is None:
-                return part, is_possessive
+        depth = 0
+        while (counts := self.counts()) is not None:
             if isinstance(part, Ahead):
                 self.fail("a repetition of nothing")
+            depth += 1
+            if depth > _MOST_REPEATS:
+                self.fail("repetitions that are nested too deep")
             is_lazy = self.take("?")
             is_possessive = not is_lazy and self.take("+")
             part = Repeat(part, *counts, is_lazy)
+        return part, is_possessive
 
     def counts(self) -> tuple[int, int | None] | None:
         for sign, counts in (("?", (0, 1)), ("*", (0, None)), ("+", (1, None))):
@@ -211,6 +223,8 @@ class _Parser:
         is_count = least.isascii() and least.isdigit() and (most.isdigit() or not most)
         if not is_count or not most.isascii():
             self.fail("a brace that is no count")
+        if max(len(least), len(most)) > len(str(_MOST_COUNT)):
+            self.fail("such a count")
         found = int(least), int(most) if most else None if comma else int(least)
         if max(found[0], found[1] or 0) > _MOST_COUNT or (found[1] or found[0]) < found[0]:
             self.fail("such a count")

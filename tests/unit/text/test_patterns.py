@@ -94,6 +94,8 @@ def test_trees() -> None:
         ("a{x}", "a brace that is no count, at 1"),
         ("a{3,2}", "such a count, at 1"),
         ("a{9999}", "such a count, at 1"),
+        (f"a{{{'1' * 99}}}", "such a count, at 1"),
+        ("a**{2}?++*", "repetitions that are nested too deep, at 10"),
         ("(?=a)*", "a repetition of nothing, at 6"),
         ("a++a", "a possessive repetition of what may be behind it too, at 4"),
         ("(a" * 40, "groups that are nested too deep, at 65"),
