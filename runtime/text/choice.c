@@ -147,9 +147,10 @@ static void keep_typical(aot_choice_t *choice, float typical_p) {
 // choices").
 static void exclude_top(aot_choice_t *choice, float threshold) {
   const uint64_t total = aot_choice_weight(choice, 1.0f);
+  const uint64_t least = aot_fraction_of(total, aot_fixed(threshold));
   size_t count = 0;
-  const aot_logit_t last =
-      last_of_weight(choice, aot_fraction_of(total, aot_fixed(threshold)), &count);
+  // What weighs nothing reaches no threshold, however small: it may be forbidden.
+  const aot_logit_t last = last_of_weight(choice, least > 0 ? least : 1, &count);
   if (count < 2) return;
   keep(choice, last, true);
   choice->largest = last.logit;
