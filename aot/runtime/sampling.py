@@ -219,7 +219,7 @@ class NativeReply(Native):
         "" where that is half a character, or may become a stop string.
 
         Raises:
-            RuntimeFailure: as for `Sampler.next`.
+            RuntimeFailure: as for `Sampler.next`, or the tokeniser or the sampler is closed.
         """
         own = _logits(logits)
         return self._piece("aot_reply_next", _floats(own), own.size)
@@ -229,6 +229,10 @@ class NativeReply(Native):
         return self._piece("aot_reply_finish", ENDS.index(end))
 
     def _piece(self, name: str, *arguments: Any) -> str:
+        tokeniser, sampler = self._borrowed
+        tokeniser._check_open()
+        if not sampler._handle:
+            raise RuntimeFailure("the sampler is closed", "argument")
         error, text, size = _Error(), ctypes.c_char_p(), Size()
         outs = (byref(error), byref(text), byref(size))
         status = getattr(self._library, name)(self._handle, *arguments, *outs)

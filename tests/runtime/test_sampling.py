@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aot.errors import RuntimeFailure
-from aot.runtime.sampling import Sampler, token_logprobs
+from aot.runtime.sampling import NativeReply, Sampler, token_logprobs
 from tests.support.llama_samplers import CASES, GOLDEN, SEEDS, VOCABULARY, logits_of
 from tests.support.text_runtime import own_library, trained_tokeniser
 
@@ -224,6 +224,26 @@ def test_xtc_comes_as_often_as_it_is_asked_for() -> None:
     # A quarter of the time the first one is left out.
     expected = 0.75 * np.array([0.5, 0.3, 0.15, 0.05]) + 0.25 * np.array([0, 0.6, 0.3, 0.1])
     assert np.all(np.abs(found - expected) <= 5 * np.sqrt(expected / draws))
+
+
+def test_xtc_leaves_what_is_forbidden_out() -> None:
+    """Also where the threshold is less than any weight is."""
+    logits = np.array([3.0, 2.0, 1.0, 0.0], np.float32)
+    for threshold in (1e-3, 1e-12):
+        own = sampler(xtc_probability=1.0, xtc_threshold=threshold, logit_bias={3: -np.inf})
+        assert own.next(logits) == 2
+
+
+def test_a_reply_after_its_parts_are_closed() -> None:
+    """Is refused: the C library's reply only borrows them."""
+    logits = np.zeros(len(trained_tokeniser(VOCABULARY)), np.float32)
+    with own_library():
+        own = Sampler()
+        reply = NativeReply(trained_tokeniser(VOCABULARY), own)
+        reply.next(logits)
+        own.close()
+        with pytest.raises(RuntimeFailure, match="^the sampler is closed$"):
+            reply.next(logits)
 
 
 def test_mirostat_follows_the_surprise() -> None:
