@@ -6,9 +6,10 @@ Owns which figures are paired, and what counts as beyond the noise. Measures not
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,15 +95,30 @@ def compare(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Co
             "figure in common"
         )
     try:
-        before, after = dict(_figures(one)), dict(_figures(other))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        before, after = (_checked(_figures(report)) for report in (one, other))
+        remarks = tuple(_remarks(one["run"], other["run"]))
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as e:
         raise CompileError(
             f"{os.fspath(first)} and {os.fspath(second)} are damaged: a figure is missing or of "
-            f"another type ({error})"
-        ) from error
+            f"another type ({e})"
+        ) from e
     names = [*before, *(name for name in after if name not in before)]
     changes = [_change(name, before.get(name), after.get(name)) for name in names]
-    return Comparison(kinds[0], tuple(_remarks(one["run"], other["run"])), tuple(changes))
+    return Comparison(kinds[0], remarks, tuple(changes))
+
+
+def _checked(figures: Iterable[tuple[str, Range]]) -> dict[str, Range]:
+    """Figures by name.
+
+    Raises:
+        TypeError, ValueError, OverflowError: one is no finite number.
+    """
+    found = dict(figures)
+    for name, figure in found.items():
+        for value in (figure.value, *(figure.spread or ())):
+            if not math.isfinite(value):
+                raise ValueError(f"{name} is {value}")
+    return found
 
 
 # ---- reading ----

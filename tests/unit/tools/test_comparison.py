@@ -150,6 +150,7 @@ def test_compiles_of_different_models(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 GOOD = {"variants": [], "rodata": {}}
+RUN = provenance("compile")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +173,22 @@ GOOD = {"variants": [], "rodata": {}}
             "are damaged: a figure is missing or of another type ('target')",
         ),
         (
+            json.dumps({**GOOD, "run": {"format": 1, "kind": "compile"}}),
+            "are damaged: a figure is missing or of another type ('aotc')",
+        ),
+        (
+            json.dumps({**GOOD, "rodata": {"a": 1e999}, "run": provenance("compile")}),
+            "are damaged: a figure is missing or of another type (rodata.a is inf)",
+        ),
+        (
+            f'{{"variants": [], "rodata": {{"a": 1{"0" * 400}}}, "run": {json.dumps(RUN)}}}',
+            "are damaged: a figure is missing or of another type (int too large",
+        ),
+        (
+            json.dumps({**GOOD, "run": {**RUN, "versions": 3}}),
+            "are damaged: a figure is missing or of another type ('int' object is not iterable)",
+        ),
+        (
             json.dumps(runs(median=1, least=1, p90=1)),
             "of a benchmark: they have no figure in common",
         ),
@@ -184,6 +201,13 @@ def test_bad_reports(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(CompileError) as raised:
         compare(good, bad)
     assert message in str(raised.value) and "bad.json" in str(raised.value)
+
+
+def test_a_figure_that_is_no_number(tmp_path: Path) -> None:
+    good, bad = runs(median=1, least=1, p90=1), runs(median=1, least=1, p90=1)
+    bad["median_ms"] = "1"
+    with pytest.raises(CompileError, match=r"must be real number, not str\)$"):
+        compared(tmp_path, good, bad)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
