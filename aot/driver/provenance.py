@@ -109,18 +109,18 @@ def governor() -> str:
 
 def model_facts(paths: Sequence[str | os.PathLike[str]]) -> list[dict[str, Any]]:
     """Name, bytes and digest of each model's file, which may be named as in FILE:NAME; the name
-    alone of what is no file.
+    alone of what is no regular file, such as `-`.
 
     The digest is xxh3's with 128 bits; data that a model keeps in other files are not in it.
     """
-    return [
-        _model(Path(path) if Path(path).exists() else Path(os.fspath(path).rpartition(":")[0]))
-        for path in paths
-    ]
+    return [_model(os.fspath(path)) for path in paths]
 
 
-def _model(path: Path) -> dict[str, Any]:
+def _model(name: str) -> dict[str, Any]:
+    path = Path(name if Path(name).exists() else name.rpartition(":")[0] or name)
     found: dict[str, Any] = {"name": path.name}
+    if not path.is_file():
+        return found  # a pipe cannot be read again
     hasher = xxhash.xxh3_128()
     try:
         with path.open("rb") as stream:

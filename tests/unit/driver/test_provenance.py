@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,4 +32,10 @@ def test_models_are_known_by_their_bytes(tmp_path: Path) -> None:
     digest = xxhash.xxh3_128(b"model").hexdigest()
     found = made.model_facts([str(path), f"{path}:det", "-"])
     assert found[0] == found[1] == {"name": "m.onnx", "bytes": 5, "digest": digest}
-    assert set(found[2]) == {"name"}
+    assert found[2] == {"name": "-"}
+
+
+def test_a_pipe_is_not_read_again(tmp_path: Path) -> None:
+    """Which would wait for a writer without end."""
+    os.mkfifo(tmp_path / "pipe")
+    assert made.model_facts([tmp_path / "pipe"]) == [{"name": "pipe"}]
