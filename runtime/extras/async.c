@@ -106,6 +106,9 @@ aot_status_t aot_async_create(aot_program_t *program, aot_error_t *error, aot_as
 }
 
 static aot_status_t check_run(const aot_async_t *async, aot_error_t *error) {
+  if (async->is_ending) {
+    return aot_fail(error, AOT_ERROR_BUSY, "no run begins while the runs are being destroyed");
+  }
   const bool is_free =
       !is_under_way(async) || (is_called_by_done(async) && async->state == AOT_ASYNC_RUNNING);
   if (is_free) return AOT_OK;

@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 
 from aot.runtime import loader
-from tests.support.runtime_api import CountingAllocator, Program, call, failure, library, opened
+from tests.support.runtime_api import (
+    CountingAllocator,
+    Failed,
+    Program,
+    call,
+    failure,
+    library,
+    opened,
+)
 from tests.support.runtime_build import RUNTIME, SANITIZE, build, library_sources
 from tests.support.runtime_modules import scale_module
 
@@ -116,6 +124,24 @@ def test_a_completion_begins_the_next_run_and_waits_for_nothing() -> None:
         running.run(done)
         running.wait()
     assert found == ["ok", "the run's completion waits for itself", "busy"] * 5
+
+
+def test_destroying_ends_a_chain_of_runs() -> None:
+    """Each of which would begin the next one without end."""
+    said: list[tuple[str, str]] = []
+    with opened(scale_module().to_bytes()) as program:
+        program.set_input(0, X)
+        running = Async(program)
+
+        def done(_: str, __: str) -> None:
+            try:
+                running.run(done)
+            except Failed as failed:
+                said.append((failed.status, failed.message))
+
+        running.run(done)
+        assert running.destroy() == 0
+    assert said == [("busy", "no run begins while the runs are being destroyed")]
 
 
 def test_failures_are_told_to_both() -> None:

@@ -39,7 +39,7 @@ AOT_API aot_status_t aot_async_wait(aot_async_t *async, aot_error_t *error);
 AOT_API bool aot_async_is_running(aot_async_t *async);
 
 // Waits for a run that is under way (aot_program_set_cancelled shortens that), and ends the thread.
-// NULL is AOT_OK.
+// A `done` that begins another run meanwhile gets AOT_ERROR_BUSY.  NULL is AOT_OK.
 AOT_API aot_status_t aot_async_destroy(aot_async_t *async);
 
 #ifdef __cplusplus
