@@ -85,7 +85,7 @@ BYTES_LOOP(vex_dots_128, __attribute__((target("avx2"))), words128_t, 16, STEP)
 #else
 
 #if defined(__aarch64__)
-typedef __fp16 halves128_t __attribute__((vector_size(16)));
+typedef int16_t halves128_t __attribute__((vector_size(16)));  // the bits of eight halves
 #define STEP(i) __asm__ volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(a##i) : "w"(b), "w"(c));
 FMA_LOOP(fma_128, , vector128_t, 16, STEP)
 #undef STEP
@@ -93,7 +93,7 @@ FMA_LOOP(fma_128, , vector128_t, 16, STEP)
   __asm__ volatile(".arch armv8.2-a+fp16\n\tfmla %0.8h, %1.8h, %2.8h" \
                    : "+w"(a##i)                                       \
                    : "w"(b), "w"(c));
-LOOP(halves_128, , halves128_t, (__fp16)0.999f, (__fp16)1e-3f, 2 * 8, STEP)
+LOOP(halves_128, , halves128_t, 0x3BFE, 0x1419, 2 * 8, STEP)
 #undef STEP
 // Bytes to sums of pairs, and those to the chain.
 #define STEP(i)                                                         \

@@ -38,6 +38,7 @@ def test_generated_files_are_up_to_date() -> None:
 
 HEADERS = (
     "aot.h",
+    "async.h",
     "chat.h",
     "contents.h",
     "cores.h",
