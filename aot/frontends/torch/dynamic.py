@@ -105,6 +105,23 @@ def _open_axes(
     return found
 
 
+def distinct_tensors(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with a tensor object in each place that is in no other, by which
+    places are told apart: a tensor that is passed twice is a view of itself the second time."""
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    seen: set[int] = set()
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            leaves[number] = leaf.detach() if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+    if all(one is other for one, other in zip(leaves, pytree.tree_leaves((tuple(args), kwargs)))):
+        return tuple(args), dict(kwargs)
+    new_args, new_kwargs = pytree.tree_unflatten(leaves, tree)
+    return new_args, new_kwargs
+
+
 def grown_examples(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:

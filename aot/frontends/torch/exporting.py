@@ -20,7 +20,13 @@ import torch
 from aot.errors import CompileError
 from aot.frontends.torch.archive import read_program
 from aot.frontends.torch.containers import in_places, register, registering_results
-from aot.frontends.torch.dynamic import OpenDims, bound_arguments, dim_names, grown_examples
+from aot.frontends.torch.dynamic import (
+    OpenDims,
+    bound_arguments,
+    dim_names,
+    distinct_tensors,
+    grown_examples,
+)
 from aot.frontends.torch.program import Exported
 from aot.frontends.torch.recurrent_shapes import known_shapes
 from aot.frontends.torch.table import is_kept
@@ -50,6 +56,8 @@ def export(
         )
     keywords = dict(kwargs or {})
     register((*args, keywords))
+    if dynamic_shapes:
+        args, keywords = distinct_tensors(args, keywords)
     shapes = _shapes_in_places(module, args, keywords, dynamic_shapes)
     open_dims = OpenDims(shapes)
     names = dim_names(module, args, keywords, shapes)

@@ -92,6 +92,23 @@ def test_open_extents_of_one_in_examples(t: Any) -> None:
     )
 
 
+def test_dims_of_a_tensor_that_is_passed_twice(t: Any) -> None:
+    """Each place has its own, with extents of 1 in the example too."""
+
+    class Apart(t.nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x.sum(0) + 1, y * 2
+
+    for example in (t.ones(1, 3), t.ones(4, 3)):
+        for shapes, expected in (
+            (({0: "n"}, {0: "m"}), [("n", 3), ("m", 3)]),
+            (({0: "n"}, {0: "n"}), [("n", 3), ("n", 3)]),
+            (({0: "n"}, None), [("n", 3), tuple(example.shape)]),
+        ):
+            program = loaded(Apart(), (example, example), dynamic_shapes=shapes)
+            assert [i.dims for i in program.inputs] == expected
+
+
 def test_trees_of_arguments_and_results(t: Any) -> None:
     class Tree(t.nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, pair: Any, scale: float, *, options: Any = None) -> Any:
