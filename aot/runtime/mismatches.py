@@ -6,6 +6,8 @@ is the runtime's.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,11 +31,17 @@ def advice(info: TensorInfo, array: NDArray[np.generic]) -> str:
             return ""
         expression += change
     if array.dtype != expected:
-        expression += f".astype(np.{expected.name})"
+        expression += f".astype({_spelled(expected)})"
     if expression == "array":
         return ""
     is_picture = array.dtype.kind in "ui" and expected.kind == "f" and array.ndim >= 3
     return f": give {expression}" + (_SCALED if is_picture else "")
+
+
+def _spelled(dtype: np.dtype[Any]) -> str:
+    """A dtype as Python spells it: numpy has no bfloat16."""
+    package = dtype.type.__module__
+    return f"{'np' if package == 'numpy' else package}.{dtype.name}"
 
 
 def _fits(info: TensorInfo, shape: tuple[int, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -35,11 +36,13 @@ SCALED = ", with its values scaled as in the model's training"
         (info("f32", 8), np.zeros((1, 8), np.float32), "array[0]"),
         (info("f32", 4, 8), np.zeros((8, 4), np.float32), "array.T"),
         (info("i64", "N"), np.zeros(3, np.int32), "array.astype(np.int64)"),
+        (info("bool", "N"), np.zeros(3, np.int32), "array.astype(np.bool)"),
+        (info("bf16", "N"), np.zeros(3, np.float32), "array.astype(ml_dtypes.bfloat16)"),
     ],
 )
 def test_advice(wanted: TensorInfo, array: np.ndarray, said: str) -> None:
     assert advice(wanted, array) == f": give {said}"
-    made = eval(said.removesuffix(SCALED), {"np": np, "array": array})
+    made = eval(said.removesuffix(SCALED), {"np": np, "ml_dtypes": ml_dtypes, "array": array})
     assert made.dtype == wanted.numpy_dtype
     assert len(made.shape) == len(wanted.dims)
     assert all(d in (e, "N") for d, e in zip(wanted.dims, made.shape, strict=True))
