@@ -96,6 +96,15 @@ def of_character(character: str) -> CharSet:
     return of_ranges([(ord(character), ord(character))])
 
 
+def union(sets: Iterable[CharSet]) -> CharSet:
+    """The characters of any of some sets, in time of n log n in their edges."""
+    edges = [nothing().edges, *(own.edges for own in sets)]
+    points, places = np.unique(np.concatenate(edges), return_inverse=True)
+    changes = np.concatenate([1 - 2 * (np.arange(len(own)) & 1) for own in edges])
+    members = np.cumsum(np.bincount(places.reshape(-1), changes, len(points))) > 0
+    return CharSet(points[np.diff(members, prepend=False)])
+
+
 @cache
 def everything() -> CharSet:
     """All characters."""

@@ -86,14 +86,14 @@ def first_set(node: Node) -> CharSet:
         case Repeat():
             return first_set(node.part)
         case Choice():
-            return _any_of([first_set(part) for part in node.parts])
+            return characters.union([first_set(part) for part in node.parts])
         case Sequence():
             found = []
             for part in node.parts:
                 found.append(first_set(part))
                 if not may_be_empty(part):
                     break
-            return _any_of(found)
+            return characters.union(found)
     return characters.nothing()
 
 
@@ -109,13 +109,6 @@ def may_be_empty(node: Node) -> bool:
         case Sequence():
             return all(may_be_empty(part) for part in node.parts)
     return True
-
-
-def _any_of(sets: list[CharSet]) -> CharSet:
-    found = characters.nothing()
-    for own in sets:
-        found = found | own
-    return found
 
 
 _ESCAPES = {
@@ -270,21 +263,21 @@ class _Parser:
         if depth > _MOST_DEPTH:
             self.fail("sets that are nested too deep")
         is_negative = self.take("^")
-        found: CharSet | None = None
-        own = characters.nothing()
+        whole = characters.everything()
+        own: list[CharSet] = []
         is_begin = True
         while is_begin or not self.take("]"):
             if self.take("&&"):
-                found = own if found is None else found & own
-                own = characters.nothing()
+                whole &= characters.union(own)
+                own = []
             elif self.peek("[:"):
                 self.fail("a set by name")
             elif self.take("["):
-                own |= self.bracket(is_folded, depth + 1)
+                own.append(self.bracket(is_folded, depth + 1))
             else:
-                own |= self.member(is_folded)
+                own.append(self.member(is_folded))
             is_begin = False
-        whole = own if found is None else found & own
+        whole &= characters.union(own)
         return ~whole if is_negative else whole
 
     def member(self, is_folded: bool) -> CharSet:

@@ -62,6 +62,17 @@ def test_sets(pattern: str, expected: str) -> None:
     assert _members(pattern) == set(expected)
 
 
+def test_unions_of_sets() -> None:
+    """Beside sets of Python, with neighbours, overlaps, and what has no end."""
+    sets = [r"[^\x00-c]", "[a-d]", "[e]", "b", "[0-9]", "[5-8]", "[^\x00-\u00ff]"]
+    for count in range(len(sets) + 1):
+        own = [parse_pattern(pattern) for pattern in sets[-count:] if count]
+        found = characters.union([one.members for one in own if isinstance(one, Chars)])
+        expected = {ord(c) for pattern in sets[-count:] if count for c in _members(pattern)}
+        assert set(POINTS[found.has(POINTS)].tolist()) == expected
+        assert (np.diff(found.edges) > 0).all()
+
+
 def test_trees() -> None:
     node = parse_pattern("(?:a|b){2,3}?c*(?!d)|")
     assert isinstance(node, Choice)
