@@ -144,6 +144,7 @@ static aot_status_t mark_breaker(const aot_history_t *history, const aot_sampler
                                  const char *breaker, aot_error_t *error) {
   aot_vocabulary_info_t info = {0};
   aot_vocabulary_get_info(options->vocabulary, &info);
+  if (breaker == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "a DRY breaker is NULL");
   const size_t bytes = strlen(breaker);
   bool is_found = false;
   for (uint32_t i = 0; bytes > 0 && i < info.token_count; ++i) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from aot.errors import RuntimeFailure
 from aot.runtime.sampling import NativeReply, Sampler, token_logprobs
+from aot.runtime.text_library import SamplerOptions
 from tests.support.llama_samplers import CASES, GOLDEN, SEEDS, VOCABULARY, logits_of
 from tests.support.text_runtime import own_library, trained_tokeniser
 
@@ -294,6 +296,15 @@ def test_breakers() -> None:
         own.accept(text)
         shares = dict(own.candidates(logits))
         assert (shares[then] < 0.9 / len(tokeniser)) is is_penalised
+
+
+def test_a_breaker_that_is_null() -> None:
+    tokeniser, own = trained_tokeniser(VOCABULARY), sampler()
+    breakers = (ctypes.c_char_p * 2)(b"a", None)
+    options = SamplerOptions(dry_multiplier=1.0, dry_breakers=breakers, dry_breaker_count=2)
+    options.vocabulary = tokeniser._handle
+    with pytest.raises(RuntimeFailure, match="^a DRY breaker is NULL$"):
+        own._call("aot_sampler_create", ctypes.byref(options), None, out=ctypes.c_void_p())
 
 
 @pytest.mark.parametrize("count", [1, 3, 5000])
