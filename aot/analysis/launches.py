@@ -13,13 +13,13 @@ from aot.analysis.control import control_ops
 from aot.analysis.dispatches import executable_of, is_dispatch
 from aot.base.records import dataclass
 from aot.ir import dims, expr
+from aot.ir.assumed_extents import WORK
 from aot.ir.dims import Dim, DimExpr
 from aot.ir.graph import Function, Module, Op, Value
 from aot.ir.record import Call, Kind, call_of
 from aot.ir.types import DType, TensorType
 
 _NO_ARITHMETIC = frozenset({DType.INDEX, DType.BOOL})
-_UNKNOWN = 64  # for a symbol, where types are weighed against each other
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def launch_of(op: Op, executable: Function, flops: Mapping[str, Dim]) -> Launch:
     total: Dim = 0
     for part in flops.values():
         total = dims.add(total, part)
-    most = max(flops, key=lambda name: dims.estimate(flops[name], _UNKNOWN) or 0, default="")
+    most = max(flops, key=lambda name: dims.estimate(flops[name], WORK) or 0, default="")
     return Launch(op.origin, dims.substitute(total, env), _bytes_of(op, executable, env), most)
 
 

@@ -48,7 +48,8 @@ int main(int count, char **words) {
   static uint8_t memory[1];
   aot_error_t error = {AOT_OK, ""};
   if (count == 3) {
-    const char *value = aot_vk_environment(words[2]);
+    const char *name = words[2];
+    const char *value = aot_vk_environment(name);
     return puts(value == NULL ? "(unset)" : value) >= 0 ? 0 : 1;
   }
   const aot_status_t status = aot_os_read(3, 0, memory, (size_t)BYTES, &error);

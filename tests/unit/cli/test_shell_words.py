@@ -27,9 +27,9 @@ PAGES = sorted(
     for path in folder.glob(pattern)
 )
 SOURCES = sorted([*(ROOT / "aot").rglob("*.py"), *(ROOT / "samples").rglob("*.py")])
-# an option with its value, or NAME=SHAPE anywhere
+# an option with its value, but no redirection or comment behind it, or NAME=SHAPE anywhere
 ARGUMENT = re.compile(
-    r"(?<![\w'\"])--[a-z][a-z-]*[ =](?P<value>[^\s`]+)"
+    r"(?<![\w'\"])--[a-z][a-z-]*[ =](?P<value>(?![>#] )[^\s`]+)"
     r"|(?<![\w'\".])(?P<pair>[\w.]+=[0-9?][^\s`]*[x,][^\s`]+)"
 )
 # brackets of a value; elsewhere they and bars are a synopsis
