@@ -1,6 +1,6 @@
 // What the runtime in WebAssembly makes of conversations: of each module, named by the arguments
-// behind a package's folder, the text and tokens of each conversation of standard input, an array of
-// texts of JSON.
+// behind a package's folder, the text and tokens of each conversation of standard input, an array
+// of texts of JSON.
 //
 //   node node_conversations.mjs PACKAGE SECONDS MODULE... < conversations.json
 import {readFileSync} from 'node:fs';
@@ -31,8 +31,7 @@ function conversation(engine, vocabulary, variables) {
   engine.view(memory, OPTION_BYTES).setBigInt64(24, BigInt(seconds), true);
   engine.bytes(out + OUT_BYTES, data.length).set(data);
   try {
-    engine.attempt(
-        4, 'aot_chat_render', vocabulary, out + OUT_BYTES, data.length, memory, out);
+    engine.attempt(4, 'aot_chat_render', vocabulary, out + OUT_BYTES, data.length, memory, out);
   } catch (error) {
     return error.message;
   }
