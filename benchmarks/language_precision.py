@@ -36,7 +36,8 @@ PIECE = 256  # tokens of a call
 def log_probabilities(
     model: Path, folder: Path, text: str, tokens: int, **options: Any
 ) -> NDArray[np.float64]:
-    """Of each token of the text's first ones: f64[tokens, vocabulary]."""
+    """The log probabilities after each of the first `tokens` tokens of a text, f64[tokens,
+    vocabulary]."""
     path = folder / "m.aotm"
     aot.compile(model, all_logits=True, context=tokens, **options).save(path)
     with aot.load(path) as program:

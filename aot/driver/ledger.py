@@ -156,7 +156,7 @@ PRECISION = ("storage", "arithmetic", "activations")
 
 
 def precision_of(options: CompileOptions) -> dict[str, str]:
-    """Those of `PRECISION` that are not the default, with their values."""
+    """The values of the options in `PRECISION` that were set to something else than the default."""
     usual = CompileOptions()
     found = {name: getattr(options, name) for name in PRECISION}
     return {name: value for name, value in found.items() if value != getattr(usual, name)}

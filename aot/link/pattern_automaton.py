@@ -65,8 +65,8 @@ class Automaton:
 
 
 class Sets:
-    """The sets of all patterns of a vocabulary, and the classes of characters that they do not tell
-    apart."""
+    """The character sets in a vocabulary's patterns. Characters that are in the same sets form a
+    class: no pattern tells them apart."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}

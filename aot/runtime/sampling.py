@@ -169,8 +169,8 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: ArrayLike, token: int, top: int = 0) -> TokenLogprobs:
-    """The logarithm of a token's probability and those of the `top` most probable, at most 64, by
-    the logits of a position, f32[V]; right to 1e-4.
+    """The natural logarithm of a token's probability under the logits of a position, f32[V], right
+    to 1e-4. The `top` most probable tokens, at most 64, have theirs too.
 
     Raises:
         RuntimeFailure: there is no such token, or a logit is no number.
@@ -258,12 +258,12 @@ class NativeReply(Native):
 
     @property
     def stopped_by(self) -> str:
-        """Of `ENDS`; "" while the reply goes on."""
+        """The reason why the reply has ended, one of `ENDS`; "" while it goes on."""
         return ENDS[self._info().end]
 
     @property
     def logprobs(self) -> TokenLogprobs:
-        """Of the last token."""
+        """The log probabilities at the last token."""
         info = self._info()
         top = tuple((one.token, one.logprob) for one in info.top[: info.top_count])
         return TokenLogprobs(int(info.token), float(info.logprob), top)

@@ -59,8 +59,8 @@ class SpacePrefix(IntEnum):
 
 
 class WholeParts(IntEnum):
-    """Parts of text that, where they are tokens, are these, whatever merges make of them: values
-    are those of `ignores_merges` in module.fbs."""
+    """The parts of a text for which merges are skipped if the whole part is a token. Values are
+    those of `ignores_merges` in module.fbs."""
 
     NONE = 0
     ALL = 1

@@ -1,6 +1,5 @@
-"""Code of chat templates of which words are others, in the fuzzer of templates
-(runtime/tests/fuzz/template), under ASan and UBSan: it is refused, or runs within its budget and
-inside of its memory."""
+"""Chat templates' bytecode with changed words, run by the fuzzer in runtime/tests/fuzz/template
+under ASan and UBSan. It is refused, or runs within its budget and inside of its memory."""
 
 from __future__ import annotations
 

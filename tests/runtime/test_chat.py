@@ -166,7 +166,7 @@ def texts(*items: bytes) -> dict[str, object]:
 
 
 def test_stop_strings() -> None:
-    """Of a character of two tokens, of several tokens, of one that is part of another."""
+    """A stop string may be one character of two tokens, span tokens, or contain another one."""
     for stops, left, end in (
         ((b"c",), "ab", 2),
         ((b"b", b"ab"), "", 2),

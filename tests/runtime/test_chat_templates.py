@@ -162,7 +162,7 @@ def test_tokens_of_conversations_are_llama_cpp_s(name: str) -> None:
 
 
 def _conversation_tokens(own: Tokeniser) -> list[list[int]]:
-    """Of all conversations in which nobody writes the name of a control token."""
+    """The tokens of all conversations in which nobody writes the name of a control token."""
     lists = []
     for conversation, variables in CONVERSATIONS.items():
         if conversation == "control tokens" or rendered(own, variables) is None:
@@ -175,7 +175,7 @@ def _conversation_tokens(own: Tokeniser) -> list[list[int]]:
 
 @pytest.mark.parametrize("name", tokenizer_json_tokens.byte_files())
 def test_tokens_of_conversations_are_hugging_face_s(name: str) -> None:
-    """Of each style, with patterns that models' tokenizer.json files have."""
+    """Conversations in each style, with the patterns of models' tokenizer.json files."""
     data = tokenizer_json_tokens.byte_files()[name]
     expected = json.loads(tokenizer_json_tokens.GOLDEN.read_text(encoding="ascii"))
     for style, template in TEMPLATES.items():

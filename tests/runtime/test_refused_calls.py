@@ -96,7 +96,7 @@ def test_a_call_that_is_refused(
 
 @pytest.mark.parametrize("call", ["unlink", "write", "lseek", "fsync", "close", "rename"])
 def test_a_process_that_is_killed_at_a_call(folder: Path, call: str) -> None:
-    """As by kill -9 there: the state is the one before, and what is left beside is removed."""
+    """A kill -9 at a call keeps the earlier state. The next save removes the temporary file."""
     assert go_through(folder, "none", 0)[1] == dict.fromkeys(STAGES, "ok")
     before = (folder / "state").read_bytes()
     assert go_through(folder, call, 0)[0] == -signal.SIGSYS

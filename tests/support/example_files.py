@@ -49,7 +49,7 @@ def detection() -> onnx.ModelProto:
 
 
 def recurrent() -> onnx.ModelProto:
-    """A step of a recurrent network, whose state is a pair of rows, the first of them new."""
+    """A step of a recurrent network. Its state is a pair of rows; the first is the new one."""
     body = """
       first = Gather <axis = 0> (state, zero)
       joined = Concat <axis = 1> (input, first)

@@ -214,7 +214,7 @@ def npy_seeds() -> Iterator[bytes]:
 
 
 def cache_seeds() -> Iterator[bytes]:
-    """Files of which each part of the header is right or wrong, with marks of starts."""
+    """Cache files with each part of the header right or wrong, and with marks of starts."""
     header = struct.pack("<II", 0x43544F41, 1) + bytes(56)
     marks = (b"", b"1 999999999 a fake\n", b"2 999999999 a fake\n", b"1 1 a fake\n", b"x")
     for mark, how, data in itertools.product(marks, (0, 7, 8, 15, 31), (b"", b"pipelines" * 8)):

@@ -21,8 +21,8 @@ _NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.DOTALL)
 
 
 def read_gguf(source: str | os.PathLike[str] | bytes) -> GgufFile:
-    """The contents of a file, and of the other parts of a model that is split into several files.
-    All stay mapped as long as a tensor is used.
+    """Reads a GGUF file, together with the other files of a split model. All stay mapped as long as
+    a tensor is used.
 
     Raises:
         CompileError: one cannot be read, is no GGUF file of a version that is known, or is not the

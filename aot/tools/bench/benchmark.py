@@ -313,8 +313,9 @@ def _amounts(
 def _seconds_at_peak(
     rows: Iterable[Mapping[str, Any]], peaks: Mapping[str, float], threads: int
 ) -> float | None:
-    """The time of the rows' arithmetic on `threads` cores at the peaks of its types, where those
-    are known; None where no peak is, or some amount is not."""
+    """Seconds that the rows' arithmetic takes at least: on `threads` cores, each type at its peak.
+    Rows of a type without a known peak count as 0. None if no row has a peak, or if an amount of
+    arithmetic is not known."""
     rows = list(rows)
     known = [row for row in rows if row["dtype"] in peaks]
     if not known or any(row["flops"] is None for row in rows):
@@ -325,8 +326,8 @@ def _seconds_at_peak(
 def _speeds(
     flops: int | None, size: int | None, seconds: float, least: float | None
 ) -> dict[str, float | None]:
-    """Rates of an amount of work in a time, and the part of it that its arithmetic needs at
-    least."""
+    """The rates of work that took `seconds`: operations and bytes a second. `least` becomes a share
+    of that time."""
     is_timed = seconds > 0
     return {
         "gflops": flops / seconds / 1e9 if flops is not None and is_timed else None,

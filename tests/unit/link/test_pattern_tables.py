@@ -35,5 +35,5 @@ def test_work_is_bounded(pattern: str, what: str) -> None:
     "pattern", ["", "(?:(?:(?:(?:){1024}){1024}){1024}){1024}", "(?:" * 32 + "a" + "*+?*)" * 32]
 )
 def test_repetitions_of_little(pattern: str) -> None:
-    """Of the empty text, however often, and of repetitions."""
+    """Repetitions of the empty text, however often, and of other repetitions."""
     assert are_cuts(encode_cuts((Cut(pattern),)))

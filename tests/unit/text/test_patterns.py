@@ -22,7 +22,7 @@ def _members(pattern: str) -> set[str]:
 
 
 def test_categories() -> None:
-    """Of all characters that this Python's Unicode has too."""
+    """The categories of all characters that this Python's Unicode has too."""
     kinds = np.array([unicodedata.category(chr(c)) for c in range(characters.COUNT)])
     known = kinds != "Cn"
     for name in ("L", "Lu", "Nd", "P", "M", "Sm", "Zs", "Cf"):
