@@ -339,12 +339,13 @@ def verify(
 
 
 def _precision_asked(is_module: bool) -> list[str]:
-    """The options of precision that count: of a module, which notes its own, those that were
-    given."""
+    """The names of the precision options that `verify` goes by. A module notes its own: there only
+    options on the command line count."""
+    from aot.driver.ledger import PRECISION
+
     context = click.get_current_context()
-    names = ("storage", "arithmetic", "activations")
     usual = ParameterSource.DEFAULT
-    return [n for n in names if not is_module or context.get_parameter_source(n) is not usual]
+    return [n for n in PRECISION if not is_module or context.get_parameter_source(n) is not usual]
 
 
 def _report_verification(result: Verification) -> None:
