@@ -317,10 +317,9 @@ class TerminalProgress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        moving = (SpinnerColumn(), BarColumn(bar_width=24), TimeElapsedColumn())
-        spinner, bar, elapsed = moving
         name, count = TextColumn("{task.description}"), TextColumn("{task.fields[count]}")
-        columns = (name,) if is_still else (spinner, name, bar, count, elapsed)
+        moving = (SpinnerColumn(), name, BarColumn(bar_width=24), count, TimeElapsedColumn())
+        columns = (name,) if is_still else moving
         self._bars = Progress(
             *columns,
             console=Console(file=_unescaped(stream)),
