@@ -116,8 +116,6 @@ def distinct_tensors(
         if isinstance(leaf, torch.Tensor):
             leaves[number] = leaf.detach() if id(leaf) in seen else leaf
             seen.add(id(leaf))
-    if all(one is other for one, other in zip(leaves, pytree.tree_leaves((tuple(args), kwargs)))):
-        return tuple(args), dict(kwargs)
     new_args, new_kwargs = pytree.tree_unflatten(leaves, tree)
     return new_args, new_kwargs
 
@@ -158,13 +156,13 @@ def _first_extents(dim: Any) -> tuple[int, int, int] | None:
             return None
         _, factor, rest = found
         extents = (rest, factor + rest, 2 * factor + rest)
-        is_within = wanted.low <= extents[2] and (wanted.high is None or extents[2] <= wanted.high)
-        return extents if is_within else None
-    if dim is None or isinstance(dim, int) or _is_hint(dim, "AUTO") or _is_hint(dim, "STATIC"):
+        low, high = wanted.low, wanted.high
+    elif dim is None or isinstance(dim, int) or _is_hint(dim, "AUTO") or _is_hint(dim, "STATIC"):
         return None
-    fn = getattr(dim, "fn", None)  # of a multiple
-    extents = (0, 1, 2) if fn is None else (fn(0), fn(1), fn(2))
-    low, high = getattr(dim, "min", None) or 0, getattr(dim, "max", None)
+    else:
+        fn = getattr(dim, "fn", None)  # of a multiple
+        extents = (0, 1, 2) if fn is None else (fn(0), fn(1), fn(2))
+        low, high = getattr(dim, "min", None) or 0, getattr(dim, "max", None)
     return extents if low <= extents[2] and (high is None or extents[2] <= high) else None
 
 
