@@ -19,6 +19,7 @@ from typing import Any
 import xxhash
 
 from aot.errors import CompileError
+from aot.target.host_cpu import read_cpuinfo
 from aot.version import __version__
 
 FORMAT = 1
@@ -90,11 +91,8 @@ def date() -> str:
 
 def cpu_name() -> str:
     """The processor as the system names it; its architecture where it has no name."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    found = re.search(r"^(?:model name|Model|Hardware|uarch)\s*:\s*(\S.*)$", text, re.MULTILINE)
+    pattern = r"^(?:model name|Model|Hardware|uarch)\s*:\s*(\S.*)$"
+    found = re.search(pattern, read_cpuinfo(), re.MULTILINE)
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 

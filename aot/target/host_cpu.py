@@ -69,10 +69,11 @@ def features() -> frozenset[str]:
     """LLVM's names of the features that all cores of this machine have."""
     if sys.platform == "darwin" and machine() == "aarch64":
         return _APPLE
-    return _features_of(machine(), _cpuinfo()) or _features_by_llvm()
+    return _features_of(machine(), read_cpuinfo()) or _features_by_llvm()
 
 
-def _cpuinfo() -> str:
+def read_cpuinfo() -> str:
+    """The text of Linux's /proc/cpuinfo; empty on other systems."""
     try:
         return _CPUINFO.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -288,7 +288,7 @@ def test_wrong_names_of_a_target(tmp_path: Path, line: str, message: str) -> Non
 def test_a_mac_is_a_target_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: "")
+    monkeypatch.setattr(host_cpu, "read_cpuinfo", lambda: "")
     assert load("host").name == "aarch64-apple"
 
 
@@ -323,7 +323,7 @@ def test_the_host_is_read_from_what_linux_says(
     monkeypatch: pytest.MonkeyPatch, machine: str, cpuinfo: str, name: str
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(host_cpu, "read_cpuinfo", lambda: cpuinfo)
     monkeypatch.setattr(host_cpu, "_features_by_llvm", lambda: pytest.fail("llvm is asked"))
     assert load("host").name == name
 
@@ -342,7 +342,7 @@ def test_a_process_of_32_bits(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("sys.maxsize", (1 << 31) - 1)
-    monkeypatch.setattr(host_cpu, "_cpuinfo", lambda: cpuinfo)
+    monkeypatch.setattr(host_cpu, "read_cpuinfo", lambda: cpuinfo)
     if name is not None:
         assert load("host").name == name
         return
