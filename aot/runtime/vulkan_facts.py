@@ -63,6 +63,7 @@ class Info(Sized):
         ("pipelines_ns", ctypes.c_uint64),
         ("upload_ns", ctypes.c_uint64),
         ("device_bytes", ctypes.c_uint64),
+        ("sharing_count", ctypes.c_uint32),
     )
 
 

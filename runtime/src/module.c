@@ -207,6 +207,9 @@ void aot_module_close(aot_module_t *module) {
 #else
   if (--module->references > 0) return;
 #endif
+#if defined(AOT_VULKAN)
+  if (module->shared != NULL) module->free_shared(module);
+#endif
   const aot_allocator_t allocator = module->pool.allocator;
   aot_pool_free(&module->pool);
   aot_os_unmap_file(&module->map);

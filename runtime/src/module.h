@@ -155,6 +155,11 @@ struct aot_module_t {
   uint32_t metadata_count;
   aot_metadata_t *metadata;
   bool copies_code;
+#if defined(AOT_VULKAN)
+  // What its programs share on GPUs: made by the first of them, released with the module.
+  void *shared;
+  void (*free_shared)(aot_module_t *module);
+#endif
 };
 
 // module_parse.c: reads the structure, which has the right checksum, and verifies all of it.  What

@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "module_fbs.h"
 #include "pipelines.h"
+#include "shared.h"
 
 #define AOT_VK_MOST_RECORDINGS 16u
 // A log that has grown so long is submitted before more is added to it: the trips of a loop take
@@ -37,7 +38,8 @@ struct aot_device_t {
   const aot_module_t *module;
   const aot_variant_t *variant;
   aot_allocator_t allocator;
-  aot_vk_gpu_t gpu;
+  aot_vk_shared_t *shared;  // with the module's other programs
+  aot_vk_gpu_t gpu;         // the shared one
   aot_vk_cache_t cache;
   aot_vk_descriptors_t descriptors;
   aot_vk_pipelines_t pipelines;
@@ -54,7 +56,7 @@ struct aot_device_t {
   bool has_overlap;     // dispatches run at the same time where the program lets them
   void *times;          // of a segment's timestamps; owned
   size_t times_bytes;
-  aot_vk_buffer_t buffers[AOT_FBS_BUFFER_CLASS_COUNT];
+  aot_vk_buffer_t buffers[AOT_FBS_BUFFER_CLASS_COUNT];  // that of constants is the shared one
   aot_vk_buffer_t upload;    // inputs on their way, where memory is not unified
   aot_vk_buffer_t readback;  // outputs likewise, and loads
   uint64_t arena_bytes;

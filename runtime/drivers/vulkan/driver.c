@@ -80,7 +80,7 @@ static aot_status_t create_pool_and_fence(aot_device_t *device, aot_error_t *err
 // hangs on stays.
 static void destroy_copied(const aot_device_t *device, aot_vk_buffer_t *buffer) {
   if (device->is_hung) return;
-  if (device->is_lost) (void)device->gpu.vk.vkDeviceWaitIdle(device->gpu.device);
+  if (device->is_lost) (void)aot_vk_wait_idle(device);
   aot_vk_buffer_destroy(&device->gpu, buffer);
 }
 
@@ -103,29 +103,39 @@ static aot_status_t upload_staged(aot_device_t *device, const aot_vk_buffer_t *t
   return status;
 }
 
-static aot_status_t upload_constants(aot_device_t *device, aot_error_t *error) {
+// Shaders read four words at once, the last of them behind the end.
+static aot_status_t upload(aot_device_t *device, aot_error_t *error) {
   const uint64_t start = aot_os_now_ns();
   const uint64_t bytes = device->module->rodata.length;
-  const uint8_t *data = device->module->data + device->module->rodata.offset;
-  aot_vk_buffer_t *buffer = &device->buffers[AOT_FBS_BUFFER_CLASS_CONSTANTS];
-  // Shaders read four words at once, the last of them behind the end.
   const uint64_t room = (bytes + 15) & ~(uint64_t)15;
-  AOT_TRY(create_class(device, room > 0 ? room : 16, "constants", error, buffer));
-  if (bytes == 0) return AOT_OK;
-  if (device->is_unified) {
-    memcpy(buffer->mapped, data, (size_t)bytes);
-    AOT_TRY(aot_vk_buffer_flush(&device->gpu, buffer, error));
-  } else {
-    AOT_TRY(upload_staged(device, buffer, data, bytes, error));
+  const uint8_t *data = device->module->data + device->module->rodata.offset;
+  aot_vk_buffer_t buffer;
+  AOT_TRY(create_class(device, room > 0 ? room : 16, "constants", error, &buffer));
+  aot_status_t status = AOT_OK;
+  if (bytes > 0 && device->is_unified) {
+    memcpy(buffer.mapped, data, (size_t)bytes);
+    status = aot_vk_buffer_flush(&device->gpu, &buffer, error);
+  } else if (bytes > 0) {
+    status = upload_staged(device, &buffer, data, bytes, error);
   }
+  if (status != AOT_OK) {
+    destroy_copied(device, &buffer);
+    return status;
+  }
+  device->shared->constants = buffer;
   device->upload_ns = aot_os_now_ns() - start;
   return AOT_OK;
 }
 
-static bool is_staged(const aot_vulkan_options_t *options) {
-  const char *setting = aot_vk_environment("AOT_VULKAN_MEMORY");
-  return options->memory == AOT_VULKAN_MEMORY_STAGED ||
-         (setting != NULL && strcmp(setting, "staged") == 0);
+// By the first of the module's programs on the device; the others wait for it, and upload where it
+// has failed.
+static aot_status_t upload_constants(aot_device_t *device, aot_error_t *error) {
+  aot_vk_shared_t *shared = device->shared;
+  aot_os_gate_lock(&shared->loading);
+  const aot_status_t status = shared->constants.bytes > 0 ? AOT_OK : upload(device, error);
+  device->buffers[AOT_FBS_BUFFER_CLASS_CONSTANTS] = shared->constants;
+  aot_os_gate_unlock(&shared->loading);
+  return status;
 }
 
 static bool wants_timestamps(const aot_vulkan_options_t *options) {
@@ -179,9 +189,10 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   const aot_entry_t *entry = NULL;
   AOT_TRY(check_words(device->variant, error));
   AOT_TRY(aot_vk_host_check(device->variant, error));
-  AOT_TRY(aot_vk_gpu_open(&device->gpu, device->variant, own, any, error));
+  AOT_TRY(aot_vk_shared_open(device->module, device->variant, own, any, error, &device->shared));
+  device->gpu = device->shared->gpu;
+  device->is_unified = device->shared->is_unified;
   device->instance_ns = aot_os_now_ns() - start;
-  device->is_unified = !is_staged(own) && aot_vk_is_unified(&device->gpu);
   device->profile = options->profile;
   device->profile_user = options->profile_user;
   device->has_timestamps =
@@ -213,24 +224,24 @@ static void vulkan_close(aot_device_t *device) {
     return;
   }
   // Something may be in flight after a failed wait.
-  if (device->is_lost) (void)gpu->vk.vkDeviceWaitIdle(gpu->device);
+  if (device->is_lost) (void)aot_vk_wait_idle(device);
   aot_vk_host_close(device);
   aot_vk_free_recordings(device);
   aot_vk_log_free(&device->log, &allocator);
-  for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i)
-    aot_vk_buffer_destroy(gpu, &device->buffers[i]);
+  for (uint32_t i = 0; i < AOT_FBS_BUFFER_CLASS_COUNT; ++i) {
+    if (i != AOT_FBS_BUFFER_CLASS_CONSTANTS) aot_vk_buffer_destroy(gpu, &device->buffers[i]);
+  }
   aot_vk_buffer_destroy(gpu, &device->upload);
   aot_vk_buffer_destroy(gpu, &device->readback);
   aot_vk_buffer_destroy(gpu, &device->mirror);
   aot_vk_pipelines_close(gpu, &allocator, &device->pipelines);
   aot_vk_cache_close(gpu, &device->cache);
-  // The last of the functions: all others are there too where it is.
-  if (gpu->device != NULL && gpu->vk.vkWaitForFences != NULL) {
+  if (gpu->device != NULL) {
     gpu->vk.vkDestroyFence(gpu->device, device->fence, NULL);
     aot_vk_descriptors_close(gpu, &device->descriptors);
     gpu->vk.vkDestroyCommandPool(gpu->device, device->command_pool, NULL);
   }
-  aot_vk_gpu_close(&device->gpu);
+  aot_vk_shared_close(device->module, device->shared);
   aot_release(&allocator, device, sizeof *device);
 }
 
@@ -581,24 +592,26 @@ bool aot_vulkan_get_info(const aot_program_t *program, aot_vulkan_info_t *out_in
   const aot_device_t *device = device_of(program);
   if (device == NULL) return false;
   const VkPhysicalDeviceProperties *properties = &device->gpu.properties;
-  const aot_vulkan_info_t info = {.device_name = properties->deviceName,
-                                  .cache_path = device->cache.path,
-                                  .api_version = properties->apiVersion,
-                                  .driver_version = properties->driverVersion,
-                                  .vendor = properties->vendorID,
-                                  .device_type = (uint32_t)properties->deviceType,
-                                  .cache = device->cache.state,
-                                  .cache_was_written = device->cache.was_written,
-                                  .is_unified = device->is_unified,
-                                  .has_timestamps = device->gpu.timestamp_bits > 0,
-                                  .reads_texels = device->gpu.reads_texels,
-                                  .pipeline_count = device->pipelines.count,
-                                  .recording_count = device->recording_count,
-                                  .submit_count = device->submit_count,
-                                  .instance_ns = device->instance_ns,
-                                  .pipelines_ns = device->pipelines.total_ns,
-                                  .upload_ns = device->upload_ns,
-                                  .device_bytes = device_bytes(device)};
+  const aot_vulkan_info_t info = {
+      .device_name = properties->deviceName,
+      .cache_path = device->cache.path,
+      .api_version = properties->apiVersion,
+      .driver_version = properties->driverVersion,
+      .vendor = properties->vendorID,
+      .device_type = (uint32_t)properties->deviceType,
+      .cache = device->cache.state,
+      .cache_was_written = device->cache.was_written,
+      .is_unified = device->is_unified,
+      .has_timestamps = device->gpu.timestamp_bits > 0,
+      .reads_texels = device->gpu.reads_texels,
+      .pipeline_count = device->pipelines.count,
+      .recording_count = device->recording_count,
+      .submit_count = device->submit_count,
+      .instance_ns = device->instance_ns,
+      .pipelines_ns = device->pipelines.total_ns,
+      .upload_ns = device->upload_ns,
+      .device_bytes = device_bytes(device),
+      .sharing_count = aot_vk_shared_count(device->module, device->shared)};
   aot_struct_give(&info, sizeof info, out_info);
   return true;
 }

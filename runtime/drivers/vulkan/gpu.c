@@ -167,15 +167,21 @@ static bool has_texels(const aot_variant_t *variant) {
   return false;
 }
 
+aot_vulkan_texels_t aot_vk_texels_setting(const aot_vulkan_options_t *options) {
+  if (options->texels != AOT_VULKAN_TEXELS_DEFAULT) return options->texels;
+  const char *setting = aot_vk_environment("AOT_VULKAN_TEXELS");
+  if (setting != NULL && strcmp(setting, "on") == 0) return AOT_VULKAN_TEXELS_ON;
+  if (setting != NULL && strcmp(setting, "off") == 0) return AOT_VULKAN_TEXELS_OFF;
+  return AOT_VULKAN_TEXELS_DEFAULT;
+}
+
 // Whether shaders that read texels are taken. Unless told, where a texel buffer reaches as far as a
 // storage buffer, and where loads from it were measured to be quicker: lavapipe does a load from a
 // storage buffer in a loop over its lanes.
 static bool wants_texels(const VkPhysicalDeviceProperties *properties,
                          const aot_vulkan_options_t *options) {
-  if (options->texels != AOT_VULKAN_TEXELS_DEFAULT) return options->texels == AOT_VULKAN_TEXELS_ON;
-  const char *setting = aot_vk_environment("AOT_VULKAN_TEXELS");
-  if (setting != NULL && strcmp(setting, "on") == 0) return true;
-  if (setting != NULL && strcmp(setting, "off") == 0) return false;
+  const aot_vulkan_texels_t setting = aot_vk_texels_setting(options);
+  if (setting != AOT_VULKAN_TEXELS_DEFAULT) return setting == AOT_VULKAN_TEXELS_ON;
   const VkPhysicalDeviceLimits *limits = &properties->limits;
   const uint32_t most_words = limits->maxStorageBufferRange / 4;
   return strncmp(properties->deviceName, "llvmpipe", 8) == 0 &&

@@ -29,6 +29,9 @@ typedef struct aot_vk_gpu_t {
 // driver too: then devices that are software are not worth it, unless one is named.
 aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
                              const aot_vulkan_options_t *options, bool any, aot_error_t *error);
+// How the options, or the environment where they don't say, want constants to be read.
+aot_vulkan_texels_t aot_vk_texels_setting(const aot_vulkan_options_t *options);
+
 // Fine after a failure of open.
 void aot_vk_gpu_close(aot_vk_gpu_t *gpu);
 

@@ -141,31 +141,51 @@ static aot_status_t invalidate(const aot_device_t *device, aot_error_t *error) {
   return aot_vk_buffer_invalidate(gpu, &device->buffers[AOT_FBS_BUFFER_CLASS_OUTPUTS], error);
 }
 
+VkResult aot_vk_wait_idle(const aot_device_t *device) {
+  aot_os_gate_lock(&device->shared->queue);
+  const VkResult result = device->gpu.vk.vkDeviceWaitIdle(device->gpu.device);
+  aot_os_gate_unlock(&device->shared->queue);
+  return result;
+}
+
+// No program that is made from now on takes the device.
+static void lose(aot_device_t *device) {
+  device->is_lost = true;
+  aot_vk_shared_give_up(device->shared);
+}
+
+static VkResult submit_commands(const aot_device_t *device, const VkCommandBuffer *commands) {
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  const VkSubmitInfo info = {
+      .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = commands};
+  aot_os_gate_lock(&device->shared->queue);
+  const VkResult result = gpu->vk.vkQueueSubmit(gpu->queue, 1, &info, device->fence);
+  aot_os_gate_unlock(&device->shared->queue);
+  return result;
+}
+
 static aot_status_t submit_and_wait(aot_device_t *device, VkCommandBuffer commands,
                                     aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
-  const VkSubmitInfo info = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-                             .commandBufferCount = 1,
-                             .pCommandBuffers = &commands};
   AOT_VK_TRY(error, &gpu->vk, vkResetFences, gpu->device, 1, &device->fence);
-  VkResult result = gpu->vk.vkQueueSubmit(gpu->queue, 1, &info, device->fence);
+  VkResult result = submit_commands(device, &commands);
   if (result != VK_SUCCESS) {
-    device->is_lost = result == VK_ERROR_DEVICE_LOST;
+    if (result == VK_ERROR_DEVICE_LOST) lose(device);
     return aot_vk_fail(result, "vkQueueSubmit", error);
   }
   ++device->submit_count;
   result = gpu->vk.vkWaitForFences(gpu->device, 1, &device->fence, 1, device->timeout_ns);
   if (result == VK_SUCCESS) return AOT_OK;
   if (result == VK_TIMEOUT) {
-    device->is_lost = device->is_hung = true;
+    device->is_hung = true;
+    lose(device);
     return aot_fail(error, AOT_ERROR_DEVICE,
                     "vulkan: %s has not finished after %llu ms: it hangs, or needs more time "
                     "(AOT_VULKAN_TIMEOUT_MS)",
                     gpu->properties.deviceName, (unsigned long long)(device->timeout_ns / 1000000));
   }
   // It may run still, on buffers that the next run would write.
-  device->is_lost =
-      result == VK_ERROR_DEVICE_LOST || gpu->vk.vkDeviceWaitIdle(gpu->device) != VK_SUCCESS;
+  if (result == VK_ERROR_DEVICE_LOST || aot_vk_wait_idle(device) != VK_SUCCESS) lose(device);
   return aot_vk_fail(result, "vkWaitForFences", error);
 }
 

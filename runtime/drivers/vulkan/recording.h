@@ -15,6 +15,9 @@ aot_status_t aot_vk_make_room(aot_device_t *device, aot_error_t *error);
 void aot_vk_forget_recordings(aot_device_t *device);
 void aot_vk_free_recordings(aot_device_t *device);
 
+// Waits for all that the device was given, by other programs too.
+VkResult aot_vk_wait_idle(const aot_device_t *device);
+
 // Records, submits and waits for a few copies that no program asks for.
 aot_status_t aot_vk_copy_now(aot_device_t *device, const aot_vk_buffer_t *to, uint64_t to_offset,
                              const aot_vk_buffer_t *from, uint64_t from_offset, uint64_t bytes,

@@ -1,6 +1,8 @@
 // What a program on the Vulkan driver can be told, and what it can tell.  Only in builds that have
-// the driver (AOT_VULKAN).  Options that are 0 or NULL are taken from the environment variable
-// named with them; where that isn't set either, the default holds.
+// the driver (AOT_VULKAN).  Programs of one variant of a module, made with the same device,
+// library, memory and texels, have one VkDevice with one queue together, and one copy of the
+// constants.  Options that are 0 or NULL are taken from the environment variable named with them;
+// where that isn't set either, the default holds.
 #ifndef AOT_VULKAN_H_
 #define AOT_VULKAN_H_
 
@@ -81,10 +83,11 @@ typedef struct aot_vulkan_info_t {
   uint32_t pipeline_count;   // unique ones
   uint32_t recording_count;  // command buffers made so far
   uint32_t submit_count;
-  uint64_t instance_ns;   // loader, instance, device
-  uint64_t pipelines_ns;  // all shader modules and pipelines
-  uint64_t upload_ns;     // of the constants
-  uint64_t device_bytes;  // memory allocated from the driver now
+  uint64_t instance_ns;    // loader, instance, device
+  uint64_t pipelines_ns;   // all shader modules and pipelines
+  uint64_t upload_ns;      // of the constants; 0: another program of the module had done it
+  uint64_t device_bytes;   // memory allocated from the driver now, the shared constants too
+  uint32_t sharing_count;  // programs on the device, which share the constants; this one counts
 } aot_vulkan_info_t;
 
 typedef struct aot_vulkan_pipeline_t {
