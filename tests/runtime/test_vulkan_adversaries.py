@@ -15,6 +15,7 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.ir.types import DType
 from tests.support.adversarial_spirv import ADVERSARIES, adversarial, changed, shaders_of
 from tests.support.samples_module import NATIVE, compare, entries, inputs_of
 from tests.support.vulkan_device import DRIVERS
@@ -108,3 +109,40 @@ def test_adversaries_change_shaders() -> None:
     for name, adversary in ADVERSARIES.items():
         shaders = (s for entry in entries(MOST) for s in shaders_of(compiled(entry)))
         assert any(changed(shader, adversary) != shader for shader in shaders), name
+
+
+def beside_halves(scales: np.ndarray[Any, Any], each: int) -> np.ndarray[Any, Any]:
+    """For each scale `each` values whose quotient by it is at a half, or up to four floats off."""
+    rng = np.random.RandomState(7)
+    bits = rng.randint(1, 18, (len(scales), each))
+    halves = (rng.randint(0, 1 << bits) + 0.5) * rng.choice([-1, 1], bits.shape)
+    exact = (halves * scales[:, None].astype(np.float64)).astype(np.float32)
+    return (exact.view(np.int32) + rng.randint(-4, 5, bits.shape)).astype(np.int32).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("driver", "target"),
+    [("lavapipe", "vulkan-1.1"), ("lavapipe", "vulkan-android-15"), ("swiftshader", "vulkan-1.1")],
+)
+def test_no_division_moves_a_step(driver: str, target: str, tmp_path: Path) -> None:
+    """Quantisation to each integer, by drivers whose quotients are off by what Vulkan allows; the
+    steps are NumPy's, whose quotients are rounded once."""
+    rng = np.random.RandomState(5)
+    scales = (rng.uniform(1, 2, 256) * 2.0 ** rng.randint(-20, 10, 256)).astype(np.float32)
+    scales[:8] = 2.0 ** np.arange(-4, 4)
+    x = beside_halves(scales, 1024)
+    quotient = np.rint(x / scales[:, None])
+    b = Builder()
+    operands = b.input("x", "f32[256, 1024]"), b.input("s", "f32[256, 1]")
+    expected = {"rounded": quotient}
+    b.output("rounded", b.op("round", b.op("div", *operands)))
+    for dtype in (DType.I8, DType.U8, DType.I16, DType.U16):
+        name, limits = str(dtype), np.iinfo(dtype.numpy)
+        expected[name] = np.clip(quotient, limits.min, limits.max)
+        b.output(name, b.op("quantize", *operands, None, to=name))
+    module = aot.compile(b.module(), targets=[target]).to_bytes()
+    for adversaries in ((), ("division-up",), ("division-down",)):
+        made = adversarial(module, *adversaries)
+        with running_on(driver, tmp_path), aot.load(made, "vulkan") as program:
+            for name, array in program({"x": x, "s": scales[:, None]}).items():
+                np.testing.assert_array_equal(array, expected[name], f"{name} {adversaries}")

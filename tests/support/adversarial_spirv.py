@@ -18,16 +18,19 @@ from aot.link.reader import read_module
 
 HEADER_WORDS = 5
 EXT_INST, CONSTANT, CONSTANT_COMPOSITE, FUNCTION = 12, 43, 44, 54
-TYPE_FLOAT, TYPE_VECTOR = 22, 23
-F_ADD, F_MUL, F_DIV = 129, 133, 136
+TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_VECTOR = 20, 21, 22, 23
+BITCAST, I_ADD, F_ADD, I_SUB, F_MUL, F_DIV = 124, 128, 129, 130, 133, 136
+SELECT, U_LESS_THAN, BITWISE_AND = 169, 176, 199
 SQRT, FMA = 31, 50
 # A comparison that is false of a NaN, and the one that is true: "ordered" and "unordered".
 FIRST_COMPARISON, LAST_COMPARISON = 180, 191
 # Of GLSL.std.450: extrema and clamp that may drop a NaN, as those that do.
 NUMBERS_ONLY = {37: 79, 40: 80, 43: 81}
-# 2.5 and 3 ulp are what division and an inverse of a square root may be off; two are kept to here,
-# so that the factor's own rounding is inside.
+# The ulp by which a quotient may be off are 2.5, and half of one is its own rounding.
+QUOTIENT_ULP = 2
+# A square root may be off by about 4.5 ulp, as 1 / inversesqrt(x) is; these are 2 to 4.
 UP, DOWN = 1 + 2.0**-22, 1 - 2.0**-22
+LEAST_NORMAL, INFINITY, MAGNITUDE = 0x00800000, 0x7F800000, 0x7FFFFFFF
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Shader:
     Attributes:
         bound: one more than the largest id.
         floats: the width of each type of floats.
+        words: types of words that are not floats: "bool", "u32".
         vectors: (type of an element, count) of each type of vectors.
         constants: ids of constants that were added, by type and value.
         added: their instructions, which go before the first function.
@@ -44,6 +48,7 @@ class Shader:
 
     bound: int
     floats: dict[int, int] = field(default_factory=dict)
+    words: dict[str, int] = field(default_factory=dict)
     vectors: dict[int, tuple[int, int]] = field(default_factory=dict)
     constants: dict[tuple[int, float], int] = field(default_factory=dict)
     added: list[int] = field(default_factory=list)
@@ -51,6 +56,33 @@ class Shader:
     def fresh(self) -> int:
         self.bound += 1
         return self.bound - 1
+
+    def note(self, opcode: int, operands: list[int]) -> None:
+        """Remembers a type that an instruction declares."""
+        if opcode == TYPE_FLOAT:
+            self.floats[operands[0]] = operands[1]
+        elif opcode == TYPE_VECTOR:
+            self.vectors[operands[0]] = (operands[1], operands[2])
+        elif opcode == TYPE_BOOL:
+            self.words["bool"] = operands[0]
+        elif opcode == TYPE_INT and operands[1:] == [32, 0]:
+            self.words["u32"] = operands[0]
+
+    def word(self, name: str) -> int:
+        """The type "bool" or "u32"."""
+        if name not in self.words:
+            made = self.words[name] = self.fresh()
+            operands = (TYPE_BOOL, made) if name == "bool" else (TYPE_INT, made, 32, 0)
+            self.added += instruction(*operands)
+        return self.words[name]
+
+    def bits(self, value: int) -> int:
+        """The id of a constant of u32."""
+        key = (self.word("u32"), value)
+        if key not in self.constants:
+            self.constants[key] = self.fresh()
+            self.added += instruction(CONSTANT, key[0], self.constants[key], value & 0xFFFFFFFF)
+        return self.constants[key]
 
     def constant(self, type: int, value: float) -> int | None:
         """The id of a constant of f32, or of a vector of these; None of other types."""
@@ -82,11 +114,11 @@ Adversary = Callable[[Shader, int, list[int]], list[int] | None]
 """Words in place of an instruction of an opcode and operands; None: it stays."""
 
 
-def scaled(factor: float, opcode: int, number: int | None = None) -> Adversary:
-    """Results of an instruction (of GLSL.std.450, by `number`) in f32, times a factor."""
+def scaled(factor: float, number: int) -> Adversary:
+    """Results in f32 of an instruction of GLSL.std.450, by its number, times a factor."""
 
-    def change(shader: Shader, found: int, operands: list[int]) -> list[int] | None:
-        if found != opcode or (number is not None and operands[3] != number):
+    def change(shader: Shader, opcode: int, operands: list[int]) -> list[int] | None:
+        if opcode != EXT_INST or operands[3] != number:
             return None
         type, result = operands[:2]
         by = shader.constant(type, factor)
@@ -96,6 +128,31 @@ def scaled(factor: float, opcode: int, number: int | None = None) -> Adversary:
         return [
             *instruction(opcode, type, exact, *operands[2:]),
             *instruction(F_MUL, type, result, exact, by),
+        ]
+
+    return change
+
+
+def off_by(ulp: int) -> Adversary:
+    """Quotients in f32 with a magnitude so many ulp larger, where that is a normal number."""
+
+    def change(shader: Shader, opcode: int, operands: list[int]) -> list[int] | None:
+        if opcode != F_DIV or shader.floats.get(operands[0]) != 32:
+            return None
+        type, result = operands[:2]
+        u32, boolean = shader.word("u32"), shader.word("bool")
+        exact, bits, size, above, is_normal, moved, inexact = (shader.fresh() for _ in range(7))
+        first = LEAST_NORMAL + abs(ulp)
+        span = INFINITY - abs(ulp) - first
+        return [
+            *instruction(F_DIV, type, exact, *operands[2:]),
+            *instruction(BITCAST, u32, bits, exact),
+            *instruction(BITWISE_AND, u32, size, bits, shader.bits(MAGNITUDE)),
+            *instruction(I_SUB, u32, above, size, shader.bits(first)),
+            *instruction(U_LESS_THAN, boolean, is_normal, above, shader.bits(span)),
+            *instruction(I_ADD, u32, moved, bits, shader.bits(ulp)),
+            *instruction(BITCAST, type, inexact, moved),
+            *instruction(SELECT, type, result, is_normal, inexact, exact),
         ]
 
     return change
@@ -120,10 +177,10 @@ def without_nan(shader: Shader, opcode: int, operands: list[int]) -> list[int] |
 
 
 ADVERSARIES: dict[str, Adversary] = {
-    "division-up": scaled(UP, F_DIV),
-    "division-down": scaled(DOWN, F_DIV),
-    "sqrt-up": scaled(UP, EXT_INST, SQRT),
-    "sqrt-down": scaled(DOWN, EXT_INST, SQRT),
+    "division-up": off_by(QUOTIENT_ULP),
+    "division-down": off_by(-QUOTIENT_ULP),
+    "sqrt-up": scaled(UP, SQRT),
+    "sqrt-down": scaled(DOWN, SQRT),
     "unfused": unfused,
     "without-nan": without_nan,
 }
@@ -146,11 +203,8 @@ def changed(spirv: bytes, adversary: Adversary) -> bytes:
     behind: list[int] = []
     into = before
     for opcode, operands in instructions(words):
-        if opcode == TYPE_FLOAT:
-            shader.floats[operands[0]] = operands[1]
-        elif opcode == TYPE_VECTOR:
-            shader.vectors[operands[0]] = (operands[1], operands[2])
-        elif opcode == FUNCTION:
+        shader.note(opcode, operands)
+        if opcode == FUNCTION:
             into = behind
         found = adversary(shader, opcode, operands)
         into += instruction(opcode, *operands) if found is None else found

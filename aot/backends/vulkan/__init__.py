@@ -13,5 +13,5 @@ Files:
         scratch; texel buffers; loads shared by lanes
     vectors, subgroups, dot_products, matrices: vec4 instructions; subgroup operations; products of
         bytes; cooperative matrices
-    wide_integers: 64-bit integers as pairs of words
+    wide_integers, quotients: 64-bit integers as pairs of words; quotients of inexact drivers
 """

@@ -14,6 +14,7 @@ import numpy as np
 from aot.backends.vulkan.dot_products import DotProducts
 from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.memory import WIDE_INTEGERS, Memory, Pair
+from aot.backends.vulkan.quotients import beside_halves, exact_inverse
 from aot.backends.vulkan.spirv import Glsl, Op
 from aot.backends.vulkan.values import MASK, SIGNED_COMPARE, UNKNOWN, Linear, Values
 from aot.backends.vulkan.wide_integers import WideIntegers
@@ -381,6 +382,8 @@ class Expressions:
             return self.values.pure(Op.F_NEGATE, type, a)
         if e.op not in _FLOAT_UNARY:
             raise self.fail(f"{e.op} of {e.dtype}")
+        if e.op == "round" and isinstance(e.a, Binary) and e.a.op == "div" and e.dtype is DType.F32:
+            a = beside_halves(self.values, a, self.scalar(e.a.a), self.scalar(e.a.b))
         return self._round(self.values.glsl(_FLOAT_UNARY[e.op], type, a), e.dtype)
 
     def is_nan(self, value: int, dtype: DType = DType.F32) -> int:
@@ -451,22 +454,12 @@ class Expressions:
             return self._float_extremum(e.op, a, b, dtype=e.dtype)
         if e.op not in _FLOAT_BINARY:
             raise self.fail(f"{e.op} of {e.dtype}")
-        op, inverse = _FLOAT_BINARY[e.op], self._inverse(b, e.dtype)
-        if op is Op.F_DIV and inverse is not None:
-            op, b = Op.F_MUL, inverse
+        op = _FLOAT_BINARY[e.op]
+        if op is Op.F_DIV and not self.elements.is_native(e.dtype):
+            inverse = exact_inverse(self.values, b)
+            if inverse is not None:
+                op, b = Op.F_MUL, inverse
         return self._round(self.values.pure(op, type, a, b), e.dtype)
-
-    def _inverse(self, value: int, dtype: DType) -> int | None:
-        """The inverse of a literal power of two; None for other values, or if the inverse is not a
-        normal number. A product with it is exact, and a driver's quotient may be off by 2.5 ulp.
-        """
-        bits = self.values.bits(value)
-        if bits is None or self.elements.is_native(dtype):
-            return None
-        exponent = bits >> 23 & 0xFF
-        if bits & 0x7FFFFF or not 1 <= 254 - exponent <= 253:
-            return None
-        return self.values.f32_bits((bits & 0x80000000) | (254 - exponent) << 23)
 
     def _float_comparison(self, op: str, a: int, b: int, dtype: DType) -> int:
         """A comparison of floats; with a NaN it fails, and `ne` holds."""
