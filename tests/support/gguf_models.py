@@ -535,6 +535,13 @@ HALVES = {
     Kind.Q4_K: (0, 2),
     Kind.Q5_K: (0, 2),
     Kind.Q6_K: (208,),
+    Kind.IQ1_S: (0,),
+    Kind.IQ1_M: (),
+    Kind.IQ2_XXS: (0,),
+    Kind.IQ2_XS: (0,),
+    Kind.IQ2_S: (0,),
+    Kind.IQ3_XXS: (0,),
+    Kind.IQ3_S: (0,),
     Kind.IQ4_NL: (0,),
     Kind.IQ4_XS: (0,),
     Kind.TQ1_0: (52,),
@@ -554,6 +561,9 @@ def blocks(array: Array, kind: Kind) -> Array:
         count = array.size // size
         raw = ((uniform(7, (count, width)) + 1) * 127.99).astype(np.uint8)
         scale = (np.abs(array).max() / 1000 * (1 + uniform(8, (count,)) / 4)).astype(np.float16)
+        if kind is Kind.IQ1_M:  # a scale of 2 ** -11, in four parts
+            for place, bits in zip((49, 51, 53, 55), (0, 0, 0, 0x1), strict=True):
+                raw[:, place] = raw[:, place] & 15 | bits << 4
         if kind is Kind.NVFP4:
             raw[:, :4] //= 8  # scales of one byte, up to 1/16
         for place in HALVES[kind]:

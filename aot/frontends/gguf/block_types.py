@@ -1,19 +1,29 @@
 """The block types of GGUF: how many elements and bytes a block has, and what its bytes mean.
 
-Owns the decoding of blocks to codes with their scales, or to floats. The layouts are those of
-ggml's ggml-common.h.
+Owns the decoding of blocks to codes with their scales, or to floats; that of types whose codes are
+of groups of values is in aot/frontends/gguf/grid_types.py. The layouts are those of ggml's
+ggml-common.h.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from aot.base.records import dataclass
+from aot.frontends.gguf import grid_types
+from aot.frontends.gguf.block_fields import (
+    bits_of,
+    f16,
+    in_supers,
+    made,
+    nibbles,
+    split,
+    twos,
+)
 from aot.ir.types import Array
 from aot.ops.blocked import Blocks, Codes
 
@@ -49,61 +59,31 @@ def type_name(number: int) -> str:
     return _OTHERS.get(number, f"block type {number}")
 
 
-def _blocks(data: Array, size: int) -> Array:
-    """Rows of bytes as [rows, blocks, bytes of a block]."""
-    return data.reshape(data.shape[0], -1, size)
-
-
-def _f16(part: Array) -> Array:
-    """Two bytes at the end of [..., 2] as f16[...]."""
-    return np.ascontiguousarray(part).view("<f2")[..., 0]
-
-
-def _nibbles(part: Array) -> Array:
-    """Bytes [..., n] as [..., 2 n]: all low halves, then all high ones."""
-    return np.concatenate([part & np.uint8(15), part >> np.uint8(4)], axis=-1)
-
-
-def _bits(part: Array) -> Array:
-    """Bytes [..., n] as their bits [..., 8 n], the lowest first."""
-    return np.unpackbits(part, axis=-1, bitorder="little")
-
-
-def _made(
-    codes: Array, scales: Array, zeros: int, bits: int, minimums: Array | None = None
-) -> Codes:
-    """Codes [rows, blocks, block] and their parameters [rows, blocks]."""
-    rows, count, block = codes.shape
-    return Codes(
-        codes.reshape(rows, -1), scales, zeros, Blocks(count * block, block, bits), minimums
-    )
-
-
 def _q8_0(data: Array) -> Codes:
-    blocks = _blocks(data, 34)
-    return _made(blocks[..., 2:] ^ np.uint8(128), _f16(blocks[..., :2]), 128, 8)
+    blocks = split(data, 34)
+    return made(blocks[..., 2:] ^ np.uint8(128), f16(blocks[..., :2]), 128, 8)
 
 
 def _q4_0(data: Array) -> Codes:
-    blocks = _blocks(data, 18)
-    return _made(_nibbles(blocks[..., 2:]), _f16(blocks[..., :2]), 8, 4)
+    blocks = split(data, 18)
+    return made(nibbles(blocks[..., 2:]), f16(blocks[..., :2]), 8, 4)
 
 
 def _q4_1(data: Array) -> Codes:
-    blocks = _blocks(data, 20)
-    return _made(_nibbles(blocks[..., 4:]), _f16(blocks[..., :2]), 0, 4, _f16(blocks[..., 2:4]))
+    blocks = split(data, 20)
+    return made(nibbles(blocks[..., 4:]), f16(blocks[..., :2]), 0, 4, f16(blocks[..., 2:4]))
 
 
 def _q5_0(data: Array) -> Codes:
-    blocks = _blocks(data, 22)
-    codes = _nibbles(blocks[..., 6:]) | _bits(blocks[..., 2:6]) << np.uint8(4)
-    return _made(codes, _f16(blocks[..., :2]), 16, 5)
+    blocks = split(data, 22)
+    codes = nibbles(blocks[..., 6:]) | bits_of(blocks[..., 2:6]) << np.uint8(4)
+    return made(codes, f16(blocks[..., :2]), 16, 5)
 
 
 def _q5_1(data: Array) -> Codes:
-    blocks = _blocks(data, 24)
-    codes = _nibbles(blocks[..., 8:]) | _bits(blocks[..., 4:8]) << np.uint8(4)
-    return _made(codes, _f16(blocks[..., :2]), 0, 5, _f16(blocks[..., 2:4]))
+    blocks = split(data, 24)
+    codes = nibbles(blocks[..., 8:]) | bits_of(blocks[..., 4:8]) << np.uint8(4)
+    return made(codes, f16(blocks[..., :2]), 0, 5, f16(blocks[..., 2:4]))
 
 
 def _six_bits(part: Array) -> tuple[Array, Array]:
@@ -122,37 +102,28 @@ def _with_factors(codes: Array, head: Array, bits: int) -> Codes:
     """Codes of eight blocks a super-block, whose head is two f16 and twelve bytes of factors."""
     factors, least = _six_bits(head[..., 4:16])
     rows = codes.shape[0]
-    return _in_supers(
+    return in_supers(
         codes.reshape(rows, -1, 32),
         factors.reshape(rows, -1).view(np.int8),
-        _f16(head[..., :2]),
+        f16(head[..., :2]),
         Blocks(0, 32, bits, 8),
         minimums=least.reshape(rows, -1).view(np.int8),
-        super_minimums=-_f16(head[..., 2:4]),
+        super_minimums=-f16(head[..., 2:4]),
     )
-
-
-def _in_supers(
-    codes: Array, factors: Array, supers: Array, blocks: Blocks, zero: int = 0, **minimums: Array
-) -> Codes:
-    """Codes [rows, blocks, block] with factors i8[rows, blocks] of floats [rows, super-blocks]."""
-    whole = codes.reshape(codes.shape[0], -1)
-    made = replace(blocks, k=whole.shape[1])
-    return Codes(whole, factors, zero, made, supers=supers, **minimums)
 
 
 def _pairs_of_32(part: Array) -> Array:
     """Bytes [rows, blocks, 128] as the nibbles [rows, blocks, 4, 64] of groups of 32 bytes."""
-    return _nibbles(part.reshape(*part.shape[:-1], 4, 32))
+    return nibbles(part.reshape(*part.shape[:-1], 4, 32))
 
 
 def _q4_k(data: Array) -> Codes:
-    blocks = _blocks(data, 144)
+    blocks = split(data, 144)
     return _with_factors(_pairs_of_32(blocks[..., 16:]), blocks[..., :16], 4)
 
 
 def _q5_k(data: Array) -> Codes:
-    blocks = _blocks(data, 176)
+    blocks = split(data, 176)
     codes = _pairs_of_32(blocks[..., 48:]).reshape(*blocks.shape[:-1], 8, 32)
     # bit j of byte l is the highest of element l of block j
     high = (blocks[..., None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
@@ -160,52 +131,46 @@ def _q5_k(data: Array) -> Codes:
 
 
 def _q6_k(data: Array) -> Codes:
-    blocks = _blocks(data, 210)
+    blocks = split(data, 210)
     rows, count = blocks.shape[:2]
-    low = _nibbles(blocks[..., :128].reshape(rows, count, 2, 64)).reshape(rows, count, 2, 4, 32)
+    low = nibbles(blocks[..., :128].reshape(rows, count, 2, 64)).reshape(rows, count, 2, 4, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = (blocks[..., 128:192].reshape(rows, count, 2, 1, 32) >> shifts) & np.uint8(3)
     codes = (low | high << np.uint8(4)).reshape(rows, -1, 16)
     factors = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).reshape(rows, -1)
-    return _in_supers(codes, factors, _f16(blocks[..., 208:210]), Blocks(0, 16, 6, 16), 32)
-
-
-def _twos(part: Array) -> Array:
-    """Bytes [..., n] as [..., 4, n]: their lowest two bits, then the next ones."""
-    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    return np.asarray((part[..., None, :] >> shifts) & np.uint8(3))
+    return in_supers(codes, factors, f16(blocks[..., 208:210]), Blocks(0, 16, 6, 16), 32)
 
 
 def _q2_k(data: Array) -> Codes:
-    blocks = _blocks(data, 84)
+    blocks = split(data, 84)
     rows, count = blocks.shape[:2]
-    codes = _twos(blocks[..., 16:80].reshape(rows, count, 2, 32))
+    codes = twos(blocks[..., 16:80].reshape(rows, count, 2, 32))
     factors, least = blocks[..., :16] & np.uint8(15), blocks[..., :16] >> np.uint8(4)
-    return _in_supers(
+    return in_supers(
         codes.reshape(rows, -1, 16),
         factors.reshape(rows, -1).view(np.int8),
-        _f16(blocks[..., 80:82]),
+        f16(blocks[..., 80:82]),
         Blocks(0, 16, 2, 16),
         minimums=least.reshape(rows, -1).view(np.int8),
-        super_minimums=-_f16(blocks[..., 82:84]),
+        super_minimums=-f16(blocks[..., 82:84]),
     )
 
 
 def _q3_k(data: Array) -> Codes:
     """Codes of three bits, kept in four; their factors are six bits, less 32."""
-    blocks = _blocks(data, 110)
+    blocks = split(data, 110)
     rows, count = blocks.shape[:2]
-    low = _twos(blocks[..., 32:96].reshape(rows, count, 2, 32)).reshape(rows, -1, 8, 32)
+    low = twos(blocks[..., 32:96].reshape(rows, count, 2, 32)).reshape(rows, -1, 8, 32)
     # bit j of byte l is the highest of element l of the group j
     high = (blocks[..., None, :32] >> np.arange(8, dtype=np.uint8)[:, None]) & np.uint8(1)
     codes = low | high << np.uint8(2)
     part = blocks[..., 96:108]
-    top = _twos(part[..., 8:]).reshape(rows, count, 16) << np.uint8(4)
-    factors = (_nibbles(part[..., :8]) | top).astype(np.int8) - np.int8(32)
-    return _in_supers(
+    top = twos(part[..., 8:]).reshape(rows, count, 16) << np.uint8(4)
+    factors = (nibbles(part[..., :8]) | top).astype(np.int8) - np.int8(32)
+    return in_supers(
         codes.reshape(rows, -1, 16),
         factors.reshape(rows, -1),
-        _f16(blocks[..., 108:110]),
+        f16(blocks[..., 108:110]),
         Blocks(0, 16, 4, 16),
         zero=4,
     )
@@ -230,21 +195,21 @@ def _e2m1(codes: Array) -> Array:
 
 
 def _iq4_nl(data: Array) -> Codes:
-    blocks = _blocks(data, 18)
-    return _made(_uneven(_nibbles(blocks[..., 2:])), _f16(blocks[..., :2]), 128, 8)
+    blocks = split(data, 18)
+    return made(_uneven(nibbles(blocks[..., 2:])), f16(blocks[..., :2]), 128, 8)
 
 
 def _iq4_xs(data: Array) -> Codes:
-    blocks = _blocks(data, 136)
+    blocks = split(data, 136)
     rows, count = blocks.shape[:2]
-    codes = _uneven(_nibbles(blocks[..., 8:].reshape(rows, count, 8, 16)))
+    codes = _uneven(nibbles(blocks[..., 8:].reshape(rows, count, 8, 16)))
     low = np.stack([blocks[..., 4:8] & np.uint8(15), blocks[..., 4:8] >> np.uint8(4)], axis=-1)
-    high = _twos(blocks[..., 2:4]).swapaxes(-1, -2)  # the lowest bits of a byte are the first
+    high = twos(blocks[..., 2:4]).swapaxes(-1, -2)  # the lowest bits of a byte are the first
     factors = low.reshape(rows, -1) | high.reshape(rows, -1) << np.uint8(4)
-    return _in_supers(
+    return in_supers(
         codes.reshape(rows, -1, 32),
         factors.astype(np.int8) - np.int8(32),
-        _f16(blocks[..., :2]),
+        f16(blocks[..., :2]),
         Blocks(0, 32, 8, 8),
         zero=128,
     )
@@ -252,22 +217,22 @@ def _iq4_xs(data: Array) -> Codes:
 
 def _mxfp4(data: Array) -> Codes:
     """Scales are powers of two, 2 ** (byte - 128) for values of e2m1 twice."""
-    blocks = _blocks(data, 17)
+    blocks = split(data, 17)
     scales = np.ldexp(np.float32(1), blocks[..., 0].astype(np.int32) - 128)
-    return _made(_e2m1(_nibbles(blocks[..., 1:])), scales, _LARGEST_E2M1, 5)
+    return made(_e2m1(nibbles(blocks[..., 1:])), scales, _LARGEST_E2M1, 5)
 
 
 def _nvfp4(data: Array) -> Codes:
     """The codes of NVFP4 blocks. The four scales of a block are floats with four exponent bits and
     three mantissa bits. As in ggml, their signs are not read, and NaN is 0. Codes need five bits
     and are stored in six, for which blocks may have 16 elements."""
-    blocks = _blocks(data, 36)
+    blocks = split(data, 36)
     rows, count = blocks.shape[:2]
-    codes = _e2m1(_nibbles(blocks[..., 4:].reshape(rows, count, 4, 8)))
+    codes = _e2m1(nibbles(blocks[..., 4:].reshape(rows, count, 4, 8)))
     stored = blocks[..., :4] & np.uint8(127)
     floats = np.ascontiguousarray(stored).view(ml_dtypes.float8_e4m3fn).astype(np.float16)
     scales = np.where(stored == 127, np.float16(0), floats / np.float16(2))
-    return _made(codes.reshape(rows, -1, 16), scales.reshape(rows, -1), _LARGEST_E2M1, 6)
+    return made(codes.reshape(rows, -1, 16), scales.reshape(rows, -1), _LARGEST_E2M1, 6)
 
 
 def _thirds(part: Array, digits: int) -> Array:
@@ -278,17 +243,17 @@ def _thirds(part: Array, digits: int) -> Array:
 
 
 def _tq1_0(data: Array) -> Codes:
-    blocks = _blocks(data, 54)
+    blocks = split(data, 54)
     lead = blocks.shape[:2]
     parts = (blocks[..., :32], 5), (blocks[..., 32:48], 5), (blocks[..., 48:52], 4)
     codes = np.concatenate([_thirds(part, n).reshape(*lead, -1) for part, n in parts], axis=-1)
-    return _made(codes, _f16(blocks[..., 52:54]), 1, 2)
+    return made(codes, f16(blocks[..., 52:54]), 1, 2)
 
 
 def _tq2_0(data: Array) -> Codes:
-    blocks = _blocks(data, 66)
-    codes = _twos(blocks[..., :64].reshape(*blocks.shape[:2], 2, 32))
-    return _made(codes.reshape(*blocks.shape[:2], 256), _f16(blocks[..., 64:66]), 1, 2)
+    blocks = split(data, 66)
+    codes = twos(blocks[..., :64].reshape(*blocks.shape[:2], 2, 32))
+    return made(codes.reshape(*blocks.shape[:2], 256), f16(blocks[..., 64:66]), 1, 2)
 
 
 BLOCK_TYPES: dict[int, BlockType] = {
@@ -304,8 +269,15 @@ BLOCK_TYPES: dict[int, BlockType] = {
     12: BlockType("Q4_K", 256, 144, codes=_q4_k),
     13: BlockType("Q5_K", 256, 176, codes=_q5_k),
     14: BlockType("Q6_K", 256, 210, codes=_q6_k),
+    16: BlockType("IQ2_XXS", 256, 66, codes=grid_types.iq2_xxs),
+    17: BlockType("IQ2_XS", 256, 74, codes=grid_types.iq2_xs),
+    18: BlockType("IQ3_XXS", 256, 98, codes=grid_types.iq3_xxs),
+    19: BlockType("IQ1_S", 256, 50, codes=grid_types.iq1_s),
     20: BlockType("IQ4_NL", 32, 18, codes=_iq4_nl),
+    21: BlockType("IQ3_S", 256, 110, codes=grid_types.iq3_s),
+    22: BlockType("IQ2_S", 256, 82, codes=grid_types.iq2_s),
     23: BlockType("IQ4_XS", 256, 136, codes=_iq4_xs),
+    29: BlockType("IQ1_M", 256, 56, codes=grid_types.iq1_m),
     30: BlockType("BF16", 1, 2, floats=np.dtype(ml_dtypes.bfloat16)),
     34: BlockType("TQ1_0", 256, 54, codes=_tq1_0),
     35: BlockType("TQ2_0", 256, 66, codes=_tq2_0),
@@ -317,17 +289,10 @@ BLOCK_TYPES: dict[int, BlockType] = {
 _OTHERS = {
     9: "Q8_1",
     15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    21: "IQ3_S",
-    22: "IQ2_S",
     24: "I8",
     25: "I16",
     26: "I32",
     27: "I64",
     28: "F64",
-    29: "IQ1_M",
     41: "Q1_0",
 }

@@ -283,6 +283,7 @@ def test_only_the_last_tokens_logits_are_given() -> None:
 QUANTISED = (
     *(Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K, Kind.Q2_K),
     *(Kind.Q3_K, Kind.IQ4_NL, Kind.IQ4_XS, Kind.TQ1_0, Kind.TQ2_0, Kind.MXFP4, Kind.NVFP4),
+    *(Kind.IQ2_S, Kind.IQ3_XXS, Kind.IQ3_S, Kind.IQ1_S, Kind.IQ1_M),  # IQ2_XS has IQ2_S' codes
 )
 
 

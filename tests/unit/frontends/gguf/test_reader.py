@@ -87,11 +87,11 @@ def test_architectures() -> None:
 
 def test_block_types_are_listed() -> None:
     at = FILE.index(key("blk.0.attn_q.weight")) + 8 + 19 + 4 + 16
-    model = FILE[:at] + struct.pack("<I", 19) + FILE[at + 4 :]
+    model = FILE[:at] + struct.pack("<I", 15) + FILE[at + 4 :]
     known = ", ".join(sorted(type.name for type in BLOCK_TYPES.values()))
     assert said(model) == (
         "model: is not as the architecture llama has it (2):\n"
-        "  tensor 'blk.0.attn_q.weight' has the block type IQ1_S\n"
+        "  tensor 'blk.0.attn_q.weight' has the block type Q8_K\n"
         f"  block types that are read: {known}"
     )
 
