@@ -159,7 +159,7 @@ def _grid(text: str, values: tuple[int, ...]) -> Array:
     count, bits = (8, 2) if len(values) < 4 else (4, 3)
     groups = np.frombuffer(base64.b85decode(text), "<u2")
     digits = groups[:, None] >> (bits * np.arange(count, dtype=np.uint16)) & ((1 << bits) - 1)
-    return np.asarray(values, np.int8)[digits]
+    return np.asarray(np.asarray(values, np.int8)[digits])
 
 
 _EIGHTHS = (8, 25, 43)
