@@ -319,14 +319,16 @@ class _Check:
             data, distance = self.rodata.bytes_at(fixed)
             yield Buffer("constant", fixed - distance, len(data), ARENA_ALIGNMENT)
         elif piece.binding == ARENA:
-            now, is_fixed = self._now(is_exact=False), isinstance(piece.offset, int)
-            regions = self.alive.at(fixed) if is_exact else self.alive.ever(*now)
-            if not is_exact and is_fixed:
-                regions = (r for r in regions if r.offset <= fixed < r.offset + r.size_bytes)
+            regions = [*(self.alive.at(fixed) if is_exact else self.alive.ever(*self._now()))]
+            if not is_exact:
+                near = [r for r in regions if r.offset <= fixed < r.offset + r.size_bytes]
+                # what fails to be proved takes longest, so others are tried after the likely one
+                others = [r for r in regions if r not in near]
+                regions = near if isinstance(piece.offset, int) else near + others
             for region in regions:
                 yield Buffer("buffer", region.offset, region.size_bytes, ARENA_ALIGNMENT)
 
-    def _now(self, *, is_exact: bool) -> tuple[int, int]:
+    def _now(self, *, is_exact: bool = False) -> tuple[int, int]:
         """The first and the last position that the current instruction may have."""
         positions, n = self.claims.positions, self.reached
         if is_exact:

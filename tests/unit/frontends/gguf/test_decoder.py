@@ -20,10 +20,12 @@ from aot.errors import CompileError
 from aot.frontends.gguf import import_gguf, read_gguf, weights
 from aot.frontends.gguf.architectures import ARCHITECTURES
 from aot.ir import large_arrays
+from aot.ir.dims import Dim
 from aot.ir.graph import Module
 from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
 from aot.link import rodata
+from aot.link.program_steps import Steps
 from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data
 from tests.support.paths import ROOT
 
@@ -143,6 +145,24 @@ def test_keys_and_values_in_8_bits(name: str) -> None:
     assert TOLERANCE * said["range"] < error <= 1e-2 * said["range"]
     found = compiled(model, TOKENS, PIECES, all_logits=True, cache_type="int8")
     assert np.abs(found - wanted).max() <= 2e-3 * said["range"]
+
+
+def test_copies_of_windows_are_tried_in_their_own_buffers_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many buffers, a failed proof for each of which takes half a second."""
+    answers: list[bool] = []
+    ask = Steps.is_nonnegative
+
+    def counted(steps: Steps, *wanted: Dim) -> bool:
+        answers.append(ask(steps, *wanted))
+        return answers[-1]
+
+    monkeypatch.setattr(Steps, "is_nonnegative", counted)
+    model = data(replace(MODELS["gemma3"], layers=1))
+    aot.compile(model, sequences=3, context=900, jobs=1)
+    assert answers.count(True) > 20
+    assert answers.count(False) == 0
 
 
 _LONG = [int(n) for n in np.random.default_rng(3).integers(0, 42, 700)]
