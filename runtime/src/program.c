@@ -399,6 +399,7 @@ aot_status_t aot_program_run(aot_program_t *program, aot_error_t *error) {
 #if defined(AOT_VULKAN)
   while (status == AOT_ERROR_DEVICE && aot_fallback_take(program, status, error))
     status = run(program, error);
+  if (status == AOT_OK) aot_fallback_note_run(program);
 #endif
   program->is_busy = false;
   return status;

@@ -68,10 +68,12 @@ typedef struct aot_fallback_t {
   aot_vulkan_options_t vulkan;
   void *memory;  // of the strings; owned
   size_t bytes;
-  bool may_leave;   // for another variant than the first that it ran on
-  bool is_rebuilt;  // a device was lost, and made anew
-  // What the program was on devices that failed: the caller may know dims that are in its plans.
+  bool may_leave;          // for another variant than the first that it ran on
+  uint32_t runs_to_sound;  // of a device that was made anew: as many until the next one may be
+  // What the program was on devices that failed: the caller may know dims that are in its plans,
+  // until it sets an input or output.
   struct aot_program_t *former;
+  uint32_t former_count;
 } aot_fallback_t;
 #endif
 
@@ -127,6 +129,10 @@ aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options
                                const aot_making_t *making, aot_error_t *error);
 // fallback.c: releases what was kept.
 void aot_fallback_free(aot_program_t *program);
+// fallback.c: releases what the program was on devices that failed.
+void aot_fallback_forget(aot_program_t *program);
+// fallback.c: after a run that has ended well.
+void aot_fallback_note_run(aot_program_t *program);
 // fallback.c: after a prepare or run that has failed, which `error` says: whether the program was
 // moved to another device, and is prepared there.  A run can begin again then.
 bool aot_fallback_take(aot_program_t *program, aot_status_t status, aot_error_t *error);

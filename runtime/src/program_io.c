@@ -102,6 +102,15 @@ aot_status_t aot_program_check_own(const aot_program_t *program, const char *kin
   return AOT_OK;
 }
 
+// What a program was on devices that failed is kept for tensors that the caller got: until now.
+static void end_borrowing(aot_program_t *program) {
+#if defined(AOT_VULKAN)
+  aot_fallback_forget(program);
+#else
+  (void)program;
+#endif
+}
+
 aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
                                    const aot_tensor_t *callers, aot_error_t *error) {
   AOT_TRY(aot_program_enter(program, error));
@@ -138,6 +147,7 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
   input->is_strided = false;
   program->bindings.inputs[index].address = (uintptr_t)tensor->data;
   program->bindings.inputs[index].bytes = has_data ? (size_t)bytes : 0;
+  end_borrowing(program);
   return AOT_OK;
 }
 
@@ -158,6 +168,7 @@ aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *
   output->is_strided = false;
   output->data = data;
   output->capacity = capacity;
+  end_borrowing(program);
   return AOT_OK;
 }
 

@@ -307,6 +307,31 @@ def test_a_lost_device_is_made_anew_once(faults: ctypes.CDLL, name: str) -> None
     attempt.close()
 
 
+@pytest.mark.parametrize("faults", ["unified"], indirect=True)
+def test_a_device_is_made_anew_again_in_the_long_run(faults: ctypes.CDLL) -> None:
+    """Once in 100 good runs, and what the program was before goes when an input is set again."""
+    attempt = Attempt()
+    attempt.create()
+    assert attempt.program is not None
+    attempt.run(9)
+    bytes_then = attempt.program.info().memory_bytes
+    for _ in range(3):
+        faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+        attempt.run(9)
+        for _ in range(99):
+            attempt.program.run()
+        assert attempt.program.info().memory_bytes > bytes_then
+        attempt.run(9)
+        assert attempt.program.info().memory_bytes <= bytes_then
+    faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+    attempt.run(9)
+    for _ in range(98):
+        attempt.program.run()
+    faults.faults_set(b"vkWaitForFences", 0, DEVICE_LOST)
+    check_is_lost(attempt, "vulkan: vkWaitForFences: the device is lost")
+    attempt.close()
+
+
 def check_is_lost(attempt: Attempt, first: str) -> None:
     for message in (first, "vulkan: the device is lost"):
         with pytest.raises(runtime_api.Failed) as caught:

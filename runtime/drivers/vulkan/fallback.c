@@ -1,5 +1,5 @@
-// A program whose device fails: the same variant once more on a device that was lost, else the
-// next variant of the module that can do what is asked.
+// A program whose device fails: the same variant again on a device that is lost for the first time
+// or the first time in long, else the next variant of the module that can do what is asked.
 #include <string.h>
 
 #include "device.h"
@@ -54,13 +54,19 @@ aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options
   return AOT_OK;
 }
 
-void aot_fallback_free(aot_program_t *program) {
-  for (aot_program_t *former = program->fallback.former; former != NULL;) {
-    aot_program_t *before = former->fallback.former;
-    program->fallback.making->tear_down(former);
+void aot_fallback_forget(aot_program_t *program) {
+  aot_fallback_t *fallback = &program->fallback;
+  while (fallback->former != NULL) {
+    aot_program_t *former = fallback->former;
+    fallback->former = former->fallback.former;
+    fallback->making->tear_down(former);
     aot_release(&program->allocator, former, sizeof *former);
-    former = before;
   }
+  fallback->former_count = 0;
+}
+
+void aot_fallback_free(aot_program_t *program) {
+  aot_fallback_forget(program);
   aot_release(&program->allocator, program->fallback.memory, program->fallback.bytes);
 }
 
@@ -179,7 +185,25 @@ static bool move(aot_program_t *program, const aot_program_options_t *options, u
   other->device = NULL;
   other->fallback.former = program->fallback.former;
   program->fallback.former = other;
+  ++program->fallback.former_count;
   return true;
+}
+
+// A device that was made anew counts as sound after so many runs.
+#define SOUND_RUNS 100u
+// Devices that failed, of which the caller may know dims still.
+#define MOST_FORMER 8u
+
+void aot_fallback_note_run(aot_program_t *program) {
+  aot_fallback_t *fallback = &program->fallback;
+  if (fallback->runs_to_sound > 0) --fallback->runs_to_sound;
+}
+
+// Whether a device that was lost is made anew, and not given up.
+static bool may_rebuild(const aot_program_t *program) {
+  const aot_fallback_t *fallback = &program->fallback;
+  return fallback->runs_to_sound == 0 && fallback->former_count < MOST_FORMER &&
+         !program->device->is_hung;
 }
 
 // A run of a state's next step can't be done without what the device has kept.
@@ -196,8 +220,8 @@ bool aot_fallback_take(aot_program_t *program, aot_status_t status, aot_error_t 
   }
   const uint32_t index = (uint32_t)(program->variant - program->module->variants);
   bool is_taken = false;
-  if (status == AOT_ERROR_DEVICE && !fallback->is_rebuilt && !program->device->is_hung) {
-    fallback->is_rebuilt = true;
+  if (status == AOT_ERROR_DEVICE && may_rebuild(program)) {
+    fallback->runs_to_sound = SOUND_RUNS;
     aot_program_options_t same = fallback->options;
     same.target = program->variant->target;
     is_taken = move(program, &same, index, "");
