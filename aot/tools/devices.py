@@ -39,9 +39,6 @@ _COMPONENTS = {
 }
 
 
-_MOST_STARTS = 2  # MOST_STARTS of drivers/vulkan/start.c
-
-
 @dataclass(frozen=True)
 class DeviceInfo:
     """A device and its capabilities.
@@ -182,18 +179,15 @@ def _device(vk: Any, instance: Any, device: Any) -> DeviceInfo:
 
 
 def _note(name: str) -> str:
-    """Why programs leave a device out: marks of the runtime's Vulkan driver, which it puts beside
-    the pipeline cache while it starts, say that the process ended there (drivers/vulkan/start.c).
+    """Why programs leave a device out. The runtime's Vulkan driver puts a mark beside the pipeline
+    cache while it starts, whose second line says it (drivers/vulkan/start.c); "" without one.
     """
     folder = default_folder()
     for path in sorted(folder.glob("pipelines/*.starting")) if folder is not None else ():
         with suppress(OSError, ValueError):
-            count, _, marked = path.read_text(encoding="utf-8").strip().split(" ", 2)
-            if marked == name and int(count) >= _MOST_STARTS:
-                return (
-                    f"{name}: its driver has ended the process {count} times while it compiled "
-                    f"shaders; remove {path} to try it again"
-                )
+            start, *why = path.read_text(encoding="utf-8").splitlines()
+            if why and start.split(" ", 2)[-1] == name:
+                return why[0]
     return ""
 
 

@@ -3,6 +3,7 @@
 #define AOT_DRIVERS_VULKAN_CACHE_H_
 
 #include "gpu.h"
+#include "system.h"
 
 #define AOT_VK_CACHE_MOST_BYTES ((size_t)64 << 20)
 
@@ -10,9 +11,9 @@ typedef struct aot_vk_cache_t {
   VkPipelineCache handle;  // may be null
   aot_vulkan_cache_state_t state;
   bool was_written;
-  uint64_t file_checksum;  // of the driver's data in the file as it was read or written last
-  size_t loaded_bytes;     // what the driver makes of it before anything is compiled
-  char path[1024];         // "": no file
+  uint64_t file_checksum;        // of the driver's data in the file as it was read or written last
+  size_t loaded_bytes;           // what the driver makes of it before anything is compiled
+  char path[AOT_VK_PATH_BYTES];  // "": no file
 } aot_vk_cache_t;
 
 // Finds the file's path.

@@ -7,29 +7,46 @@
 #include "system.h"
 
 #define MOST_STARTS 2u
-#define MOST_BYTES 512u
 
-// The mark: how many starts have not ended, who is at one, and the device's name, in a line.
+// What a path has no part in.
+#define LINE_BYTES 512u
+#define MOST_BYTES (AOT_VK_PATH_BYTES + 2 * LINE_BYTES)
+
+// Why the device is left out if a start that is marked does not end; false: it does not fit.
+static bool describe(const aot_vk_start_t *start, const aot_vk_gpu_t *gpu, char *text,
+                     size_t bytes) {
+  const int length = snprintf(text, bytes,
+                              "%s: its driver has ended the process %u times while it compiled "
+                              "shaders; remove %s to try it again",
+                              gpu->properties.deviceName, MOST_STARTS, start->path);
+  return length > 0 && (size_t)length < bytes;
+}
+
+// The mark: a line of how many starts have not ended, who is at one, and the device's name; then,
+// where another one won't be tried, a line that says why, which `aotc devices` prints.
 static void read_mark(const char *path, const aot_allocator_t *allocator, unsigned *out_count,
                       unsigned long long *out_process) {
   void *data = NULL;
   size_t bytes = 0;
-  char text[MOST_BYTES + 1];
+  char line[LINE_BYTES];
   *out_count = 0;
   *out_process = 0;
   if (!aot_vk_read_file(path, 1, MOST_BYTES, allocator, &data, &bytes)) return;
-  memcpy(text, data, bytes);
-  text[bytes] = '\0';
+  const size_t length = bytes < sizeof line ? bytes : sizeof line - 1;
+  memcpy(line, data, length);
+  line[length] = '\0';
   aot_release(allocator, data, bytes);
-  if (sscanf(text, "%u %llu", out_count, out_process) != 2) *out_count = 0;
+  if (sscanf(line, "%u %llu", out_count, out_process) != 2) *out_count = 0;
 }
 
 static void mark(aot_vk_start_t *start, const aot_vk_gpu_t *gpu, unsigned count) {
   char text[MOST_BYTES];
   const int length = snprintf(text, sizeof text, "%u %llu %s\n", count,
                               (unsigned long long)aot_vk_process(), gpu->properties.deviceName);
-  if (length <= 0 || (size_t)length >= sizeof text) return;
-  start->is_marked = aot_vk_replace_file(start->path, text, (size_t)length, "", 0);
+  if (length <= 0 || (size_t)length >= LINE_BYTES) return;
+  char *why = text + length;
+  if (count < MOST_STARTS || !describe(start, gpu, why, sizeof text - (size_t)length)) *why = '\0';
+  start->is_marked = aot_vk_replace_file(start->path, text, strlen(text), "", 0);
 }
 
 aot_status_t aot_vk_start_begin(const aot_vk_gpu_t *gpu, const char *cache_path,
@@ -44,10 +61,9 @@ aot_status_t aot_vk_start_begin(const aot_vk_gpu_t *gpu, const char *cache_path,
   read_mark(start->path, allocator, &count, &process);
   if (count > 0 && aot_vk_is_running((int64_t)process)) return AOT_OK;
   if (count >= MOST_STARTS) {
-    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                    "vulkan: %s: its driver has ended the process %u times while it compiled "
-                    "shaders; remove %s to try it again",
-                    gpu->properties.deviceName, count, start->path);
+    char why[MOST_BYTES];
+    if (!describe(start, gpu, why, sizeof why)) why[0] = '\0';
+    return aot_fail(error, AOT_ERROR_UNSUPPORTED, "vulkan: %s", why);
   }
   start->without_cache = count > 0;
   mark(start, gpu, count + 1);

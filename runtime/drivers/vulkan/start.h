@@ -4,11 +4,12 @@
 #define AOT_DRIVERS_VULKAN_START_H_
 
 #include "gpu.h"
+#include "system.h"
 
 typedef struct aot_vk_start_t {
   bool is_marked;      // by this start
   bool without_cache;  // the last start has not come to its end
-  char path[1024];
+  char path[AOT_VK_PATH_BYTES];
 } aot_vk_start_t;
 
 // Marks a start of the driver whose cache is at `cache_path`; nothing where that is "".  Fails with

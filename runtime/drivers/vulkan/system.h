@@ -6,6 +6,9 @@
 #include "alloc.h"
 #include "vulkan_api.h"
 
+// Room for a file's path and its end.
+#define AOT_VK_PATH_BYTES 1024u
+
 void *aot_vk_open_library(const char *path);  // NULL: it can't be loaded
 PFN_vkVoidFunction aot_vk_find_function(void *library, const char *name);
 void aot_vk_close_library(void *library);
