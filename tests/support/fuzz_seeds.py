@@ -157,7 +157,7 @@ def mixed_state_seeds() -> Iterator[bytes]:
 @cache
 def chat_module() -> bytes:
     """A language model of 14 tokens, whose template has a variable and forgets."""
-    return language_module(64, template=FORGETS).to_bytes()
+    return language_module(32, template=FORGETS).to_bytes()
 
 
 def _said(text: str) -> bytes:
@@ -178,7 +178,7 @@ def chat_seeds() -> Iterator[bytes]:
         _said("ab") + _reply(1, 2, 5, 6, 7) + _said("abc é") + _reply(3, 7),
         _said("a") + _reply(1, 2) + settle + _said("<|e|>") + _reply(5),
         _said("b") + _reply(1) + rewind + _said("a") + _reply(2, 7) + reset + _said("u|y"),
-        _said("abc" * 40) + _said("") + b"\x04\x00" * 70,
+        _said("abc" * 8) + _said("") + b"\x04\x00" * 35,
     ]
     for how, sampling in (
         (0, 0),

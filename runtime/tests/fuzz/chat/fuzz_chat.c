@@ -17,6 +17,8 @@
 #include "program.h"
 
 #define MOST_LOGITS 64u
+#define MOST_MESSAGE_BYTES 31u  // with those around it more than there is room for
+#define MOST_MESSAGES 10u       // of an input: each renders all before it again
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -45,6 +47,7 @@ static void open_program(void) {
 typedef struct reader_t {
   const uint8_t *at;
   const uint8_t *end;
+  uint32_t messages;
 } reader_t;
 
 static uint8_t next_byte(reader_t *reader) {
@@ -60,7 +63,8 @@ static void check(aot_status_t status, const aot_error_t *error) {
 
 // A message in memory of just its size.
 static void say(aot_chat_t *chat, reader_t *reader) {
-  size_t bytes = next_byte(reader);
+  if (reader->messages++ >= MOST_MESSAGES) return;
+  size_t bytes = next_byte(reader) % (MOST_MESSAGE_BYTES + 1);
   if (bytes > (size_t)(reader->end - reader->at)) bytes = (size_t)(reader->end - reader->at);
   char *text = malloc(bytes > 0 ? bytes : 1);
   if (text == NULL) return;
@@ -123,7 +127,7 @@ static void run(const uint8_t *data, size_t size) {
   static const char *const variables[] = {NULL, "{\"long\": true}", " { } ", "{", "[1]"};
   static const char *const stops[] = {"bc", "a\xc3\xa9"};
   aot_error_t error = {AOT_OK, ""};
-  reader_t reader = {data, data + size};
+  reader_t reader = {data, data + size, 0};
   const uint8_t how = next_byte(&reader);
   const uint8_t sampling = next_byte(&reader);
   const aot_sampler_options_t chosen = fuzz_sampling(sampling, NULL);
