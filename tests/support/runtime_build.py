@@ -25,6 +25,16 @@ SANITIZE = [
     "-O1",
 ]
 FUZZ = [*SANITIZE, "-fsanitize=fuzzer"]
+# What counts the lines that run (runtime_coverage.py), in a file that is mapped: a process that is
+# killed, or may open no file any more, has counted too.
+COUNT_LINES = [
+    "-fprofile-instr-generate",
+    "-fcoverage-mapping",
+    "-Wno-unknown-warning-option",
+    "-Wno-unused-command-line-argument",
+    "-mllvm",
+    "-runtime-counter-relocation",
+]
 
 
 def library_sources() -> list[Path]:
@@ -50,12 +60,15 @@ def build(
 ) -> Path | None:
     """Compiles and links `sources` to a file called `name`; None where the compiler is missing.
 
-    A compiler may be several words, such as ("zig", "cc"). `libraries` come last.
+    A compiler may be several words, such as ("zig", "cc"). `libraries` come last. With
+    $AOT_TEST_COVERAGE what is built for this machine counts the lines that run, by clang.
 
     Raises:
         RuntimeError: the compiler's own message.
     """
     words = [compiler] if isinstance(compiler, str) else list(compiler)
+    if os.environ.get("AOT_TEST_COVERAGE") and words[0] in ("gcc", "clang"):
+        words, flags = ["clang", *words[1:]], [*flags, *COUNT_LINES]
     program = shutil.which(words[0])
     if program is None:
         return None
