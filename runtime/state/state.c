@@ -29,6 +29,7 @@
 
 #define STATE_VERSION 1u
 #define MOST_PATH_BYTES 4096u
+#define MOST_EMPTY_BLOCKS 4096u
 #define BESIDE ".aot-save"  // behind the path, while the file is written
 
 typedef struct state_header_t {
@@ -57,14 +58,22 @@ typedef struct walk_t {
 
 typedef void (*visit_t)(walk_t *walk, uint64_t offset, uint64_t bytes);
 
+// Of each block of a growth.
+static uint64_t bytes_in_use(const aot_growth_t *growth, const int64_t *scalars) {
+  return (uint64_t)scalars[growth->scalar] * growth->row_bytes;
+}
+
+// A piece without bytes is one too, since the checksum knows of it; but no file has so many of them
+// that they are the work.
 static void visit_pieces(walk_t *walk, const aot_code_t *code, const int64_t *scalars,
                          visit_t visit) {
   visit(walk, 0, aot_code_reset_bytes(code));
   for (uint32_t i = 0; i < code->growth_count; ++i) {
     const aot_growth_t *growth = &code->growths[i];
+    const uint64_t bytes = bytes_in_use(growth, scalars);
+    if (bytes == 0 && growth->blocks > MOST_EMPTY_BLOCKS) continue;
     for (uint32_t b = 0; b < growth->blocks; ++b) {
-      visit(walk, growth->offset + (uint64_t)b * growth->stride_bytes,
-            (uint64_t)scalars[growth->scalar] * growth->row_bytes);
+      visit(walk, growth->offset + (uint64_t)b * growth->stride_bytes, bytes);
     }
   }
 }
@@ -87,11 +96,6 @@ static void check_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
 
 static void read_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
   memcpy(walk->arena + offset, walk->bytes + walk->done, (size_t)bytes);
-  walk->done += bytes;
-}
-
-static void count_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
-  (void)offset;
   walk->done += bytes;
 }
 
@@ -246,16 +250,18 @@ static aot_status_t check_header(const aot_program_t *program, const state_heade
                   "%s: the state of another entry point or variant of the module", path);
 }
 
-// Whether the scalars are some that a run can have left, and the rest is as long as they say.
+// Whether the scalars are some that a run can have left, and the rest is as long as they say: then
+// there are no more pieces than the file has bytes, but for empty ones.
 static bool fits(const aot_code_t *code, const int64_t *scalars, uint64_t bytes) {
+  uint64_t all = code->state_count * sizeof *scalars + aot_code_reset_bytes(code);
   for (uint32_t i = 0; i < code->growth_count; ++i) {
     const aot_growth_t *growth = &code->growths[i];
     const int64_t length = scalars[growth->scalar];
     if (length < 0 || length > (int64_t)(growth->stride_bytes / growth->row_bytes)) return false;
+    const uint64_t own = growth->blocks * bytes_in_use(growth, scalars);  // inside of the state
+    if (__builtin_add_overflow(all, own, &all)) return false;
   }
-  walk_t walk = {.done = code->state_count * sizeof *scalars};
-  visit_pieces(&walk, code, scalars, count_piece);
-  return walk.done == bytes;
+  return all == bytes;
 }
 
 // Makes what is behind a file's header the program's state, once it is known to be one.
