@@ -672,7 +672,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
             lambda s, t: bool((count(t.sortedTokens) <= t.tokenCount and (count(t.sortedTokens) > 0 or t.scheme != fbs.Scheme.UNIGRAM))),
         ),
         Rule(
-            "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none",
+            "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8 of at most 1024 bytes, or none",
             "",
             lambda s, t: bool(True),
             lambda s, t: bool(is_replacement_table(t.replacements or b'')),

@@ -18,6 +18,7 @@ from aot.errors import CompileError
 NO_SYMBOL = (1 << 32) - 1  # where a byte has no symbol
 MOST_SYMBOLS = 1 << 21  # fewer than these: a pair of symbols and its rank are 64 bits
 MOST_SCORE = 3.4028234663852886e38  # the largest f32
+MOST_REPLACEMENT = 1024  # bytes of what replaces a character
 SPACE = "\u2581"  # how SentencePiece writes a space
 
 
@@ -167,7 +168,7 @@ class Vocabulary:
         if not is_replacement_table(self.replacements):
             raise CompileError(
                 "the vocabulary's replacements of characters are not a table of SentencePiece's "
-                "whose texts are UTF-8"
+                f"whose texts are UTF-8 of at most {MOST_REPLACEMENT} bytes"
             )
 
     def __len__(self) -> int:
@@ -209,13 +210,15 @@ def _check_texts(what: str, texts: Iterable[str]) -> None:
 
 def is_replacement_table(data: bytes) -> bool:
     """Whether this is no table of SentencePiece's, b"", or one whose texts are UTF-8: the size in
-    bytes of an array of 32-bit words, the array, and texts that each end with a zero byte.
-    aot_is_replacement_table of runtime/text/unigram.c is the same."""
+    bytes of an array of 32-bit words, the array, and texts of at most 1024 bytes that each end with
+    a zero byte. aot_is_replacement_table of runtime/text/replacements.c is the same."""
     if not data:
         return True
     size = int.from_bytes(data[:4], "little")
     texts = bytes(data[4 + size :])
     if len(data) < 4 or size % 4 or not texts.endswith(b"\0"):
+        return False
+    if max(map(len, texts.split(b"\0"))) > MOST_REPLACEMENT:
         return False
     try:
         texts.decode()

@@ -5,6 +5,8 @@
 
 #include "unicode.h"
 
+#define MOST_TEXT_BYTES 1024u  // of one: a text grows by no more for each of its bytes
+
 aot_replacements_t aot_replacements_open(const aot_vocabulary_t *vocabulary) {
   aot_replacements_t table = {NULL, 0, NULL, 0};
   const uint8_t *data = vocabulary->replacements;
@@ -19,6 +21,11 @@ aot_replacements_t aot_replacements_open(const aot_vocabulary_t *vocabulary) {
 bool aot_is_replacement_table(const aot_vocabulary_t *vocabulary) {
   if (vocabulary->replacement_bytes == 0) return true;
   const aot_replacements_t table = aot_replacements_open(vocabulary);
+  uint32_t length = 0;
+  for (uint32_t i = 0; i < table.text_bytes; ++i) {
+    length = table.texts[i] == 0 ? 0 : length + 1;
+    if (length > MOST_TEXT_BYTES) return false;
+  }
   return table.text_bytes > 0 && table.texts[table.text_bytes - 1] == 0 &&
          aot_utf8_check(table.texts, table.text_bytes) == table.text_bytes;
 }

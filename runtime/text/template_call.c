@@ -76,6 +76,7 @@ static void call_macro(aot_machine_t *m, const aot_macro_t *macro, const aot_val
     while (slot < function->parameters &&
            !aot_strings_equal(&m->render->texts[m->code->code[function->names_at + slot]], name))
       ++slot;
+    (void)aot_render_work(m->render, slot / 8);
     if (slot == function->parameters || !aot_is(slots[slot], AOT_MISSING)) {
       (void)aot_render_fail(m->render, "a macro does not take the argument '%.*s'", aot_shown(name),
                             (const char *)name->bytes);

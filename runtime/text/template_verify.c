@@ -318,8 +318,11 @@ aot_status_t aot_template_verify(const aot_template_t *code, const aot_allocator
   if (fault == NULL && (count == 0 || count > (code->code_count - 1) / AOT_TEMPLATE_HEADER_WORDS)) {
     fault = "it has no functions";
   }
+  uint64_t names = 0;
   for (uint32_t i = 0; fault == NULL && i < count; ++i) {
-    fault = function_fault(code, i);
+    names += aot_template_function(code, i)->parameters;
+    fault = names > code->code_count ? "functions share the names of parameters"
+                                     : function_fault(code, i);
   }
   if (fault != NULL) {
     return aot_fail(error, AOT_ERROR_MALFORMED, "the chat template's code: %s", fault);

@@ -14,6 +14,8 @@
 #include "unicode.h"
 
 #define AOT_VOCABULARY_VERSION 1u
+// Slots of a hash table that are looked at: of tables a fifth of which is free few need a hundred.
+#define MOST_TRIES (1u << 14)
 
 static bool is_power_of_two(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
@@ -149,7 +151,7 @@ static uint32_t hash_text(const uint8_t *text, size_t bytes) {
 uint32_t aot_symbol_find(const aot_vocabulary_t *vocabulary, const uint8_t *text, size_t bytes) {
   const uint32_t mask = vocabulary->lookup_count - 1;
   uint32_t slot = hash_text(text, bytes) & mask;
-  for (uint32_t tried = 0; tried <= mask; ++tried, slot = (slot + 1) & mask) {
+  for (uint32_t tried = 0; tried <= mask && tried < MOST_TRIES; ++tried, slot = (slot + 1) & mask) {
     const uint32_t symbol = vocabulary->lookup[slot];
     if (symbol == 0) break;
     uint32_t own_bytes = 0;
@@ -169,7 +171,7 @@ uint32_t aot_merge_find(const aot_vocabulary_t *vocabulary, uint32_t left, uint3
   const uint64_t key_mask = ((uint64_t)1 << 2 * AOT_SYMBOL_BITS) - 1;
   const uint32_t mask = vocabulary->merge_word_count / 2 - 1;
   uint32_t slot = (uint32_t)(key * 0x9E3779B97F4A7C15u >> 32) & mask;
-  for (uint32_t tried = 0; tried <= mask; ++tried, slot = (slot + 1) & mask) {
+  for (uint32_t tried = 0; tried <= mask && tried < MOST_TRIES; ++tried, slot = (slot + 1) & mask) {
     uint64_t entry = 0;
     memcpy(&entry, vocabulary->merges + 2 * (size_t)slot, sizeof entry);
     if (entry == AOT_NO_MERGE) break;

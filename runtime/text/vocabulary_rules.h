@@ -34,7 +34,7 @@ static const char *vocabulary_fault(const aot_vocabulary_t *t) {
     if (!((*it < t->token_count && symbol_is_utf8(t, *it)))) return "Vocabulary.specials must be tokens whose texts are UTF-8";
   }
   if (!((t->sorted_token_count <= t->token_count && (t->sorted_token_count > 0 || t->scheme != AOT_FBS_SCHEME_UNIGRAM)))) return "Vocabulary.sorted_tokens must be no more than there are tokens, and some where the scheme is UNIGRAM";
-  if (!(aot_is_replacement_table(t))) return "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none";
+  if (!(aot_is_replacement_table(t))) return "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8 of at most 1024 bytes, or none";
   if (!(aot_are_cuts(t))) return "Vocabulary.cuts must be tables of patterns that fill it, or none";
   if (!((t->cut_bytes > 0 || t->scheme != AOT_FBS_SCHEME_WORD_PIECES))) return "Vocabulary.cuts must be there where the scheme is WORD_PIECES";
   if (!(aot_is_character_map(t))) return "Vocabulary.character_map must be ascending runs of characters, and characters";

@@ -114,7 +114,10 @@ BREAKS: dict[str, list[Change]] = {
         _put(sortedTokens=[0] * 259),
         _put(scheme=3),
     ],
-    "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8, or none": [
+    (
+        "Vocabulary.replacements must be SentencePiece's table with texts of UTF-8 of at most 1024 "
+        "bytes, or none"
+    ): [
         _put(replacements=table)
         for table in (
             b"\0",
@@ -122,6 +125,7 @@ BREAKS: dict[str, list[Change]] = {
             replacements({}, b"\xf0\0"),
             replacements({}, b"a\0b"),
             replacements({}, b"")[:-1],
+            replacements({}, b"a" * 1025 + b"\0"),
             b"\2\0\0\0aaa\0",
             (1 << 31).to_bytes(4, "little") + bytes(5),
         )

@@ -205,7 +205,7 @@ def test_gemma4_merges_characters() -> None:
         (
             {"precompiled_charsmap": [0, 0, 0, 0, -16, 0]},
             "the vocabulary's replacements of characters are not a table of SentencePiece's whose "
-            "texts are UTF-8",
+            "texts are UTF-8 of at most 1024 bytes",
         ),
     ],
 )
