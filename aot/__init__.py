@@ -15,6 +15,7 @@ Compile and run
 Look and measure
     inspect(module)         what a file has, as plain data
     verify(module, model)   both on the same inputs -> Verification
+    verify_text(module, model)  a language module and f32 on a text -> TextVerification
     bench(module)           times of runs and of each dispatch
     explain_fusion(model)   which ops became one kernel, and why no more
     devices()               the CPU and the GPUs here
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from aot.tools.merging import merge
     from aot.tools.pictures import Pictures
     from aot.tools.quantisation import Quantised, quantize
+    from aot.tools.text_verification import TextVerification, verify_text
     from aot.tools.verification import Verification, verify
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "Quantised",
     "Resources",
     "RuntimeFailure",
+    "TextVerification",
     "Tuning",
     "UnsupportedError",
     "Verification",
@@ -103,6 +106,7 @@ __all__ = [
     "quantize",
     "targets",
     "verify",
+    "verify_text",
 ]
 
 _WHERE = {
@@ -117,6 +121,7 @@ _WHERE = {
     "Program": "aot.runtime.loader",
     "Quantised": "aot.tools.quantisation",
     "Resources": "aot.api",
+    "TextVerification": "aot.tools.text_verification",
     "Tuning": "aot.api",
     "Verification": "aot.tools.verification",
     "compile": "aot.api",
@@ -130,6 +135,7 @@ _WHERE = {
     "quantize": "aot.tools.quantisation",
     "targets": "aot.api",
     "verify": "aot.tools.verification",
+    "verify_text": "aot.tools.text_verification",
 }
 
 

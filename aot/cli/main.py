@@ -37,6 +37,7 @@ from aot.cli.compile import (
     write_reports,
 )
 from aot.cli.text import NamedArray, NamedShape, Pair, Threads, to_lists, to_mapping
+from aot.cli.text_verification import reads_text, report_text, text_of, text_options
 from aot.errors import (
     AdviceWarning,
     AotError,
@@ -263,8 +264,10 @@ def run(
     "--tolerance",
     type=click.FloatRange(min=0),
     help="Largest error, relative to an output's largest magnitude. Default: 0.0001, or what "
-    "roundings explain: the model's own, and those of --storage, --arithmetic and --activations.",
+    "roundings explain: the model's own, and those of --storage, --arithmetic and --activations. "
+    "Of a text, the largest mean KL divergence in nats. Default: 0.01.",
 )
+@text_options
 @click.option(
     "--noise",
     is_flag=True,
@@ -289,6 +292,8 @@ def verify(
     tolerance: float | None,
     steps: int | None,
     noise: bool,
+    text_file: str | None,
+    tokens: int,
     entry: str | None,
     device: DeviceName,
     seed: int,
@@ -296,7 +301,8 @@ def verify(
 ) -> None:
     """Compare what a compiled model computes with another engine; exit 1 where they disagree.
 
-    MODEL is compiled first, with the options of 'aotc compile'; OUT.aotm is taken as it is.
+    MODEL is compiled first, with the options of 'aotc compile'; OUT.aotm is taken as it is. A
+    language model reads a text: its predictions are compared with those of the model in f32.
 
     \b
     Examples:
@@ -305,6 +311,7 @@ def verify(
       aotc verify cls.onnx --shape x=4x3x48x192 --tolerance 1e-3
       aotc verify model.aotm --model model.onnx
       aotc verify ocr.aotm --model cls.onnx --entry cls --shape x=1x3x48x192
+      aotc verify SmolLM2.gguf --cache-type int8
       aotc verify SmolLM2.gguf --context 64 --shape tokens=12 --shape tokens=1
     """
     values = to_mapping(input_values, "--input-value")
@@ -313,15 +320,34 @@ def verify(
         raise click.UsageError("a module file does not hold its model: give it with --model")
     if not is_module and model is not None:
         raise click.UsageError("--model goes with a module file only")
+    is_asked = inputs or input_sizes or against or steps or noise
+    if text_file is not None and is_asked:
+        raise click.UsageError(
+            "--text compares predictions: it goes without --input, --shape, --against, --steps and "
+            "--noise"
+        )
     with tempfile.TemporaryDirectory(prefix="aotc-") as folder:
         path = source
         if not is_module:
             # Through a file, so that what is verified is what would be shipped.
             path = str(Path(folder) / "model.aotm")
             compile_model(source, input_values=values, **options).save(path)
+        original = model or source
+        if text_file is not None or (not is_asked and reads_text(path, original, device, entry)):
+            read = aot.verify_text(
+                path,
+                original,
+                text=text_of(text_file),
+                tokens=tokens,
+                tolerance=tolerance,
+                device=device,
+                entry=entry,
+            )
+            report_text(read)
+            return
         result = aot.verify(
             path,
-            model or source,
+            original,
             against=against,
             inputs=to_mapping(inputs, "--input"),
             shapes=to_lists(input_sizes),

@@ -9,6 +9,7 @@ Files:
     comparison, traces: `aotc report compare`; compiles and benchmarks as traces for Perfetto
     verification, module_verification, oracles, agreement, rounding: `aotc verify`: the engine of a
         model's format, the measure of agreement, what roundings explain
+    text_verification: `aotc verify` of language modules, which read a text
     onnx_engine, torch_engine, litert_engine, llama_engine, reference_engine: the engines that
         results are compared with
     engines, engine_errors: other engines by turns, for benchmarks; how engines fail

@@ -71,6 +71,8 @@ def main(image: NDArray[np.float32]) -> None:
 
 
 def talk(language: aot.Program) -> NDArray[np.float32]:
+    read: aot.TextVerification = aot.verify_text("chat.aotm", "chat.gguf", text="Once upon a time")
+    print(read.agrees, read.found.divergence, read.found.same)
     chat = aot.Chat(language, system="Be brief.")
     print("".join(chat.reply("Hello")))
     chat.undo()
