@@ -216,10 +216,23 @@ static bool is_at_work(const aot_device_t *device) {
          gpu->vk.vkWaitForFences(gpu->device, 1, &device->fence, 1, 0) == VK_TIMEOUT;
 }
 
+// Drivers have threads, locks and files that the child of a fork does not share.
+static bool is_others(const aot_device_t *device) {
+  return device->shared != NULL && device->shared->process != aot_vk_process();
+}
+
+static aot_status_t check_process(aot_device_t *device, aot_error_t *error) {
+  if (!is_others(device)) return AOT_OK;
+  device->is_hung = true;
+  return aot_fail(error, AOT_ERROR_DEVICE,
+                  "vulkan: the device of a program is not in the child of a fork: make the program "
+                  "there");
+}
+
 static void vulkan_close(aot_device_t *device) {
   const aot_allocator_t allocator = device->allocator;
   const aot_vk_gpu_t *gpu = &device->gpu;
-  if (is_at_work(device)) {
+  if (is_others(device) || is_at_work(device)) {
     aot_vk_host_close(device);
     return;
   }
@@ -292,6 +305,7 @@ static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, u
                                    aot_error_t *error) {
   aot_vk_buffer_t *arena = &device->buffers[AOT_FBS_BUFFER_CLASS_ARENA];
   if (arena->bytes > 0 && arena_bytes <= device->arena_bytes) return AOT_OK;
+  AOT_TRY(check_process(device, error));
   aot_vk_forget_recordings(device);
   if (kept_bytes == 0) {
     aot_vk_buffer_destroy(&device->gpu, arena);
@@ -364,6 +378,7 @@ static aot_status_t add_whole(aot_device_t *device, aot_vk_op_t op, uint64_t byt
 
 static aot_status_t vulkan_begin(aot_device_t *device, aot_bindings_t *bindings,
                                  aot_error_t *error) {
+  AOT_TRY(check_process(device, error));
   aot_vk_log_clear(&device->log);
   device->bindings = bindings;
   const uint64_t input_bytes = lay_out(bindings->inputs, bindings->input_count);

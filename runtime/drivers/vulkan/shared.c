@@ -61,8 +61,8 @@ static const char *choose(const char *option, const char *setting) {
 
 static bool is_same(const aot_vk_shared_t *a, const aot_vk_shared_t *b) {
   return a->variant == b->variant && a->texels == b->texels && a->is_any == b->is_any &&
-         a->is_staged == b->is_staged && strcmp(a->library, b->library) == 0 &&
-         strcmp(a->device, b->device) == 0;
+         a->process == b->process && a->is_staged == b->is_staged &&
+         strcmp(a->library, b->library) == 0 && strcmp(a->device, b->device) == 0;
 }
 
 static aot_vk_shared_t *find(const list_t *list, const aot_vk_shared_t *wanted) {
@@ -133,6 +133,7 @@ aot_status_t aot_vk_shared_open(const aot_module_t *module, const aot_variant_t 
   wanted.texels = aot_vk_texels_setting(options);
   wanted.is_any = any;
   wanted.is_staged = is_staged(options);
+  wanted.process = aot_vk_process();
   aot_os_gate_lock(&list->gate);
   aot_status_t status = AOT_OK;
   aot_vk_shared_t *shared = find(list, &wanted);

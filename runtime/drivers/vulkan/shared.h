@@ -17,7 +17,8 @@ typedef struct aot_vk_shared_t {
   aot_vulkan_texels_t texels;
   bool is_any;
   bool is_staged;
-  size_t bytes;  // of this structure with its strings
+  int64_t process;  // that opened it: the child of a fork has no part in it
+  size_t bytes;     // of this structure with its strings
   aot_vk_gpu_t gpu;
   bool is_unified;
   aot_os_gate_t queue;        // held while something is submitted, or waits for all that was
