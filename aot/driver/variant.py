@@ -6,10 +6,11 @@ variant, and no algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from aot.analysis.cost.group_prices import group_prices
 from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import Launch, launches_of
 from aot.analysis.needs import needs_of_function
@@ -117,8 +118,10 @@ class VariantBuilder:
                 for f in module.entry_points
             ]
             launches: list[tuple[Launch, ...]] = [() for _ in module.entry_points]
+            prices: dict[int, int] = {}
             with advice("what each dispatch computes and moves"):
                 launches = [launches_of(f, module) for f in module.entry_points]
+                prices = _prices(module, launches, entries, target)
         if observer is not None:
             with advice("what a report says of dispatches and buffers"):
                 observer.built(module, context, kernels, programs, launches)
@@ -127,7 +130,10 @@ class VariantBuilder:
             backend.device,
             Arch[target.arch.upper()],
             target.word_bytes,
-            tuple(replace(e, name=names[n]) for e, n in kept.items()),
+            tuple(
+                replace(e, name=names[n], group_ns=0 if e.spirv is None else prices.get(n, 0))
+                for e, n in kept.items()
+            ),
             tuple(
                 replace(_placing_scratch(p.entry_point, backend), launches=found)
                 for p, found in zip(programs, launches, strict=True)
@@ -202,6 +208,23 @@ def build_image(module: Module, target: Target, options: CompileOptions) -> Modu
         variant, _ = builder.variant(module, dispatched(module), context, Clock())
         image, _ = finish_module([variant], builder.parts, builder.rodata, "aotc tune", None)
     return image
+
+
+def _prices(
+    module: Module,
+    launches: Sequence[Sequence[Launch]],
+    entries: Mapping[str, Entry],
+    target: Target,
+) -> dict[int, int]:
+    """Nanoseconds of a workgroup on a GPU by the number of its executable; none on a CPU."""
+    if target.gpu is None:
+        return {}
+    grids = {name: (entry.grid, entry.dim_names) for name, entry in entries.items()}
+    found: dict[int, int] = {}
+    for name, price in group_prices(module.entry_points, launches, grids, target.gpu).items():
+        number = entries[name].number
+        found[number] = max(found.get(number, 0), price)
+    return found
 
 
 def _limits(

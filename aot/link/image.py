@@ -178,6 +178,7 @@ class ExecutableImage:
         scratch_bytes: of a shader, its shared memory.
         param_buffer_bytes: 0 where the parameter block of a shader is push constants.
         texel_spirv: a shader that does the same, and reads texels; None where there is no other.
+        group_ns: what a workgroup of a shader takes of a run, in nanoseconds, by estimate.
         why_on_cpu: why a Vulkan variant has no shader for it; "" where it has one. Not in the
             file's structure: the notes keep it.
     """
@@ -190,6 +191,7 @@ class ExecutableImage:
     workgroup_size: tuple[int, int, int] = (1, 1, 1)
     param_buffer_bytes: int = 0
     texel_spirv: bytes | None = field(default=None, repr=False)
+    group_ns: int = 0
     why_on_cpu: str = field(default="", compare=False)
 
     @property

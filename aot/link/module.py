@@ -224,6 +224,7 @@ def _executable_table(
         scratchBytes=executable.scratch_bytes,
         workgroupSize=list(executable.workgroup_size) if is_shader else None,
         paramBufferBytes=executable.param_buffer_bytes,
+        groupNs=executable.group_ns,
         texelSpirv=None if texels is None else layout.add(texels, ALIGNMENT),
     )
 

@@ -860,7 +860,7 @@ class EntryPointT(object):
 
 
 def ExecutableStart(builder):
-    builder.StartObject(8)
+    builder.StartObject(9)
 
 def ExecutableAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -889,6 +889,9 @@ def ExecutableAddParamBufferBytes(builder, paramBufferBytes):
 def ExecutableAddTexelSpirv(builder, texelSpirv):
     builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(texelSpirv), 0)
 
+def ExecutableAddGroupNs(builder, groupNs):
+    builder.PrependUint32Slot(8, groupNs, 0)
+
 def ExecutableEnd(builder):
     return builder.EndObject()
 
@@ -905,6 +908,7 @@ class ExecutableT(object):
         workgroupSize = None,
         paramBufferBytes = 0,
         texelSpirv = None,
+        groupNs = 0,
     ):
         self.name = name  # type: Optional[str]
         self.codeOffset = codeOffset  # type: int
@@ -914,6 +918,7 @@ class ExecutableT(object):
         self.workgroupSize = workgroupSize  # type: Optional[List[int]]
         self.paramBufferBytes = paramBufferBytes  # type: int
         self.texelSpirv = texelSpirv  # type: Optional[SegmentT]
+        self.groupNs = groupNs  # type: int
 
 
     def Pack(self, builder):
@@ -944,6 +949,7 @@ class ExecutableT(object):
         ExecutableAddParamBufferBytes(builder, self.paramBufferBytes)
         if self.texelSpirv is not None:
             ExecutableAddTexelSpirv(builder, texelSpirv)
+        ExecutableAddGroupNs(builder, self.groupNs)
         executable = ExecutableEnd(builder)
         return executable
 

@@ -406,6 +406,7 @@ class ExecutableT:
     workgroupSize: list[int]
     paramBufferBytes: int
     texelSpirv: SegmentT | None
+    groupNs: int
     def __init__(
         self,
         name: str | None = ...,
@@ -416,6 +417,7 @@ class ExecutableT:
         workgroupSize: list[int] | None = ...,
         paramBufferBytes: int = ...,
         texelSpirv: SegmentT | None = ...,
+        groupNs: int = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 

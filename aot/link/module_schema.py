@@ -134,6 +134,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("workgroupSize", "[uint]", 0, False, 0),
         Field("paramBufferBytes", "uint", 0, False, 0),
         Field("texelSpirv", "Segment", 0, False, 0),
+        Field("groupNs", "uint", 0, False, 0),
     ),
     "Limit": (
         Field("name", "string", 0, True, 0),

@@ -247,6 +247,7 @@ class _Reader:
             scratch_bytes=table.scratchBytes,
             workgroup_size=(x, y, z),
             param_buffer_bytes=table.paramBufferBytes,
+            group_ns=table.groupNs,
             texel_spirv=texels,
         )
 

@@ -97,6 +97,7 @@ typedef struct aot_executable_t {
   uint32_t workgroup_count;  // of the numbers in the file: 3, or none for a workgroup of one lane
   const uint32_t *workgroup_size;
   uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
+  uint32_t group_ns;            // of a shader: price of a workgroup
   uint8_t word_bytes;           // of its parameter block
 } aot_executable_t;
 

@@ -394,6 +394,7 @@ enum {
   AOT_FBS_EXECUTABLE_WORKGROUP_SIZE = 14,  // [uint]
   AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES = 16,  // uint
   AOT_FBS_EXECUTABLE_TEXEL_SPIRV = 18,  // Segment
+  AOT_FBS_EXECUTABLE_GROUP_NS = 20,  // uint
 };
 
 // Limit: where a field's offset stands in the vtable

@@ -11,6 +11,7 @@ Files:
         columns, and of attention
     dots: products that are summed a word at a time, and what bounds their tiles
     gpu_tiles, gpu_matrices: a contraction's tile on a GPU: by lanes, and by cooperative matrices
+    group_prices: what a workgroup takes of a run on a GPU
     winograd, winograd_parts: where Winograd's algorithm pays: in one kernel, or on a GPU in a
         dispatch for each part
     code_size, code_bytes: bytes of machine code of a stage: an estimate, from bytes of its parts by

@@ -431,6 +431,22 @@ static aot_status_t check_grid(const aot_device_t *device, uint32_t executable, 
       device->variant->executables[executable].name, device->gpu.properties.deviceName, axis);
 }
 
+// A system ends what keeps its GPU for long, often after two seconds, and a display stands still
+// meanwhile.
+#define MOST_SUBMITTED_NS 1e8
+
+// Before a dispatch: submits what came before it where both together would take too long.
+static aot_status_t make_time(aot_device_t *device, uint32_t executable, const aot_grid_t *grid,
+                              aot_error_t *error) {
+  const double each = device->variant->executables[executable].group_ns;
+  const double price = each * (double)grid->x * (double)grid->y * (double)grid->z;
+  if (device->log.priced_ns > 0 && device->log.priced_ns + price > MOST_SUBMITTED_NS) {
+    AOT_TRY(aot_vk_submit(device, error));
+  }
+  device->log.priced_ns += price;
+  return AOT_OK;
+}
+
 static aot_status_t vulkan_dispatch(aot_device_t *device, uint32_t executable, const void *params,
                                     aot_grid_t grid, aot_error_t *error) {
   const uint32_t words = device->variant->executables[executable].param_words;
@@ -439,6 +455,7 @@ static aot_status_t vulkan_dispatch(aot_device_t *device, uint32_t executable, c
     return aot_vk_host_dispatch(device, executable, params, grid, error);
   }
   AOT_TRY(check_grid(device, executable, &grid, error));
+  AOT_TRY(make_time(device, executable, &grid, error));
   AOT_TRY(begin_launch(device, error));
   AOT_TRY(aot_vk_log_add(&device->log, &device->allocator, AOT_VK_OP_DISPATCH, 5 + (size_t)words,
                          error, &operands));

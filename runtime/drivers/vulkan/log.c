@@ -59,6 +59,7 @@ void aot_vk_log_clear(aot_vk_log_t *log) {
   log->count = 0;
   log->value_count = 0;
   log->launch_count = 0;
+  log->priced_ns = 0;
 }
 
 void aot_vk_log_free(aot_vk_log_t *log, const aot_allocator_t *allocator) {

@@ -26,7 +26,8 @@ typedef struct aot_vk_entry_t {
 } aot_vk_entry_t;
 
 typedef struct aot_vk_log_t {
-  uint32_t *words;  // an entry: op | (length in words, itself included) << 8, operands
+  double priced_ns;  // of its dispatches
+  uint32_t *words;   // an entry: op | (length in words, itself included) << 8, operands
   size_t count;
   size_t room;
   uint64_t *values;  // of the stores, in order
