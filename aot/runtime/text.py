@@ -91,7 +91,7 @@ class Tokeniser(Native):
             self._open(source)
             self._call("aot_vocabulary_open", self._module, None, out=self._handle)
         info = Info()
-        self._library.aot_vocabulary_get_info(self._handle, byref(info))
+        self._library.aot_vocabulary_get_info(self._handle, None, byref(info))
         self.token_count = int(info.token_count)
         self.bos, self.eos, self.unknown = (
             None if token < 0 else int(token) for token in (info.bos, info.eos, info.unknown)
@@ -137,7 +137,7 @@ class Tokeniser(Native):
         """
         self._check_open()
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        options = EncodeOptions(parses_control, is_part, None)
+        options = EncodeOptions(parses_control=parses_control, is_part=is_part)
         return self._tokens("aot_encode", len(data), data, len(data), byref(options))
 
     def _tokens(self, name: str, size: int, *arguments: Any) -> NDArray[np.int32]:
@@ -186,7 +186,11 @@ class Tokeniser(Native):
             raise RuntimeFailure(message, "argument") from error
         data = text.encode("utf-8", "surrogatepass")
         options = RenderOptions(
-            *(max_steps, max_bytes, is_strict, seconds is not None, seconds or 0)
+            max_steps=max_steps,
+            max_bytes=max_bytes,
+            is_strict=is_strict,
+            has_clock=seconds is not None,
+            local_seconds=seconds or 0,
         )
         made = CRendered()
         arguments = (self._handle, data, len(data), byref(options))

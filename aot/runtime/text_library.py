@@ -20,7 +20,7 @@ _OutError = POINTER(_Error)
 Tokens = POINTER(ctypes.c_int32)
 
 
-class Info(ctypes.Structure):
+class Info(Sized):
     _fields_ = (
         ("token_count", ctypes.c_uint32),
         ("bos", ctypes.c_int32),
@@ -36,7 +36,7 @@ class Info(ctypes.Structure):
     )
 
 
-class EncodeOptions(ctypes.Structure):
+class EncodeOptions(Sized):
     _fields_ = (
         ("parses_control", ctypes.c_bool),
         ("is_part", ctypes.c_bool),
@@ -44,7 +44,7 @@ class EncodeOptions(ctypes.Structure):
     )
 
 
-class RenderOptions(ctypes.Structure):
+class RenderOptions(Sized):
     _fields_ = (
         ("max_steps", ctypes.c_uint64),
         ("max_bytes", ctypes.c_uint64),
@@ -54,11 +54,11 @@ class RenderOptions(ctypes.Structure):
     )
 
 
-class CRendered(ctypes.Structure):
+class CRendered(Sized):
     _fields_ = (("text", ctypes.c_void_p), ("marks", ctypes.c_void_p), ("bytes", Size))
 
 
-class CDecoder(ctypes.Structure):
+class CDecoder(Sized):
     _fields_ = (
         ("shows_control", ctypes.c_bool),
         ("is_begun", ctypes.c_bool),
@@ -134,7 +134,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(ctypes.c_int, ctypes.c_void_p, Size, ctypes.c_void_p, _OutError, _OutHandle),
     ),
     "aot_vocabulary_close": (None, _Handle),
-    "aot_vocabulary_get_info": (None, _Handle, POINTER(Info)),
+    "aot_vocabulary_get_info": (ctypes.c_int, _Handle, _OutError, POINTER(Info)),
     "aot_chat_render": (
         *(ctypes.c_int, _Handle, ctypes.c_char_p, Size, POINTER(RenderOptions), _OutError),
         POINTER(CRendered),

@@ -81,7 +81,8 @@ static aot_status_t open_chat(aot_chat_t *chat, aot_error_t *error) {
   const aot_allocator_t *allocator = &chat->allocator;
   AOT_TRY(aot_vocabulary_open(chat->program->module, allocator, error, &chat->vocabulary));
   AOT_TRY(open_replies(chat, error));
-  aot_vocabulary_get_info(chat->vocabulary, &chat->words);
+  chat->words.size = sizeof chat->words;
+  AOT_TRY(aot_vocabulary_get_info(chat->vocabulary, error, &chat->words));
   if (chat->words.chat_template[0] == '\0') chat->options.is_raw = true;
   if (chat->options.is_raw && chat->options.system != NULL) {
     return aot_fail(error, AOT_ERROR_ARGUMENT,
@@ -168,7 +169,7 @@ static aot_status_t encode(aot_chat_t *chat, const char *text, const uint8_t *ma
   for (size_t room = bytes + 4;;) {
     AOT_TRY(reserve(chat, tokens, room, error));
     size_t count = 0;
-    const aot_encode_options_t how = {.is_part = !is_first};
+    const aot_encode_options_t how = {.size = sizeof how, .is_part = !is_first};
     const aot_status_t status =
         marks == NULL ? aot_encode(chat->vocabulary, text, bytes, &how, tokens->items,
                                    tokens->capacity, error, &count)
@@ -282,9 +283,9 @@ static aot_status_t encode_message(aot_chat_t *chat, const char *text, size_t by
   AOT_TRY(find_beginning(chat, error));
   AOT_TRY(add_messages(chat, text, bytes, error));
   AOT_TRY(make_variables(chat, error));
-  aot_render_options_t options = {.is_strict = true};
+  aot_render_options_t options = {.size = sizeof options, .is_strict = true};
   options.has_clock = aot_local_seconds(&options.local_seconds);
-  aot_rendered_t rendered;
+  aot_rendered_t rendered = {.size = sizeof rendered};
   AOT_TRY(aot_chat_render(chat->vocabulary, chat->variables.bytes, chat->variables.count, &options,
                           error, &rendered));
   size_t begin = 0;

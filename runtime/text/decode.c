@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "module_fbs.h"
+#include "sizes.h"
 #include "status.h"
 #include "unicode.h"
 #include "vocabulary.h"
@@ -108,7 +109,9 @@ aot_status_t aot_decode(const aot_vocabulary_t *vocabulary, aot_decoder_t *decod
     return aot_fail(error, AOT_ERROR_ARGUMENT,
                     "the vocabulary, the decoder, the tokens or the text are NULL");
   }
-  writer_t writer = {*decoder, vocabulary->adds_space != 0 && !vocabulary->space_is_suffix, text,
+  aot_decoder_t own;
+  AOT_TRY(aot_struct_take(decoder, "aot_decoder_t", &own, sizeof own, error));
+  writer_t writer = {own, vocabulary->adds_space != 0 && !vocabulary->space_is_suffix, text,
                      capacity, 0};
   if (writer.decoder.kept_bytes > 3) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the decoder is not one that was zero at first");
@@ -125,14 +128,19 @@ aot_status_t aot_decode(const aot_vocabulary_t *vocabulary, aot_decoder_t *decod
     return aot_fail(error, AOT_ERROR_CAPACITY, "the text has %zu bytes, there is room for %zu",
                     writer.count, capacity);
   }
-  *decoder = writer.decoder;
+  aot_struct_give(&writer.decoder, sizeof writer.decoder, decoder);
   return AOT_OK;
 }
 
 size_t aot_decode_end(aot_decoder_t *decoder, char text[3]) {
-  if (decoder == NULL || text == NULL || decoder->kept_bytes == 0) return 0;
-  decoder->kept_bytes = 0;
-  decoder->is_begun = true;
+  aot_decoder_t own;
+  if (text == NULL || aot_struct_take(decoder, "aot_decoder_t", &own, sizeof own, NULL) != AOT_OK ||
+      own.kept_bytes == 0) {
+    return 0;
+  }
+  own.kept_bytes = 0;
+  own.is_begun = true;
+  aot_struct_give(&own, sizeof own, decoder);
   memcpy(text, replacement, sizeof replacement);
   return sizeof replacement;
 }

@@ -8,6 +8,7 @@
 #include "longest.h"
 #include "merges.h"
 #include "module_fbs.h"
+#include "sizes.h"
 #include "status.h"
 #include "unicode.h"
 #include "unigram.h"
@@ -209,10 +210,12 @@ static aot_status_t encode_text(aot_encoder_t *encoder, const uint8_t *text, siz
 aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes,
                         const aot_encode_options_t *options, int32_t *tokens, size_t capacity,
                         aot_error_t *error, size_t *out_count) {
-  static const aot_encode_options_t defaults;
-  if (options == NULL) options = &defaults;
+  aot_encode_options_t how = {.size = sizeof how};
   if (out_count == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_count is NULL");
   *out_count = 0;
+  if (options != NULL) {
+    AOT_TRY(aot_struct_take(options, "aot_encode_options_t", &how, sizeof how, error));
+  }
   if (vocabulary == NULL || (text == NULL && bytes > 0) || (tokens == NULL && capacity > 0)) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the vocabulary, the text or the tokens are NULL");
   }
@@ -227,11 +230,11 @@ aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *text, si
                     own[wrong]);
   }
   aot_encoder_t encoder = {vocabulary, tokens, capacity, 0, NULL, 0, error};
-  const bool is_whole = !options->is_part;
+  const bool is_whole = !how.is_part;
   if (is_whole && vocabulary->adds_bos && vocabulary->bos >= 0) {
     aot_push(&encoder, (uint32_t)vocabulary->bos);
   }
-  const control_t control = {options->parses_control, options->plain};
+  const control_t control = {how.parses_control, how.plain};
   const aot_status_t status = encode_text(&encoder, own, bytes, control);
   aot_release(&vocabulary->allocator, encoder.memory, encoder.memory_bytes);
   AOT_TRY(status);

@@ -142,15 +142,15 @@ static bool contains(const char *text, size_t bytes, const char *part, size_t pa
 
 static aot_status_t mark_breaker(const aot_history_t *history, const aot_sampler_options_t *options,
                                  const char *breaker, aot_error_t *error) {
-  aot_vocabulary_info_t info = {0};
-  aot_vocabulary_get_info(options->vocabulary, &info);
+  aot_vocabulary_info_t info = {.size = sizeof info};
+  AOT_TRY(aot_vocabulary_get_info(options->vocabulary, error, &info));
   if (breaker == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "a DRY breaker is NULL");
   const size_t bytes = strlen(breaker);
   bool is_found = false;
   for (uint32_t i = 0; bytes > 0 && i < info.token_count; ++i) {
     char text[1024];
     size_t length = 0;
-    aot_decoder_t decoder = {.shows_control = true, .is_begun = true};
+    aot_decoder_t decoder = {.size = sizeof decoder, .shows_control = true, .is_begun = true};
     const int32_t token = (int32_t)i;
     if (aot_decode(options->vocabulary, &decoder, &token, 1, text, sizeof text, NULL, &length) !=
             AOT_OK ||
@@ -167,8 +167,8 @@ static aot_status_t mark_breaker(const aot_history_t *history, const aot_sampler
 static aot_status_t mark_breakers(aot_history_t *history, const aot_sampler_options_t *options,
                                   const aot_allocator_t *allocator, aot_error_t *error) {
   static const char *const usual[] = {"\n", ":", "\"", "*"};
-  aot_vocabulary_info_t info = {0};
-  aot_vocabulary_get_info(options->vocabulary, &info);
+  aot_vocabulary_info_t info = {.size = sizeof info};
+  AOT_TRY(aot_vocabulary_get_info(options->vocabulary, error, &info));
   const size_t bytes = (info.token_count + 7) / 8;
   void *memory = NULL;
   AOT_TRY(aot_allocate(allocator, bytes, "the DRY breakers", error, &memory));

@@ -154,7 +154,7 @@ aot_status_t aot_reply_get_info(const aot_reply_t *reply, aot_error_t *error,
 void aot_reply_begin(aot_reply_t *reply) {
   if (reply == NULL) return;
   reply->waiting = 0;
-  reply->decoder = (aot_decoder_t){.is_begun = true};
+  reply->decoder = (aot_decoder_t){.size = sizeof reply->decoder, .is_begun = true};
   reply->info = (aot_reply_info_t){.size = sizeof reply->info,
                                    .token = -1,
                                    .top_count = reply->options.logprobs,

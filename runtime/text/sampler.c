@@ -301,8 +301,10 @@ static aot_status_t check_together(const aot_sampler_options_t *options, aot_err
 }
 
 static aot_status_t check_biases(const aot_sampler_options_t *options, aot_error_t *error) {
-  aot_vocabulary_info_t info = {.token_count = INT32_MAX};
-  if (options->vocabulary != NULL) aot_vocabulary_get_info(options->vocabulary, &info);
+  aot_vocabulary_info_t info = {.size = sizeof info, .token_count = INT32_MAX};
+  if (options->vocabulary != NULL) {
+    AOT_TRY(aot_vocabulary_get_info(options->vocabulary, error, &info));
+  }
   if (options->biases == NULL && options->bias_count > 0) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the biases are NULL");
   }

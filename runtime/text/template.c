@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "sizes.h"
 #include "template_machine.h"
 #include "vocabulary.h"
 
@@ -54,7 +55,9 @@ static aot_status_t give(const aot_vocabulary_t *vocabulary, const aot_string_t 
   text[made->length] = '\0';
   for (uint32_t i = 0; i < made->length; ++i)
     marks[i] = aot_mark_at(made, i);
-  *out = (aot_rendered_t){(const char *)text, marks, made->length};
+  const aot_rendered_t rendered = {
+      .text = (const char *)text, .marks = marks, .bytes = made->length};
+  aot_struct_give(&rendered, sizeof rendered, out);
   return AOT_OK;
 }
 
@@ -145,10 +148,14 @@ static void check_left_out(aot_render_t *render, const aot_string_t *made) {
 aot_status_t aot_chat_render(const aot_vocabulary_t *vocabulary, const char *variables,
                              size_t bytes, const aot_render_options_t *options, aot_error_t *error,
                              aot_rendered_t *out_rendered) {
-  static const aot_render_options_t defaults;
-  if (options == NULL) options = &defaults;
-  if (out_rendered == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "out_rendered is NULL");
-  *out_rendered = (aot_rendered_t){NULL, NULL, 0};
+  aot_render_options_t how = {.size = sizeof how};
+  AOT_TRY(aot_struct_clear(out_rendered, "aot_rendered_t", error));
+  if (out_rendered->size < offsetof(aot_rendered_t, bytes) + sizeof out_rendered->bytes) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the aot_rendered_t has no room for the result");
+  }
+  if (options != NULL) {
+    AOT_TRY(aot_struct_take(options, "aot_render_options_t", &how, sizeof how, error));
+  }
   if (vocabulary == NULL || (variables == NULL && bytes > 0)) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the vocabulary or the variables are NULL");
   }
@@ -159,9 +166,9 @@ aot_status_t aot_chat_render(const aot_vocabulary_t *vocabulary, const char *var
       .code = &vocabulary->chat,
       .error = error,
       .status = AOT_OK,
-      .steps = options->max_steps > 0 ? options->max_steps : USUAL_STEPS,
-      .bytes = options->max_bytes > 0 ? options->max_bytes : USUAL_BYTES,
-      .seconds = options->has_clock ? options->local_seconds : INT64_MIN,
+      .steps = how.max_steps > 0 ? how.max_steps : USUAL_STEPS,
+      .bytes = how.max_bytes > 0 ? how.max_bytes : USUAL_BYTES,
+      .seconds = how.has_clock ? how.local_seconds : INT64_MIN,
       .empty = {.bytes = nothing, .characters = 0},
   };
   if (set_variables(&render, vocabulary, variables, bytes)) {
@@ -169,7 +176,7 @@ aot_status_t aot_chat_render(const aot_vocabulary_t *vocabulary, const char *var
     if (made->length > MOST_TEXT) {
       (void)aot_render_fail(&render, "it writes more than %u MiB", (unsigned)(MOST_TEXT >> 20));
     }
-    if (render.status == AOT_OK && options->is_strict) check_left_out(&render, made);
+    if (render.status == AOT_OK && how.is_strict) check_left_out(&render, made);
     if (render.status == AOT_OK) render.status = give(vocabulary, made, error, out_rendered);
   }
   aot_render_free(&render);
@@ -179,7 +186,7 @@ aot_status_t aot_chat_render(const aot_vocabulary_t *vocabulary, const char *var
 void aot_rendered_release(const aot_vocabulary_t *vocabulary, aot_rendered_t *rendered) {
   if (vocabulary == NULL || rendered == NULL || rendered->text == NULL) return;
   aot_release(&vocabulary->allocator, (void *)(uintptr_t)rendered->text, 2 * rendered->bytes + 1);
-  *rendered = (aot_rendered_t){NULL, NULL, 0};
+  (void)aot_struct_clear(rendered, "aot_rendered_t", NULL);
 }
 
 aot_status_t aot_chat_tokens(const aot_vocabulary_t *vocabulary, const char *text,
@@ -188,7 +195,8 @@ aot_status_t aot_chat_tokens(const aot_vocabulary_t *vocabulary, const char *tex
   if (marks == NULL && bytes > 0) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the marks are NULL");
   }
-  const aot_encode_options_t how = {.parses_control = true, .is_part = true, .plain = marks};
+  const aot_encode_options_t how = {
+      .size = sizeof how, .parses_control = true, .is_part = true, .plain = marks};
   AOT_TRY(aot_encode(vocabulary, text, bytes, &how, tokens, capacity, error, out_count));
   const bool has_bos = *out_count > 0 && tokens[0] == vocabulary->bos;
   if (!is_first || !vocabulary->adds_bos || vocabulary->bos < 0 || has_bos) return AOT_OK;

@@ -10,6 +10,7 @@
 #include "flatbuffer.h"
 #include "module_fbs.h"
 #include "replacements.h"
+#include "sizes.h"
 #include "status.h"
 #include "unicode.h"
 
@@ -302,11 +303,11 @@ void aot_vocabulary_close(aot_vocabulary_t *vocabulary) {
   aot_release(&allocator, vocabulary, sizeof *vocabulary);
 }
 
-void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_vocabulary_info_t *out_info) {
-  if (out_info == NULL) return;
-  memset(out_info, 0, sizeof *out_info);
-  if (vocabulary == NULL) return;
-  *out_info = (aot_vocabulary_info_t){
+aot_status_t aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_error_t *error,
+                                     aot_vocabulary_info_t *out_info) {
+  AOT_TRY(aot_struct_clear(out_info, "aot_vocabulary_info_t", error));
+  if (vocabulary == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "the vocabulary is NULL");
+  const aot_vocabulary_info_t info = {
       .token_count = vocabulary->token_count,
       .bos = (int32_t)vocabulary->bos,
       .eos = (int32_t)vocabulary->eos,
@@ -319,6 +320,8 @@ void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_vocabulary_
       .keeps_chat = vocabulary->chat.code_count > 0,
       .chat_refusal = vocabulary->chat_refusal,
   };
+  aot_struct_give(&info, sizeof info, out_info);
+  return AOT_OK;
 }
 
 bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token) {

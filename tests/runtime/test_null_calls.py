@@ -94,9 +94,9 @@ BEGIN = """
   static const uint8_t marks[4];
   static const float logits[4];
   aot_vocabulary_t *vocabulary = NULL, *out_vocabulary = NULL;
-  aot_vocabulary_info_t words;
-  aot_decoder_t decoder = {0};
-  aot_rendered_t rendered;
+  aot_vocabulary_info_t words = {.size = sizeof words};
+  aot_decoder_t decoder = {.size = sizeof decoder};
+  aot_rendered_t rendered = {.size = sizeof rendered};
   aot_sampler_t *sampler = NULL;
   aot_chat_t *out_chat = NULL;
   aot_chat_info_t chat_info = {.size = sizeof chat_info};

@@ -10,7 +10,7 @@ const [folder, seconds, ...modules] = process.argv.slice(2);
 const {load} = await import(pathToFileURL(`${folder}/chat.mjs`).href);
 const {INTERNALS} = await import(pathToFileURL(`${folder}/aot_runtime.mjs`).href);
 const conversations = JSON.parse(readFileSync(0, 'utf8'));
-const OPTION_BYTES = 32;  // aot_render_options_t
+const OPTION_BYTES = 40;  // aot_render_options_t
 const OUT_BYTES = 16;
 
 function tokensOf(engine, vocabulary, text, marks, count) {
@@ -27,15 +27,17 @@ function conversation(engine, vocabulary, variables) {
   const memory = engine.allocate(OPTION_BYTES + OUT_BYTES + data.length);
   const out = memory + OPTION_BYTES;
   engine.bytes(memory, OPTION_BYTES).fill(0);
-  engine.view(memory, OPTION_BYTES).setUint8(17, 1);  // has_clock
-  engine.view(memory, OPTION_BYTES).setBigInt64(24, BigInt(seconds), true);
+  engine.view(memory, OPTION_BYTES).setUint32(0, OPTION_BYTES, true);
+  engine.view(memory, OPTION_BYTES).setUint8(25, 1);  // has_clock
+  engine.view(memory, OPTION_BYTES).setBigInt64(32, BigInt(seconds), true);
+  engine.view(out, OUT_BYTES).setUint32(0, OUT_BYTES, true);
   engine.bytes(out + OUT_BYTES, data.length).set(data);
   try {
     engine.attempt(4, 'aot_chat_render', vocabulary, out + OUT_BYTES, data.length, memory, out);
   } catch (error) {
     return error.message;
   }
-  const [text, marks, count] = [0, 4, 8].map((at) => engine.word(out + at));
+  const [text, marks, count] = [4, 8, 12].map((at) => engine.word(out + at));
   const written = new TextDecoder().decode(engine.bytes(text, count));
   const tokens = tokensOf(engine, vocabulary, text, marks, count);
   engine.call('aot_rendered_release', vocabulary, out);

@@ -29,6 +29,7 @@ extern "C" {
 typedef struct aot_vocabulary_t aot_vocabulary_t;
 
 typedef struct aot_vocabulary_info_t {
+  size_t size;                // of this structure
   uint32_t token_count;       // of the vocabulary; logits may be more, of tokens that mean nothing
   int32_t bos;                // begins text; -1: none
   int32_t eos;                // ends it; -1: none
@@ -56,8 +57,8 @@ AOT_API aot_status_t aot_vocabulary_open_memory(const void *data, size_t bytes,
 AOT_API void aot_vocabulary_close(aot_vocabulary_t *vocabulary);  // NULL is fine
 
 // Strings and arrays are *borrowed* from the vocabulary.
-AOT_API void aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary,
-                                     aot_vocabulary_info_t *out_info);
+AOT_API aot_status_t aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_error_t *error,
+                                             aot_vocabulary_info_t *out_info);
 // Whether a token ends a reply.
 AOT_API bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t token);
 // The token whose text is exactly this, also a control token; -1 where there is none.
@@ -68,6 +69,7 @@ AOT_API int32_t aot_vocabulary_find(const aot_vocabulary_t *vocabulary, const ch
 
 // All zero is the default, and so is NULL in its place.
 typedef struct aot_encode_options_t {
+  size_t size;  // of this structure
   // Text such as "<|im_end|>" is the control token that it names.  For what a chat template wrote;
   // what a user wrote is plain text.  Added tokens that are no control tokens are found always.
   bool parses_control;
@@ -94,6 +96,7 @@ AOT_API aot_status_t aot_encode(const aot_vocabulary_t *vocabulary, const char *
 
 // All zero is the default, and so is NULL in its place.
 typedef struct aot_render_options_t {
+  size_t size;            // of this structure
   uint64_t max_steps;     // of the template; 0: 10 million
   uint64_t max_bytes;     // that it needs while it runs; 0: 128 MiB
   bool is_strict;         // fails where a system message, tools or documents are left out
@@ -105,6 +108,7 @@ typedef struct aot_render_options_t {
 // template; n, message n of the variables' `messages`, from 1; 255: other variables, and messages
 // behind the 254th.
 typedef struct aot_rendered_t {
+  size_t size;       // of this structure
   const char *text;  // UTF-8, with a zero behind it
   const uint8_t *marks;
   size_t bytes;
@@ -132,8 +136,9 @@ AOT_API aot_status_t aot_chat_tokens(const aot_vocabulary_t *vocabulary, const c
 
 // ---- tokens to text ----
 
-// What is between two calls of aot_decode: all zero at first.
+// What is between two calls of aot_decode: all zero at first, but for its size.
 typedef struct aot_decoder_t {
+  size_t size;         // of this structure
   bool shows_control;  // set by the caller: control tokens are shown as the text that names them
   bool is_begun;       // text has been written: no space is taken from its start
   uint8_t kept_bytes;
@@ -152,7 +157,7 @@ AOT_API size_t aot_decode_end(aot_decoder_t *decoder, char text[3]);
 
 // ---- the next token ----
 
-// What is added to the logit of a token.
+// What is added to the logit of a token.  Never grows.
 typedef struct aot_logit_bias_t {
   int32_t token;
   float bias;  // -INFINITY: never this token
@@ -217,6 +222,7 @@ AOT_API void aot_sampler_accept(aot_sampler_t *sampler, int32_t token);
 // Forgets all tokens, and begins with the seed anew.
 AOT_API void aot_sampler_reset(aot_sampler_t *sampler);
 
+// Never grows.
 typedef struct aot_candidate_t {
   int32_t token;
   float probability;
@@ -229,6 +235,7 @@ AOT_API aot_status_t aot_sampler_candidates(aot_sampler_t *sampler, const float 
                                             size_t count, aot_candidate_t *candidates,
                                             size_t capacity, aot_error_t *error, size_t *out_count);
 
+// Never grows.
 typedef struct aot_logprob_t {
   int32_t token;
   float logprob;  // the natural logarithm of its probability, by the model's logits

@@ -3,22 +3,22 @@
 
 #include "aot/text.h"
 
-_Static_assert(offsetof(aot_vocabulary_info_t, bos) == 4 &&
-                   offsetof(aot_vocabulary_info_t, adds_bos) == 16 &&
-                   offsetof(aot_vocabulary_info_t, chat_template) == 28 &&
-                   sizeof(aot_vocabulary_info_t) == 40,
+_Static_assert(offsetof(aot_vocabulary_info_t, bos) == 8 &&
+                   offsetof(aot_vocabulary_info_t, adds_bos) == 20 &&
+                   offsetof(aot_vocabulary_info_t, chat_template) == 32 &&
+                   sizeof(aot_vocabulary_info_t) == 44,
                "aot_vocabulary_info_t");
-_Static_assert(offsetof(aot_encode_options_t, parses_control) == 0 &&
-                   offsetof(aot_encode_options_t, is_part) == 1 &&
-                   offsetof(aot_encode_options_t, plain) == 4 && sizeof(aot_encode_options_t) == 8,
+_Static_assert(offsetof(aot_encode_options_t, parses_control) == 4 &&
+                   offsetof(aot_encode_options_t, is_part) == 5 &&
+                   offsetof(aot_encode_options_t, plain) == 8 && sizeof(aot_encode_options_t) == 12,
                "aot_encode_options_t");
-_Static_assert(offsetof(aot_render_options_t, is_strict) == 16 &&
-                   offsetof(aot_render_options_t, has_clock) == 17 &&
-                   offsetof(aot_render_options_t, local_seconds) == 24 &&
-                   sizeof(aot_render_options_t) == 32,
+_Static_assert(offsetof(aot_render_options_t, is_strict) == 24 &&
+                   offsetof(aot_render_options_t, has_clock) == 25 &&
+                   offsetof(aot_render_options_t, local_seconds) == 32 &&
+                   sizeof(aot_render_options_t) == 40,
                "aot_render_options_t");
-_Static_assert(offsetof(aot_rendered_t, marks) == 4 && offsetof(aot_rendered_t, bytes) == 8 &&
-                   sizeof(aot_rendered_t) == 12,
+_Static_assert(offsetof(aot_rendered_t, marks) == 8 && offsetof(aot_rendered_t, bytes) == 12 &&
+                   sizeof(aot_rendered_t) == 16,
                "aot_rendered_t");
 _Static_assert(offsetof(aot_sampler_options_t, vocabulary) == 4 &&
                    offsetof(aot_sampler_options_t, biases) == 8 &&

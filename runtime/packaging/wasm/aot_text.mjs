@@ -2,10 +2,10 @@
 // by the C of aot/text.h in aot_runtime.wasm.
 import {AotError, INTERNALS} from './aot_runtime.mjs';
 
-const INFO_BYTES = 40;  // as aot_text.c says
-const ENCODE_BYTES = 8;
-const RENDER_BYTES = 32;
-const RENDERED_BYTES = 12;
+const INFO_BYTES = 44;  // as aot_text.c says
+const ENCODE_BYTES = 12;
+const RENDER_BYTES = 40;
+const RENDERED_BYTES = 16;
 const SAMPLER_BYTES = 104;
 const REPLY_BYTES = 32;
 const REPLY_INFO_BYTES = 40;
@@ -259,8 +259,9 @@ export class Chat {
   #hasNoTemplate() {
     const engine = this.#engine;
     const info = engine.allocate(INFO_BYTES);
-    engine.call('aot_vocabulary_get_info', this.#vocabulary, info);
-    const template = engine.text(engine.word(info + 28));
+    engine.view(info, 4).setUint32(0, INFO_BYTES, true);
+    engine.attempt(1, 'aot_vocabulary_get_info', this.#vocabulary, info);
+    const template = engine.text(engine.word(info + 32));
     engine.release(info);
     return template === '';
   }
@@ -298,19 +299,21 @@ export class Chat {
     const engine = this.#engine;
     const variables = new TextEncoder().encode(
         JSON.stringify({...this.#variables, messages, add_generation_prompt: true}));
-    const memory = engine.allocate(RENDER_BYTES + RENDERED_BYTES + 4 + variables.length);
-    const [out, text] = [memory + RENDER_BYTES, memory + RENDER_BYTES + RENDERED_BYTES + 4];
+    const memory = engine.allocate(RENDER_BYTES + RENDERED_BYTES + variables.length);
+    const [out, text] = [memory + RENDER_BYTES, memory + RENDER_BYTES + RENDERED_BYTES];
     try {
       const now = new Date();
       const seconds = Math.floor(now.getTime() / 1000) - 60 * now.getTimezoneOffset();
       engine.bytes(memory, RENDER_BYTES).fill(0);
       const view = engine.view(memory, RENDER_BYTES);
-      view.setUint8(16, 1);  // is_strict
-      view.setUint8(17, 1);  // has_clock
-      view.setBigInt64(24, BigInt(seconds), true);
+      view.setUint32(0, RENDER_BYTES, true);
+      view.setUint8(24, 1);  // is_strict
+      view.setUint8(25, 1);  // has_clock
+      view.setBigInt64(32, BigInt(seconds), true);
+      engine.view(out, 4).setUint32(0, RENDERED_BYTES, true);
       engine.bytes(text, variables.length).set(variables);
       engine.attempt(4, 'aot_chat_render', this.#vocabulary, text, variables.length, memory, out);
-      const [made, marks, count] = [0, 4, 8].map((at) => engine.word(out + at));
+      const [made, marks, count] = [4, 8, 12].map((at) => engine.word(out + at));
       const found = {
         text: engine.bytes(made, count).slice(),
         marks: engine.bytes(marks, count).slice(),
@@ -333,7 +336,8 @@ export class Chat {
       const tokens = engine.allocate(4 * capacity + 4);
       const count = tokens + 4 * capacity;
       engine.bytes(pointer, ENCODE_BYTES).fill(0);
-      engine.view(pointer, ENCODE_BYTES).setUint8(1, Number(!isFirst));  // is_part
+      engine.view(pointer, ENCODE_BYTES).setUint32(0, ENCODE_BYTES, true);
+      engine.view(pointer, ENCODE_BYTES).setUint8(5, Number(!isFirst));  // is_part
       engine.bytes(own, size).set(bytes);
       if (marks !== null) engine.bytes(ownMarks, size).set(marks);
       let needed = 0;

@@ -19,12 +19,13 @@ static void *copied(const void *data, size_t bytes) {
 }
 
 static void render(const aot_vocabulary_t *vocabulary, const char *text, size_t bytes) {
-  const aot_render_options_t options = {.max_steps = 20000,
+  const aot_render_options_t options = {.size = sizeof options,
+                                        .max_steps = 20000,
                                         .max_bytes = (uint64_t)8 << 20,
                                         .is_strict = true,
                                         .has_clock = true,
                                         .local_seconds = 1772892309};
-  aot_rendered_t made;
+  aot_rendered_t made = {.size = sizeof made};
   aot_error_t error;
   if (aot_chat_render(vocabulary, text, bytes, &options, &error, &made) != AOT_OK) return;
   uint32_t sum = 0;

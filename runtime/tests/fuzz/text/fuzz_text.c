@@ -40,7 +40,8 @@ static void run(const uint8_t *data, size_t size) {
   aot_vocabulary_t *vocabulary = NULL;
   aot_error_t error;
   if (aot_vocabulary_open_memory(memory, bytes, &fuzz_allocator, &error, &vocabulary) == AOT_OK) {
-    const aot_encode_options_t options = {.parses_control = data[0] & 1, .is_part = data[0] & 2};
+    const aot_encode_options_t options = {
+        .size = sizeof options, .parses_control = data[0] & 1, .is_part = data[0] & 2};
     int32_t tokens[256];
     size_t count = 0;
     const aot_status_t status =
@@ -48,7 +49,7 @@ static void run(const uint8_t *data, size_t size) {
     if (status == AOT_OK) {
       char piece[4096];
       size_t written = 0;
-      aot_decoder_t decoder = {.shows_control = data[0] & 4};
+      aot_decoder_t decoder = {.size = sizeof decoder, .shows_control = data[0] & 4};
       (void)aot_decode(vocabulary, &decoder, tokens, count, piece, sizeof piece, &error, &written);
       (void)aot_decode_end(&decoder, piece);
     }
