@@ -5,7 +5,10 @@ The software drivers keep nothing in it but their own header: what is tested is 
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +22,14 @@ from tests.support.growing_graph import growing_graph
 from tests.support.paths import ROOT
 from tests.support.pipeline_cache_file import HEADER, LAYOUT, header_of
 from tests.support.vulkan_device import DRIVERS
-from tests.support.vulkan_runtime import CACHE_STATES, environment, info_of, running_on, tool_path
+from tests.support.vulkan_runtime import (
+    CACHE_STATES,
+    environment,
+    info_of,
+    library,
+    running_on,
+    tool_path,
+)
 
 pytestmark = pytest.mark.vulkan
 
@@ -124,6 +134,34 @@ def test_a_file_that_is_too_large_is_ignored(folder: Path) -> None:
         stream.truncate((64 << 20) + 65)
     assert load_once() == ("ignored", True, str(path))
     assert path.stat().st_size == size
+
+
+def replace_file(path: Path, data: bytes) -> bool:
+    """aot_vk_replace_file."""
+    function = library().aot_vk_replace_file
+    function.restype = ctypes.c_bool
+    sizes = ctypes.c_size_t
+    function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, sizes, ctypes.c_char_p, sizes)
+    return bool(function(os.fsencode(path), data[:4], 4, data[4:], len(data) - 4))
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_write_for_which_the_disk_has_no_room(tmp_path: Path, is_killed: bool) -> None:
+    """The earlier file stays. What a process leaves that is killed at it, the next one removes."""
+    path = tmp_path / "pipelines" / "file"
+    assert replace_file(path, b"before")
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if is_killed else signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+        os._exit(1 if replace_file(path, b"more than there is room for") else 0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended == (-signal.SIGXFSZ if is_killed else 0)
+    assert path.read_bytes() == b"before"
+    assert len(os.listdir(path.parent)) == (2 if is_killed else 1)
+    assert replace_file(path, b"behind")
+    assert path.read_bytes() == b"behind"
+    assert os.listdir(path.parent) == ["file"]
 
 
 def test_no_cache_where_it_is_off_or_cannot_be(

@@ -121,17 +121,29 @@ static bool make_folders(const char *path) {
   return true;
 }
 
+// Whether the file is the one that has the name: nobody who writes at the same time has taken it.
+static bool has_name(int fd, const char *path) {
+  struct stat own;
+  struct stat named;
+  return fstat(fd, &own) == 0 && lstat(path, &named) == 0 && own.st_dev == named.st_dev &&
+         own.st_ino == named.st_ino;
+}
+
+// The file beside has one name, so that what a process left there that was killed is replaced by
+// the next.
 bool aot_vk_replace_file(const char *path, const void *head, size_t head_bytes, const void *body,
                          size_t body_bytes) {
-  char other[4096];
-  const int length = snprintf(other, sizeof other, "%s.XXXXXX", path);
-  if (length < 0 || (size_t)length >= sizeof other || !make_folders(path)) return false;
-  const int fd = mkstemp(other);
+  char beside[4096];
+  const int length = snprintf(beside, sizeof beside, "%s.new", path);
+  if (length < 0 || (size_t)length >= sizeof beside || !make_folders(path)) return false;
+  (void)unlink(beside);
+  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = open(beside, flags, S_IRUSR | S_IWUSR);
   if (fd < 0) return false;
   bool is_written = write_all(fd, head, head_bytes) && write_all(fd, body, body_bytes);
-  is_written = close(fd) == 0 && is_written;
-  is_written = is_written && rename(other, path) == 0;
-  if (!is_written) (void)unlink(other);
+  const bool is_own = has_name(fd, beside);
+  is_written = close(fd) == 0 && is_written && is_own && rename(beside, path) == 0;
+  if (!is_written && is_own) (void)unlink(beside);
   return is_written;
 }
 
