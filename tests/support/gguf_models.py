@@ -59,7 +59,8 @@ class Shape:
         last_norm: the name of the norm after the last layer; "" is none.
         local, local_depth: layers whose heads are of another depth, and that.
         repeats: of TOKENS in the text that an encoder is asked about.
-        kind, head_kind: block types of matrices, and of the head or a tied embedding.
+        kind, head_kind: block types of matrices whose rows are whole blocks, and of the head or a
+            tied embedding.
         spread: of the matrices' elements.
     """
 
@@ -175,6 +176,57 @@ _GPT2 = replace(
     is_fused=True,
     matrices={"position_embd.weight": (64, 32)},
 )
+
+
+def gemma3n(layers: int) -> Shape:
+    """A Gemma 3n whose last two layers read the caches of the two before them. llama.cpp has no
+    other than those of 20 layers with caches, and takes what is said of cuts as known."""
+    every = range(layers)
+    cut = 1.6448533535003662  # the normal distribution's quantile 0.95
+    own = {
+        "inp_gate": (256, 32),
+        "proj": (32, 256),
+        "post_norm": (32,),
+        "altup_router": (4, 32),
+        "altup_router_norm": (32,),
+        "altup_predict_coef": (16, 4),
+        "altup_correct_coef": (4, 4),
+        "altup_correct_scale": (32,),
+        "laurel_l": (64, 32),
+        "laurel_r": (32, 64),
+        "laurel_post_norm": (32,),
+    }
+    return Shape(
+        "gemma3n",
+        layers,
+        spread=0.06,
+        depth=4,
+        has_head=False,
+        norms=_AROUND,
+        head_norms="head",
+        extra={
+            **_WINDOW,
+            "attention.sliding_window_pattern": [
+                n % 5 < 4 and n not in (layers - 3, layers - 1) for n in every
+            ],
+            "attention.shared_kv_layers": 2,
+            "rope.freq_base_swa": 500.0,
+            "embedding_length_per_layer_input": 256,
+            "altup.num_inputs": 4,
+            "altup.active_idx": 0,
+            "activation_sparsity_scale": [cut if n < 10 else -float("inf") for n in every],
+        },
+        matrices={
+            "per_layer_token_embd.weight": (42, layers * 256),
+            "per_layer_model_proj.weight": (layers * 256, 32),
+            "per_layer_proj_norm.weight": (256,),
+            "altup_proj.weight": (3, 32, 32),
+            "altup_unembd_proj.weight": (3, 32, 32),
+            **{f"blk.{n}.{name}.weight": dims for name, dims in own.items() for n in every},
+        },
+    )
+
+
 _SECTIONS = {"rope.dimension_sections": [1, 1, 2, 0]}
 MODELS: dict[str, Shape] = {
     "llama": Shape("llama"),
@@ -245,6 +297,7 @@ MODELS: dict[str, Shape] = {
     "exaone4": Shape("exaone4", norms=_BEHIND, head_norms="head"),
     "exaone4_windows": Shape("exaone4", 64, norms=_BEHIND, head_norms="head", extra=_WINDOW),
     "gemma": Shape("gemma", has_head=False, depth=16),
+    "gemma3n": gemma3n(22),
     "gemma4": _GEMMA4,
     "gemma4_plain": replace(
         _GEMMA4,
@@ -516,7 +569,7 @@ def _add(writer: Any, shape: Shape, name: str, array: Array) -> None:
     is_head = name in ("output.weight", "token_embd.weight")
     kind = (shape.head_kind if is_head else None) or shape.kind
     array = array * (1 if name.startswith("token") else shape.spread)
-    if kind is Kind.F32:
+    if kind is Kind.F32 or array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
         writer.add_tensor(name, array)
     elif kind is Kind.F16:
         writer.add_tensor(name, array.astype(np.float16))

@@ -3,7 +3,8 @@
 Owns the way from a file to a module. `reader` and `splits` read files; `block_types`,
 `block_fields`, `grid_types` and `grids` decode their blocks; `parts` and `architectures` are the
 table of architectures; `keys`, `layers` and `model` read a model's numbers by it; `checks` refuses
-what it does not have; `weights`, `caches`, `layer_graph`, `decoder` and `encoder` make the graph.
+what it does not have; `weights`, `caches`, `layer_graph`, `streams`, `decoder` and `encoder` make
+the graph.
 """
 
 from __future__ import annotations

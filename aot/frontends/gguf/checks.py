@@ -47,6 +47,7 @@ def _needed(file: GgufFile, model: Model) -> Iterator[Needed]:
         layers=model.matrices,
         pairs=model.pairs,
         is_long=model.is_long,
+        streams=model.layers[0].streams,
     )
 
     def has(name: str) -> bool:

@@ -178,7 +178,7 @@ class DecoderBuilder(LayerBuilder):
         model = self.model
         normal = self._last_norm(x)
         name = "output" if self.weights.has("output.weight") else "token_embd"
-        logits = self._linear(normal, name, bias="output.bias")
+        logits = self.linear(normal, name, bias="output.bias")
         place = self.part(name)
         if model.logit_scale != 1:
             logits = place.emit("mul", logits, place.scalar(model.logit_scale, F32))

@@ -156,6 +156,17 @@ class Keys:
             raise self.error(key, found, "a number, 0 or more")
         return float(found)
 
+    def numbers(self, key: str, layers: int, default: float) -> tuple[float, ...]:
+        """A number for each layer, or an infinity, from one for all or a list of `layers`."""
+        found = self.get(key, default)
+        values = found if isinstance(found, list) else [found] * layers
+        if len(values) != layers:
+            raise self.error(key, found, f"a number, or {layers} of them, one for each layer")
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+                raise self.error(key, found, "numbers")
+        return tuple(float(value) for value in values)
+
     def positive(self, key: str, default: float | None = None) -> float:
         found = self.number(key, default)
         if found == 0:

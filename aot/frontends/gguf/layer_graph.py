@@ -16,6 +16,7 @@ from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
 from aot.frontends.gguf.layers import Layer, Rotation
 from aot.frontends.gguf.model import Model
+from aot.frontends.gguf.streams import Streams
 from aot.frontends.gguf.weights import Weights
 from aot.frontends.lib.activations import swish, tanh_gelu
 from aot.frontends.lib.builder import GraphBuilder
@@ -88,6 +89,8 @@ class LayerBuilder(ABC):
         self.results: dict[str, Value] = {}
         self._angles: dict[Rotation, tuple[Value, Value]] = {}
         self._side: Value | None = None
+        count = model.layers[0].streams
+        self.streams = Streams(self, count) if count else None
 
     @abstractmethod
     def _mixed(self, index: int, x: Value) -> Value:
@@ -158,7 +161,7 @@ class LayerBuilder(ABC):
                 zero = place.cast(place.constant(np.zeros(1, np.int32)), positions.type.dtype)
                 positions = place.emit("maximum", positions, zero)
             x = place.emit("add", x, weights.rows(place, positions, "position_embd.weight"))
-        return self._norm(x, "token_embd_norm", part.norm) if part.norm else x
+        return self.norm(x, "token_embd_norm", part.norm) if part.norm else x
 
     def _side_inputs(self, tokens: Value, x: Value) -> Value:
         """What tokens give to each layer, f32[tokens, layers, elements]: the sum of the rows that
@@ -168,22 +171,24 @@ class LayerBuilder(ABC):
         dims = (self._all_tokens, model.matrices, side)
         rows = self.weights.rows(place, tokens, "per_layer_token_embd.weight")
         rows = place.emit("mul", place.reshape(rows, dims), place.scalar(side**0.5, F32))
-        y = self._linear(x, name)
+        y = self.linear(x, name)
         y = place.emit("mul", y, place.scalar(model.width**-0.5, F32))
-        y = self._norm(place.reshape(y, dims), "per_layer_proj_norm", "rms")
+        y = self.norm(place.reshape(y, dims), "per_layer_proj_norm", "rms")
         return place.emit("mul", place.emit("add", y, rows), place.scalar(0.5**0.5, F32))
 
     def _through_all(self, x: Value) -> Value:
         """What all layers make of x, without the last norm."""
+        if self.streams is not None:
+            x = self.streams.begun(x)
         for index in range(len(self.model.layers)):
             if index and index % self.model.matrices == 0 and self.model.norms_loops:
                 x = self._last_norm(x)
             x = self._through(index, x)
-        return x
+        return x if self.streams is None else self.streams.merged(x)
 
     # layers
 
-    def _norm(self, x: Value, name: str, kind: str, order: Array | None = None) -> Value:
+    def norm(self, x: Value, name: str, kind: str, order: Array | None = None) -> Value:
         """x normalised over its last dim.
 
         Args:
@@ -210,9 +215,9 @@ class LayerBuilder(ABC):
         norms = self.model.architecture.norms
         if not name or (norms.first_is_plain and not layer.number and name == norms.attention):
             return x
-        return self._norm(x, f"{layer.label}.{name}" if norms.has_weights else "", norms.kind)
+        return self.norm(x, f"{layer.label}.{name}" if norms.has_weights else "", norms.kind)
 
-    def _linear(self, x: Value, name: str, order: Array | None = None, bias: str = "") -> Value:
+    def linear(self, x: Value, name: str, order: Array | None = None, bias: str = "") -> Value:
         """A product with a matrix of the file, and its factor and bias where there are some."""
         place, weights = self.part(name), self.weights
         y = weights.product(place, x, f"{name}.weight", order)
@@ -227,7 +232,27 @@ class LayerBuilder(ABC):
         return place.emit("add", y, self._vector(place, bias, order))
 
     def _through(self, index: int, x: Value) -> Value:
-        """What a layer makes of x."""
+        """What a layer makes of x, or of streams."""
+        layer, streams = self.model.layers[index], self.streams
+        if streams is None:
+            y = self._attended_and_fed(index, x)
+            return self._behind(layer, y, self._side_given(index, y))
+        before = streams.predicted(layer, x)
+        y = self._attended_and_fed(index, streams.first(before))
+        before = self._wanted_streams(before) if index == len(self.model.layers) - 1 else before
+        after = streams.corrected(layer, before, y)
+        given = self._side_given(index, streams.scaled_first(layer, after))
+        return after if given is None else streams.added_to_others(layer, after, given)
+
+    def _wanted_streams(self, streams: Value) -> Value:
+        place, (_, count, width) = self.part("altup"), streams.type.dims
+        rows = self._wanted(
+            place.reshape(streams, (self._all_tokens, dims.product([count, width])))
+        )
+        return place.reshape(rows, (rows.type.dims[0], count, width))
+
+    def _attended_and_fed(self, index: int, x: Value) -> Value:
+        """What attention and the feed-forward network of a layer make of x."""
         model, layer = self.model, self.model.layers[index]
         norms = model.architecture.norms
         place, is_last = self.part(f"{layer.label}.attn"), index == len(model.layers) - 1
@@ -239,10 +264,12 @@ class LayerBuilder(ABC):
             mixed = self._wanted(mixed) if is_last else mixed
         x = self._wanted(x) if is_last else x
         if layer.heads:
-            y = self._linear(mixed, f"{layer.label}.{model.architecture.attention.output}")
+            y = self.linear(mixed, f"{layer.label}.{model.architecture.attention.output}")
             attended = self._given(layer, y, norms.after[0])
         if attended is not None and not model.is_parallel:
             x = self._summed(layer, place.emit("add", x, attended), norms.after[0])
+            if layer.rank:
+                x = self._beside(layer, x, self._wanted(taken) if is_last else taken)
         if layer.hidden:
             if not shares:
                 taken = self._normed(layer, x, norms.feed_forward)
@@ -253,21 +280,36 @@ class LayerBuilder(ABC):
             x = self._summed(layer, x, norms.after[1])
         if attended is not None and model.is_parallel:
             x = place.emit("add", x, attended)
-        return self._behind(layer, x, is_last=is_last)
+        return x
 
-    def _behind(self, layer: Layer, x: Value, *, is_last: bool) -> Value:
+    def _beside(self, layer: Layer, x: Value, taken: Value) -> Value:
+        """x with what a product of low rank makes of what attention takes, at the size of one."""
+        label = f"{layer.label}.laurel"
+        place, y = self.part(label), self.linear(taken, f"{label}_l")
+        y = self.norm(self.linear(y, f"{label}_r"), f"{label}_post_norm", "rms")
+        total = place.emit("add", place.emit("add", y, taken), x)
+        return place.emit("mul", total, place.scalar(0.5**0.5, F32))
+
+    def _side_given(self, index: int, x: Value) -> Value | None:
+        """What tokens' embeddings for a layer let it add, gated by x; None without them."""
+        layer = self.model.layers[index]
+        label, place = layer.label, self.part(layer.label)
+        if self._side is None:
+            return None
+        rows, _, side = self._side.type.dims
+        starts, stops = (0, layer.number, 0), (rows, layer.number + 1, side)
+        own = place.emit("slice", self._side, starts=starts, stops=stops, steps=(1, 1, 1))
+        own = place.reshape(own, (rows, side))
+        own = self._wanted(own) if index == len(self.model.layers) - 1 else own
+        gate = tanh_gelu(place, self.linear(x, f"{label}.inp_gate"))
+        y = self.linear(place.emit("mul", gate, own), f"{label}.proj")
+        return self.norm(y, f"{label}.post_norm", "rms")
+
+    def _behind(self, layer: Layer, x: Value, side: Value | None) -> Value:
         """x with what tokens' embeddings for the layer let it add, times the layer's factor."""
-        label, name = layer.label, f"{layer.label}.layer_output_scale.weight"
-        place = self.part(label)
-        if self._side is not None:
-            rows, _, side = self._side.type.dims
-            starts, stops = (0, layer.number, 0), (rows, layer.number + 1, side)
-            own = place.emit("slice", self._side, starts=starts, stops=stops, steps=(1, 1, 1))
-            own = place.reshape(own, (rows, side))
-            gate = tanh_gelu(place, self._linear(x, f"{label}.inp_gate"))
-            y = place.emit("mul", gate, self._wanted(own) if is_last else own)
-            y = self._norm(self._linear(y, f"{label}.proj"), f"{label}.post_norm", "rms")
-            x = place.emit("add", x, y)
+        name, place = f"{layer.label}.layer_output_scale.weight", self.part(layer.label)
+        if side is not None:
+            x = place.emit("add", x, side)
         if self.model.architecture.residual.has_layer_factors and self.weights.has(name):
             factor = float(self.weights.vector(name)[0])
             x = place.emit("mul", x, place.scalar(factor, F32))
@@ -304,7 +346,7 @@ class LayerBuilder(ABC):
             found = self._fused_heads(layer, x, orders)
         else:
             found = {
-                n: self._linear(x, f"{label}.attn_{n}", orders[n])
+                n: self.linear(x, f"{label}.attn_{n}", orders[n])
                 for n in names
                 if self.weights.has(f"{label}.attn_{n}.weight")
             }
@@ -330,7 +372,7 @@ class LayerBuilder(ABC):
         if self.model.temperature:
             heads["q"] = place.emit("mul", heads["q"], self._temperature(place))
         if norms is not None and norms.has_values and "v" in heads:
-            heads["v"] = self._norm(heads["v"], "", norms.kind)
+            heads["v"] = self.norm(heads["v"], "", norms.kind)
         return heads
 
     def _clamped(self, place: Part, x: Value) -> Value:
@@ -342,7 +384,7 @@ class LayerBuilder(ABC):
         norms, name = self.model.architecture.head_norms, f"{layer.label}.attn_{which}_norm"
         if norms is None or (norms.are_optional and not self.weights.has(f"{name}.weight")):
             return x
-        return self._norm(x, name, norms.kind, order)
+        return self.norm(x, name, norms.kind, order)
 
     def _fused_heads(
         self, layer: Layer, x: Value, orders: dict[str, Array | None]
@@ -355,7 +397,7 @@ class LayerBuilder(ABC):
             order.append(start + (np.arange(count) if own is None else own))
             start += count
         has_order = any(o is not None for o in orders.values())
-        y = self._linear(x, name, np.concatenate(order) if has_order else None)
+        y = self.linear(x, name, np.concatenate(order) if has_order else None)
         found = dict(zip(rows, self._split(name, y, list(rows.values())), strict=True))
         for part in rows:
             bias, place = f"{layer.label}.attn_{part}.bias", self.part(name)
@@ -429,17 +471,30 @@ class LayerBuilder(ABC):
         plain = part.plain_activation if not gate_kind else ""
         active = ACTIVATIONS[plain or self.model.activation]
         if not gate_kind:
-            return self._linear(active(place, self._linear(x, f"{label}_up")), f"{label}_down")
+            return self.linear(active(place, self.linear(x, f"{label}_up")), f"{label}_down")
         if gate_kind == "fused":
-            both = self._linear(x, f"{label}_up")
+            both = self.linear(x, f"{label}_up")
             gate, up = self._split(f"{label}_up", both, [layer.hidden] * 2)
         else:
-            gate, up = (self._linear(x, f"{label}_{n}") for n in ("gate", "up"))
-        return self._linear(place.emit("mul", active(place, gate), up), f"{label}_down")
+            gate, up = (self.linear(x, f"{label}_{n}") for n in ("gate", "up"))
+        if layer.cut > -np.inf:
+            gate = self._cut(place, layer, gate)
+        return self.linear(place.emit("mul", active(place, gate), up), f"{label}_down")
+
+    def _cut(self, place: Part, layer: Layer, gate: Value) -> Value:
+        """How far elements of the gate are above their mean and `cut` deviations of them; 0 where
+        they are not above."""
+        axes, share = (gate.type.rank - 1,), layer.hidden / max(1, layer.hidden - 1)
+        centred = place.emit("sub", gate, place.emit("reduce_mean", gate, axes=axes, keepdims=True))
+        square = place.emit("mul", centred, centred)
+        square = place.emit("reduce_mean", square, axes=axes, keepdims=True)
+        factor = place.scalar(layer.cut * share**0.5, F32)
+        bound = place.emit("mul", place.emit("sqrt", square), factor)
+        return place.emit("relu", place.emit("sub", centred, bound))
 
     def _last_norm(self, x: Value) -> Value:
         norms = self.model.architecture.norms
-        return self._norm(x, norms.last if norms.has_weights else "", norms.kind)
+        return self.norm(x, norms.last if norms.has_weights else "", norms.kind)
 
 
 def _order(layer: Layer, heads: int, depth: int) -> Array | None:

@@ -5,6 +5,7 @@ Owns records only. aot/frontends/gguf/model.py reads them from a file's keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -86,6 +87,9 @@ class Layer:
         side: elements of the embedding that each token has for the layer; 0 is none.
         buckets: of distances, which have biases of scores; 0 where they have none.
         has_wide_up: its matrix ffn_up has twice the hidden rows.
+        streams: that layers keep beside each other; 0 where they have one.
+        rank: of the product beside attention; 0 where there is none.
+        cut: deviations above their mean below which elements of the gate are 0.
     """
 
     number: int
@@ -102,6 +106,9 @@ class Layer:
     side: int = 0
     buckets: int = 0
     has_wide_up: bool = False
+    streams: int = 0
+    rank: int = 0
+    cut: float = -math.inf
 
     @property
     def label(self) -> str:
@@ -130,6 +137,7 @@ class Whole:
         layers: that have tensors.
         pairs: of elements that are rotated.
         is_long: the file says that frequencies have factors for short and long texts.
+        streams: that layers keep beside each other; 0 where they have one.
     """
 
     width: int
@@ -140,3 +148,4 @@ class Whole:
     layers: int
     pairs: int
     is_long: bool
+    streams: int

@@ -218,7 +218,7 @@ class _Reading:
         self.local_depth = depths[True][0]
         is_local = self._local_layers()
         shares, side = self._shares(is_local), self._side()
-        rotations = self._rotations(is_local)
+        rotations, cuts, streams = self._rotations(is_local), self._cuts(), self._streams()
         return tuple(
             Layer(
                 number=number,
@@ -235,6 +235,9 @@ class _Reading:
                 side=side,
                 buckets=self._buckets(),
                 has_wide_up=self._has_wide_up(number, hidden[number]),
+                streams=streams,
+                rank=self._rank(number),
+                cut=cuts[number],
             )
             for number in range(count)
         )
@@ -273,6 +276,30 @@ class _Reading:
             return 0
         keys, key = self._of(part), "embedding_length_per_layer_input"
         return keys.at_most(key, keys.count(key, None, 0), self.count)
+
+    def _streams(self) -> int:
+        part = self.row.streams
+        if part is None:
+            return 0
+        keys, key = self._of(part), "altup.active_idx"
+        if keys.count(key, 0, 0):
+            raise keys.error(key, keys.get(key, 0), "0: layers work on the first")
+        key = "altup.num_inputs"
+        count = keys.count(key, None, 2)
+        return keys.at_most(key, count, count)
+
+    def _rank(self, number: int) -> int:
+        """The rank of a layer's product beside attention, which the matrix alone says."""
+        if self.row.low_rank is None:
+            return 0
+        found = self.file.tensors.get(f"{self.row.extents.prefix}blk.{number}.laurel_l.weight")
+        return 1 if found is None else found.dims[0]
+
+    def _cuts(self) -> tuple[float, ...]:
+        part, default = self.row.feed_forward, -math.inf
+        if not part.has_cuts:
+            return (default,) * self.count
+        return self._of(part).numbers("activation_sparsity_scale", self.count, default)
 
     # windows
 

@@ -344,15 +344,18 @@ class FeedForward(Part):
         activation: of the gate, or of what there is without one.
         plain_activation: of what there is without one, where that is another.
         is_choice: a key may name the activation.
+        has_cuts: a key may say for layers how far above their mean elements of the gate count.
     """
 
     gate: str = "own"
     activation: str = "silu"
     plain_activation: str = ""
     is_choice: bool = False
+    has_cuts: bool = False
 
     def key_names(self) -> tuple[str, ...]:
-        return ("hidden_activation",) if self.is_choice else ()
+        found = ("activation_sparsity_scale",) if self.has_cuts else ()
+        return (*found, "hidden_activation") if self.is_choice else found
 
     def gate_of(self, layer: Layer, has: Has) -> str:
         """The gate of a layer: "own", "fused" or ""."""
@@ -443,6 +446,37 @@ class Side(Part):
 
 
 @dataclass(frozen=True)
+class Streams(Part):
+    """Streams that layers keep beside each other (aot/frontends/gguf/streams.py)."""
+
+    KEYS: ClassVar = ("altup.num_inputs", "altup.active_idx")
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        label, count, width = f"{layer.label}.altup", layer.streams, layer.width
+        yield Needed(f"{label}_router.weight", (count, width))
+        yield Needed(f"{label}_router_norm.weight", (width,))
+        yield Needed(f"{label}_predict_coef.weight", (count * count, count))
+        yield Needed(f"{label}_correct_coef.weight", (count, count))
+        yield Needed(f"{label}_correct_scale.weight", (width,))
+
+    def shared(self, whole: Whole) -> Iterator[Needed]:
+        for name in ("altup_proj", "altup_unembd_proj"):
+            yield Needed(f"{name}.weight", (whole.streams - 1, whole.width, whole.width))
+
+
+@dataclass(frozen=True)
+class LowRank(Part):
+    """A product of low rank beside attention, of what attention takes: LAuReL,
+    https://arxiv.org/abs/2411.07501."""
+
+    def tensors(self, layer: Layer, has: Has) -> Iterator[Needed]:
+        label = f"{layer.label}.laurel"
+        yield from _linear(f"{label}_l", layer.rank, layer.width)
+        yield from _linear(f"{label}_r", layer.width, layer.rank)
+        yield Needed(f"{label}_post_norm.weight", (layer.width,))
+
+
+@dataclass(frozen=True)
 class Pooling(Part):
     """How a text's embedding is computed from its tokens' rows, in files of embedding models.
 
@@ -462,7 +496,7 @@ class Architecture:
 
     Attributes:
         models: that are known to be of it.
-        head_norms, window, side: None where there are none.
+        head_norms, window, side, streams, low_rank: None where there are none.
         unused: keys that no part needs to read, and what they are of.
     """
 
@@ -479,6 +513,8 @@ class Architecture:
     head: Head = Head()
     pooling: Pooling = Pooling()
     side: Side | None = None
+    streams: Streams | None = None
+    low_rank: LowRank | None = None
     unused: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self) -> list[Part]:
@@ -492,6 +528,7 @@ class Architecture:
                 self.window,
             ),
             *(self.rope, self.feed_forward, self.residual, self.head, self.pooling, self.side),
+            *(self.streams, self.low_rank),
         )
         return [part for part in found if part is not None]
 

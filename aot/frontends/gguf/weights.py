@@ -43,7 +43,7 @@ class Weights:
         self.needed = needed
         self.names: set[str] = set()
         self._progress = progress
-        self._blocked: dict[str, tuple[list[Value | None], dict[str, Attr]]] = {}
+        self._blocked: dict[tuple[str, bytes], tuple[list[Value | None], dict[str, Attr]]] = {}
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -65,10 +65,11 @@ class Weights:
 
     def product(self, place: Place, x: Value, name: str, order: Array | None = None) -> Value:
         """x [..., columns] times a matrix [rows, columns] of the file, transposed. But for the head
-        and attention's values, x may be rounded to 8 bits.
+        and attention's values, x may be rounded to 8 bits. Matrices of one tensor are below each
+        other.
 
         Args:
-            order: which row of the file comes where; None where they stay.
+            order: which row of the file comes where; None where they stay. Others are left out.
         """
         tensor = self.tensor(name)
         if tensor.type.codes is None:
@@ -89,7 +90,7 @@ class Weights:
 
     def _floats(self, place: Place, tensor: Tensor, order: Array | None) -> Value:
         assert tensor.type.floats is not None
-        array = tensor.data.view(tensor.type.floats).reshape(tensor.dims)
+        array = tensor.data.view(tensor.type.floats).reshape(-1, tensor.dims[-1])
         data = ConstantData.borrowed(array if order is None else array[order])
         return insert_constant(place.rewriter, data, tensor.name)
 
@@ -97,9 +98,10 @@ class Weights:
         self, place: Place, tensor: Tensor, order: Array | None
     ) -> tuple[list[Value | None], dict[str, Attr]]:
         """(operands after the first, attributes) of an op on a quantised matrix; made once per
-        matrix.
+        matrix and order.
         """
-        if tensor.name not in self._blocked:
+        key = tensor.name, b"" if order is None else order.tobytes()
+        if key not in self._blocked:
             arrays, attrs = self._packed(tensor, order)
             made = [
                 None
@@ -107,8 +109,8 @@ class Weights:
                 else insert_constant(place.rewriter, ConstantData(array), tensor.name)
                 for array in arrays
             ]
-            self._blocked[tensor.name] = made, attrs
-        return self._blocked[tensor.name]
+            self._blocked[key] = made, attrs
+        return self._blocked[key]
 
     def _packed(
         self, tensor: Tensor, order: Array | None
@@ -116,7 +118,8 @@ class Weights:
         """A quantised matrix as it is stored, and its attributes: packed some rows at a time, which
         alone need memory for their codes."""
         assert tensor.type.codes is not None
-        rows, columns = tensor.dims
+        columns = tensor.dims[-1]
+        rows = len(tensor.data) if order is None else len(order)
         step = max(1, PACKED_ELEMENTS // columns // PANEL) * PANEL
         found: list[Array | None] = []
         attrs: dict[str, Attr] = {}

@@ -16,7 +16,7 @@ from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Kind
 
 import aot
-from aot.errors import CompileError
+from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf import import_gguf, read_gguf, weights
 from aot.frontends.gguf.architectures import ARCHITECTURES
 from aot.ir import large_arrays
@@ -26,7 +26,7 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
 from aot.link import rodata
 from aot.link.program_steps import Steps
-from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data
+from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data, gemma3n
 from tests.support.paths import ROOT
 
 SAID = json.loads((ROOT / "tests/support/gguf_logits.json").read_text())
@@ -87,7 +87,7 @@ def test_every_architecture_has_a_model() -> None:
     assert {shape.arch for shape in MODELS.values()} == archs
 
 
-@pytest.mark.parametrize("name", ["deci", "cohere2", "gemma4"])
+@pytest.mark.parametrize("name", ["deci", "cohere2", "gemma3n", "gemma4"])
 def test_only_the_last_tokens_of_other_parts(name: str) -> None:
     """Layers without attention, and branches side by side."""
     found = interpreted(import_gguf(data(MODELS[name])), TOKENS, PIECES)[-1]
@@ -113,6 +113,41 @@ def test_layers_that_read_the_caches_of_others_have_none() -> None:
         with pytest.raises(CompileError) as caught:
             import_gguf(data(replace(MODELS["gemma4"], extra=extra)))
         assert str(caught.value) == f"model: key 'gemma4.attention.shared_kv_layers' {message}"
+
+
+def test_streams_of_several_sequences_are_compiled() -> None:
+    """The interpreter's products of the same codes; matrices that lie in one tensor are in
+    blocks."""
+    model = data(replace(gemma3n(4), kind=Kind.Q8_0))
+    wanted = interpreted(import_gguf(model), TOKENS, (len(TOKENS),))
+    program = aot.load(aot.compile(model, sequences=2, activations="f32", jobs=1))
+    tokens = np.asarray([[0] * 5 + TOKENS[:-5], TOKENS], np.int32)
+    found = np.array(program(tokens, np.asarray([5, 0], np.int32))["logits"])
+    short = interpreted(import_gguf(model), TOKENS, (len(TOKENS) - 5,))
+    wanted = np.concatenate([short, wanted])
+    assert np.abs(found - wanted).max() <= TOLERANCE * np.ptp(wanted)
+
+
+def test_what_gemma3n_says_of_its_streams_and_cuts_is_checked() -> None:
+    key = "key 'gemma3n."
+    for change, message in (
+        ({"altup.active_idx": 1}, f"{key}altup.active_idx' is 1, expected 0: layers work on the f"),
+        ({"altup.num_inputs": 1}, f"{key}altup.num_inputs' is 1, expected a whole number, 2 or mo"),
+        ({"altup.num_inputs": 1 << 20}, f"{key}altup.num_inputs' is 1048576, expected at most"),
+        ({"altup.num_inputs": 3}, "tensor 'altup_proj.weight' has dims [3, 32, 32], expected [2, "),
+        (
+            {"activation_sparsity_scale": [0.5]},
+            f"{key}activation_sparsity_scale' is [0.5], expected a number, or 22 of them, one for",
+        ),
+        (
+            {"activation_sparsity_scale": float("nan")},
+            f"{key}activation_sparsity_scale' is nan, expected numbers",
+        ),
+    ):
+        extra = {**MODELS["gemma3n"].extra, **change}
+        with pytest.raises((CompileError, UnsupportedError)) as caught:
+            import_gguf(data(replace(MODELS["gemma3n"], extra=extra)))
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["mistral3", "gpt2"])
