@@ -28,7 +28,7 @@ from aot.kernels.ir.nodes import Kernel
 from aot.kernels.ir.text import to_text
 from aot.kernels.lowering import root_of
 from aot.kernels.proof.bounds import check_bounds
-from aot.kernels.proof.values import is_long
+from aot.kernels.proof.extents import is_long
 from aot.kernels.proof.walk import Unproved, Verdict
 from aot.target.model import Target
 

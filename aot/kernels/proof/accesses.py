@@ -34,6 +34,7 @@ from aot.kernels.ir.nodes import (
     Store,
     expressions_of,
 )
+from aot.kernels.proof.extents import Extents
 from aot.kernels.proof.inequalities import FEW_STEPS, MOST_STEPS, Inequalities
 from aot.kernels.proof.polynomials import Monomial, Polynomial, combined, constant, known_value
 from aot.kernels.proof.values import Memory, Values
@@ -384,7 +385,8 @@ class Scene:
 
     @cached_property
     def values(self) -> Copies:
-        return Copies(self.kernel, self.space, self.known, {}, self.index_bits)
+        extents = Extents(self.space, self.known, {})
+        return Copies(self.kernel, self.space, extents, self.index_bits)
 
     def copy(self, access: Access, shared: int = 1 << 30, role: object = None) -> Copy:
         """A copy of an access, in some iteration of its loops.

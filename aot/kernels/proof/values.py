@@ -8,25 +8,25 @@ only as what is bound and which memory has been written since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import cached_property
 
 from aot.base.records import dataclass
 from aot.ir import expr
-from aot.ir.dims import Atom, Dim, DimExpr, Extremum, FloorDiv, Interval, Symbol
+from aot.ir.dims import Dim, Interval, Symbol
 from aot.ir.expr import Binary, Cast, Const, Expr, Load, Param, Select, Size, Unary, Var
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Buffer, BufferClass, Kernel, Scratch
 from aot.kernels.proof.conditions import NEGATED, NOTHING, Consequences, Facts, compared, range_of
 from aot.kernels.proof.counts import Range
+from aot.kernels.proof.extents import Extents
 from aot.kernels.proof.facts import Choice
 from aot.kernels.proof.inequalities import Inequalities
 from aot.kernels.proof.polynomials import (
     Polynomial,
     combined,
     constant,
-    divided,
     known_value,
     long_division,
     product,
@@ -34,8 +34,6 @@ from aot.kernels.proof.polynomials import (
 )
 
 Memory = Buffer | Scratch
-
-MOST_TERMS = 16  # of a dim that is kept as a sum
 
 _GROWING = frozenset({"add", "sub", "mul", "shl"})
 
@@ -45,31 +43,21 @@ class Values:
     """The values of expressions at the current position of the walk over a kernel.
 
     Attributes:
-        known: bounds of dims' symbols; others are not negative.
-        dims: what the kernel's dim parameters are, in terms of other symbols.
+        extents: the values of dims.
         index_bits: how wide an index is on the target.
-        is_rough: whether long sums among `dims` are kept by their range alone.
-        switches: those of the kernel that are known here.
         loaded: adds what is known of every value in a memory to a variable that was loaded.
         ranges: what all elements of scratch are between here.
     """
 
     kernel: Kernel
     space: Inequalities
-    known: Mapping[str, Interval]
-    dims: Mapping[str, Dim]
+    extents: Extents
     index_bits: int = 64
     loaded: Callable[[Memory, Polynomial], None] = lambda memory, value: None
-    switches: dict[Extremum, int] = field(default_factory=dict)
-    is_rough: bool = False
     _vars: dict[Var, Polynomial] = field(default_factory=dict)
     _extents: dict[Var, Polynomial] = field(default_factory=dict)
     _lets: dict[Var, Expr] = field(default_factory=dict)
     _let_conditions: dict[tuple[Var, bool], Consequences] = field(default_factory=dict)
-    _symbols: dict[str, Polynomial] = field(default_factory=dict)
-    _dims: dict[Dim, Polynomial] = field(default_factory=dict)
-    _sums: dict[object, Polynomial] = field(default_factory=dict)
-    _is_giving: bool = False  # what a dispatch gives for dim parameters
     _opaque: dict[object, Polynomial] = field(default_factory=dict)
     # of expressions that read nothing that the kernel writes, and of the others here and now
     _forms: dict[Expr, Polynomial] = field(default_factory=dict)
@@ -215,70 +203,9 @@ class Values:
             memo.clear()
         self._forwards.clear()
 
-    # Dims
-
-    def symbol(self, name: str) -> Polynomial:
-        if name not in self._symbols:
-            low, high = self.known.get(name, (0, None))
-            if low is not None and low == high:
-                self._symbols[name] = constant(low)
-            else:
-                self._symbols[name] = self.space.variable(name, low, high, of=())
-        return self._symbols[name]
-
     def dim(self, dim: Dim) -> Polynomial:
-        if isinstance(dim, int):
-            return constant(dim)
-        if dim not in self._dims:
-            uses = self.space.local_uses
-            total = constant(dim.constant)
-            for monomial, coefficient in dim.terms:
-                term = constant(coefficient)
-                for atom in monomial:
-                    term = product(term, self._atom(atom))
-                total = combined(total, term)
-            if uses != self.space.local_uses:
-                return total
-            if self._is_giving and is_long(dim):
-                total = self._long(dim, total)
-            self._dims[dim] = total
-        return self._dims[dim]
-
-    def _long(self, dim: DimExpr, total: Polynomial) -> Polynomial:
-        """A variable, known by its range only, for a dim that is a sum of many terms, such as the
-        extent of a concatenation of many parts known only at run time.
-        """
-        if dim.terms not in self._sums:
-            terms = combined(total, constant(-dim.constant))
-            low, high = self.space.interval(terms)
-            self._sums[dim.terms] = self.space.variable("sum", low, high, of=[terms])
-        return combined(self._sums[dim.terms], constant(dim.constant))
-
-    def _atom(self, atom: Atom) -> Polynomial:
-        if isinstance(atom, Symbol):
-            value = self.dims.get(atom.name)
-            return self.symbol(atom.name) if value is None else self._given(value)
-        if isinstance(atom, FloorDiv):
-            found = self.space.quotient(self.dim(atom.numerator), self.dim(atom.denominator))
-            return self._variable(atom) if found is None else found[0]
-        if atom in self.switches:
-            return constant(self.switches[atom])
-        return self.space.extremum([self.dim(a) for a in atom.args], is_max=atom.is_max)
-
-    def _given(self, dim: Dim) -> Polynomial:
-        """The value of a dim that the host computes for a dispatch. A sum, such as the extent `t //
-        2 - 1`, becomes a variable equal to it, so that products with it have few terms.
-        """
-        self._is_giving = self.is_rough
-        p = self.dim(dim)
-        self._is_giving = False
-        if len(p) < 2:
-            return p
-        for variable, total in self.space.sums.items():
-            times = divided(p, total)
-            if times is not None:
-                return product(times, {(variable,): 1})
-        return self.space.sum_of(p, str(dim))
+        """The polynomial of a dim."""
+        return self.extents.form(dim)
 
     # Integers
 
@@ -317,7 +244,8 @@ class Values:
             case Var():
                 return self.form(self._lets[e]) if e in self._lets else self._vars[e]
             case Param():
-                return self._atom(Symbol(e.name)) if e.dtype is DType.INDEX else self._unknown(e)
+                is_dim = e.dtype is DType.INDEX
+                return self.extents.atom(Symbol(e.name)) if is_dim else self._unknown(e)
             case Load():
                 return self._load(e)
             case Binary():
@@ -641,11 +569,6 @@ class Values:
                     return Consequences((), ((below, compared(op, apart).facts),))
                 return NOTHING
         return compared(op, combined(self.form(a), self.form(b), -1))
-
-
-def is_long(dim: Dim) -> bool:
-    """Whether a dim is a sum of many terms."""
-    return not isinstance(dim, int) and len(dim.terms) > MOST_TERMS
 
 
 def _may_overlap(a: Buffer, b: Buffer) -> bool:

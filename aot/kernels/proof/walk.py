@@ -40,6 +40,7 @@ from aot.kernels.ir.nodes import (
 )
 from aot.kernels.proof.conditions import range_of
 from aot.kernels.proof.counts import counted_in, ranges_after
+from aot.kernels.proof.extents import Extents
 from aot.kernels.proof.inequalities import MOST_STEPS, Inequalities
 from aot.kernels.proof.polynomials import Polynomial, combined, constant, scaled, variables_of
 from aot.kernels.proof.switches import chosen_by
@@ -179,10 +180,8 @@ class Walk:
         self.space = Inequalities()
         if bounds:  # which all stores are held to
             self.space.allowance = FOR_BOUNDS
-        self.values = Values(
-            kernel, self.space, given.known, given.dims, given.index_bits, self.loaded
-        )
-        self.values.is_rough = given.is_rough
+        self.extents = Extents(self.space, given.known, given.dims, given.is_rough)
+        self.values = Values(kernel, self.space, self.extents, given.index_bits, self.loaded)
         self.verdict = Verdict()
         self.bounds = bounds
         self.broken: set[tuple[Region, Bound]] = set()
@@ -212,7 +211,7 @@ class Walk:
         for switch, number in given.switches.items():
             x = self.values.dim(chosen_by(switch))
             self.space.assume(combined(x, constant(-1)) if number else scaled(x, -1))
-            self.values.switches[switch] = number
+            self.extents.switches[switch] = number
 
     def numbers_of(self, switch: Extremum) -> list[int]:
         """The values, among 0 and 1, that a switch may have; empty where it may be negative."""
