@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
 from aot.ir.expr import Cast, Const, Expr, binary, unary
 from aot.ir.types import DType
-from aot.kernels.transcendentals.values import V, any_of, at_least, at_most, polynomial, with_sign
+from aot.kernels.transcendentals.angles32 import cos, sin
+from aot.kernels.transcendentals.values import (
+    SIGN,
+    V,
+    any_of,
+    at_least,
+    at_most,
+    head12,
+    polynomial,
+    with_sign,
+)
 
 F32, I32, U32 = DType.F32, DType.I32, DType.U32
-_SIGN = 0x80000000
-
-
-def _head(x: V) -> V:
-    """The first 12 bits of `x`: a product of two heads is exact."""
-    return (x.bits(U32) & 0xFFFFF000).float_bits()
 
 
 # exp(r) = 1 + r + r^2 p(r) on |r| <= 1.003 ln(2)/2, relative error 2^-28.2.
@@ -320,7 +323,7 @@ _ERFC_Q = (1.0, 0.650871754, 0.230966821, 0.0344367661, 4.5788297e-06)
 
 def _square(x: V) -> tuple[V, V]:
     """x^2 as an unevaluated sum of two numbers, the first of them exact."""
-    head = _head(x)
+    head = head12(x)
     return head * head, (x - head) * (x + head)
 
 
@@ -383,123 +386,15 @@ def gelu_tanh(a: Expr) -> Expr:
     given = V(a)
     x = at_most(at_least(given, -11.045), 7.2)
     high, low = _square(x)
-    head = _head(high + low)
+    head = head12(high + low)
     product = head * -_GELU_CUBE_HIGH
     rest = head * (_GELU_CUBE_HIGH - _GELU_CUBE) + (high - head + low) * -_GELU_CUBE
-    slope = _head(product - _GELU_HIGH)
+    slope = head12(product - _GELU_HIGH)
     slope_tail = product - (slope + _GELU_HIGH) + (rest + (_GELU_HIGH - _GELU))
-    x_head = _head(x)
+    x_head = head12(x)
     power, t = _exp_of_pair(x_head * slope, (x - x_head) * slope + x * slope_tail)
     scaled = (power + 1.0) * ((t.bits() << 23) + (_GATE_BIAS << 23)).float_bits()
     return _gated(given, scaled + _GATE_SCALE).e
-
-
-# sin(x) = x + x^3 p(x^2), error 2^-33.9; cos(x) = 1 - x^2/2 + x^4 p(x^2), error 2^-29.3;
-# both relative, on |x| <= 1.
-_SIN = (
-    -0.166666664854683696,
-    0.00833331605378880523,
-    -0.000198361151284473592,
-    2.69480999045358114e-06,
-)
-_COS = (0.0416665738836042839, -0.00138846751770071414, 2.42002999922102264e-05)
-_HALF_PI = math.pi / 2
-_HALF_PI_HEAD = 1.5703125  # its first 12 bits
-# The first 199 bits of 2/pi, with 25 zeros before them.
-_TWO_OVER_PI = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
-
-
-def _window(offset: V) -> tuple[V, V, V]:
-    """96 bits of `_TWO_OVER_PI` from bit `offset` (0 to 127) on, most significant word first.
-
-    A barrel shifter over constants: by two words, by one word, then by bits.
-    """
-    words = [V(Const(U32, w)) for w in _TWO_OVER_PI]
-    for step in (2, 1):
-        is_shifted = (offset & 32 * step).differs(0)
-        words = [
-            is_shifted.choose(far, near) for near, far in zip(words, words[step:], strict=False)
-        ]
-    left = offset & 31
-    right = left ^ 31
-    first, second, third, *_ = (
-        (near << left) | ((far >> 1) >> right) for near, far in pairwise(words)
-    )
-    return first, second, third
-
-
-def _product_top(mantissa: V, window: tuple[V, V, V]) -> tuple[V, V]:
-    """Top two words of the low 96 bits of a 24-bit number times 96 bits.
-
-    Halves of 16 bits make 32x32-bit products of 32-bit multiplications. Of the last word the upper
-    half is enough: what is left out is below 2^-53 quadrants, and no float32 but zero comes nearer
-    to a multiple of pi/2 than 2^-30 of it.
-    """
-    w0, w1, w2 = window
-    low, high = mantissa & 0xFFFF, mantissa >> 16
-    w1_low, w1_high = w1 & 0xFFFF, w1 >> 16
-    middle = low * w1_high + (low * w1_low >> 16)
-    cross = high * w1_low + (middle & 0xFFFF)
-    w1_carry = high * w1_high + (middle >> 16) + (cross >> 16)
-    w2_high = w2 >> 16
-    w2_carry = high * w2_high + (low * w2_high >> 16)
-    second = mantissa * w1 + w2_carry
-    overflow = V(Cast((second < w2_carry).e, U32))
-    return mantissa * w0 + w1_carry + overflow, second
-
-
-def _reduce(x: V) -> tuple[V, V]:
-    """(r, q) with x == q * pi/2 + r modulo 2 pi and |r| <= pi/4 * (1 + 2^-20), for finite x >= 0.
-
-    Below 1 r is x itself. Payne and Hanek, "Radian reduction for trigonometric functions", SIGNUM
-    Newsletter 18, 1983: only those bits of 2/pi count that make neither multiples of four
-    quadrants nor less than what is wanted.
-    """
-    bits = x.bits(U32)
-    mantissa = (bits & 0x7FFFFF) | 0x800000
-    first, second = _product_top(mantissa, _window((bits >> 23) - 127))
-    # Two bits of quadrants, then the fraction: as a signed number it is the nearest quadrant's.
-    quadrant = (first + 0x20000000) >> 30
-    fraction = (first << 2) | (second >> 30)
-    rest = second << 2
-    sign = (fraction.bits() >> 31).bits(U32)
-    fraction, rest = fraction ^ sign, rest ^ sign
-    high = V(Cast((fraction >> 8).bits().e, F32))
-    low = V(Cast((((fraction & 0xFF) << 23) | (rest >> 9)).bits().e, F32))
-    head = _head(high)
-    tail = low.fma(_HALF_PI * 2.0**-55, (high - head) * (_HALF_PI * 2.0**-24))
-    tail = head.fma((_HALF_PI - _HALF_PI_HEAD) * 2.0**-24, tail)
-    r = head.fma(_HALF_PI_HEAD * 2.0**-24, tail)
-    r = (r.bits(U32) | (sign & _SIGN)).float_bits()
-    is_reduced = x >= 1.0
-    return is_reduced.choose(r, x), is_reduced.choose(quadrant, 0)
-
-
-def _sin_or_cos(a: Expr, is_cos: bool) -> Expr:
-    x = V(a)
-    size = x.abs()
-    r, quadrant = _reduce(size)
-    if is_cos:
-        quadrant = quadrant + 1
-    u = r * r
-    sine = (polynomial(u, _SIN) * u).fma(r, r)
-    cosine = (u * u).fma(polynomial(u, _COS), u.fma(-0.5, 1.0))
-    magnitude = (quadrant & 1).equals(0).choose(sine, cosine)
-    sign = (quadrant & 2) << 30
-    if not is_cos:
-        sign = sign ^ (x.bits(U32) & _SIGN)
-    result = (magnitude.bits(U32) ^ sign).float_bits()
-    return (size < math.inf).choose(result, math.nan).e
-
-
-def sin(a: Expr) -> Expr:
-    """sin(x), at most 1.75 ulp for every float32; NaN at infinities."""
-    return _sin_or_cos(a, is_cos=False)
-
-
-def cos(a: Expr) -> Expr:
-    """cos(x), at most 1.75 ulp for every float32; NaN at infinities."""
-    return _sin_or_cos(a, is_cos=True)
 
 
 # atanh(s) * 3 / s = 3 + s^2 + s^4 p(s^2) on |s| <= (sqrt(2) - 1) / (sqrt(2) + 1), relative error
@@ -528,21 +423,21 @@ def _log2_pair(x: V) -> tuple[V, V]:
     difference, total = m - 1.0, m + 1.0
     inverse = V(Const(F32, 1.0)) / total
     s = difference * inverse
-    s_head, total_head = _head(s), _head(total)
+    s_head, total_head = head12(s), head12(total)
     total_tail = m - (total_head - 1.0)
     s_tail = inverse * (difference - s_head * total_head - s_head * total_tail)
     square = s * s
     r = square * square * polynomial(square, _POW_LOG) + s_tail * (s_head + s)
     head_square = s_head * s_head
-    t_head = _head(head_square + 3.0 + r)
+    t_head = head12(head_square + 3.0 + r)
     t_tail = r - (t_head - 3.0 - head_square)
     # (s_head + s_tail) * (t_head + t_tail), then times _POW_SCALE, then plus k.
     main, rest = s_head * t_head, s_tail * t_head + t_tail * s
-    p_head = _head(main + rest)
+    p_head = head12(main + rest)
     p_tail = rest - (p_head - main)
     z_head = p_head * _POW_SCALE_HIGH
     z_tail = p_head * (_POW_SCALE - _POW_SCALE_HIGH) + p_tail * _POW_SCALE
-    head = _head(z_head + z_tail + k)
+    head = head12(z_head + z_tail + k)
     return head, z_tail - (head - k - z_head)
 
 
@@ -551,7 +446,7 @@ def _pow_finite(size: V, y: V) -> V:
     log_head, log_tail = _log2_pair(size)
     # Beyond 2^32 every power but that of 1 has overflowed or underflowed.
     y = at_most(at_least(y, -(2.0**32)), 2.0**32)
-    y_head = _head(y)
+    y_head = head12(y)
     high = y_head * log_head
     low = (y - y_head) * log_head + y * log_tail
     t = at_most(at_least(high + low, -152.0), 130.0) + _MAGIC
@@ -574,7 +469,7 @@ def pow(a: Expr, b: Expr) -> Expr:
     half = y * 0.5
     is_integer = V(unary("floor", y.e)).equals(y)
     is_odd = is_integer & V(unary("floor", half.e)).differs(half)
-    sign = x.bits(U32) & is_odd.choose(V(Const(U32, _SIGN)), 0)
+    sign = x.bits(U32) & is_odd.choose(V(Const(U32, SIGN)), 0)
     result = (result.bits(U32) | sign).float_bits()
     is_undefined = any_of(
         (x < 0.0) & (x > -math.inf) & V(unary("not", is_integer.e)), x.differs(x), y.differs(y)

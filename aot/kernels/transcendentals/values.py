@@ -9,6 +9,9 @@ from aot.base.records import dataclass
 from aot.ir.expr import Bitcast, Const, Expr, Fma, binary, select, unary
 from aot.ir.types import DType
 
+# of a single-precision number
+SIGN = 0x80000000
+
 
 @dataclass(frozen=True)
 class V:
@@ -112,3 +115,8 @@ def any_of(*conditions: V) -> V:
     for condition in conditions[1:]:
         result = result | condition
     return result
+
+
+def head12(x: V) -> V:
+    """The first 12 bits of `x`: a product of two heads is exact."""
+    return (x.bits(DType.U32) & 0xFFFFF000).float_bits()
