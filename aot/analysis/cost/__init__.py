@@ -7,6 +7,7 @@ Files:
         functions
     tile_costs, candidates: cost of an op under a tile; the ways in which an executable may run,
         cheapest first
+    register_tiles: the register tile of a contraction on a CPU that keeps multipliers busiest
     across, few_columns, attention_tiles: tiles of results stored in planes, of products with few
         columns, and of attention
     dots: products that are summed a word at a time, and what bounds their tiles

@@ -6,7 +6,6 @@ and fuse; kernels obey its answer. Changes nothing and looks at no neighbours.
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 
 from aot.analysis.cost import winograd
@@ -16,7 +15,6 @@ from aot.analysis.cost.across import (
 )
 from aot.analysis.cost.attention_tiles import KEYS_AT_ONCE, WIDE_LANES, attention_tile
 from aot.analysis.cost.dots import (
-    MOST_ROWS,
     columns_of_tiles_across,
     most_rows,
     multiplies_matrices,
@@ -35,6 +33,7 @@ from aot.analysis.cost.few_columns import (
     turns_rows,
 )
 from aot.analysis.cost.gpu_tiles import Extents, gpu_tile, staged_tile
+from aot.analysis.cost.register_tiles import LANE_DOT_LOADS, RegisterTile, used_share
 from aot.analysis.memory.views import memory_order
 from aot.base.records import dataclass
 from aot.ir.contraction import ContractionDims, Factor
@@ -87,28 +86,12 @@ POOLED_VECTORS = 4
 UNROLLED_TAPS = 7
 # vectors that do what is left of a window's lanes without masks
 FEW_VECTORS = 4
-# what a vector of bytes takes to be unpacked to 16 bits, as a share of a row's products with it,
-# and registers that this needs beside a step's: what orders the bytes, twice, and a product
-UNPACK_COST, UNPACK_REGISTERS = 0.25, 3
-# the same of the weights of groups, which have few columns and short sums, and lie in rows
-GROUPED_UNPACK_COST = 1.0
 # registers for masks, a row's word and a product, beside words and codes of each vector of columns,
 # where weights are stored in blocks
 BLOCKED_REGISTERS = 4
 # where so many rows and vectors of columns have their sums in registers twice, as integers of a
 # block and as floats of all blocks, none of them goes through memory from block to block
 BLOCKED_ROWS, BLOCKED_VECTORS = 4, 2
-# instructions that multiply and add a word of each column of a vector by products of bytes in 16
-# bits, and those that bring a row's word and a vector of columns in order for that; registers for
-# these, beside two halves of each vector of columns
-PAIR_PRODUCTS, PAIR_ROW_COST, PAIR_COLUMNS_COST, PAIR_REGISTERS = 3.0, 3.25, 2.5, 3
-# instructions beside products of matrices: those that bring a vector of columns' words in order, a
-# load, as a share of a product, and a turn of the loop; registers beside sums and columns
-MATRIX_COLUMN_COST, MATRIX_LOAD_COST, MATRIX_TURN_COST, MATRIX_REGISTERS = 2.0, 0.6, 2.0, 3
-# dot products by lane that a core does while it loads a vector: in-order ones load one in two
-LANE_DOT_LOADS = 2.0
-# vectors of columns of a tile of groups whose weights lie in rows, and are multiplied by lanes
-FITTED_VECTORS = range(2, 7)
 # the share of the second level of cache that weights of a tile's columns may take to stay there
 # beside rows; and rows that multiply them as fast as they come from beyond it
 CACHED_SHARE, FAR_ROWS = 0.5, 8
@@ -178,13 +161,11 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         layout = _in_words(right, layout)
     if _is_line(contraction, target):
         return Plan(Schedule.CONTRACTION, lanes, 1, lanes, right.operand, None, flops)
-    strides = {window.axis: window.stride for window in contraction.windows}
-    sizes = contraction.tile_extents
     if has_lanes_along_rows(contraction, target):
         along, across = contraction.tile_extents
         far = tile_of_far_planes(contraction, target, lanes)
         dense = tile_of_dense_rows(contraction, target, lanes)
-        tile = far or dense or _tile(target, lanes, across, along, hides=True)
+        tile = far or dense or RegisterTile(target, lanes, across, along, hides=True).best()
         return Plan(Schedule.PLANES, lanes, *tile, right.operand, layout, flops)
     if (by_tap := sums_by_tap(contraction, target, lanes)) is not None:
         return Plan(Schedule.PLANES, lanes, *by_tap, right.operand, sums_last(right), flops)
@@ -203,13 +184,24 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         rows, columns, shares, terms = usual
         placed = (rows, columns, right.operand, layout, flops, shares, terms)
         return Plan(Schedule.CONTRACTION, lanes, *placed)
+    rows, columns = _tile_of_columns(contraction, target, lanes, is_in_rows=is_in_rows).best()
+    return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
+
+
+def _tile_of_columns(
+    contraction: ContractionDims, target: Target, lanes: int, *, is_in_rows: bool
+) -> RegisterTile:
+    """The register tile of a contraction on a CPU whose lanes are columns; `is_in_rows` says that
+    weights are those of groups, whose columns lie side by side."""
+    is_dotted = sums_words(contraction)
     is_unpacked = unpacks_weights(contraction, target)
+    strides = {window.axis: window.stride for window in contraction.windows}
     row_bytes = strides.get(contraction.row_axis, 1) * _row_bytes(contraction.left)
     across = columns_of_tiles_across(contraction, target, lanes, is_dotted=is_dotted)
-    rows, columns = _tile(
+    return RegisterTile(
         target,
         lanes,
-        *sizes,
+        *contraction.tile_extents,
         row_bytes=0 if is_dotted else row_bytes,
         by_lane=target.multiplies_by_lane and not is_unpacked,
         together=not is_dotted and _has_rows_together(contraction, target),
@@ -223,7 +215,6 @@ def _plan_contraction(call: Call, contraction: ContractionDims, target: Target) 
         most=most_rows(contraction, target, is_dotted=is_dotted, across=across),
         across=across,
     )
-    return Plan(Schedule.CONTRACTION, lanes, rows, columns, right.operand, layout, flops)
 
 
 def _is_line(contraction: ContractionDims, target: Target) -> bool:
@@ -294,18 +285,6 @@ def _slide_of_rows(contraction: ContractionDims, target: Target) -> tuple[int, i
     return (window.stride, taps) if 2 <= window.stride <= taps + 1 else None
 
 
-def _row_vectors(
-    rows: int, lanes: int, by_lane: bool, together: bool, slide: tuple[int, int] | None
-) -> tuple[int, float]:
-    """(vectors that hold the row scalars, loads per step)."""
-    if slide is not None:
-        step, taps = slide
-        held = -(-((rows - 1) * step + taps) // lanes)
-        return held, held / taps
-    held = -(-rows // lanes) if together else rows if by_lane else 0
-    return held, rows / lanes if held else rows
-
-
 def _is_window_of_planes(contraction: ContractionDims, target: Target) -> bool:
     """Whether a convolution with few columns slides over planes as pooling does, one output channel
     at a time, because a vector of columns would be mostly idle.
@@ -333,7 +312,7 @@ def _plan_blocked(contraction: ContractionDims, target: Target, lanes: int, flop
         rows, columns, shares, staged = usual
         tile = rows, columns, -1, None, flops, shares, staged
         return Plan(Schedule.CONTRACTION, lanes, *tile)
-    rows, columns = _tile(target, lanes, *contraction.tile_extents)
+    rows, columns = RegisterTile(target, lanes, *contraction.tile_extents).best()
     columns = max(columns, target.panel)
     if contraction.left.dtype is DType.I8:
         rows, columns = _tile_of_sums(target, lanes, rows, columns)
@@ -483,7 +462,7 @@ def _window_tile(call: Call, target: Target, lanes: int) -> tuple[int, int]:
     if is_pool and isinstance(columns, int) and columns >= POOLED_VECTORS * lanes and rows > 1:
         return 2, POOLED_VECTORS * lanes
     most = min(8, target.vector_registers // 2) if not target.has_workgroups else 4
-    best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (_used(rows, r), r))
+    best = max(range(min(4, rows), min(most, rows) + 1), key=lambda r: (used_share(rows, r), r))
     return best, lanes * max(1, 4 // best)
 
 
@@ -517,124 +496,7 @@ def _gate_layouts(call: Call, target: Target) -> dict[int, Layout]:
     return {1: layout, 2: layout}
 
 
-def _tile(
-    target: Target,
-    lanes: int,
-    rows_total: Dim,
-    columns_total: Dim,
-    *,
-    row_bytes: int = 0,
-    grouped: bool = False,
-    by_lane: bool = False,
-    together: bool = False,
-    slide: tuple[int, int] | None = None,
-    unpacked: bool = False,
-    in_pairs: bool = False,
-    in_matrices: bool = False,
-    hides: bool = False,
-    loads: float = 1.0,
-    most: int = MOST_ROWS,
-    across: int = 0,
-) -> tuple[int, int]:
-    """(rows, columns) of the register tile that keeps the multipliers busiest.
-
-    With r rows and v vectors of columns, a step of k loads r scalars and v vectors for r*v
-    multiply-adds, and needs r*v + v + 1 registers. A core loads about as often as it multiplies.
-    Where it multiplies by a lane of a vector, scalars are loaded a vector a row, which is kept.
-
-    Args:
-        row_bytes: how far apart the rows' scalars lie; 0 where that isn't known.
-        grouped: whether weights are those of groups, which lie in rows.
-        by_lane: whether rows' scalars are lanes of vectors.
-        together: whether those of neighbouring rows are loaded as one.
-        slide: how far apart neighbouring rows' scalars are, and at how many taps, where what lies
-            under the windows of all rows is loaded as one.
-        unpacked: whether vectors of columns are unpacked to 16 bits at each step.
-        in_pairs: whether products of bytes are summed in 16 bits first.
-        in_matrices: whether two rows and two columns are multiplied at once.
-        hides: whether a sum waits for the one before it, so that few leave multipliers idle.
-        loads: products that a core does in the time of a load.
-        most: rows beyond which there are none.
-        across: the most columns of a result whose rows are neighbours in memory, 0 of others.
-    """
-    if row_bytes:
-        most = min(most, _rows_in_cache(target, row_bytes))
-    best, best_score = (1, max(lanes, target.panel)), (0.0, 0.0)
-    is_fitted = grouped and by_lane and hides
-    is_plain = (
-        hides and lanes > 1 and not (grouped or unpacked or in_pairs or in_matrices or across)
-    )
-    fitted = [n * lanes for n in FITTED_VECTORS if is_fitted]
-    if isinstance(columns_total, int) and columns_total <= lanes < target.panel // 2 and is_plain:
-        fitted = [lanes]  # a tile of fewer columns than those of others have
-    for columns in fitted or [target.panel // 2, *(n * target.panel for n in (1, 2, 3, 4))]:
-        vectors = columns // lanes
-        if vectors == 0 or columns % lanes:
-            continue
-        if isinstance(columns_total, int) and columns >= columns_total + lanes:
-            continue
-        if across and columns > max(across, target.panel // 2, lanes):
-            break
-        for rows in range(1, most + 1):
-            if across and rows != 4 and rows % 8:
-                continue
-            has_lanes = not isinstance(rows_total, int) or rows_total >= lanes
-            if together and rows % lanes and has_lanes:
-                continue
-            row_vectors, row_loads = _row_vectors(rows, lanes, by_lane, together, slide)
-            held = vectors + row_vectors + (UNPACK_REGISTERS if unpacked else 0)
-            if in_matrices:
-                held = 2 * vectors + MATRIX_REGISTERS - 1
-            if in_pairs:
-                held += vectors + PAIR_REGISTERS + (0 if by_lane else 2)
-            # in 32 bits rows' scalars are copied to all lanes ahead of their products
-            free = 3 if (grouped and not is_fitted) or target.arch == "arm" else 1
-            if rows * vectors + held + free > target.vector_registers:
-                break
-            if isinstance(rows_total, int) and rows > rows_total + in_matrices:
-                break
-            if in_matrices and rows % 2:
-                continue
-            used = _used(rows_total, rows) * _used(columns_total, columns)
-            reuse = rows * vectors / (row_loads + vectors)
-            busy = min(1.0, reuse / loads)
-            if hides:
-                busy = min(busy, rows * vectors / SUMS)
-            if in_pairs:
-                products = PAIR_PRODUCTS * rows * vectors
-                around = PAIR_ROW_COST * rows + PAIR_COLUMNS_COST * vectors
-                busy = products / (products + around)
-            if in_matrices:
-                loaded = MATRIX_LOAD_COST * (2 * vectors + rows / 2)
-                around = MATRIX_COLUMN_COST * vectors + loaded + MATRIX_TURN_COST
-                busy = rows * vectors / (rows * vectors + around)
-            if unpacked and grouped:
-                busy = rows / (rows + GROUPED_UNPACK_COST)
-            elif unpacked:
-                busy *= rows / (rows + UNPACK_COST)
-            # within a twentieth what is loaded less often wins
-            score = (round(20 * busy * used), reuse * used)
-            if score > best_score:
-                best, best_score = (rows, columns), score
-    return best
-
-
 def are_far(weight_bytes: int, cache_bytes: int) -> bool:
     """Whether a tile's weights come from beyond the L2 cache each time rows pass them; never if
     `cache_bytes` is 0."""
     return 0 < cache_bytes * CACHED_SHARE < weight_bytes
-
-
-def _used(total: Dim, size: int) -> float:
-    """The useful fraction of tiles of `size` that cover an extent of `total`."""
-    return total / (-(-total // size) * size) if isinstance(total, int) and total else 1.0
-
-
-def _rows_in_cache(target: Target, row_bytes: int) -> int:
-    """The number of rows, `row_bytes` apart, that the L1 cache holds beside streaming data.
-
-    A cache of 8 ways keeps 8 lines at one place of a way; rows a multiple of a way apart all want
-    the same place. One of them is left to what streams.
-    """
-    way = max(target.l1_bytes // 8, 64)
-    return 7 * (way // math.gcd(way, row_bytes))

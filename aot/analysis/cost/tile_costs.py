@@ -21,8 +21,6 @@ from aot.analysis.cost.across import is_across
 from aot.analysis.cost.dots import unpacks_weights
 from aot.analysis.cost.plan import (
     FAR_ROWS,
-    UNPACK_COST,
-    UNPACK_REGISTERS,
     Plan,
     are_far,
     plan,
@@ -30,6 +28,7 @@ from aot.analysis.cost.plan import (
     tail_rows,
     wide_extents,
 )
+from aot.analysis.cost.register_tiles import UNPACK_COST, UNPACK_REGISTERS
 from aot.ir import dims
 from aot.ir.assumed_extents import TILE
 from aot.ir.contraction import ContractionDims

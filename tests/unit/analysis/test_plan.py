@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from aot.analysis.cost.few_columns import SUMS
-from aot.analysis.cost.plan import UNPACK_REGISTERS, plan
+from aot.analysis.cost.plan import plan
+from aot.analysis.cost.register_tiles import UNPACK_REGISTERS
 from aot.analysis.cost.tile_costs import KernelModel, shared_tiles
 from aot.ir.record import Call
 from aot.ir.schedule import Schedule
