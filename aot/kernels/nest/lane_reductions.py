@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from aot.analysis.cost.recompute import operation_cost
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.expr import Binary, Expr, Fma, Load, Reduce, Var
 from aot.ir.types import DType
@@ -47,6 +48,56 @@ def reduce_lanes(
     return stmts, nest.let(Load(acc, (expr.index(0),), reduce.dtype), stmts, "r")
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """The terms of a row, which the vector lanes of a CPU read.
+
+    Attributes:
+        inner: the axis that runs along the lanes.
+        acc: an accumulator for each lane.
+        sums: accumulators to which all terms are added too, if any.
+    """
+
+    nest: Nest
+    reduce: Reduce
+    body: Expr
+    values: dict[Var, Expr]
+    kept: Sequence[Kept]
+    inner: Axis
+    acc: Scratch
+    sums: Scratch | None
+
+    def _term(self, lane: Expr, indices: dict[Var, Expr]) -> tuple[list[Stmt], Expr]:
+        stmts, value = self.nest.keep(self.kept, self.body, {**self.values, **indices})
+        if self.sums is not None:
+            value = self.nest.let(value, stmts, "term")
+            total = Load(self.sums, (lane,), self.sums.dtype)
+            stmts.append(Store(self.sums, (lane,), expr.add(total, value)))
+        return stmts, value
+
+    def first(self, lane: Expr) -> list[Stmt]:
+        """Statements that store a lane's first term."""
+        stmts, value = self._term(lane, {self.inner.var: lane})
+        return [*stmts, Store(self.acc, (lane,), value)]
+
+    def more(self, lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
+        """Statements that add the term at `indices` to a lane's accumulator."""
+        stmts, value = self._term(lane, indices)
+        total = added(self.reduce.op, Load(self.acc, (lane,), self.reduce.dtype), value)
+        return [*stmts, Store(self.acc, (lane,), total)]
+
+    def along_inner(self, outer: dict[Var, Expr]) -> list[Stmt]:
+        """Loops over the inner axis, at the indices `outer` of the others."""
+        zero = expr.index(0)
+        return row_of_vectors(
+            self.nest,
+            zero,
+            self.inner.extent,
+            self.acc.shape[0],
+            lambda at, _, lane: self.more(lane or zero, {**outer, self.inner.var: at}),
+        )
+
+
 def terms_in_lanes(
     nest: Nest,
     reduce: Reduce,
@@ -65,7 +116,6 @@ def terms_in_lanes(
     axes, gone = collapsed_axes([Axis(v, n) for v, n in reduce.axes], body)
     values = {**gone, **values}
     inner = axes[-1]
-    zero = expr.index(0)
     width = nest.lanes * (SUMS if _is_quick(body, [a.var for a in axes]) else 1)
     if isinstance(inner.extent, int):
         while width > 1 and width > inner.extent:
@@ -74,46 +124,18 @@ def terms_in_lanes(
         width = nest.lanes  # of rows that may be short
     acc = nest.builder.scratch("acc", reduce.dtype, (width,))
     left = min(width, nest.lanes if most is None else most)
-
     sums = None if seen is None else seen(width)
-
-    def term(lane: Expr, indices: dict[Var, Expr]) -> tuple[list[Stmt], Expr]:
-        stmts, value = nest.keep(kept, body, {**values, **indices})
-        if sums is not None:
-            value = nest.let(value, stmts, "term")
-            total = Load(sums, (lane,), sums.dtype)
-            stmts.append(Store(sums, (lane,), expr.add(total, value)))
-        return stmts, value
-
-    def first(lane: Expr) -> list[Stmt]:
-        stmts, value = term(lane, {inner.var: lane})
-        return [*stmts, Store(acc, (lane,), value)]
-
-    def more(lane: Expr, indices: dict[Var, Expr]) -> list[Stmt]:
-        stmts, value = term(lane, indices)
-        total = added(reduce.op, Load(acc, (lane,), reduce.dtype), value)
-        return [*stmts, Store(acc, (lane,), total)]
-
-    def rows(outer: dict[Var, Expr]) -> list[Stmt]:
-        return row_of_vectors(
-            nest,
-            zero,
-            inner.extent,
-            width,
-            lambda at, _, lane: more(lane or zero, {**outer, inner.var: at}),
-        )
-
     parts = _rows_together(axes, nest.lanes * SUMS // width) if not kept and most is None else 1
     if parts > 1:
         return _rows_apart(nest, reduce, body, values, axes, (width, parts))
+    terms = _Terms(nest, reduce, body, values, kept, inner, acc, sums)
     if len(axes) > 1 or not isinstance(inner.extent, int) or inner.extent == 0:
-        stmts = over_lanes(
-            nest, width, lambda lane: [Store(acc, (lane,), identity(reduce.op, reduce.dtype))]
-        )
-        stmts += nest.inside(axes[:-1], {}, rows)
+        nothing = identity(reduce.op, reduce.dtype)
+        stmts = over_lanes(nest, width, lambda lane: [Store(acc, (lane,), nothing)])
+        stmts += nest.inside(axes[:-1], {}, terms.along_inner)
         return stmts + halved(nest, reduce.op, acc, width, left), acc, left
-    stmts = over_lanes(nest, width, first)
-    stmts += _by_vectors(nest, reduce, acc, left, inner, more)
+    stmts = over_lanes(nest, width, terms.first)
+    stmts += _by_vectors(nest, reduce, acc, left, inner, terms.more)
     return stmts, acc, left
 
 

@@ -410,36 +410,17 @@ class _OnCpu(Elements):
     ) -> list[Stmt]:
         """Statements that accumulate `count` vectors of the values' width, from vector number
         `vector`, for all queries."""
-        nest, size = self.nest, expr.index(self.lanes)
+        nest = self.nest
         registers = max(nest.target.vector_registers, 2 * count + 1)
         fits = (n for n in (8, 4, 2, 1) if (n + 1) * count + 1 <= registers)
         rows = next(n for n in fits if self.plan.rows % n == 0)
         acc = self.scratch("mixed", rows, count, self.lanes, space=Space.REGISTER)
 
-        def vectors(body: Callable[[Expr, Expr, Expr], Stmt]) -> list[Stmt]:
-            """`body(u, lane, e)` for the lanes of each vector."""
-
-            def one(u: Expr, lane: Expr) -> Stmt:
-                return body(u, lane, expr.add(expr.mul(expr.add(vector, u), size), lane))
-
-            return nest.unrolled(
-                count, lambda u: [nest.spread(self.lanes, lambda lane: [one(u, lane)])]
-            )
-
         def block(b: Expr) -> list[Stmt]:
             base = expr.mul(b, expr.index(rows))
 
             def take(r: Expr) -> list[Stmt]:
-                row = expr.add(base, r)
-                if self.is_one_tile:
-                    return vectors(lambda u, lane, e: Store(acc, (r, u, lane), self.const(0)))
-                stmts: list[Stmt] = []
-                shrink = nest.let(load(self.shrink, row), stmts, "s")
-                return stmts + vectors(
-                    lambda u, lane, e: Store(
-                        acc, (r, u, lane), expr.mul(load(self.mix, row, e), shrink)
-                    )
-                )
+                return self._taken_mix(acc, r, expr.add(base, r), vector)
 
             def step(t: Expr) -> list[Stmt]:
                 def one_row(r: Expr) -> list[Stmt]:
@@ -451,31 +432,69 @@ class _OnCpu(Elements):
                         old = load(acc, r, u, lane)
                         return Store(acc, (r, u, lane), Fma(weight, value, old, self.wide))
 
-                    return stmts + vectors(add)
+                    return stmts + self._by_vectors(vector, count, add)
 
                 return nest.unrolled(rows, one_row, "r")
 
             def give(r: Expr) -> list[Stmt]:
-                if self.is_direct:
-                    row, share = expr.add(base, r), load(self.total, expr.add(base, r))
-                    place = expr.add(first, row)
-                    stored = vectors(
-                        lambda u, lane, e: self.store(
-                            values, place, e, load(acc, r, u, lane), share
-                        )
-                    )
-                    return self.has_row(place, self.plan.rows, stored)
-                return vectors(
-                    lambda u, lane, e: Store(
-                        self.mix, (expr.add(base, r), e), load(acc, r, u, lane)
-                    )
-                )
+                return self._given_mix(values, first, (acc, r, base), vector)
 
             stmts = nest.unrolled(rows, take, "r") + nest.serial(self.keys, step, "t")
             stmts += nest.unrolled(rows, give, "r")
             return self.has_row(expr.add(first, base), self.plan.rows, stmts)
 
         return nest.serial(self.plan.rows // rows, block, "b")
+
+    def _by_vectors(
+        self, vector: Expr, count: int, body: Callable[[Expr, Expr, Expr], Stmt]
+    ) -> list[Stmt]:
+        """`body(u, lane, e)` for the lanes of each of `count` vectors from number `vector`: `e` is
+        the element of a value that the lane of vector `u` has."""
+        size = expr.index(self.lanes)
+
+        def one(u: Expr, lane: Expr) -> Stmt:
+            return body(u, lane, expr.add(expr.mul(expr.add(vector, u), size), lane))
+
+        return self.nest.unrolled(
+            count, lambda u: [self.nest.spread(self.lanes, lambda lane: [one(u, lane)])]
+        )
+
+    def _taken_mix(self, acc: Scratch, r: Expr, row: Expr, vector: Expr) -> list[Stmt]:
+        """Statements that bring what query `row` has of earlier tiles into row `r` of `acc`."""
+        count = acc.shape[1]
+        if self.is_one_tile:
+            return self._by_vectors(
+                vector, count, lambda u, lane, e: Store(acc, (r, u, lane), self.const(0))
+            )
+        stmts: list[Stmt] = []
+        shrink = self.nest.let(load(self.shrink, row), stmts, "s")
+
+        def take(u: Expr, lane: Expr, e: Expr) -> Stmt:
+            return Store(acc, (r, u, lane), expr.mul(load(self.mix, row, e), shrink))
+
+        return stmts + self._by_vectors(vector, count, take)
+
+    def _given_mix(
+        self, values: Values, first: Expr, of: tuple[Scratch, Expr, Expr], vector: Expr
+    ) -> list[Stmt]:
+        """Statements that store a row of the accumulators, `of` being (these, the row in them, the
+        query of the tile that their first row has)."""
+        acc, r, base = of
+        count = acc.shape[1]
+        if not self.is_direct:
+            return self._by_vectors(
+                vector,
+                count,
+                lambda u, lane, e: Store(self.mix, (expr.add(base, r), e), load(acc, r, u, lane)),
+            )
+        row, share = expr.add(base, r), load(self.total, expr.add(base, r))
+        place = expr.add(first, row)
+
+        def give(u: Expr, lane: Expr, e: Expr) -> Stmt:
+            return self.store(values, place, e, load(acc, r, u, lane), share)
+
+        stored = self._by_vectors(vector, count, give)
+        return self.has_row(place, self.plan.rows, stored)
 
     def _value_at(self, values: Values, start: Expr, t: Expr, e: Expr) -> Expr:
         if self.staged is not None:

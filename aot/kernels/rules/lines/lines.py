@@ -152,6 +152,55 @@ def schedule_scan(work: OpWork) -> Loops:
     return _scan_in_blocks(lines) or _scan(lines)
 
 
+class _LinesInLanes:
+    """Scans of lines, dense along the innermost dim, each in a vector lane."""
+
+    def __init__(self, lines: Lines, extent: int) -> None:
+        self.lines, self.nest, self.extent = lines, lines.nest, extent
+        self.reduce = str(lines.op.attrs["combine"])
+        self.wide = lines.operand(0).type.dtype.accumulator
+        self.acc = self.nest.builder.scratch("acc", self.wide, (self.nest.lanes,))
+
+    def _step(self, line: Expr, i: Expr, slot: Expr) -> list[Stmt]:
+        """Statements for element `i` of a line, whose accumulator is number `slot`."""
+        attrs, x, out = self.lines.op.attrs, self.lines.operand(0), self.lines.result(0)
+        if attrs["reverse"]:
+            i = expr.sub(expr.index(self.extent - 1), i)
+        at = expr.add(expr.mul(line, expr.index(self.extent)), i)
+        now = Load(self.acc, (slot,), self.wide)
+        term = expr.cast(Load(self.lines.buffers[x], (at,), x.type.dtype), self.wide)
+        more = Store(self.acc, (slot,), combine(self.reduce, now, term))
+        done = Store(out, (at,), narrowed(expr.cast(now, x.type.dtype), out.dtype))
+        return [done, more] if attrs["exclusive"] else [more, done]
+
+    def scanned(self, first: Expr, width: int) -> list[Stmt]:
+        """Statements that scan `width` lines from `first`, one in each lane: square blocks of
+        elements, and ever smaller ones for what is left of the lines."""
+        nest = self.nest
+
+        def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
+            return [nest.spread(width, body)] if width > 1 else list(body(expr.index(0)))
+
+        stmts = spread(lambda lane: [Store(self.acc, (lane,), identity(self.reduce, self.wide))])
+        begin, size = 0, nest.lanes
+        while begin < self.extent:
+            blocks = (self.extent - begin) // size
+
+            def block(n: Expr, begin: int = begin, size: int = size) -> list[Stmt]:
+                start = expr.add(expr.index(begin), expr.mul(n, expr.index(size)))
+                return nest.unrolled(
+                    size,
+                    lambda u: spread(
+                        lambda lane: self._step(expr.add(first, lane), expr.add(start, u), lane)
+                    ),
+                )
+
+            stmts += nest.serial(blocks, block, "b")
+            begin += blocks * size
+            size = size // 2 if size > LEAST_LINES else 1
+        return stmts
+
+
 def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
     """The loops of a scan along the innermost dim, for a CPU and known extents: each lane has a
     line, and blocks of elements are transposed in registers. None for other scans."""
@@ -164,49 +213,12 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
     extent, count = int(extents[-1]), int(dims.product(list(extents[:-1])))
     if extent < LEAST_LINES or count < lanes or stored(x) is not x:
         return None
-    reduce, wide, out = str(op.attrs["combine"]), x.type.dtype.accumulator, lines.result(0)
-    acc = nest.builder.scratch("acc", wide, (lanes,))
-
-    def step(line: Expr, i: Expr, slot: Expr) -> list[Stmt]:
-        if op.attrs["reverse"]:
-            i = expr.sub(expr.index(extent - 1), i)
-        at = expr.add(expr.mul(line, expr.index(extent)), i)
-        now = Load(acc, (slot,), wide)
-        term = expr.cast(Load(lines.buffers[x], (at,), x.type.dtype), wide)
-        more = Store(acc, (slot,), combine(reduce, now, term))
-        done = Store(out, (at,), narrowed(expr.cast(now, x.type.dtype), out.dtype))
-        return [done, more] if op.attrs["exclusive"] else [more, done]
-
-    def of_lines(first: Expr, width: int) -> list[Stmt]:
-        """Statements that scan `width` lines from `first`, one in each lane."""
-
-        def spread(body: Callable[[Expr], Sequence[Stmt]]) -> list[Stmt]:
-            return [nest.spread(width, body)] if width > 1 else list(body(expr.index(0)))
-
-        stmts = spread(lambda lane: [Store(acc, (lane,), identity(reduce, wide))])
-        begin, size = 0, lanes
-        while begin < extent:
-            blocks = (extent - begin) // size
-
-            def block(n: Expr, begin: int = begin, size: int = size) -> list[Stmt]:
-                start = expr.add(expr.index(begin), expr.mul(n, expr.index(size)))
-                return nest.unrolled(
-                    size,
-                    lambda u: spread(
-                        lambda lane: step(expr.add(first, lane), expr.add(start, u), lane)
-                    ),
-                )
-
-            stmts += nest.serial(blocks, block, "b")
-            begin += blocks * size
-            size = size // 2 if size > LEAST_LINES else 1
-        return stmts
-
+    of_lines = _LinesInLanes(lines, extent)
     group = Axis(nest.builder.var("lb"), count // lanes)
     rest = count % lanes
 
     def body(values: dict[Var, Expr]) -> list[Stmt]:
-        return of_lines(expr.mul(values[group.var], expr.index(lanes)), lanes)
+        return of_lines.scanned(expr.mul(values[group.var], expr.index(lanes)), lanes)
 
     if not rest:
         return nest.grid([group], body, extent * lanes)
@@ -214,7 +226,8 @@ def _scan_in_blocks(lines: Lines) -> tuple[Stmt, ...] | None:
 
     def some(values: dict[Var, Expr]) -> list[Stmt]:
         is_whole = expr.binary("lt", values[group.var], expr.index(group.extent))
-        last = nest.serial(rest, lambda n: of_lines(expr.add(expr.index(count - rest), n), 1), "n")
+        first = expr.index(count - rest)
+        last = nest.serial(rest, lambda n: of_lines.scanned(expr.add(first, n), 1), "n")
         return [If(is_whole, tuple(body(values)), tuple(last))]
 
     return nest.grid([whole], some, extent * lanes)

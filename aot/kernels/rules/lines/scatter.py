@@ -168,85 +168,114 @@ def _along_axis_one_by_one(lines: Lines) -> tuple[Stmt, ...]:
     """The loops of a scatter along an axis that applies updates one by one; each workgroup has some
     neighbouring columns.
     """
-    axis = lines.op.int("axis")
-    nest, data, chosen = lines.nest, lines.operand(0).type, lines.operand(1).type
-    last = data.rank - 1
+    data, chosen = lines.operand(0).type, lines.operand(1).type
+    axis, last = lines.op.int("axis"), data.rank - 1
     columns, updated = (1, 1) if axis == last else (data.dims[last], chosen.dims[last])
     outer = [Axis(Var(f"i{d}"), data.dims[d]) for d in range(last) if d != axis]
     is_open = not isinstance(columns, int)
     size = columns if is_open else min(columns, COLUMNS)
-    blocks = Axis(nest.builder.var("cb"), 1 if is_open else dims.ceil_divide(columns, size))
+    blocks = Axis(lines.nest.builder.var("cb"), 1 if is_open else dims.ceil_divide(columns, size))
     fixed = {axis.var: expr.index(0) for axis in (*outer, blocks) if axis.extent == 1}
 
     def block(values: dict[Var, Expr]) -> list[Stmt]:
         values = {**fixed, **values}
         start = expr.mul(values[blocks.var], expr.index(size))
-
-        def place(i: Expr, column: Expr) -> list[Expr]:
-            others = iter([*(values[a.var] for a in outer), column])
-            return [i if d == axis else next(others) for d in range(data.rank)]
-
-        def copied(i: Expr, count: Dim) -> list[Stmt]:
-            def one(at: Expr, *_: object) -> list[Stmt]:
-                where = place(at, at) if axis == last else place(i, at)
-                return [lines.store(0, where, lines.load(0, where))]
-
-            return row_of_vectors(nest, start, count, nest.lanes, one, may_mask=True)
-
-        def apply(k: Expr, column: Expr) -> list[Stmt]:
-            # most are not counted from the end: those are asked again
-            extent = data.dims[axis]
-            stmts: list[Stmt] = []
-            given = expr.cast(lines.load(1, place(k, column)), DType.INDEX)
-            found = let(lines, given, stmts, "f")
-
-            def update(position: Expr) -> Stmt:
-                return _update(lines, place(position, column), lines.load(2, place(k, column)))
-
-            others: list[Stmt] = []
-            from_end = let(lines, expr.add(found, expr.index(extent)), others, "p")
-            others += when([_is_inside(lines, from_end, extent)], [update(from_end)])
-            is_plain = _is_inside(lines, found, extent)
-            return [*stmts, If(is_plain, (update(found),), tuple(others))]
-
-        def some(count: Dim) -> list[Stmt]:
-            if axis == last:
-                copy = copied(start, data.dims[axis])
-            else:
-                copy = nest.serial(data.dims[axis], lambda i: copied(i, count), "i")
-            reached = [
-                expr.binary("lt", values[a.var], expr.index(chosen.dims[d]))
-                for a, d in zip(outer, (d for d in range(last) if d != axis), strict=True)
-                if chosen.dims[d] != data.dims[d]
-            ]
-
-            # of a workgroup that has all columns, those that are updated
-            is_all = count == columns
-            asked = updated if is_all else count
-
-            def column(k: Expr, n: Expr) -> list[Stmt]:
-                at = expr.add(start, n)
-                is_known = is_all or updated == columns
-                is_reached = [] if is_known else [expr.binary("lt", at, expr.index(updated))]
-                return when(is_reached, apply(k, at))
-
-            updates = nest.serial(
-                chosen.dims[axis],
-                lambda k: nest.serial(asked, lambda n: column(k, n), "n"),
-                "k",
-            )
-            return copy + when(reached, updates)
-
+        some = _Columns(lines, axis, [values[a.var] for a in outer], start, columns, updated)
         rest = dims.modulo(columns, size)
         if rest == 0 or blocks.extent == 1:
-            return some(size)
+            return some.scattered(size)
         end = expr.add(start, expr.index(size))
         is_whole = expr.binary("le", end, expr.index(columns))
-        return [If(is_whole, tuple(some(size)), tuple(some(rest)))]
+        return [If(is_whole, tuple(some.scattered(size)), tuple(some.scattered(rest)))]
 
     grid = [a for a in (*outer, blocks) if a.extent != 1]
     work = dims.multiply(size, dims.add(data.dims[axis], chosen.dims[axis]))
-    return nest.grid(grid, block, work)
+    return lines.nest.grid(grid, block, work)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Neighbouring columns of a scatter along an axis, from `start`.
+
+    Attributes:
+        outer: indices of the dims but the scattered and the last one.
+        columns: how many there are in all: 1 where the last dim is the scattered one.
+        updated: how many of these have updates.
+    """
+
+    lines: Lines
+    axis: int
+    outer: Sequence[Expr]
+    start: Expr
+    columns: Dim
+    updated: Dim
+
+    @property
+    def _is_last(self) -> bool:
+        return self.axis == self.lines.operand(0).type.rank - 1
+
+    def _place(self, i: Expr, column: Expr) -> list[Expr]:
+        others = iter([*self.outer, column])
+        rank = self.lines.operand(0).type.rank
+        return [i if d == self.axis else next(others) for d in range(rank)]
+
+    def scattered(self, count: Dim) -> list[Stmt]:
+        """Statements that copy `count` columns and apply their updates."""
+        lines, nest = self.lines, self.lines.nest
+        data, chosen = lines.operand(0).type.dims, lines.operand(1).type.dims
+        if self._is_last:
+            copy = self._copied(self.start, data[self.axis])
+        else:
+            copy = nest.serial(data[self.axis], lambda i: self._copied(i, count), "i")
+        others = [d for d in range(len(data) - 1) if d != self.axis]
+        reached = [
+            expr.binary("lt", at, expr.index(chosen[d]))
+            for at, d in zip(self.outer, others, strict=True)
+            if chosen[d] != data[d]
+        ]
+
+        # of a workgroup that has all columns, those that are updated
+        is_all = count == self.columns
+        asked = self.updated if is_all else count
+
+        def column(k: Expr, n: Expr) -> list[Stmt]:
+            at = expr.add(self.start, n)
+            is_known = is_all or self.updated == self.columns
+            is_reached = [] if is_known else [expr.binary("lt", at, expr.index(self.updated))]
+            return when(is_reached, self._applied(k, at))
+
+        def row(k: Expr) -> list[Stmt]:
+            return nest.serial(asked, lambda n: column(k, n), "n")
+
+        return copy + when(reached, nest.serial(chosen[self.axis], row, "k"))
+
+    def _copied(self, i: Expr, count: Dim) -> list[Stmt]:
+        lines, nest = self.lines, self.lines.nest
+
+        def one(at: Expr, *_: object) -> list[Stmt]:
+            where = self._place(at, at) if self._is_last else self._place(i, at)
+            return [lines.store(0, where, lines.load(0, where))]
+
+        return row_of_vectors(nest, self.start, count, nest.lanes, one, may_mask=True)
+
+    def _applied(self, k: Expr, column: Expr) -> list[Stmt]:
+        """Statements that apply update `k` of a column, if its index names an element."""
+        lines = self.lines
+        # most are not counted from the end: those are asked again
+        extent = lines.operand(0).type.dims[self.axis]
+        stmts: list[Stmt] = []
+        given = expr.cast(lines.load(1, self._place(k, column)), DType.INDEX)
+        found = let(lines, given, stmts, "f")
+
+        def update(position: Expr) -> Stmt:
+            taken = lines.load(2, self._place(k, column))
+            return _update(lines, self._place(position, column), taken)
+
+        others: list[Stmt] = []
+        from_end = let(lines, expr.add(found, expr.index(extent)), others, "p")
+        others += when([_is_inside(lines, from_end, extent)], [update(from_end)])
+        is_plain = _is_inside(lines, found, extent)
+        return [*stmts, If(is_plain, (update(found),), tuple(others))]
 
 
 def _is_inside(lines: Lines, position: Expr, extent: Dim) -> Expr:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from aot.base.records import dataclass
 from aot.ir import dims, expr
 from aot.ir.assumed_extents import WORK_ON_GPU
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Load, Reduce, Var
-from aot.kernels.ir.nodes import If, Stmt, Store
+from aot.kernels.ir.nodes import If, Scratch, Stmt, Store
 from aot.kernels.match.reduced import Reduced
 from aot.kernels.match.work import Build, Loops, Work, is_long_for_a_lane
 from aot.kernels.nest.borders import Borders, Corners, without_guard
@@ -234,6 +235,89 @@ def _lanes_over_results(
     return lanes_over_output(nest, axes, body, terms, vectors)
 
 
+@dataclass(frozen=True)
+class _Accumulators:
+    """The accumulators in scratch of a reduction whose terms one lane reads.
+
+    Attributes:
+        kept: the loads of a term whose values are stored too.
+        values: of the variables around the reduction.
+        acc: `sums * width` accumulators.
+        slot: this lane's place among the `width` that a vector has.
+    """
+
+    nest: Nest
+    reduce: Reduce
+    kept: Sequence[Kept]
+    values: Values
+    acc: Scratch
+    slot: Expr
+    width: int
+
+    def at(self, n: int) -> Expr:
+        """The index of a lane's `n`th accumulator."""
+        return expr.add(expr.index(n * self.width), self.slot)
+
+    def loaded(self, n: int) -> Load:
+        return Load(self.acc, (self.at(n),), self.reduce.dtype)
+
+    def add(self, body: Expr, indices: Values, n: int = 0) -> list[Stmt]:
+        """Statements that add a term, `body` at `indices`, to the `n`th accumulator."""
+        stored, value = self.nest.keep(self.kept, body, {**self.values, **indices})
+        total = combine(self.reduce.op, self.loaded(n), value)
+        return [*stored, Store(self.acc, (self.at(n),), total)]
+
+    def in_rotation(self, sums: int) -> tuple[list[Stmt], Expr]:
+        """Loops over all terms, of which neighbours along the innermost axis go to different ones
+        of `sums` accumulators, and their total."""
+        nest, (var, extent) = self.nest, self.reduce.axes[-1]
+        whole = dims.floor_divide(extent, sums)
+        done = expr.index(dims.multiply(whole, sums))
+
+        def several(outer: Values) -> list[Stmt]:
+            def term(start: Expr, n: int) -> list[Stmt]:
+                at = expr.add(start, expr.index(n))
+                return self.add(self.reduce.body, {**outer, var: at}, n)
+
+            def round_of_terms(i: Expr) -> list[Stmt]:
+                each = (term(expr.mul(i, expr.index(sums)), n) for n in range(sums))
+                return [stmt for stmts in each for stmt in stmts]
+
+            rounds = nest.serial(whole, round_of_terms, var.name)
+            left = dims.modulo(extent, sums)
+            return rounds + nest.serial(left, lambda i: term(expr.add(done, i), 0), var.name)
+
+        stmts = nest.inside([Axis(v, n) for v, n in self.reduce.axes[:-1]], {}, several)
+        total = Load(self.acc, (self.slot,), self.reduce.dtype)
+        for n in range(1, sums):
+            both = combine(self.reduce.op, total, self.loaded(n))
+            stmts.append(Store(self.acc, (self.slot,), both))
+        return stmts, total
+
+    def loops(self, skipped: Sequence[Expr], term: Callable[[Values], list[Stmt]]) -> list[Stmt]:
+        """Serial loops over all terms; each of the `skipped` conditions is asked as soon as its
+        indices are known."""
+
+        def over(
+            axes: Sequence[tuple[Var, Dim]], indices: Values, left: Sequence[Expr]
+        ) -> list[Stmt]:
+            known = [c for c in left if not expr.free_vars(c) & {v for v, _ in axes}]
+            if known:
+                others = [c for c in left if c not in known]
+                found = {**self.values, **indices}
+                held = expr.all_of(expr.substitute(c, found) for c in known)
+                assert held is not None
+                return [If(held, tuple(over(axes, indices, others)))]
+            if not axes:
+                return term(indices)
+            (var, extent), rest = axes[0], axes[1:]
+            return self.nest.serial(
+                extent, lambda i: over(rest, {**indices, var: i}, left), var.name
+            )
+
+        return over(self.reduce.axes, {}, skipped)
+
+
 def _reduce_here(
     nest: Nest,
     reduce: Reduce,
@@ -252,80 +336,37 @@ def _reduce_here(
     slot = expr.index(0) if lanes is None else lanes[1]
     # what is kept is found in the body as it is
     asked = None if kept else lanes
-    borders, corners = _borders(nest, replace(reduce, body=body), values, asked)
+    here = replace(reduce, body=body)
+    borders, corners = _borders(nest, here, values, asked)
     sums = 1 if lanes is None or corners is not None else _sums_apart(nest, reduce, width)
     acc = nest.builder.scratch("acc", reduce.dtype, (1 if lanes is None else sums * width,))
-
-    def at(n: int) -> Expr:
-        """The index of a lane's `n`th accumulator."""
-        return expr.add(expr.index(n * width), slot)
-
+    to = _Accumulators(nest, here, kept, values, acc, slot, width)
     first = identity(reduce.op, reduce.dtype)
-    stmts: list[Stmt] = [Store(acc, (at(n),), first) for n in range(sums)]
-
-    def add(body: Expr, indices: Values, n: int = 0) -> list[Stmt]:
-        stored, value = nest.keep(kept, body, {**values, **indices})
-        total = combine(reduce.op, Load(acc, (at(n),), reduce.dtype), value)
-        return [*stored, Store(acc, (at(n),), total)]
-
-    def several(outer: Values) -> list[Stmt]:
-        """Statements for the terms along the innermost axis, with accumulators used in rotation."""
-        var, extent = reduce.axes[-1]
-
-        def term(start: Expr, n: int) -> list[Stmt]:
-            return add(body, {**outer, var: expr.add(start, expr.index(n))}, n)
-
-        whole = dims.floor_divide(extent, sums)
-        done = expr.index(dims.multiply(whole, sums))
-        return nest.serial(
-            whole,
-            lambda i: [
-                stmt for n in range(sums) for stmt in term(expr.mul(i, expr.index(sums)), n)
-            ],
-            var.name,
-        ) + nest.serial(dims.modulo(extent, sums), lambda i: term(expr.add(done, i), 0), var.name)
-
-    def loops(
-        axes: Sequence[tuple[Var, Dim]],
-        indices: Values,
-        left: Sequence[Expr],
-        term: Callable[[Values], list[Stmt]],
-    ) -> list[Stmt]:
-        known = [c for c in left if not expr.free_vars(c) & {v for v, _ in axes}]
-        if known:
-            others = [c for c in left if c not in known]
-            held = expr.all_of(expr.substitute(c, {**values, **indices}) for c in known)
-            assert held is not None
-            return [If(held, tuple(loops(axes, indices, others, term)))]
-        if not axes:
-            return term(indices)
-        (var, extent), rest = axes[0], axes[1:]
-        return nest.serial(extent, lambda i: loops(rest, {**indices, var: i}, left, term), var.name)
-
-    total = Load(acc, (slot,), reduce.dtype)
+    stmts: list[Stmt] = [Store(acc, (to.at(n),), first) for n in range(sums)]
     if sums > 1:
-        stmts += nest.inside([Axis(v, n) for v, n in reduce.axes[:-1]], {}, several)
-        for n in range(1, sums):
-            other = Load(acc, (at(n),), reduce.dtype)
-            stmts.append(Store(acc, (slot,), combine(reduce.op, total, other)))
-        return stmts, total
-    inside = None if corners is None else borders.inside(corners, values)
-    if corners is None or inside is None:
-        return [*stmts, *loops(reduce.axes, {}, (), partial(add, body))], total
+        loops, total = to.in_rotation(sums)
+        return [*stmts, *loops], total
+    total = Load(acc, (slot,), reduce.dtype)
+    if corners is None or (inside := borders.inside(corners, values)) is None:
+        return [*stmts, *to.loops((), partial(to.add, body))], total
+    return [*stmts, _by_borders(to, borders, corners, inside)], total
+
+
+def _by_borders(to: _Accumulators, borders: Borders, corners: Corners, inside: Expr) -> Stmt:
+    """The loops of a vector of windows without a guard where all are `inside`, else with guards
+    at those taps at which a corner is outside."""
+    body = to.reduce.body
     free, asking = expr.transform(body, without_guard), borders.asking(body)
-    taps = {v for v, _ in reduce.axes}
+    taps = {v for v, _ in to.reduce.axes}
     ends = {v: corner for v, corner in corners.items() if v not in taps}
 
     def either(indices: Values) -> list[Stmt]:
-        """Statements for a tap of a vector at the border: unguarded if all lanes are in bounds,
-        else guarded."""
-        here = borders.inside(ends, {**values, **indices})
+        here = borders.inside(ends, {**to.values, **indices})
         assert here is not None
-        return [If(here, tuple(add(free, indices)), tuple(add(asking, indices)))]
+        return [If(here, tuple(to.add(free, indices)), tuple(to.add(asking, indices)))]
 
-    fast = loops(reduce.axes, {}, borders.skipped, partial(add, free))
-    slow = loops(reduce.axes, {}, borders.skipped, either)
-    return [*stmts, If(inside, tuple(fast), tuple(slow))], total
+    fast = to.loops(borders.skipped, partial(to.add, free))
+    return If(inside, tuple(fast), tuple(to.loops(borders.skipped, either)))
 
 
 def _sums_apart(nest: Nest, reduce: Reduce, width: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
@@ -242,48 +243,46 @@ class RowBlocks:
         rows = self.by_rows(count, row)
         (left,) = widths
         if dims.modulo(count, self.group) != 0:
-            # rows that a last group lacks have terms too
-            first = dims.multiply(dims.floor_divide(count, self.group), self.group * left)
-            into += nest.unrolled(
-                left,
-                lambda k: over_lanes(
-                    nest,
-                    self.group,
-                    lambda n: [
-                        Store(
-                            terms,
-                            (self._in_group(expr.index(first), k, n),),
-                            identity(reduce.op, dtype),
-                        )
-                    ],
-                ),
-                "k",
-            )
+            into += self._terms_of_no_row(terms, reduce, count, left)
         into += rows
-
-        def group(begin: Expr) -> list[Stmt]:
-            acc = nest.builder.scratch("acc", dtype, (self.group,))
-
-            def add(k: Expr, n: Expr) -> list[Stmt]:
-                place = expr.mul(expr.add(begin, n), expr.index(left))
-                more = Load(terms, (expr.add(place, k),), dtype)
-                return [Store(acc, (n,), combine(reduce.op, Load(acc, (n,), dtype), more))]
-
-            def start(n: Expr) -> list[Stmt]:
-                return [Store(acc, (n,), identity(reduce.op, dtype))]
-
-            def store(n: Expr) -> list[Stmt]:
-                return [Store(found, (expr.add(begin, n),), Load(acc, (n,), dtype))]
-
-            size = self.group
-            return [
-                *over_lanes(nest, size, start),
-                *nest.unrolled(left, lambda k: over_lanes(nest, size, lambda n: add(k, n)), "k"),
-                *over_lanes(nest, size, store),
-            ]
-
-        into += self._whole_groups(count, group)
+        into += self._whole_groups(count, partial(self._group_totals, reduce, terms, found, left))
         return Load(found, (self.row,), dtype)
+
+    def _terms_of_no_row(self, terms: Scratch, reduce: Reduce, count: Dim, left: int) -> list[Stmt]:
+        """Statements that give the rows which a last group lacks `left` terms each too."""
+        first = dims.multiply(dims.floor_divide(count, self.group), self.group * left)
+        nothing = identity(reduce.op, reduce.dtype)
+
+        def store(k: Expr, n: Expr) -> list[Stmt]:
+            return [Store(terms, (self._in_group(expr.index(first), k, n),), nothing)]
+
+        return self.nest.unrolled(
+            left, lambda k: over_lanes(self.nest, self.group, lambda n: store(k, n)), "k"
+        )
+
+    def _group_totals(
+        self, reduce: Reduce, terms: Scratch, found: Scratch, left: int, begin: Expr
+    ) -> list[Stmt]:
+        """Statements that reduce the `left` terms of each row of a group from row `begin`."""
+        nest, size, dtype = self.nest, self.group, reduce.dtype
+        acc = nest.builder.scratch("acc", dtype, (size,))
+
+        def add(k: Expr, n: Expr) -> list[Stmt]:
+            place = expr.mul(expr.add(begin, n), expr.index(left))
+            more = Load(terms, (expr.add(place, k),), dtype)
+            return [Store(acc, (n,), combine(reduce.op, Load(acc, (n,), dtype), more))]
+
+        def start(n: Expr) -> list[Stmt]:
+            return [Store(acc, (n,), identity(reduce.op, dtype))]
+
+        def store(n: Expr) -> list[Stmt]:
+            return [Store(found, (expr.add(begin, n),), Load(acc, (n,), dtype))]
+
+        return [
+            *over_lanes(nest, size, start),
+            *nest.unrolled(left, lambda k: over_lanes(nest, size, lambda n: add(k, n)), "k"),
+            *over_lanes(nest, size, store),
+        ]
 
     def _in_group(self, first: Expr, number: Expr, n: Expr) -> Expr:
         """The index of element `n` of group `number`, with groups counted from element `first`."""
