@@ -1,12 +1,14 @@
 """Samples of all ops by drivers that are as inexact as Vulkan allows, written out as SPIR-V.
 
 A driver may be off by some ulp in a division, may round inside a fused product, and may take a
-comparison with NaN as it likes. What a module computes must be the same within the tolerance of
-any other driver, and a NaN must stay one.
+comparison with NaN as it likes; its memory may not be coherent, its shared memory not be cleared,
+its subgroups be of any size, and dispatches without a barrier between them run in any order. What a
+module computes must be the same within the tolerance of any other driver, and a NaN must stay one.
 """
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,21 @@ import pytest
 
 import aot
 from aot.builder import Builder
+from aot.ir.record import REGISTRY, Kind
 from aot.ir.types import DType
+from tests.support.adversarial_lanes import in_subgroups, with_garbage, without_shared_stores
 from tests.support.adversarial_spirv import ADVERSARIES, adversarial, changed, shaders_of
-from tests.support.samples_module import NATIVE, compare, entries, inputs_of
+from tests.support.samples_module import (
+    CASES,
+    NATIVE,
+    SIDE_BY_SIDE,
+    add_sample,
+    compare,
+    entries,
+    inputs_of,
+)
 from tests.support.vulkan_device import DRIVERS
+from tests.support.vulkan_faults import unordered_device
 from tests.support.vulkan_runtime import running_on
 from tests.support.vulkan_samples import MOST, compiled
 
@@ -28,7 +41,7 @@ WORST = {
     "up": ("division-up", "sqrt-up", "unfused", "without-nan"),
     "down": ("division-down", "sqrt-down", "unfused", "without-nan"),
 }
-CASES = [
+RUNS = [
     (entry, driver, worst, (number + at) % 4 == 0)
     for number, entry in enumerate(entries(MOST))
     for at, (driver, worst) in enumerate((d, w) for d in DRIVERS for w in WORST)
@@ -37,12 +50,39 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("entry", "driver", "worst"),
-    [pytest.param(*case, marks=[] if runs else [pytest.mark.gate]) for *case, runs in CASES],
+    [pytest.param(*case, marks=[] if runs else [pytest.mark.gate]) for *case, runs in RUNS],
 )
 def test_samples_on_the_worst_driver(entry: str, driver: str, worst: str, tmp_path: Path) -> None:
     cases = entries(MOST)[entry]
-    module = adversarial(compiled(entry), *WORST[worst])
-    with running_on(driver, tmp_path), aot.load(module, "vulkan") as program:
+    module = adversarial(compiled(entry), *WORST[worst], patches=[with_garbage])
+    running = running_on(driver, tmp_path, is_overlapping=True)
+    with unordered_device(), running, aot.load(module, "vulkan") as program:
+        compare(cases, program(inputs_of(cases)))
+
+
+REDUCING = {Kind.REDUCTION, Kind.ATTENTION}
+
+
+@cache
+def reducing() -> bytes:
+    """The samples of ops that combine lanes, for a target that does so by subgroup operations."""
+    b = Builder()
+    for name, number in CASES:
+        if REGISTRY[name].kind in REDUCING:
+            add_sample(b, name, number)
+    targets = ["lavapipe", *NATIVE[:1]]
+    return aot.compile(b.module(), targets=targets, disable=SIDE_BY_SIDE).to_bytes()
+
+
+@pytest.mark.parametrize("size", [4, 8, 16, 32, 64, 128])
+def test_subgroups_of_any_size(size: int, tmp_path: Path) -> None:
+    """Reductions, softmax, norms and attention, in subgroups of so many lanes."""
+    cases = [case for case in CASES if REGISTRY[case[0]].kind in REDUCING]
+    patches = [partial(in_subgroups, size=size), with_garbage]
+    module = adversarial(reducing(), patches=patches)
+    assert adversarial(reducing(), patches=patches[:1]) != reducing()
+    with running_on("lavapipe", tmp_path), aot.load(module, "vulkan") as program:
+        assert program.target == "lavapipe"
         compare(cases, program(inputs_of(cases)))
 
 
@@ -102,6 +142,29 @@ def test_nan_is_kept(adversaries: tuple[str, ...], tmp_path: Path) -> None:
         found = program(feeds)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_dispatches_are_reversed(driver: str, tmp_path: Path) -> None:
+    """Those of the samples that no barrier parts; without the barriers that there are results would
+    differ."""
+    entry = next(iter(entries(MOST)))
+    with unordered_device() as loader, running_on(driver, tmp_path, is_overlapping=True):
+        with aot.load(compiled(entry), "vulkan") as program:
+            program(inputs_of(entries(MOST)[entry]))
+        assert loader.faults_reversed() > 1
+
+
+def test_shared_memory_is_filled(tmp_path: Path) -> None:
+    """A reduction whose lanes store nothing finds NaN there, and no result is a number."""
+    b = Builder()
+    b.output("y", b.op("reduce_sum", b.input("x", "f32[3, 4096]"), axes=[1], keepdims=False))
+    module = aot.compile(b.module(), targets=["vulkan-1.1"]).to_bytes()
+    for patches in ([with_garbage], [without_shared_stores, with_garbage]):
+        made = adversarial(module, patches=patches)
+        with running_on("lavapipe", tmp_path), aot.load(made, "vulkan") as program:
+            found = program({"x": np.ones((3, 4096), np.float32)})["y"]
+        assert (np.isfinite(found) == (len(patches) == 1)).all()
 
 
 def test_adversaries_change_shaders() -> None:

@@ -9,8 +9,9 @@ computes must not depend on it. Knows SPIR-V by its specification, and nothing o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from aot.link import module as modules
@@ -212,11 +213,15 @@ def changed(spirv: bytes, adversary: Adversary) -> bytes:
     return struct.pack(f"<{len(made)}I", *made)
 
 
-def adversarial(module: bytes, *names: str) -> bytes:
-    """A module whose shaders run as the adversaries of these names have them."""
+Patch = Callable[[bytes], bytes]
+
+
+def adversarial(module: bytes, *names: str, patches: Sequence[Patch] = ()) -> bytes:
+    """A module whose shaders run as the adversaries of these names, and then patches, have them."""
+    changes = [*(partial(changed, adversary=ADVERSARIES[name]) for name in names), *patches]
     image = read_module(module)
     return modules.module_bytes(
-        replace(image, variants=tuple(_variant(v, names) for v in image.variants))
+        replace(image, variants=tuple(_variant(v, changes) for v in image.variants))
     )
 
 
@@ -226,13 +231,13 @@ def shaders_of(module: bytes) -> list[bytes]:
     return [s for v in variants for e in v.executables for s in e.shaders]
 
 
-def _variant(variant: Any, names: tuple[str, ...]) -> Any:
+def _variant(variant: Any, patches: Sequence[Patch]) -> Any:
     executables = []
     for executable in variant.executables:
         shaders = {"spirv": executable.spirv, "texel_spirv": executable.texel_spirv}
         for kind, spirv in shaders.items():
-            for name in names:
-                spirv = None if spirv is None else changed(spirv, ADVERSARIES[name])
+            for patch in patches:
+                spirv = None if spirv is None else patch(spirv)
             shaders[kind] = spirv
         executables.append(replace(executable, **shaders))
     return replace(variant, executables=tuple(executables))

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vulkan_reversed.h"
+
 typedef void (*function_t)(void);
 typedef int32_t (*call_t)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
                           uintptr_t, uintptr_t);
@@ -355,6 +357,7 @@ static function_t device_function(void *device, const char *name);
 
 static function_t wrapped(const char *name, function_t found) {
   if (strcmp(name, hidden_name) == 0) return NULL;
+  found = (function_t)reversed_find(name, (reversed_function_t)found);
 #define CHOOSE(function)                \
   if (strcmp(name, #function) == 0) {   \
     real[NUMBER_##function] = found;    \
