@@ -25,6 +25,7 @@ from aot.ir.dims import (
     maximum,
     minimum,
     modulo,
+    multiply,
 )
 from aot.ir.graph import Assumption
 
@@ -232,6 +233,28 @@ def never_one(left: Dim, right: Dim) -> Dim | None:
             found = next((arg for arg in atom.args if arg != 2), None)
             if found is not None and not_one(found, "").left == left:
                 return found
+    return None
+
+
+def one_or(dim: Dim, other: Dim, reason: str) -> Assumption:
+    """The assumption that a dim is 1 or equals another, as dims do that broadcast in a run."""
+    factor = add(minimum(dim, 2), -1)  # 0 where the dim is 1
+    return Assumption(multiply(factor, add(dim, multiply(other, -1))), 0, reason)
+
+
+def one_or_which(left: Dim, right: Dim) -> tuple[Dim, Dim] | None:
+    """(dim, other) of an assumption `left == right` that `one_or` wrote; None for others."""
+    if not isinstance(left, DimExpr) or right != 0:
+        return None
+    factors = {atom: None for monomial, _ in left.terms for atom in monomial}
+    for atom in factors:
+        if not isinstance(atom, Extremum) or atom.is_max or 2 not in atom.args:
+            continue
+        dim = minimum(*(arg for arg in atom.args if arg != 2))
+        whole = [(m, c) for m, c in left.terms if atom not in m]
+        other = add(dim, DimExpr(tuple(whole), left.constant) if whole else left.constant)
+        if one_or(dim, other, "").left == left:
+            return dim, other
     return None
 
 

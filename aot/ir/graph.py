@@ -287,6 +287,9 @@ class Block:
         self._count -= 1
 
 
+BROADCAST = "operands broadcast"  # of which every reason ends that two dims must be equal for it
+
+
 @dataclass(frozen=True)
 class Assumption:
     """An equality `left == right` that shape rules may assume, checked before a run.

@@ -31,12 +31,13 @@ from aot.kernels.ir.nodes import (
     holds_matrices,
 )
 from aot.kernels.match.work import Build, Loops, Work
+from aot.kernels.nest.equal_twin import equal_twin
 from aot.kernels.nest.index_math import simplifier
 from aot.kernels.nest.inline import Inliner, flat_index
 from aot.kernels.nest.nest import Axis, Nest, Output
 from aot.kernels.nest.stages import schedule_stages
 from aot.kernels.nest.stored_bits import as_bits
-from aot.kernels.nest.two_ways import two_ways
+from aot.kernels.nest.two_ways import two_ways, up_to
 from aot.kernels.rules.reductions.lanes import SHARED, schedule_shared_reduction
 from aot.kernels.rules.rule import OpRule, OpWork
 from aot.kernels.rules.table import BY_NAME, OP_RULES, RULES
@@ -139,6 +140,10 @@ def _lower(
         return built()
 
     body = start.nests(build)
+    twin = equal_twin(function)
+    if twin is not None:
+        body = up_to(builder, twin[1], 0, start.of_twin(twin[0]).nests(build), body)
+        del rules[len(rules) // 2 :]  # the twin's are alike
     kernel = builder.build(body, rules)
     is_open = unrolled is not None and target.gpu is not None and start.is_alone
     if not is_open or start.work.blocks is not None or holds_matrices(kernel):
@@ -186,6 +191,12 @@ class _Start:
         made = next((s for s, stage in by_stage if root in stage.ops), schedule[0])
         nest = Nest(builder, target, made.lanes)
         return _Start(function, nest, buffers, results, root, stages, schedule, made)
+
+    def of_twin(self, twin: Function) -> _Start:
+        """The start of an executable with the same operands and results in other dims."""
+        buffers = dict(zip(twin.inputs, map(self.buffers.__getitem__, self.function.inputs)))
+        stages = stages_of(twin.block, twin.results)
+        return replace(self, function=twin, buffers=buffers, root=root_of(twin), stages=stages)
 
     @property
     def is_alone(self) -> bool:

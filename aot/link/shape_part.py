@@ -12,10 +12,10 @@ from dataclasses import field
 from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.ir import dims
-from aot.ir.bounds import bound_of, linear, never_one
+from aot.ir.bounds import bound_of, linear, never_one, one_or_which
 from aot.ir.data_dims import extents_of, limit_of
 from aot.ir.dims import Dim, DimExpr, Interval, Symbol
-from aot.ir.graph import Assumption, Block, Function, Op, Value
+from aot.ir.graph import BROADCAST, Assumption, Block, Function, Op, Value
 from aot.ir.record import Need
 from aot.ir.states import StateVariable
 from aot.link.emitter import Emit, Emitter, ExecutePart, Header
@@ -319,6 +319,11 @@ class ShapePart:
             message.add(f", expected at most {most[1]} = ").value(out.dim(most[1]))
         elif (other := never_one(left, right)) is not None:
             message.add(f"{other} is ").value(out.dim(other)).add(", expected another number")
+        elif (pair := one_or_which(left, right)) is not None:
+            message.add(f"{pair[0]} is ").value(out.dim(pair[0])).add(", expected 1 or ")
+            message.add(f"{pair[1]}" + ("" if isinstance(pair[1], int) else " = "))
+            if not isinstance(pair[1], int):
+                message.value(out.dim(pair[1]))
         elif isinstance(left, int) or isinstance(right, int):
             number, dim = (left, right) if isinstance(left, int) else (right, left)
             message.add(f"{dim} is ").value(out.dim(dim)).add(f", expected {number}")
@@ -326,6 +331,8 @@ class ShapePart:
             message.add(f"{left} is ").value(out.dim(left))
             message.add(f", {right} is ").value(out.dim(right)).add(", they must be equal")
         self._where(message, [left, right])
+        if assumption.reason.endswith(BROADCAST):
+            message.add("; for inputs in which one is 1, give their dims when compiling")
         self._check(out.binary("EQ", out.dim(left), out.dim(right), emit), message, emit)
 
     def check_extents(self, block: Block, emit: Emit) -> None:

@@ -17,6 +17,7 @@ from aot.ir import expr as e
 from aot.ir.arrays import cast_array
 from aot.ir.dim_ratios import map_ratios
 from aot.ir.dims import Dim
+from aot.ir.graph import BROADCAST
 from aot.ir.record import (
     ANY,
     BOOL,
@@ -54,7 +55,7 @@ def broadcast_dims(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, 
                 continue
             if extent == 1:
                 extent = dim
-            elif not call.equal(extent, dim, f"{call.record.name}: operands broadcast"):
+            elif not call.equal(extent, dim, f"{call.record.name}: {BROADCAST}"):
                 texts = " and ".join(f"({', '.join(map(str, s))})" for s in shapes)
                 raise call.error(
                     f"operands do not broadcast: shapes {texts}, "

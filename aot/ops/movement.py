@@ -12,9 +12,10 @@ import numpy as np
 
 from aot.ir import dims
 from aot.ir import expr as e
+from aot.ir.bounds import one_or
 from aot.ir.dim_semantics import UndecidedError
 from aot.ir.dims import Dim
-from aot.ir.graph import Attr
+from aot.ir.graph import BROADCAST, Assumption, Attr
 from aot.ir.index_map import Broadcast, Reshape, Slice, Step, Transpose, make_map, slice_extent
 from aot.ir.mapped_operand import LayoutRule
 from aot.ir.record import (
@@ -255,6 +256,56 @@ BROADCAST_TO = _movement(
     ),
     rule=layout_rules.broadcast_to,
     step=lambda call: Broadcast(call.dims("shape")),
+)
+
+
+# spread
+
+
+def _spreads(call: Call) -> bool:
+    """Whether x's dims may be 1 or those of shape; dynamic ones are checked at each run."""
+    old, new = call.operand(0).dims, call.dims("shape")
+    if len(old) > len(new):
+        return False
+    for a, b in zip(old, new[len(new) - len(old) :], strict=True):
+        if a in (1, b):
+            continue
+        if isinstance(a, int) and isinstance(b, int):
+            return False
+        call.assumptions += (
+            one_or(a, b, BROADCAST),
+            Assumption(dims.maximum(a, dims.minimum(b, 1)), a, BROADCAST),
+        )
+    return True
+
+
+def _spread_load(call: Call, indices: tuple[e.Var, ...]) -> e.Expr:
+    x, shape = call.operand(0), call.dims("shape")
+    tail = len(shape) - x.rank
+    at = tuple(
+        e.index(0)
+        if extent == 1
+        else i
+        if extent == wanted
+        else e.binary("min", i, e.index(dims.add(extent, -1)))
+        for extent, wanted, i in zip(x.dims, shape[tail:], indices[tail:], strict=True)
+    )
+    return e.Load(0, at, x.dtype)
+
+
+SPREAD = _movement(
+    "spread",
+    "Dims repeat up to shape where a run has 1 of them, and stay where it has as many as shape.",
+    (Attribute("shape", "dims", doc="the result's dims"),),
+    (Constraint("dims of x are 1 or those of shape", _spreads),),
+    lambda call: [TensorType(call.operand(0).dtype, call.dims("shape"))],
+    lambda call, x: np.broadcast_to(x, static_dims(call, "shape")),
+    _spread_load,
+    (
+        _sample((3, 1), shape=(2, 3, 4)),
+        _sample((1, 5), shape=(7, 5)),
+        _sample((2, 1, 3), shape=(2, 4, 3), dtype=DType.I64),
+    ),
 )
 
 

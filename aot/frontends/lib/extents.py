@@ -155,7 +155,7 @@ def bound(place: Place, dim: Dim, most: Dim | None, what: str) -> None:
 
 
 def check_equal(place: Place, a: Dim, b: Dim, what: str) -> None:
-    """Assumes that two dims are equal, one of which is data-dependent."""
+    """Assumes that two dims are equal, at least one of which only a run knows."""
     if a != b:
         place.rewriter.function.assumptions[Assumption(a, b, f"{place.label}: {what}")] = None
 

@@ -16,7 +16,8 @@ def depth_to_space(b: GraphBuilder, x: Value, size: int, *, is_block_first: bool
     """
     n, c, h, w = x.type.dims
     inner = dims.floor_divide(c, size * size)
-    if dims.multiply(inner, size * size) != c:
+    whole = dims.multiply(inner, size * size)
+    if isinstance(c, int) and whole != c:
         raise b.error(f"x has {c} channels, not a multiple of {size * size}")
     split: tuple[Dim, ...]
     if is_block_first:

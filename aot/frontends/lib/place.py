@@ -8,15 +8,16 @@ import numpy as np
 
 from aot.analysis.dim_values import DimValues
 from aot.errors import CompileError
+from aot.frontends.lib.broadcasts import spread_operands
 from aot.frontends.lib.builder import Operand, UnsupportedNodeError, number_dtype
 from aot.ir.bounds import most_of
 from aot.ir.dims import Dim
-from aot.ir.graph import Assumption, Attr, ConstantData, Value
+from aot.ir.graph import BROADCAST, Assumption, Attr, ConstantData, Value
 from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter, insert_constant
 from aot.ir.types import Array, DType
 from aot.ops import lookup
-from aot.ops.contraction import OF_BF16
+from aot.ops.contraction import MATMUL, OF_BF16
 from aot.ops.elementwise import CAST
 
 MAX_COMPUTED = 1 << 24  # elements of tables that are made for a node, such as Resize's weights
@@ -62,7 +63,9 @@ class Place:
                 stored, operand = operand.type.dtype, self._widened(operand, wide)
             taken.append(operand)
         if record.kind is Kind.ELEMENTWISE and len(taken) > 1:
-            taken = self._meeting(taken)
+            taken = spread_operands(self.rewriter, self._meeting(taken), self.label)
+        elif record is MATMUL:
+            taken = spread_operands(self.rewriter, taken, self.label, last=2)
         if stored is DType.BF16 and any(a.name == OF_BF16.name for a in record.attributes):
             attrs = {**attrs, OF_BF16.name: True}
         results = self.rewriter.create(record, taken, attrs, self.label).results
@@ -89,7 +92,7 @@ class Place:
                 others = {shape[axis] for shape in shapes if -axis <= len(shape)} - {1, dim}
                 most = most_of(dim) if others and not isinstance(dim, int) else None
                 if most is not None and most <= 1:
-                    what = f"{self.label}: operands broadcast"
+                    what = f"{self.label}: {BROADCAST}"
                     self.rewriter.function.assumptions[Assumption(dim, 1, what)] = None
                     extents[axis] = 1
             result[number] = self.reshape(operand, extents)

@@ -56,6 +56,7 @@ RULES = [
     (call("reshape", "f32[N, 4, H]", shape=parse_type("f32[2*N, 2*H]").dims), "f32[2*N, 2*H]"),
     (call("transpose", "f32[N, 4, H]", perm=(2, 0, 1)), "f32[H, N, 4]"),
     (call("broadcast_to", "f32[1, H]", shape=parse_type("f32[N, 3, H]").dims), "f32[N, 3, H]"),
+    (call("spread", "f32[1, H]", shape=parse_type("f32[3, N, H]").dims), "f32[3, N, H]"),
     (
         call(
             "slice",
@@ -191,6 +192,7 @@ MESSAGES = [
         {"shape": (2, 4)},
         "constraint 1: x broadcasts to shape as in numpy",
     ),
+    ("spread", ["f32[2]"], {"shape": (4,)}, "constraint 1: dims of x are 1 or those of shape"),
     (
         "slice",
         ["f32[5]"],

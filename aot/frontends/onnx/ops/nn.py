@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.lib.extents import check_equal
 from aot.frontends.lib.matrix import matrix_product
 from aot.frontends.lib.pixels import depth_to_space, space_to_depth
 from aot.frontends.lib.windows import Windows, same_pads
@@ -199,6 +200,10 @@ def import_depth_to_space(node: Node) -> Value:
     if x.type.rank != 4:
         raise node.error(f"x has rank {x.type.rank}, expected 4")
     size = _block_attr(node, (), False)
+    channels = x.type.dims[1]
+    if not isinstance(channels, int):
+        whole = dims.multiply(dims.floor_divide(channels, size * size), size * size)
+        check_equal(node, channels, whole, f"channels are a multiple of {size * size}")
     is_block_first = node.str_attr("mode", "DCR") == "DCR"
     return depth_to_space(node, x, size, is_block_first=is_block_first)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from aot.frontends.lib.broadcasts import spread_to
 from aot.frontends.lib.extents import (
     bound,
     check_equal,
@@ -216,12 +217,20 @@ def expand(node: Node) -> Value:
     for a, b in zip(old, new, strict=True):
         if isinstance(a, int) and a != 1 and b not in (1, a, -1):
             _check_broadcast(node, a, b)
-    # both sides broadcast; dims that may differ are taken for equal, and checked before a run
+    # both sides broadcast; dims that may differ are spread, or taken for equal and checked
     result = tuple(
         a if b == 1 else b if a == 1 or not isinstance(a, int) else a
         for a, b in zip(old, new, strict=True)
     )
-    return x if result == x.type.dims else node.emit("broadcast_to", x, shape=result)
+    spread = spread_to(node.rewriter, x, result[rank - x.type.rank :], node.label)
+    tail = [
+        other if dim == made else made
+        for dim, made, other in zip(
+            x.type.dims, spread.type.dims, result[rank - x.type.rank :], strict=True
+        )
+    ]
+    result = (*result[: rank - x.type.rank], *tail)
+    return spread if result == spread.type.dims else node.emit("broadcast_to", spread, shape=result)
 
 
 def _check_broadcast(node: Node, extent: int, wanted: Dim) -> None:
