@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import aot
+from aot.builder import Builder
 from aot.errors import RuntimeFailure
 from aot.link import module_fbs as fbs
 from aot.link.module import module_bytes
@@ -23,6 +24,8 @@ from aot.link.reader import read_module
 from aot.link.template_code import HEADER_WORDS
 from tests.support.control_lowering import compiled
 from tests.support.control_sources import CACHE
+from tests.support.runtime_api import Failed, Module, call
+from tests.support.runtime_modules import with_structure
 from tests.support.text_runtime import opened, own_library
 from tests.support.vocabulary_rules import with_table
 
@@ -92,3 +95,52 @@ def test_functions_that_share_names(functions: int, is_refused: bool) -> None:
         return
     with pytest.raises(RuntimeFailure, match="functions share the names of parameters"):
         opened(data)
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(900, False), (1300, True)])
+def test_segments_that_share_bytes(count: int, is_refused: bool) -> None:
+    """So many parts of the constants that are all of them, of a MiB each: what is read to say which
+    part is damaged is about a GiB, or the file is refused."""
+    b = Builder()
+    values = np.ones((8, 32768), np.float32)
+    b.output("y", b.op("matmul", b.input("x", "f32[4, 8]"), b.constant(values)))
+
+    begins = []
+
+    def change(root: fbs.ModuleT) -> None:
+        pool = root.rodata
+        begins.append(pool.offset)
+        root.rodataSegments = [
+            fbs.SegmentT(pool.offset, pool.length, pool.alignment, pool.checksum)
+            for _ in range(count)
+        ]
+
+    data = with_structure(aot.compile(b.module(), targets=["host"]).to_bytes(), change)
+    if is_refused:
+        with pytest.raises(Failed, match="segments share the file's bytes too often") as caught:
+            Module(data)
+        assert caught.value.status == "malformed"
+        return
+    damaged = bytearray(data)
+    damaged[begins[0]] ^= 1
+    module = Module(bytes(damaged))
+    with pytest.raises(Failed, match="rodata part 0 is wrong"), soon():
+        call("aot_module_verify_rodata", module.handle)
+    module.close()
+
+
+def test_special_tokens_of_one_text() -> None:
+    """Control tokens, which nobody looks for, all with the text of the first."""
+    more = 60_000
+
+    def repeat(table: Any) -> None:
+        table.tokenCount += more
+        table.tokenTypes = bytes([fbs.TokenType.CONTROL, *table.tokenTypes[1:]]) + bytes(more)
+        table.symbolEnds = [*table.symbolEnds, *[table.symbolEnds[-1]] * more]
+        table.tokenScores = [*table.tokenScores, *[0] * more]
+        table.lookup = np.zeros(1 << 16, np.uint32)
+        table.specials = np.zeros(more, np.uint32)
+
+    tokeniser = opened(with_table(repeat))
+    with soon():
+        assert len(tokeniser.encode("!" * 200_000)) == 200_000
