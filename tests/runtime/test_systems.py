@@ -9,13 +9,24 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import aot
+from aot.builder import Builder
 from tests.support.paths import SUPPORT
-from tests.support.runtime_build import RUNTIME, WARNINGS, build, library_sources, tool_sources
+from tests.support.runtime_build import (
+    RUNTIME,
+    WARNINGS,
+    build,
+    build_tool,
+    library_sources,
+    tool_sources,
+)
 from tests.support.runtime_modules import scale_module
 
 VULKAN = sorted(RUNTIME.glob("drivers/vulkan/*.c"))
@@ -69,6 +80,23 @@ def test_cold_starts_where_posix_spawn_is_not(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1 and "a process that was started failed" in result.stderr
+
+
+def test_a_system_that_saves_no_vectors_of_avx(tmp_path: Path) -> None:
+    """Code of AVX2 is not taken there, and the next level is."""
+    tool = build_tool()
+    if tool is None or platform.machine() != "x86_64" or shutil.which("qemu-x86_64") is None:
+        pytest.skip("no gcc, or no qemu-x86_64 that emulates this CPU")
+    b = Builder()
+    b.output("y", b.op("relu", b.input("x", "f32[4, 8]")))
+    path = tmp_path / "module.aotm"
+    aot.compile(b.module(), targets=["x86-64-v3", "x86-64-v2"]).save(path)
+    command = ["qemu-x86_64", "-cpu", "Nehalem", tool, path, "--random", "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["target"] == "x86-64-v2"
+    assert report["skipped"].startswith("x86-64-v3: needs the CPU features avx, avx2, ")
 
 
 _zig = importlib.util.find_spec("ziglang")

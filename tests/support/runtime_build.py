@@ -61,13 +61,15 @@ def build(
     """Compiles and links `sources` to a file called `name`; None where the compiler is missing.
 
     A compiler may be several words, such as ("zig", "cc"). `libraries` come last. With
-    $AOT_TEST_COVERAGE what is built for this machine counts the lines that run, by clang.
+    $AOT_TEST_COVERAGE what is built for this machine counts the lines that run, by clang; but for
+    builds for systems without threads.
 
     Raises:
         RuntimeError: the compiler's own message.
     """
     words = [compiler] if isinstance(compiler, str) else list(compiler)
-    if os.environ.get("AOT_TEST_COVERAGE") and words[0] in ("gcc", "clang"):
+    is_own = words[0] in ("gcc", "clang") and "-DAOT_THREADS=0" not in flags
+    if is_own and os.environ.get("AOT_TEST_COVERAGE"):
         words, flags = ["clang", *words[1:]], [*flags, *COUNT_LINES]
     program = shutil.which(words[0])
     if program is None:
