@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from typing import Any
 
 import numpy as np
 
@@ -134,9 +135,20 @@ class Weights:
                 ]
                 attrs = {**codes.attrs(), "columns": rows}
             first = start // PANEL
-            for whole, part in zip(found, packed, strict=True):
+            for n, (whole, part) in enumerate(zip(found, packed, strict=True)):
                 if whole is not None and part is not None:
+                    whole = found[n] = _wide_enough(whole, part.dtype)
                     whole[first : first + len(part)] = part
                     forget(whole)
             self.file.forget()
         return [None if a is None else frozen(a) for a in found], attrs
+
+
+def _wide_enough(whole: Array, dtype: np.dtype[Any]) -> Array:
+    """The same array, or a copy whose dtype has the elements of another too."""
+    wide = np.promote_types(whole.dtype, dtype)
+    if wide == whole.dtype:
+        return whole
+    made = empty(whole.shape, wide)
+    made[...] = whole
+    return made

@@ -384,6 +384,24 @@ def test_models_that_are_packed_in_parts_and_kept_in_files_are_the_same(
     assert made.to_bytes() == whole
 
 
+def test_scales_of_some_rows_that_f16_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are packed some at a time: all have the dtype that some need."""
+    shape = replace(MODELS["llama"], kind=Kind.MXFP4, width=64, hidden=64, vocabulary=72)
+    model = bytearray(data(shape))
+    wanted = interpreted(import_gguf(bytes(model)), TOKENS, (5,))
+    tensor = read_gguf(bytes(model)).tensors["blk.0.ffn_up.weight"]
+    at = model.index(tensor.data.tobytes()) + 48 * 34
+    assert model[at] > 100
+    model[at] = 20
+    found = []
+    for elements in (1 << 24, 16 * 64):
+        monkeypatch.setattr(weights, "PACKED_ELEMENTS", elements)
+        module = import_gguf(bytes(model))
+        found.append(interpreted(module, TOKENS, (5,)))
+    assert np.array_equal(*found)
+    assert not np.array_equal(found[0], wanted)
+
+
 def test_products_of_unlike_widths_share_a_kernel_with_their_own_tile(tmp_path: Path) -> None:
     """Rows and columns whose sums are in registers beside the weights' words, for all of them."""
     shape = replace(MODELS["llama"], kind=Kind.Q4_0, width=576, hidden=1536, depth=64, heads=9)
