@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import aot
 from benchmarks import llama_race
 from benchmarks.llama_programs import built
-from tests.support.gguf_models import blocks
+from tests.support.gguf_files import blocks
 
 WIDTH, HIDDEN, LAYERS, HEADS, VOCABULARY = 1024, 2816, 12, 16, 4096
 NAMED = ("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0")

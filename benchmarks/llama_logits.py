@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.llama_programs import built
-from tests.support.gguf_models import ENCODERS, JUDGED, MODELS, TOKENS, write
+from tests.support.gguf_files import write
+from tests.support.gguf_models import ENCODERS, JUDGED, MODELS, TOKENS
 
 PROGRAM = Path(__file__).with_suffix(".c")
 RESULT = ROOT / "tests/support/gguf_logits.json"
@@ -49,7 +50,7 @@ def main() -> None:
             judged = [rows[n] for n in JUDGED] if len(rows) > 1 else [rows[0]]
             texts = [[float(f"{x:.5g}") for x in row] for row in judged]
             found[name] = {"range": float(f"{np.ptp(rows):.5g}"), "logits": texts}
-    lines = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in every]
+    lines = [f"{json.dumps(n)}: {json.dumps(found[n])}" for n in every if n in found]
     RESULT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -145,14 +145,14 @@ _GGUF = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q"
 def _gguf_seeds() -> list[bytes]:
     from dataclasses import replace
 
-    from tests.support import gguf_models
+    from tests.support import gguf_files, gguf_models
 
     models = gguf_models.MODELS
     tokens = [f"t{n}" for n in range(models["llama"].vocabulary)]
-    made = [gguf_models.data(replace(models["llama"], layers=1), tokens)]
-    made += [gguf_models.data(replace(models[n], layers=1)) for n in ("phi3", "gemma2", "qwen3")]
-    made += [gguf_models.data(models[n]) for n in ("gemma4", "deci", "mistral3_ramp", "cohere2")]
-    made += [gguf_models.data(gguf_models.ENCODERS[n]) for n in ("jina-bert-v2", "t5encoder")]
+    made = [gguf_files.data(replace(models["llama"], layers=1), tokens)]
+    made += [gguf_files.data(replace(models[n], layers=1)) for n in ("phi3", "gemma2", "qwen3")]
+    made += [gguf_files.data(models[n]) for n in ("gemma4", "deci", "mistral3_ramp", "cohere2")]
+    made += [gguf_files.data(gguf_models.ENCODERS[n]) for n in ("jina-bert-v2", "t5encoder")]
     return made
 
 

@@ -254,7 +254,7 @@ def drawn_graph(seed: int) -> Any:
 
 def _models(seed: int) -> Iterator[Case]:
     from aot.ir.text.parser import parse_module
-    from tests.support import control_models, generated_models, gguf_models
+    from tests.support import control_models, generated_models, gguf_files, gguf_models
 
     for name, generated in generated_models.GENERATED.items():
         yield name, generated.model(), {}, generated.runs, {}
@@ -266,7 +266,7 @@ def _models(seed: int) -> Iterator[Case]:
     for name in ("llama_odd", "llama_factors", "qwen2", "qwen3", "gemma3", "phi3_long", "cohere2"):
         shape = gguf_models.MODELS[name]
         tokens = [{"tokens": t} for t in _tokens(shape.vocabulary, seed)]
-        yield name, gguf_models.data(replace(shape, layers=2)), {"context": 16}, tokens, {}
+        yield name, gguf_files.data(replace(shape, layers=2)), {"context": 16}, tokens, {}
 
 
 def _states() -> Iterator[tuple[str, str, Sequence[Feeds]]]:

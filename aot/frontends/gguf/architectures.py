@@ -71,6 +71,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "deci": Architecture("Llama Nemotron Super and Ultra, DeciLM", rope=_LLAMA),
     "ernie4_5": Architecture("ERNIE 4.5 0.3B", rope=Rope("neighbours", has_sections=True)),
+    "eurobert": Architecture("EuroBERT", pooling=Pooling(is_causal=False)),
     "exaone": Architecture("EXAONE 3 and 3.5", rope=Rope(factors="any")),
     "exaone4": Architecture(
         "EXAONE 4",
@@ -78,6 +79,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         head_norms=HeadNorms(),
         window=Window(4096, period=4, layers=64),
         rope=Rope(factors="any", is_local=True),
+    ),
+    "falcon": Architecture(
+        "Falcon",
+        norms=Norms("layer", feed_forward="", second="attn_norm_2"),
+        feed_forward=FeedForward("", "gelu"),
+        residual=Residual(is_parallel=True),
     ),
     "gemma": Architecture("Gemma", embedding=Embedding("width"), feed_forward=_GELU),
     "gemma2": Architecture(
@@ -177,6 +184,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         pooling=Pooling(is_causal=False),
     ),
     "llama": Architecture("SmolLM2, Llama 2 and 3, Mistral", rope=_LLAMA),
+    "llama-embed": Architecture(
+        "Llama-Embed-Nemotron", rope=_LLAMA, pooling=Pooling(is_causal=False)
+    ),
     "maincoder": Architecture(
         "Maincoder", head_norms=HeadNorms(follow_rotation=True), rope=_NEIGHBOURS
     ),
@@ -222,6 +232,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         head_norms=HeadNorms("row"),
         window=Window(period=4, is_plain=True),
     ),
+    "openelm": Architecture("OpenELM", head_norms=HeadNorms()),
     "orion": Architecture("Orion", norms=_LAYER),
     "pangu-embedded": Architecture("openPangu Embedded", rope=Rope(factors="any")),
     "phi2": Architecture(
@@ -236,6 +247,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         rope=Rope(factors="long"),
         feed_forward=FeedForward("fused"),
     ),
+    "plamo": Architecture(
+        "PLaMo", norms=Norms(feed_forward=""), residual=Residual(is_parallel=True)
+    ),
+    "qwen": Architecture("Qwen 1", extents=Extents(are_halved=True)),
     "qwen2": Architecture("Qwen 2 and 2.5"),
     "qwen2vl": Architecture("Qwen 2 VL and 2.5 VL, text only", rope=Rope(has_sections=True)),
     "qwen3": Architecture("Qwen 3", head_norms=HeadNorms()),

@@ -260,7 +260,9 @@ class LayerBuilder(ABC):
         taken, attended = x, None
         if layer.heads:
             taken = self._normed(layer, x, norms.attention)
-            mixed = self._mixed(index, taken) if layer.groups else taken
+            has_second = norms.second and self.weights.has(f"{layer.label}.{norms.second}.weight")
+            read = self._normed(layer, x, norms.second) if has_second else taken
+            mixed = self._mixed(index, read) if layer.groups else read
             mixed = self._wanted(mixed) if is_last else mixed
         x = self._wanted(x) if is_last else x
         if layer.heads:

@@ -205,6 +205,8 @@ class _Reading:
             if not isinstance(keys.get(key, values[0]), list) and not values[0]:
                 raise keys.error(key, 0, "a whole number, 1 or more")
             keys.at_most(key, max(values))
+        if self.row.extents.are_halved:
+            hidden = tuple(n // 2 for n in hidden)
         for heads, group in zip(all_heads, groups, strict=True):
             if group and heads % group:
                 expected = f"a divisor of {heads}, the heads"

@@ -66,12 +66,14 @@ class Extents(Part):
         prefix: of the names of layers' tensors.
         has_local: local layers may have other extents of heads.
         shares_caches: the last layers may read keys and values of the last ones before them.
+        are_halved: feed-forward networks are half as wide as the key says.
     """
 
     has_loops: bool = False
     prefix: str = ""
     has_local: bool = False
     shares_caches: bool = False
+    are_halved: bool = False
 
     KEYS: ClassVar = (
         *("block_count", "context_length", "embedding_length", "feed_forward_length"),
@@ -126,6 +128,8 @@ class Norms(Part):
     Attributes:
         kind: "rms", or "layer", which subtracts the mean and may have a bias.
         attention, feed_forward: names of the norms of what they take; "" is none.
+        second: the name of the norm of what attention takes where a file has it; the other one is
+            the feed-forward network's then.
         after: names of the norms of what the two give; "" is none.
         has_weights: else they only normalise.
         follow_sums: those after are of the sums with what came in.
@@ -136,6 +140,7 @@ class Norms(Part):
     kind: str = "rms"
     attention: str = "attn_norm"
     feed_forward: str = "ffn_norm"
+    second: str = ""
     after: tuple[str, str] = ("", "")
     has_weights: bool = True
     follow_sums: bool = False
@@ -159,6 +164,8 @@ class Norms(Part):
         for place, is_there in enumerate((layer.heads > 0, layer.hidden > 0)):
             for name in filter(None, (before[place], after[place]) if is_there else ()):
                 yield from _vectors(f"{layer.label}.{name}", self.kind, layer.width)
+        if self.second and has(f"{layer.label}.{self.second}.weight"):
+            yield from _vectors(f"{layer.label}.{self.second}", self.kind, layer.width)
 
     def shared(self, whole: Whole) -> Iterator[Needed]:
         if self.has_weights and self.last:

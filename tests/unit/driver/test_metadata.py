@@ -20,7 +20,7 @@ from aot.errors import CompileError
 from aot.frontends.lib.metadata import MOST_KEYS, MOST_VALUE_BYTES, MetadataWarning
 from aot.frontends.tflite import import_tflite
 from aot.runtime import loader
-from tests.support import gguf_models
+from tests.support import gguf_files
 from tests.support.runtime_api import library_path
 from tests.support.tflite_models import Builder, File, table
 
@@ -112,7 +112,7 @@ def test_wrong_options(given: Any, message: str) -> None:
 
 
 def test_gguf(tmp_path: Path) -> None:
-    path = gguf_models.write(tmp_path / "m.gguf", gguf_models.Shape("llama", 1))
+    path = gguf_files.write(tmp_path / "m.gguf", gguf_files.Shape("llama", 1))
     reader = gguf.GGUFReader(path)
     expected = {
         name: field.contents()

@@ -17,7 +17,8 @@ from aot.cli.main import cli
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.text import Tokeniser
-from tests.support.gguf_models import ENCODERS, MODELS, TOKENS, data
+from tests.support.gguf_files import data
+from tests.support.gguf_models import ENCODERS, MODELS, TOKENS
 from tests.support.vocabularies import GPT2_METADATA, trained_metadata
 
 SPOKEN = replace(ENCODERS["modern-bert"], vocabulary=260, keys=GPT2_METADATA)

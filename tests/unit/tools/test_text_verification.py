@@ -17,7 +17,8 @@ from aot.errors import RuntimeFailure
 from aot.runtime.text import Tokeniser
 from aot.tools import oracles, text_verification
 from aot.tools.text_verification import SAMPLE
-from tests.support.gguf_models import ENCODERS, MODELS, data
+from tests.support.gguf_files import data
+from tests.support.gguf_models import ENCODERS, MODELS
 from tests.support.vocabularies import GPT2_METADATA
 
 SHAPE = replace(

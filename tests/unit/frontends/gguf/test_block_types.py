@@ -13,7 +13,7 @@ from aot.frontends.gguf.block_types import BLOCK_TYPES, type_name
 from aot.ir.record import Call
 from aot.ir.types import DType, TensorType
 from aot.ops.blocked import MATMUL_BLOCKED, weights
-from tests.support.gguf_models import HALVES, blocks, uniform
+from tests.support.gguf_files import HALVES, blocks, uniform
 
 QUANTISED = [n for n, type in BLOCK_TYPES.items() if type.codes is not None]
 

@@ -26,7 +26,8 @@ from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
 from aot.link import rodata
 from aot.link.program_steps import Steps
-from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, Shape, data, gemma3n
+from tests.support.gguf_files import Shape, data
+from tests.support.gguf_models import JUDGED, MODELS, PIECES, TOKENS, gemma3n
 from tests.support.paths import ROOT
 
 SAID = json.loads((ROOT / "tests/support/gguf_logits.json").read_text())

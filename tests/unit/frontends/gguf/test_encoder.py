@@ -15,7 +15,8 @@ from aot.frontends.gguf import import_gguf
 from aot.frontends.gguf.architectures import ARCHITECTURES
 from aot.ir.interpreter.interpreter import run
 from aot.ir.verifier import verify
-from tests.support.gguf_models import ENCODERS, JUDGED, TOKENS, Shape, data
+from tests.support.gguf_files import Shape, data
+from tests.support.gguf_models import ENCODERS, JUDGED, TOKENS
 from tests.support.paths import ROOT
 
 SAID = json.loads((ROOT / "tests/support/gguf_logits.json").read_text())

@@ -11,7 +11,8 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 
 import aot
-from tests.support.gguf_models import gemma3n, write
+from tests.support.gguf_files import write
+from tests.support.gguf_models import gemma3n
 
 
 def resident(key: str, path: Path | None = None) -> int:

@@ -21,7 +21,8 @@ from aot.frontends.gguf.block_types import BLOCK_TYPES
 from aot.frontends.gguf.keys import NEUTRAL
 from aot.frontends.gguf.model import model_of
 from aot.ir.text.printer import print_module
-from tests.support.gguf_models import ENCODERS, MODELS, data
+from tests.support.gguf_files import data
+from tests.support.gguf_models import ENCODERS, MODELS
 
 SMALL = replace(MODELS["llama"], layers=1, width=8, heads=2, groups=1, depth=4, hidden=8)
 FILE = data(SMALL)

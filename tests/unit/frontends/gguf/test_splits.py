@@ -15,7 +15,8 @@ from aot.frontends.gguf import import_gguf, read_gguf
 from aot.frontends.gguf.splits import others
 from aot.ir.text.printer import print_module
 from aot.options import CompileOptions
-from tests.support.gguf_models import MODELS, data, write
+from tests.support.gguf_files import data, write
+from tests.support.gguf_models import MODELS
 
 LLAMA = MODELS["llama"]
 FIRST, SECOND, THIRD = (f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3))
