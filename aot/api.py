@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from aot.link.image import ModuleImage
     from aot.options import DeviceName, Progress
     from aot.report.details import Details
-    from aot.runtime.loader import Calling, Program
+    from aot.runtime.loader import Program
+    from aot.runtime.protocols import Calling
     from aot.target.model import Target
 
 

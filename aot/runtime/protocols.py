@@ -1,4 +1,5 @@
-"""What Python and notebooks ask of a program besides running it: a pickle, and a table in HTML.
+"""What Python and notebooks ask of a program besides running it: a pickle, its texts, and who else
+calls it.
 
 A pickle holds the path of a module file, or the module's bytes, how the program was opened, and the
 contents of its state. Whoever opens one trusts it, as any pickle.
@@ -8,14 +9,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from aot.runtime.tensors import TensorInfo
 
 _STATE_NAME = "state"
+FEW = 6  # tensors that `repr` lists
+
+
+class Calling(Protocol):
+    """How a model is called that takes and gives more than arrays by name."""
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+        """The arrays of the program's inputs, by name, and what `returned` needs of the call."""
+
+    def returned(self, results: Mapping[str, Any], call: Any) -> Any:
+        """The value that the model returns, from the program's outputs by name."""
 
 
 class Portable:
@@ -43,6 +55,17 @@ class Portable:
                 state = path.read_bytes()
         options = {**self._options, "calling": self._calling}
         return _restored, (type(self), self._source, options, state)
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "states"):
+            return "<Program, not opened>"
+        sides = (self.inputs, "inputs"), (self.outputs, "outputs")
+        taken, given = (
+            ", ".join(map(str, each)) if len(each) <= FEW else f"{len(each)} {what}"
+            for each, what in sides
+        )
+        where = f"{self.target} on {self.device}"  # type: ignore[attr-defined]
+        return f"<Program {self.entry!r} for {where}: {taken} -> {given}>"
 
     def _repr_html_(self) -> str:
         from aot.base.html import html_table

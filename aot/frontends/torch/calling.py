@@ -51,7 +51,7 @@ Leaf = Constant | Named
 
 @dataclass(frozen=True)
 class Calling:
-    """The module's call signature; see `aot.runtime.loader.Calling`.
+    """The module's call signature; see `aot.runtime.protocols.Calling`.
 
     Attributes:
         arguments: names of the module's parameters, in order.
