@@ -32,14 +32,19 @@ UNMARKED = "not sweep and not gate and not qemu and not models"
 Lines = dict[str, dict[int, int]]  # of a file, how often each line has run
 
 
-def run_tests(folder: Path, tests: Iterable[str], words: Iterable[str] = ()) -> int:
-    """Runs tests with counting builds; their exit status."""
-    environment = os.environ | {
+def variables(folder: Path) -> dict[str, str]:
+    """What makes builds count, and where to."""
+    (folder / "counts").mkdir(parents=True, exist_ok=True)
+    return {
         "AOT_TEST_COVERAGE": "1",
         "AOT_TEST_BUILD_DIR": str(folder / "builds"),
         "LLVM_PROFILE_FILE": str(folder / "counts" / "%c%m.profraw"),
     }
-    (folder / "counts").mkdir(parents=True, exist_ok=True)
+
+
+def run_tests(folder: Path, tests: Iterable[str]) -> int:
+    """Runs tests with counting builds; their exit status."""
+    environment = os.environ | variables(folder)
     # That of programs that no test gives another one.
     script = "from tests.support import vulkan_runtime; print(vulkan_runtime.library_path())"
     found = subprocess.run(
@@ -51,7 +56,7 @@ def run_tests(folder: Path, tests: Iterable[str], words: Iterable[str] = ()) -> 
         text=True,
     )
     environment["AOT_RUNTIME_LIBRARY"] = found.stdout.strip()
-    command = [sys.executable, "-m", "pytest", "-q", "-m", UNMARKED, *words, *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", UNMARKED, *tests]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
