@@ -108,16 +108,19 @@ class Timed:
         sizes = dict.fromkeys(CLASSES, 0)
         words: list[int] = []
         ends: list[int] = []
+        names: list[str] = []
         for buffer in self.kernel.buffers:
             name = buffer.binding.name.lower()
+            if buffer.class_param is not None:
+                name = CLASSES[values[buffer.class_param.name]]
+            names.append(name)
             words.append(sizes[name])
             (elements,) = (evaluate(d, values) for d in buffer.shape)
             ends.append(sizes[name] + buffer.dtype.storage_bytes(elements))
             sizes[name] += -(-buffer.dtype.storage_bytes(elements) // 64) * 64 + 64
         memory = {name: _aligned(size) for name, size in sizes.items()}
         self.buffers = [
-            memory[buffer.binding.name.lower()][start:end]
-            for buffer, start, end in zip(self.kernel.buffers, words, ends, strict=True)
+            memory[name][start:end] for name, start, end in zip(names, words, ends, strict=True)
         ]
         words += [values[name] for name in function.dim_names]
         self.memory = list(memory.values())
