@@ -48,9 +48,12 @@ DYNAMIC_PLAIN_LANE_COST = 1.0
 # rows whose addresses a CPU's registers hold, and what each one more costs where the distance of
 # rows is a parameter
 FREE_ROWS, ROW_COST = 6, 0.012
-# registers that what is the same for all of a kernel may hold during its sums, as a share of all,
-# and what it costs where they aren't left: sums go through memory then
-HELD_SHARE, SPILL_COST = 0.18, 0.2
+# what a step costs more where registers do not hold its sums and operands: sums go through memory,
+# which took 1.6 to 2.2 times as long (3 or 4 rows of 32 columns, x86-64-v3)
+SPILL_COST = 1.0
+# registers that what is the same for all of a kernel holds beside windows and Winograd's products,
+# as a share of all
+HELD_SHARE = 0.18
 # what a tile at a border takes more, because each row of it is asked for at every step; where sums
 # are long, at those taps only that may be outside
 BORDER_COST, TAP_BORDER_COST, LONG_SUM = 1.0, 0.4, 48
@@ -121,7 +124,7 @@ class KernelModel(NamedTuple):
         form: "products", "winograd", "window", "attention", "recurrence", "sort", "scatter" or
             "stream".
         is_packed: whether its weights lie in panels.
-        registers: vector registers of a CPU that sums may have, 0 on a GPU.
+        registers: vector registers of a CPU, 0 on a GPU.
         is_padded: whether the ends of a line of rows are at a border.
         is_unpacked: whether each step unpacks weights to 16 bits.
         is_blocked: whether weights are stored in blocks, whose kernels keep their own tiles.
@@ -148,6 +151,16 @@ class KernelModel(NamedTuple):
     has_far_terms: bool = False
 
     @property
+    def free_registers(self) -> int:
+        """Registers that are left by what is the same for all of a kernel."""
+        return self.registers - round(self.registers * HELD_SHARE)
+
+    @property
+    def row_registers(self) -> int:
+        """Vector registers that a row's scalars take."""
+        return 1 if self.is_by_lane else 0
+
+    @property
     def unpacking(self) -> int:
         """The number of registers that unpacking weights takes."""
         return UNPACK_REGISTERS if self.is_unpacked else 0
@@ -166,13 +179,12 @@ class KernelModel(NamedTuple):
         if call is not None and call.record.kind in (Kind.SORT, Kind.SCATTER):
             forms[Schedule.LINES] = call.record.kind.value
         is_packed = made.weight_layout is not None and bool(made.weight_layout.splits)
-        free = target.vector_registers - round(target.vector_registers * HELD_SHARE)
         return KernelModel(
             forms.get(made.schedule) or ("window" if is_window(made) else "stream"),
             made.lanes,
             target.panel,
             is_packed,
-            0 if target.has_workgroups else free,
+            0 if target.has_workgroups else target.vector_registers,
             contraction is not None and contraction.is_padded,
             contraction is not None and unpacks_weights(contraction, target),
             is_blocked=contraction is not None and contraction.right.scales is not None,
@@ -329,7 +341,8 @@ def _products(kernel: KernelModel, loops: Loops, tile: Tile, dynamic: DynamicLoo
                 rest += DYNAMIC_TILE_COST
                 if dynamic.terms:
                     step *= 1 + ROW_COST * max(0, rows - FREE_ROWS)
-                if sums + vectors + 1 + kernel.unpacking > kernel.registers:
+                held = vectors + 1 + kernel.unpacking + rows * kernel.row_registers
+                if sums + held > kernel.registers:
                     step *= 1 + SPILL_COST
                 if not kernel.is_packed:
                     is_slow = kernel.is_by_lane and dynamic.columns and loops.outer > 1
@@ -362,17 +375,17 @@ def shared_tiles(kernel: KernelModel, own: Iterable[Tile]) -> list[Tile]:
     """
     found: list[Tile] = []
     if kernel.form == "window":  # two vectors of sums, and one of each tap and each neighbour
-        fits = [tile for tile in own if 3 * tile[0] + 5 <= kernel.registers]
+        fits = [tile for tile in own if 3 * tile[0] + 5 <= kernel.free_registers]
         return [(rows, 2 * columns) for rows, columns in fits if columns == kernel.lanes]
     if kernel.form == "winograd":
-        all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.registers)
+        all_tiles = winograd.register_tiles(kernel.panel, kernel.lanes, kernel.free_registers)
         return [tile for tile in all_tiles if tile[0] % 2 == 0]
     if kernel.form != "products" or not kernel.registers or kernel.is_blocked or kernel.is_across:
         return found
     for columns in (kernel.panel // 2, *(n * kernel.panel for n in (1, 2, 3, 4))):
         vectors = columns // kernel.lanes
         free = kernel.registers - kernel.unpacking - 1
-        rows = (free - vectors) // vectors if vectors else 0
+        rows = (free - vectors) // (vectors + kernel.row_registers) if vectors else 0
         if rows > 1 and columns % kernel.lanes == 0:
             found.append((min(rows, FREE_ROWS + 2), columns))
     return found
