@@ -28,7 +28,10 @@ from tests.support.paths import ROOT, RUNTIME
 
 COUNTED = ("src", "drivers", "state", "text")
 LEAST_OF_ALL, LEAST_OF_A_FILE = 0.95, 0.90
-TESTS = ("tests/fuzz/test_fuzzers.py", "tests/fuzz/test_runtime_fuzz.py", "tests/runtime")
+TESTS = (
+    *("tests/fuzz/test_fuzzers.py", "tests/fuzz/test_runtime_fuzz.py", "tests/runtime"),
+    *("tests/unit/runtime/test_loader.py", "tests/unit/text/test_generation.py"),
+)
 UNMARKED = "not sweep and not gate and not qemu and not models"
 Lines = dict[str, dict[int, int]]  # of a file, how often each line has run
 
