@@ -5,11 +5,21 @@
 #include "module.h"
 #include "status.h"
 
+// A buffer of the application's on the program's device.
+typedef struct aot_outside_t {
+  uint64_t buffer;  // Vulkan's handle; 0: none, the memory is the host's
+  uint32_t number;  // of the call that set it: handles come again
+  bool is_foreign;  // other than Vulkan's own devices use it too
+} aot_outside_t;
+
 // Memory of an input or output for one run.  `offset` is what kernels add to the class's base.
 typedef struct aot_binding_t {
-  uintptr_t address;
+  uintptr_t address;  // in the host's memory, or in the buffer outside
   size_t bytes;
   uintptr_t offset;  // set by begin
+#if defined(AOT_VULKAN)
+  aot_outside_t outside;
+#endif
 } aot_binding_t;
 
 typedef struct aot_bindings_t {

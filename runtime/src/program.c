@@ -257,6 +257,9 @@ aot_status_t aot_program_set_deadline(aot_program_t *program, uint64_t time_ns,
 }
 
 bool aot_overlaps(const aot_binding_t *a, const aot_binding_t *b) {
+#if defined(AOT_VULKAN)
+  if (a->outside.buffer != b->outside.buffer) return false;
+#endif
   return a->bytes > 0 && b->bytes > 0 && a->address < b->address + b->bytes &&
          b->address < a->address + a->bytes;
 }
@@ -324,6 +327,9 @@ static aot_status_t bind_outputs(aot_program_t *program, aot_error_t *error) {
     }
     binding->address = (uintptr_t)(output->is_callers ? output->data : output->owned);
     binding->bytes = bytes;
+#if defined(AOT_VULKAN)
+    binding->outside = output->outside;
+#endif
     if (output->is_callers) AOT_TRY(check_overlap(program, i, error));
     AOT_TRY(check_update(program, i, error));
   }

@@ -38,6 +38,9 @@ typedef struct aot_output_t {
   bool is_strided;  // the program's own memory, scattered to the caller's after each run
   void *data;       // the caller's, or owned
   size_t capacity;
+#if defined(AOT_VULKAN)
+  aot_outside_t outside;  // the caller's, where it is a buffer of the device: `data` is its place
+#endif
   void *owned;
   size_t owned_bytes;
 } aot_output_t;
@@ -66,6 +69,7 @@ typedef struct aot_fallback_t {
   const aot_making_t *making;
   aot_program_options_t options;  // as it was made with, without a target
   aot_vulkan_options_t vulkan;
+  aot_vulkan_device_t own_device;
   void *memory;  // of the strings; owned
   size_t bytes;
   bool may_leave;          // for another variant than the first that it ran on

@@ -145,8 +145,8 @@ aot_status_t aot_program_set_input(aot_program_t *program, size_t index,
   input->has_shape = true;
   input->has_data = has_data;
   input->is_strided = false;
-  program->bindings.inputs[index].address = (uintptr_t)tensor->data;
-  program->bindings.inputs[index].bytes = has_data ? (size_t)bytes : 0;
+  program->bindings.inputs[index] =
+      (aot_binding_t){.address = (uintptr_t)tensor->data, .bytes = has_data ? (size_t)bytes : 0};
   end_borrowing(program);
   return AOT_OK;
 }
@@ -168,6 +168,9 @@ aot_status_t aot_program_set_output(aot_program_t *program, size_t index, void *
   output->is_strided = false;
   output->data = data;
   output->capacity = capacity;
+#if defined(AOT_VULKAN)
+  output->outside.buffer = 0;
+#endif
   end_borrowing(program);
   return AOT_OK;
 }
@@ -189,6 +192,9 @@ aot_status_t aot_program_get_output(const aot_program_t *program, size_t index, 
   // It may be of other shapes, or set since.
   const size_t room = output->is_callers ? output->capacity : output->owned_bytes;
   if (room >= tensor.bytes) tensor.data = output->is_callers ? output->data : output->owned;
+#if defined(AOT_VULKAN)
+  if (output->outside.buffer != 0) tensor.data = NULL;
+#endif
   aot_struct_give(&tensor, sizeof tensor, out_tensor);
   return AOT_OK;
 }

@@ -73,6 +73,8 @@ VALUES = {
     "aot_async_done_t*": "NULL",
     "aot_vulkan_info_t*": "&vulkan",
     "aot_vulkan_pipeline_t*": "&pipeline",
+    "constaot_vulkan_buffer_t*": "&place",
+    "structAHardwareBuffer*": "(struct AHardwareBuffer *)memory",
 }
 BEGIN = """
   static _Alignas(64) char memory[64];
@@ -88,6 +90,7 @@ BEGIN = """
   aot_cores_t cores = {.size = sizeof cores};
   aot_vulkan_info_t vulkan = {.size = sizeof vulkan};
   aot_vulkan_pipeline_t pipeline = {.size = sizeof pipeline};
+  aot_vulkan_buffer_t place = {.size = sizeof place};
   aot_module_t *module = NULL, *out_module = NULL;
   aot_program_t *program = NULL, *out_program = NULL;
   static int32_t tokens[4];

@@ -7,7 +7,7 @@ import re
 from tests.support.header_calls import INCLUDE, declarations
 from tests.support.paths import ROOT
 
-HEADERS = ("aot.h", "async.h", "contents.h", "cores.h", "state.h", "strides.h")
+HEADERS = ("aot.h", "async.h", "contents.h", "cores.h", "state.h", "strides.h", "vulkan_buffers.h")
 
 
 def test_the_page_has_each_call() -> None:

@@ -34,6 +34,15 @@ typedef struct aot_vk_recording_t {
   uint32_t query_count;  // of the pool
 } aot_vk_recording_t;
 
+// An AHardwareBuffer that an input or output has: imports.c.
+typedef struct aot_vk_import_t {
+  struct aot_vk_import_t *next;
+  bool is_input;
+  size_t index;
+  VkBuffer buffer;
+  VkDeviceMemory memory;
+} aot_vk_import_t;
+
 struct aot_device_t {
   const aot_module_t *module;
   const aot_variant_t *variant;
@@ -67,6 +76,9 @@ struct aot_device_t {
   aot_binding_t host_outputs;
   aot_bindings_t host_bindings;  // all inputs as one, and all outputs
   bool has_host_written;         // since the last submission
+  bool has_imports;              // in this run
+  uint32_t outside_count;        // how often a buffer outside was set
+  aot_vk_import_t *imports;      // owned
   aot_bindings_t *bindings;      // of the run
   aot_vk_log_t log;              // since the last submission
   aot_vk_recording_t recordings[AOT_VK_MOST_RECORDINGS];

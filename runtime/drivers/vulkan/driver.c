@@ -4,7 +4,9 @@
 
 #include "device.h"
 #include "host.h"
+#include "imports.h"
 #include "os.h"
+#include "outside.h"
 #include "program.h"
 #include "recording.h"
 #include "sizes.h"
@@ -247,6 +249,7 @@ static void vulkan_close(aot_device_t *device) {
   aot_vk_buffer_destroy(gpu, &device->upload);
   aot_vk_buffer_destroy(gpu, &device->readback);
   aot_vk_buffer_destroy(gpu, &device->mirror);
+  aot_vk_imports_free(device);
   aot_vk_pipelines_close(gpu, &allocator, &device->pipelines);
   aot_vk_cache_close(gpu, &device->cache);
   if (gpu->device != NULL) {
@@ -389,12 +392,14 @@ static aot_status_t vulkan_begin(aot_device_t *device, aot_bindings_t *bindings,
                                        : device->upload.mapped;
   for (uint32_t i = 0; i < bindings->input_count; ++i) {
     const aot_binding_t *binding = &bindings->inputs[i];
-    if (binding->bytes == 0) continue;
+    if (binding->bytes == 0 || binding->outside.buffer != 0) continue;
     memcpy(memory + binding->offset, (const void *)binding->address, binding->bytes);
   }
   AOT_TRY(aot_vk_host_begin(device, error));
-  if (device->is_unified || input_bytes == 0) return AOT_OK;
-  return add_whole(device, AOT_VK_OP_UPLOAD, input_bytes, error);
+  if (!device->is_unified && aot_vk_has_hosts(bindings->inputs, bindings->input_count)) {
+    AOT_TRY(add_whole(device, AOT_VK_OP_UPLOAD, input_bytes, error));
+  }
+  return aot_vk_add_imports(device, error);
 }
 
 // Around each launch: what instruction it is, and, where only the host can time it, a submission
@@ -536,7 +541,8 @@ static const uint8_t *host_memory(const aot_device_t *device, aot_place_t from, 
   for (uint32_t i = 0;
        from.buffer_class == AOT_FBS_BUFFER_CLASS_INPUTS && i < device->bindings->input_count; ++i) {
     const aot_binding_t *input = &device->bindings->inputs[i];
-    if (from.offset >= input->offset && from.offset + bytes <= input->offset + input->bytes) {
+    if (input->outside.buffer == 0 && from.offset >= input->offset &&
+        from.offset + bytes <= input->offset + input->bytes) {
       return (const uint8_t *)input->address + (from.offset - input->offset);
     }
   }
@@ -570,15 +576,16 @@ static aot_status_t vulkan_end(aot_device_t *device, aot_error_t *error) {
     const aot_binding_t *binding = &bindings->outputs[i];
     if (binding->bytes > 0) bytes = (uint64_t)binding->offset + binding->bytes;
   }
-  if (!device->is_unified && bytes > 0) {
+  if (!device->is_unified && aot_vk_has_hosts(bindings->outputs, bindings->output_count)) {
     AOT_TRY(add_whole(device, AOT_VK_OP_DOWNLOAD, bytes, error));
   }
+  AOT_TRY(aot_vk_add_exports(device, error));
   AOT_TRY(aot_vk_submit(device, error));
   const uint8_t *memory = device->is_unified ? device->buffers[AOT_FBS_BUFFER_CLASS_OUTPUTS].mapped
                                              : device->readback.mapped;
   for (uint32_t i = 0; i < bindings->output_count; ++i) {
     const aot_binding_t *binding = &bindings->outputs[i];
-    if (binding->bytes == 0) continue;
+    if (binding->bytes == 0 || binding->outside.buffer != 0) continue;
     memcpy((void *)binding->address, memory + binding->offset, binding->bytes);
   }
   return AOT_OK;

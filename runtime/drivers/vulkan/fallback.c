@@ -5,6 +5,7 @@
 #include "device.h"
 #include "program.h"
 #include "shapes.h"
+#include "sizes.h"
 
 // ---- the options ----
 
@@ -46,6 +47,11 @@ aot_status_t aot_fallback_keep(aot_program_t *program, const aot_program_options
   AOT_TRY(aot_vulkan_take_options(options, error, &fallback->vulkan));
   AOT_TRY(keep_strings(program, error));
   fallback->vulkan.size = sizeof fallback->vulkan;
+  if (fallback->vulkan.own_device != NULL) {
+    AOT_TRY(aot_struct_take(fallback->vulkan.own_device, "aot_vulkan_device_t",
+                            &fallback->own_device, sizeof fallback->own_device, error));
+    fallback->vulkan.own_device = &fallback->own_device;
+  }
   fallback->options = *options;
   fallback->options.vulkan = &fallback->vulkan;
   fallback->options.entry = program->entry->name;
@@ -202,8 +208,8 @@ void aot_fallback_note_run(aot_program_t *program) {
 // Whether a device that was lost is made anew, and not given up.
 static bool may_rebuild(const aot_program_t *program) {
   const aot_fallback_t *fallback = &program->fallback;
-  return fallback->runs_to_sound == 0 && fallback->former_count < MOST_FORMER &&
-         !program->device->is_hung;
+  return fallback->vulkan.own_device == NULL && fallback->runs_to_sound == 0 &&
+         fallback->former_count < MOST_FORMER && !program->device->is_hung;
 }
 
 // A run of a state's next step can't be done without what the device has kept.
@@ -211,9 +217,22 @@ static bool keeps_something(const aot_program_t *program) {
   return program->entry->state_count > 0 && !program->is_reset;
 }
 
+// Whether an input or output is in a buffer of the device.
+static bool is_bound(const aot_program_t *program) {
+  for (uint32_t i = 0; i < program->bindings.input_count; ++i) {
+    if (program->bindings.inputs[i].outside.buffer != 0) return true;
+  }
+  for (uint32_t i = 0; i < program->bindings.output_count; ++i) {
+    if (program->outputs[i].outside.buffer != 0) return true;
+  }
+  return false;
+}
+
 bool aot_fallback_take(aot_program_t *program, aot_status_t status, aot_error_t *error) {
   aot_fallback_t *fallback = &program->fallback;
-  if (program->driver != &aot_vulkan_driver || keeps_something(program)) return false;
+  if (program->driver != &aot_vulkan_driver || keeps_something(program) || is_bound(program)) {
+    return false;
+  }
   if (status != AOT_ERROR_DEVICE && status != AOT_ERROR_MEMORY && status != AOT_ERROR_UNSUPPORTED &&
       status != AOT_ERROR_CHECK) {
     return false;

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "sizes.h"
 #include "status.h"
 #include "system.h"
 
@@ -81,7 +82,8 @@ static bool find_family(const aot_vk_gpu_t *gpu, VkPhysicalDevice physical, uint
 static aot_status_t check_device(const aot_vk_gpu_t *gpu, VkPhysicalDevice physical,
                                  const VkPhysicalDeviceProperties *properties,
                                  const aot_variant_t *variant, const char *wanted, bool any,
-                                 aot_error_t *error) {
+                                 bool hardware_buffers, aot_error_t *error) {
+  static const char *const extensions[] = AOT_VK_HARDWARE_BUFFER_EXTENSIONS;
   uint32_t family = 0;
   uint32_t bits = 0;
   if (wanted != NULL && !contains(properties->deviceName, wanted)) {
@@ -102,11 +104,14 @@ static aot_status_t check_device(const aot_vk_gpu_t *gpu, VkPhysicalDevice physi
     return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: no queue for compute",
                     properties->deviceName);
   }
+  for (uint32_t i = 0; hardware_buffers && i < 2; ++i)
+    AOT_TRY(aot_vk_check_extension(&gpu->vk, physical, properties, extensions[i], error));
   return aot_vk_check_variant(&gpu->vk, physical, properties, variant, error);
 }
 
 static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
-                                  const char *wanted, bool any, aot_error_t *error) {
+                                  const char *wanted, bool any, bool hardware_buffers,
+                                  aot_error_t *error) {
   VkPhysicalDevice found[MOST_DEVICES];
   uint32_t count = MOST_DEVICES;
   const VkResult result = gpu->vk.vkEnumeratePhysicalDevices(gpu->instance, &count, found);
@@ -119,7 +124,8 @@ static aot_status_t choose_device(aot_vk_gpu_t *gpu, const aot_variant_t *varian
     VkPhysicalDeviceProperties properties;
     gpu->vk.vkGetPhysicalDeviceProperties(found[i], &properties);
     aot_error_t reason = {AOT_OK, ""};
-    if (check_device(gpu, found[i], &properties, variant, wanted, any, &reason) != AOT_OK) {
+    if (check_device(gpu, found[i], &properties, variant, wanted, any, hardware_buffers, &reason) !=
+        AOT_OK) {
       aot_text_append(&why, "%s%s", why.length > 0 ? "; " : "", reason.message);
     } else if (rank(properties.deviceType) > best) {
       best = rank(properties.deviceType);
@@ -200,9 +206,12 @@ static bool has_peers(const aot_vk_gpu_t *gpu) {
 }
 
 static aot_status_t create_device(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
-                                  aot_error_t *error) {
+                                  bool hardware_buffers, aot_error_t *error) {
+  static const char *const extensions[] = AOT_VK_HARDWARE_BUFFER_EXTENSIONS;
   aot_vk_features_t features;
   aot_vk_enable_features(variant, &features);
+  for (uint32_t i = 0; hardware_buffers && i < 2; ++i)
+    features.extensions[features.extension_count++] = extensions[i];
   const float priority = 1.0f;
   const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
                                          .queueFamilyIndex = gpu->queue_family,
@@ -222,22 +231,78 @@ static aot_status_t create_device(aot_vk_gpu_t *gpu, const aot_variant_t *varian
   return AOT_OK;
 }
 
+// ---- the caller's own ----
+
+static aot_status_t take_own(const aot_vulkan_device_t *device, aot_error_t *error,
+                             aot_vulkan_device_t *own) {
+  AOT_TRY(aot_struct_take(device, "aot_vulkan_device_t", own, sizeof *own, error));
+  const char *missing = own->instance == NULL                 ? "instance"
+                        : own->physical_device == NULL        ? "physical_device"
+                        : own->device == NULL                 ? "device"
+                        : own->queue == NULL                  ? "queue"
+                        : own->get_instance_proc_addr == NULL ? "get_instance_proc_addr"
+                                                              : NULL;
+  if (missing != NULL) {
+    return aot_fail(error, AOT_ERROR_ARGUMENT, "the %s of the aot_vulkan_device_t is NULL",
+                    missing);
+  }
+  if ((own->lock == NULL) == (own->unlock == NULL)) return AOT_OK;
+  return aot_fail(error, AOT_ERROR_ARGUMENT,
+                  "an aot_vulkan_device_t needs both functions, lock and unlock");
+}
+
+static aot_status_t find_own_family(aot_vk_gpu_t *gpu, uint32_t family, aot_error_t *error) {
+  VkQueueFamilyProperties families[MOST_FAMILIES];
+  uint32_t count = MOST_FAMILIES;
+  gpu->vk.vkGetPhysicalDeviceQueueFamilyProperties(gpu->physical, &count, families);
+  if (family < count && (families[family].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0) {
+    gpu->queue_family = family;
+    gpu->timestamp_bits = families[family].timestampValidBits;
+    return AOT_OK;
+  }
+  return aot_fail(error, AOT_ERROR_ARGUMENT, "queue family %u of %s can't compute",
+                  (unsigned)family, gpu->properties.deviceName);
+}
+
+static aot_status_t open_own(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
+                             const aot_vulkan_options_t *options, aot_error_t *error) {
+  aot_vulkan_device_t own;
+  AOT_TRY(take_own(options->own_device, error, &own));
+  gpu->is_callers = true;
+  gpu->vk.vkGetInstanceProcAddr = (PFN_vkGetInstanceProcAddr)own.get_instance_proc_addr;
+  gpu->instance = own.instance;
+  AOT_TRY(aot_vk_load_instance(&gpu->vk, gpu->instance, error));
+  gpu->physical = own.physical_device;
+  gpu->vk.vkGetPhysicalDeviceProperties(gpu->physical, &gpu->properties);
+  AOT_TRY(check_device(gpu, gpu->physical, &gpu->properties, variant, NULL, false,
+                       options->hardware_buffers, error));
+  AOT_TRY(find_own_family(gpu, own.queue_family, error));
+  gpu->vk.vkGetPhysicalDeviceMemoryProperties(gpu->physical, &gpu->memory);
+  gpu->has_peers = has_peers(gpu);
+  gpu->reads_texels = has_texels(variant) && wants_texels(&gpu->properties, options);
+  gpu->device = own.device;
+  gpu->queue = own.queue;
+  return aot_vk_load_device(&gpu->vk, gpu->device, error);
+}
+
 aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
                              const aot_vulkan_options_t *options, bool any, aot_error_t *error) {
   memset(gpu, 0, sizeof *gpu);
+  if (options->own_device != NULL) return open_own(gpu, variant, options, error);
   const char *library = options->library;
   if (library == NULL) library = aot_vk_environment("AOT_VULKAN_LIBRARY");
   AOT_TRY(aot_vk_load_library(&gpu->vk, library, error));
   AOT_TRY(create_instance(gpu, error));
   const char *wanted = options->device;
   if (wanted == NULL) wanted = aot_vk_environment("AOT_VULKAN_DEVICE");
-  AOT_TRY(choose_device(gpu, variant, wanted, any, error));
+  AOT_TRY(choose_device(gpu, variant, wanted, any, options->hardware_buffers, error));
   gpu->has_peers = has_peers(gpu);
   gpu->reads_texels = has_texels(variant) && wants_texels(&gpu->properties, options);
-  return create_device(gpu, variant, error);
+  return create_device(gpu, variant, options->hardware_buffers, error);
 }
 
 void aot_vk_gpu_close(aot_vk_gpu_t *gpu) {
+  if (gpu->is_callers) return;
   // A driver without the one or the other keeps what can't be destroyed, and its library.
   if ((gpu->device != NULL && gpu->vk.vkDestroyDevice == NULL) ||
       (gpu->instance != NULL && gpu->vk.vkDestroyInstance == NULL)) {

@@ -21,12 +21,14 @@ typedef struct aot_vk_gpu_t {
   uint32_t timestamp_bits;  // 0: the queue has none
   bool reads_texels;        // shaders read the buffers of classes as texels too
   bool has_peers;           // lanes can give each other values, in groups of AOT_VK_PEERS
+  bool is_callers;          // instance and device are the caller's, and stay
   VkPhysicalDeviceProperties properties;
   VkPhysicalDeviceMemoryProperties memory;
 } aot_vk_gpu_t;
 
-// Takes the best device that runs the variant.  `any` tells that the caller would take another
-// driver too: then devices that are software are not worth it, unless one is named.
+// Takes the best device that runs the variant, or the caller's own.  `any` tells that the caller
+// would take another driver too: then devices that are software are not worth it, unless one is
+// named.
 aot_status_t aot_vk_gpu_open(aot_vk_gpu_t *gpu, const aot_variant_t *variant,
                              const aot_vulkan_options_t *options, bool any, aot_error_t *error);
 // How the options, or the environment where they don't say, want constants to be read.
@@ -56,9 +58,18 @@ typedef struct aot_vk_features_t {
   VkPhysicalDeviceVulkanMemoryModelFeatures memory_model;
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix;
   VkPhysicalDeviceSubgroupSizeControlFeatures subgroups;
-  const char *extensions[8];
+  const char *extensions[10];
   uint32_t extension_count;
 } aot_vk_features_t;
+
+// AOT_OK when the device has an extension; else the message names it.
+aot_status_t aot_vk_check_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                    const VkPhysicalDeviceProperties *properties, const char *name,
+                                    aot_error_t *error);
+
+// What importing AHardwareBuffers takes.
+#define AOT_VK_HARDWARE_BUFFER_EXTENSIONS \
+  {"VK_ANDROID_external_memory_android_hardware_buffer", "VK_EXT_queue_family_foreign"}
 
 // Fills in the structures, chained up; they point into each other and must not be moved.
 void aot_vk_enable_features(const aot_variant_t *variant, aot_vk_features_t *out_features);

@@ -72,6 +72,9 @@ aot_status_t aot_vk_load_device(aot_vk_functions_t *vk, VkDevice device, aot_err
   if (vk->name == NULL) return fail_missing(#name, error);
   AOT_VK_DEVICE_FUNCTIONS(AOT_VK_FIND)
 #undef AOT_VK_FIND
+#define AOT_VK_FIND(name) set_function(&vk->name, vk->vkGetDeviceProcAddr(device, #name));
+  AOT_VK_OPTIONAL_DEVICE_FUNCTIONS(AOT_VK_FIND)
+#undef AOT_VK_FIND
   return AOT_OK;
 }
 

@@ -24,11 +24,15 @@
 // Of extensions that a device may lack: NULL where the loader has none.
 #define AOT_VK_OPTIONAL_FUNCTIONS(X) X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
+// Likewise, of the device itself: NULL where the extension is not enabled.
+#define AOT_VK_OPTIONAL_DEVICE_FUNCTIONS(X) X(vkGetAndroidHardwareBufferPropertiesANDROID)
+
 #define AOT_VK_DEVICE_FUNCTIONS(X)  \
   X(vkDestroyDevice)                \
   X(vkDeviceWaitIdle)               \
   X(vkGetDeviceQueue)               \
   X(vkQueueSubmit)                  \
+  X(vkQueueWaitIdle)                \
   X(vkAllocateMemory)               \
   X(vkFreeMemory)                   \
   X(vkMapMemory)                    \
@@ -88,6 +92,7 @@ typedef struct aot_vk_functions_t {
   AOT_VK_INSTANCE_FUNCTIONS(AOT_VK_DECLARE)
   AOT_VK_OPTIONAL_FUNCTIONS(AOT_VK_DECLARE)
   AOT_VK_DEVICE_FUNCTIONS(AOT_VK_DECLARE)
+  AOT_VK_OPTIONAL_DEVICE_FUNCTIONS(AOT_VK_DECLARE)
 #undef AOT_VK_DECLARE
 } aot_vk_functions_t;
 

@@ -16,7 +16,12 @@ typedef enum aot_vk_op_t {
   AOT_VK_OP_DOWNLOAD,   // the first bytes of the outputs to the readback buffer
   AOT_VK_OP_TO_HOST,    // class offset bytes, to where the host sees them
   AOT_VK_OP_TO_DEVICE,  // class offset bytes, from there
+  AOT_VK_OP_IMPORT,     // place offset bytes buffer place-in-it number is_foreign: from the buffer
+                        // outside; place 0: the inputs, 1: the upload buffer
+  AOT_VK_OP_EXPORT,     // likewise, of the outputs, to the buffer outside
 } aot_vk_op_t;
+
+#define AOT_VK_OUTSIDE_OPERANDS 11u  // of an import or export
 
 // An entry of a log, its operands not yet read.
 typedef struct aot_vk_entry_t {

@@ -273,6 +273,54 @@ static void record_transfer(recorder_t *r, const aot_vk_entry_t *entry) {
   }
 }
 
+// Buffers outside are one range with another number, and so is the upload buffer.
+enum { OUTSIDE = AOT_FBS_BUFFER_CLASS_COUNT, UPLOADS };
+
+// Gives a buffer that others use to the device's queue, or back to them.
+static void hand_over(const recorder_t *r, VkBuffer buffer, VkAccessFlags access, bool is_taken) {
+  const uint32_t own = r->device->gpu.queue_family;
+  const uint32_t foreign = VK_QUEUE_FAMILY_FOREIGN_EXT;
+  const VkBufferMemoryBarrier info = {.sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER,
+                                      .srcAccessMask = is_taken ? 0 : access,
+                                      .dstAccessMask = is_taken ? access : 0,
+                                      .srcQueueFamilyIndex = is_taken ? foreign : own,
+                                      .dstQueueFamilyIndex = is_taken ? own : foreign,
+                                      .buffer = buffer,
+                                      .size = VK_WHOLE_SIZE};
+  r->device->gpu.vk.vkCmdPipelineBarrier(r->commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
+                                         VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 0, NULL, 1, &info, 0,
+                                         NULL);
+}
+
+static void record_outside(recorder_t *r, const aot_vk_entry_t *entry) {
+  const aot_device_t *device = r->device;
+  const uint32_t *operands = entry->operands;
+  const bool is_export = entry->op == AOT_VK_OP_EXPORT;
+  const bool is_upload = operands[0] != 0;
+  const uint64_t offset = aot_vk_get_u64(operands + 1);
+  const uint64_t bytes = aot_vk_get_u64(operands + 3);
+  const uint64_t handle = aot_vk_get_u64(operands + 5);
+  const uint64_t place = aot_vk_get_u64(operands + 7);
+  VkBuffer outside;
+  memcpy(&outside, &handle, sizeof outside);
+  const uint32_t buffer_class =
+      is_export ? AOT_FBS_BUFFER_CLASS_OUTPUTS : AOT_FBS_BUFFER_CLASS_INPUTS;
+  const aot_vk_buffer_t *inside = is_upload ? &device->upload : &device->buffers[buffer_class];
+  const range_t in = {is_upload ? UPLOADS : buffer_class, !is_export, offset, offset + bytes};
+  const range_t out = {OUTSIDE, is_export, place, place + bytes};
+  if (is_upload) barrier(r, recent(r), &transfers);  // the upload has read it
+  before_transfer(r, &in, &out);
+  const bool is_foreign = operands[10] != 0;
+  const VkAccessFlags access = is_export ? transfers.writes : transfers.reads;
+  if (is_foreign) hand_over(r, outside, access, true);
+  if (is_export) {
+    copy_buffer(r, outside, place, inside->handle, offset, bytes);
+  } else {
+    copy_buffer(r, inside->handle, offset, outside, place, bytes);
+  }
+  if (is_foreign) hand_over(r, outside, access, false);
+}
+
 static void record_entry(recorder_t *r, const aot_vk_entry_t *entry) {
   const aot_device_t *device = r->device;
   switch (entry->op) {
@@ -285,6 +333,10 @@ static void record_entry(recorder_t *r, const aot_vk_entry_t *entry) {
     case AOT_VK_OP_FILL:
       record_fill(r, entry);
       break;
+    case AOT_VK_OP_IMPORT:
+    case AOT_VK_OP_EXPORT:
+      record_outside(r, entry);
+      return;
     default:
       record_transfer(r, entry);
       return;

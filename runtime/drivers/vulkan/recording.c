@@ -5,6 +5,7 @@
 
 #include "host_buffers.h"
 #include "os.h"
+#include "outside.h"
 #include "recorder.h"
 #include "status.h"
 #include "xxh64.h"
@@ -133,6 +134,7 @@ static aot_status_t flush(aot_device_t *device, const aot_vk_recording_t *record
 static aot_status_t invalidate(const aot_device_t *device, aot_error_t *error) {
   const aot_vk_gpu_t *gpu = &device->gpu;
   AOT_TRY(aot_vk_host_buffers_invalidate(device, error));
+  AOT_TRY(aot_vk_imports_invalidate(device, error));
   if (!device->is_unified) {
     return device->readback.mapped != NULL ? aot_vk_buffer_invalidate(gpu, &device->readback, error)
                                            : AOT_OK;
@@ -142,9 +144,12 @@ static aot_status_t invalidate(const aot_device_t *device, aot_error_t *error) {
 }
 
 VkResult aot_vk_wait_idle(const aot_device_t *device) {
-  aot_os_gate_lock(&device->shared->queue);
-  const VkResult result = device->gpu.vk.vkDeviceWaitIdle(device->gpu.device);
-  aot_os_gate_unlock(&device->shared->queue);
+  const aot_vk_gpu_t *gpu = &device->gpu;
+  aot_vk_shared_lock(device->shared);
+  // The caller may use other queues of a device of its own.
+  const VkResult result =
+      gpu->is_callers ? gpu->vk.vkQueueWaitIdle(gpu->queue) : gpu->vk.vkDeviceWaitIdle(gpu->device);
+  aot_vk_shared_unlock(device->shared);
   return result;
 }
 
@@ -158,9 +163,9 @@ static VkResult submit_commands(const aot_device_t *device, const VkCommandBuffe
   const aot_vk_gpu_t *gpu = &device->gpu;
   const VkSubmitInfo info = {
       .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = commands};
-  aot_os_gate_lock(&device->shared->queue);
+  aot_vk_shared_lock(device->shared);
   const VkResult result = gpu->vk.vkQueueSubmit(gpu->queue, 1, &info, device->fence);
-  aot_os_gate_unlock(&device->shared->queue);
+  aot_vk_shared_unlock(device->shared);
   return result;
 }
 

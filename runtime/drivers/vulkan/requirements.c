@@ -227,6 +227,22 @@ static aot_status_t has_extension(const aot_vk_functions_t *vk, VkPhysicalDevice
   return AOT_OK;
 }
 
+static void free_extensions(extensions_t *extensions) {
+  if (extensions->list == NULL) return;
+  aot_os_release(NULL, extensions->list, extensions->bytes, _Alignof(VkExtensionProperties));
+}
+
+aot_status_t aot_vk_check_extension(const aot_vk_functions_t *vk, VkPhysicalDevice physical,
+                                    const VkPhysicalDeviceProperties *properties, const char *name,
+                                    aot_error_t *error) {
+  extensions_t extensions = {NULL, 0, 0};
+  bool is_there = false;
+  const aot_status_t status = has_extension(vk, physical, name, error, &extensions, &is_there);
+  free_extensions(&extensions);
+  if (status != AOT_OK || is_there) return status;
+  return aot_fail(error, AOT_ERROR_UNSUPPORTED, "%s: there is no %s", properties->deviceName, name);
+}
+
 static const char *component_of(VkComponentTypeKHR type) {
   switch (type) {
     case VK_COMPONENT_TYPE_FLOAT16_KHR:
@@ -297,9 +313,7 @@ static aot_status_t check_extensions(const aot_vk_functions_t *vk, VkPhysicalDev
     }
     groups[feature->group] = true;
   }
-  if (extensions.list != NULL) {
-    aot_os_release(NULL, extensions.list, extensions.bytes, _Alignof(VkExtensionProperties));
-  }
+  free_extensions(&extensions);
   return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "sizes.h"
 #include "status.h"
 #include "system.h"
 
@@ -62,7 +63,9 @@ static const char *choose(const char *option, const char *setting) {
 static bool is_same(const aot_vk_shared_t *a, const aot_vk_shared_t *b) {
   return a->variant == b->variant && a->texels == b->texels && a->is_any == b->is_any &&
          a->process == b->process && a->is_staged == b->is_staged &&
-         strcmp(a->library, b->library) == 0 && strcmp(a->device, b->device) == 0;
+         a->hardware_buffers == b->hardware_buffers && a->own.device == b->own.device &&
+         a->own.queue == b->own.queue && strcmp(a->library, b->library) == 0 &&
+         strcmp(a->device, b->device) == 0;
 }
 
 static aot_vk_shared_t *find(const list_t *list, const aot_vk_shared_t *wanted) {
@@ -134,6 +137,11 @@ aot_status_t aot_vk_shared_open(const aot_module_t *module, const aot_variant_t 
   wanted.is_any = any;
   wanted.is_staged = is_staged(options);
   wanted.process = aot_vk_process();
+  wanted.hardware_buffers = options->hardware_buffers;
+  if (options->own_device != NULL) {
+    AOT_TRY(aot_struct_take(options->own_device, "aot_vulkan_device_t", &wanted.own,
+                            sizeof wanted.own, error));
+  }
   aot_os_gate_lock(&list->gate);
   aot_status_t status = AOT_OK;
   aot_vk_shared_t *shared = find(list, &wanted);
@@ -164,6 +172,16 @@ void aot_vk_shared_close(const aot_module_t *module, aot_vk_shared_t *shared) {
     destroy(module, shared);
   }
   aot_os_gate_unlock(&list->gate);
+}
+
+void aot_vk_shared_lock(aot_vk_shared_t *shared) {
+  aot_os_gate_lock(&shared->queue);
+  if (shared->own.lock != NULL) shared->own.lock(shared->own.user);
+}
+
+void aot_vk_shared_unlock(aot_vk_shared_t *shared) {
+  if (shared->own.unlock != NULL) shared->own.unlock(shared->own.user);
+  aot_os_gate_unlock(&shared->queue);
 }
 
 uint32_t aot_vk_shared_count(const aot_module_t *module, const aot_vk_shared_t *shared) {

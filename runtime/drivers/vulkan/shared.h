@@ -18,7 +18,9 @@ typedef struct aot_vk_shared_t {
   bool is_any;
   bool is_staged;
   int64_t process;  // that opened it: the child of a fork has no part in it
-  size_t bytes;     // of this structure with its strings
+  bool hardware_buffers;
+  aot_vulkan_device_t own;  // the caller's; all zero: none
+  size_t bytes;             // of this structure with its strings
   aot_vk_gpu_t gpu;
   bool is_unified;
   aot_os_gate_t queue;        // held while something is submitted, or waits for all that was
@@ -37,6 +39,10 @@ void aot_vk_shared_close(const aot_module_t *module, aot_vk_shared_t *shared);
 
 // How many programs have it now.
 uint32_t aot_vk_shared_count(const aot_module_t *module, const aot_vk_shared_t *shared);
+
+// Before and after each use of the queue.
+void aot_vk_shared_lock(aot_vk_shared_t *shared);
+void aot_vk_shared_unlock(aot_vk_shared_t *shared);
 
 // The device is lost or hangs: who opens one from now on gets another.
 static inline void aot_vk_shared_give_up(aot_vk_shared_t *shared) {

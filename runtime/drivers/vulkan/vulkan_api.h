@@ -23,12 +23,15 @@
 #define VK_API_VERSION_MINOR(version) ((uint32_t)(version) >> 12 & 0x3ffu)
 #define VK_API_VERSION_PATCH(version) ((uint32_t)(version) & 0xfffu)
 
+#define VK_ANDROID_external_memory_android_hardware_buffer 1u
+#define VK_EXT_queue_family_foreign 1u
 #define VK_EXT_subgroup_size_control 1u
 #define VK_KHR_8bit_storage 1u
 #define VK_KHR_cooperative_matrix 1u
 #define VK_KHR_shader_float16_int8 1u
 #define VK_KHR_shader_integer_dot_product 1u
 #define VK_KHR_vulkan_memory_model 1u
+#define VK_QUEUE_FAMILY_FOREIGN_EXT 4294967293u
 #define VK_UUID_SIZE 16u
 #define VK_WHOLE_SIZE (~0ull)
 
@@ -37,6 +40,7 @@ typedef uint64_t VkDeviceSize;
 typedef uint32_t VkFlags;
 typedef VkFlags VkBufferCreateFlags;
 typedef VkFlags VkBufferUsageFlags;
+typedef VkFlags VkAccessFlags;
 typedef VkFlags VkBufferViewCreateFlags;
 typedef VkFlags VkCommandBufferUsageFlags;
 typedef VkFlags VkCommandPoolCreateFlags;
@@ -48,9 +52,9 @@ typedef VkFlags VkShaderStageFlags;
 typedef VkFlags VkDescriptorSetLayoutCreateFlags;
 typedef VkFlags VkDeviceCreateFlags;
 typedef VkFlags VkDeviceQueueCreateFlags;
+typedef VkFlags VkExternalMemoryHandleTypeFlags;
 typedef VkFlags VkFenceCreateFlags;
 typedef VkFlags VkInstanceCreateFlags;
-typedef VkFlags VkAccessFlags;
 typedef VkFlags VkSampleCountFlags;
 typedef VkFlags VkMemoryPropertyFlags;
 typedef VkFlags VkMemoryHeapFlags;
@@ -111,16 +115,20 @@ typedef enum VkStructureType {
   VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO = 39,
   VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO = 40,
   VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO = 42,
+  VK_STRUCTURE_TYPE_BUFFER_MEMORY_BARRIER = 44,
   VK_STRUCTURE_TYPE_MEMORY_BARRIER = 46,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES = 1000094000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES = 1000083000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2 = 1000059000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2 = 1000059001,
+  VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO = 1000072000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES = 1000177000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES = 1000082000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES = 1000211000,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES = 1000225002,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES = 1000280000,
+  VK_STRUCTURE_TYPE_ANDROID_HARDWARE_BUFFER_PROPERTIES_ANDROID = 1000129001,
+  VK_STRUCTURE_TYPE_IMPORT_ANDROID_HARDWARE_BUFFER_INFO_ANDROID = 1000129003,
   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR = 1000506000,
   VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR = 1000506001,
   VK_STRUCTURE_TYPE_MAX_ENUM = 0x7fffffff
@@ -140,6 +148,14 @@ typedef enum VkSharingMode {
   VK_SHARING_MODE_EXCLUSIVE = 0,
   VK_SHARING_MODE_MAX_ENUM = 0x7fffffff
 } VkSharingMode;
+typedef enum VkAccessFlagBits {
+  VK_ACCESS_SHADER_READ_BIT = 0x00000020,
+  VK_ACCESS_SHADER_WRITE_BIT = 0x00000040,
+  VK_ACCESS_TRANSFER_READ_BIT = 0x00000800,
+  VK_ACCESS_TRANSFER_WRITE_BIT = 0x00001000,
+  VK_ACCESS_HOST_READ_BIT = 0x00002000,
+  VK_ACCESS_FLAG_BITS_MAX_ENUM = 0x7fffffff
+} VkAccessFlagBits;
 typedef enum VkFormat {
   VK_FORMAT_R32_UINT = 98,
   VK_FORMAT_R32G32B32A32_UINT = 107,
@@ -195,20 +211,16 @@ typedef enum VkDescriptorSetLayoutCreateFlagBits {
 typedef enum VkDeviceQueueCreateFlagBits {
   VK_DEVICE_QUEUE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkDeviceQueueCreateFlagBits;
+typedef enum VkExternalMemoryHandleTypeFlagBits {
+  VK_EXTERNAL_MEMORY_HANDLE_TYPE_ANDROID_HARDWARE_BUFFER_BIT_ANDROID = 0x00000400,
+  VK_EXTERNAL_MEMORY_HANDLE_TYPE_FLAG_BITS_MAX_ENUM = 0x7fffffff
+} VkExternalMemoryHandleTypeFlagBits;
 typedef enum VkFenceCreateFlagBits {
   VK_FENCE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkFenceCreateFlagBits;
 typedef enum VkInstanceCreateFlagBits {
   VK_INSTANCE_CREATE_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkInstanceCreateFlagBits;
-typedef enum VkAccessFlagBits {
-  VK_ACCESS_SHADER_READ_BIT = 0x00000020,
-  VK_ACCESS_SHADER_WRITE_BIT = 0x00000040,
-  VK_ACCESS_TRANSFER_READ_BIT = 0x00000800,
-  VK_ACCESS_TRANSFER_WRITE_BIT = 0x00001000,
-  VK_ACCESS_HOST_READ_BIT = 0x00002000,
-  VK_ACCESS_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} VkAccessFlagBits;
 typedef enum VkSampleCountFlagBits {
   VK_SAMPLE_COUNT_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkSampleCountFlagBits;
@@ -288,9 +300,11 @@ typedef enum VkQueryResultFlagBits {
   VK_QUERY_RESULT_FLAG_BITS_MAX_ENUM = 0x7fffffff
 } VkQueryResultFlagBits;
 
+typedef struct VkAndroidHardwareBufferPropertiesANDROID VkAndroidHardwareBufferPropertiesANDROID;
 typedef struct VkApplicationInfo VkApplicationInfo;
 typedef struct VkBufferCopy VkBufferCopy;
 typedef struct VkBufferCreateInfo VkBufferCreateInfo;
+typedef struct VkBufferMemoryBarrier VkBufferMemoryBarrier;
 typedef struct VkBufferViewCreateInfo VkBufferViewCreateInfo;
 typedef struct VkCommandBufferAllocateInfo VkCommandBufferAllocateInfo;
 typedef struct VkCommandBufferInheritanceInfo VkCommandBufferInheritanceInfo;
@@ -310,7 +324,9 @@ typedef struct VkDeviceQueueCreateInfo VkDeviceQueueCreateInfo;
 typedef struct VkPhysicalDeviceFeatures VkPhysicalDeviceFeatures;
 typedef struct VkDeviceCreateInfo VkDeviceCreateInfo;
 typedef struct VkExtensionProperties VkExtensionProperties;
+typedef struct VkExternalMemoryBufferCreateInfo VkExternalMemoryBufferCreateInfo;
 typedef struct VkFenceCreateInfo VkFenceCreateInfo;
+typedef struct VkImportAndroidHardwareBufferInfoANDROID VkImportAndroidHardwareBufferInfoANDROID;
 typedef struct VkInstanceCreateInfo VkInstanceCreateInfo;
 typedef struct VkMappedMemoryRange VkMappedMemoryRange;
 typedef struct VkMemoryAllocateInfo VkMemoryAllocateInfo;
@@ -346,10 +362,15 @@ typedef struct VkSubmitInfo VkSubmitInfo;
 typedef struct VkDescriptorImageInfo VkDescriptorImageInfo;
 typedef struct VkWriteDescriptorSet VkWriteDescriptorSet;
 typedef struct VkAllocationCallbacks VkAllocationCallbacks;
-typedef struct VkBufferMemoryBarrier VkBufferMemoryBarrier;
 typedef struct VkImageMemoryBarrier VkImageMemoryBarrier;
 typedef struct VkCopyDescriptorSet VkCopyDescriptorSet;
 
+struct VkAndroidHardwareBufferPropertiesANDROID {
+  VkStructureType sType;
+  void *pNext;
+  VkDeviceSize allocationSize;
+  uint32_t memoryTypeBits;
+};
 struct VkApplicationInfo {
   VkStructureType sType;
   const void *pNext;
@@ -373,6 +394,17 @@ struct VkBufferCreateInfo {
   VkSharingMode sharingMode;
   uint32_t queueFamilyIndexCount;
   const uint32_t *pQueueFamilyIndices;
+};
+struct VkBufferMemoryBarrier {
+  VkStructureType sType;
+  const void *pNext;
+  VkAccessFlags srcAccessMask;
+  VkAccessFlags dstAccessMask;
+  uint32_t srcQueueFamilyIndex;
+  uint32_t dstQueueFamilyIndex;
+  VkBuffer buffer;
+  VkDeviceSize offset;
+  VkDeviceSize size;
 };
 struct VkBufferViewCreateInfo {
   VkStructureType sType;
@@ -552,10 +584,20 @@ struct VkExtensionProperties {
   char extensionName[256U];
   uint32_t specVersion;
 };
+struct VkExternalMemoryBufferCreateInfo {
+  VkStructureType sType;
+  const void *pNext;
+  VkExternalMemoryHandleTypeFlags handleTypes;
+};
 struct VkFenceCreateInfo {
   VkStructureType sType;
   const void *pNext;
   VkFenceCreateFlags flags;
+};
+struct VkImportAndroidHardwareBufferInfoANDROID {
+  VkStructureType sType;
+  const void *pNext;
+  struct AHardwareBuffer *buffer;
 };
 struct VkInstanceCreateInfo {
   VkStructureType sType;
@@ -993,6 +1035,9 @@ typedef void (*PFN_vkFreeCommandBuffers)(VkDevice device, VkCommandPool commandP
                                          const VkCommandBuffer *pCommandBuffers);
 typedef void (*PFN_vkFreeMemory)(VkDevice device, VkDeviceMemory memory,
                                  const VkAllocationCallbacks *pAllocator);
+typedef VkResult (*PFN_vkGetAndroidHardwareBufferPropertiesANDROID)(
+    VkDevice device, const struct AHardwareBuffer *buffer,
+    VkAndroidHardwareBufferPropertiesANDROID *pProperties);
 typedef void (*PFN_vkGetBufferMemoryRequirements)(VkDevice device, VkBuffer buffer,
                                                   VkMemoryRequirements *pMemoryRequirements);
 typedef PFN_vkVoidFunction (*PFN_vkGetDeviceProcAddr)(VkDevice device, const char *pName);
@@ -1028,6 +1073,7 @@ typedef VkResult (*PFN_vkMergePipelineCaches)(VkDevice device, VkPipelineCache d
                                               const VkPipelineCache *pSrcCaches);
 typedef VkResult (*PFN_vkQueueSubmit)(VkQueue queue, uint32_t submitCount,
                                       const VkSubmitInfo *pSubmits, VkFence fence);
+typedef VkResult (*PFN_vkQueueWaitIdle)(VkQueue queue);
 typedef VkResult (*PFN_vkResetFences)(VkDevice device, uint32_t fenceCount, const VkFence *pFences);
 typedef void (*PFN_vkUpdateDescriptorSets)(VkDevice device, uint32_t descriptorWriteCount,
                                            const VkWriteDescriptorSet *pDescriptorWrites,

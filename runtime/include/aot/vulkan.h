@@ -32,7 +32,26 @@ typedef enum aot_vulkan_texels_t {
   AOT_VULKAN_TEXELS_ON = 2,       // from uniform texel buffers, a texture's way
 } aot_vulkan_texels_t;
 
-// Strings are *borrowed* for the length of aot_program_create.
+// A device of the application's, for programs that read and write its buffers
+// (aot/vulkan_buffers.h).  The handles are *borrowed* until the last program on it is destroyed.
+typedef struct aot_vulkan_device_t {
+  size_t size;
+  void *instance;         // VkInstance, of Vulkan 1.1 or later
+  void *physical_device;  // VkPhysicalDevice
+  void *device;           // VkDevice, made with the features of the variant (aot/contents.h)
+  void *queue;            // VkQueue of the device
+  uint32_t queue_family;  // of the queue: it can compute
+  // vkGetInstanceProcAddr.
+  void (*(*get_instance_proc_addr)(void *instance, const char *name))(void);
+  // Called around each use of the queue, with `user`, on the thread that uses it.  Both NULL:
+  // nobody else uses the queue while a program is made, runs or ends, a program of another module
+  // neither.
+  void (*lock)(void *user);
+  void (*unlock)(void *user);
+  void *user;
+} aot_vulkan_device_t;
+
+// Strings and structures are *borrowed* for the length of aot_program_create.
 typedef struct aot_vulkan_options_t {
   size_t size;
   // Part of the name of the device to use, in any case of letters.  AOT_VULKAN_DEVICE.  Default:
@@ -58,6 +77,13 @@ typedef struct aot_vulkan_options_t {
   // longer fails with AOT_ERROR_DEVICE, and so does each after it: the device hangs, or the driver
   // has lost the work.  AOT_VULKAN_TIMEOUT_MS.  Default: 60,000; no limit of a driver in software.
   uint32_t timeout_ms;
+  // The device to use in place of one that is found by the options above.  A program on it that
+  // fails is not made anew on another one.  NULL: none.
+  const aot_vulkan_device_t *own_device;
+  // Only devices that take AHardwareBuffers (aot/vulkan_buffers.h); an own device has the
+  // extensions VK_ANDROID_external_memory_android_hardware_buffer and VK_EXT_queue_family_foreign
+  // then.
+  bool hardware_buffers;
 } aot_vulkan_options_t;
 
 typedef enum aot_vulkan_cache_state_t {
