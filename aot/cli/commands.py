@@ -33,6 +33,7 @@ _FILES = {
     "quantize": "aot.cli.quantize",
     "report": "aot.cli.report",
     "targets": "aot.cli.build",
+    "upgrade": "aot.cli.upgrade",
 }
 # The first sentence of each command's help, for the list of all without importing them.
 _SUMMARIES = {
@@ -53,6 +54,7 @@ _SUMMARIES = {
     "merge": (
         "Merge module files into one that has an entry point for each and shares what is equal."
     ),
+    "upgrade": "Rewrite a module file of an earlier version to the one of now, without its model.",
     "report": "Compare reports that compiles and benchmarks have written.",
     "cache": "Show or clear the cache of compiled code.",
     "targets": "List the targets that come with the compiler, or explain one.",
@@ -69,7 +71,7 @@ _SUMMARIES = {
 SECTIONS = {
     "Every day": ("compile", "run", "verify", "bench", "inspect", "package"),
     "Language models and quantisation": ("generate", "embed", "quantize"),
-    "Many models": ("build", "merge", "cache"),
+    "Many models": ("build", "merge", "upgrade", "cache"),
     "Targets and this machine": ("targets", "devices", "doctor", "completion"),
     "Debugging": ("report", "explain-dedup"),
 }

@@ -15,6 +15,7 @@ Files:
     rodata, addresses: the pool of constants of all variants; symbolic addresses until offsets are
         known
     code_image, elf, wasm, relocations: linking objects into one position-free image
+    upgrade: vocabularies of earlier versions, rewritten
     finish, merge, notes: from variants to a module; several modules as one; notes that merging and
         tools need
     image, module, files, vocabulary: a module's contents as records, its writer, and its parts on

@@ -5,7 +5,7 @@ Owns facts and their text. Must not change what a compile does.
 Files:
     inspection, explain_fusion, ledger_text, devices: texts and JSON of `aotc inspect`,
         `explain-dedup` and `devices`
-    merging: `aotc merge`
+    merging, upgrading: `aotc merge` and `aotc upgrade`
     comparison, traces: `aotc report compare`; compiles and benchmarks as traces for Perfetto
     verification, module_verification, oracles, agreement, rounding: `aotc verify`: the engine of a
         model's format, the measure of agreement, what roundings explain

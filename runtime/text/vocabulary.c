@@ -106,7 +106,8 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
   }
   if (aot_fb_number(&fb, &root, AOT_FBS_VOCABULARY_PRE_TOKENISER, 1, 0) != 0) {
     return aot_fail(error, AOT_ERROR_VERSION,
-                    "the vocabulary is of before patterns were stored: compile the model again");
+                    "the vocabulary is of before patterns were stored: compile the model "
+                    "again, or rewrite the module by aotc upgrade");
   }
   aot_fb_read(&fb, &root, fields, sizeof fields / sizeof *fields, vocabulary);
   vocabulary->symbol_text =

@@ -13,18 +13,9 @@ import pytest
 from aot.runtime import loader, tensors
 from tests.support.runtime_api import Module, call, failure, library, opened
 from tests.support.runtime_modules import scale_module
+from tests.support.sized import NO_SIZES, WORD, longer
 
 X = np.ones((2, 3), np.float32)
-WORD = ctypes.sizeof(ctypes.c_size_t)
-NO_SIZES = (0, 1, WORD - 1, 4097, 2 ** (8 * WORD) - 1)
-
-
-def longer(structure: tensors.Sized, more: bytes) -> Any:
-    """The structure as a later header may have it, with fields behind."""
-    size = ctypes.sizeof(structure)
-    memory = ctypes.create_string_buffer(bytes(structure) + more, size + len(more))
-    ctypes.c_size_t.from_buffer(memory).value = size + len(more)
-    return memory
 
 
 def module_options(structure: Any) -> None:

@@ -20,9 +20,9 @@ from aot.runtime.text_library import (
     Info,
     RenderOptions,
 )
-from tests.runtime.test_structure_sizes import NO_SIZES, WORD, longer
 from tests.support.header_calls import INCLUDE
 from tests.support.runtime_api import Module, call, failure, library
+from tests.support.sized import NO_SIZES, WORD, longer
 from tests.support.stored_modules import FOLDER
 
 # What the library makes and a caller sees through a pointer.
