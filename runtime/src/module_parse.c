@@ -8,10 +8,15 @@
 #include "module_fbs.h"
 #include "status.h"
 
+// Segments may be shared: executables have the same shader, and constants lie in the pool.
+#define SHARED_BYTES ((uint64_t)1 << 30)
+#define SHARED_TIMES 64u
+
 typedef struct aot_parser_t {
   aot_fb_t fb;
   aot_module_t *module;
   uint64_t segments_begin;  // segments stand behind the structure
+  uint64_t segments_left;   // bytes that they may have together: each is read to be verified
   aot_error_t *error;
 } aot_parser_t;
 
@@ -92,7 +97,13 @@ static aot_status_t parse_segment(aot_parser_t *parser, const aot_fb_table_t *ta
       NUMBER(aot_segment_t, alignment, SEGMENT_ALIGNMENT),
   };
   READ(parser, table, fields, item);
-  return refuse(parser, "segment", name, segment_fault(item, parser));
+  const uint64_t length = ((const aot_segment_t *)item)->length;
+  const char *fault = segment_fault(item, parser);
+  if (fault == NULL && length > parser->segments_left) {
+    fault = "segments share the file's bytes too often";
+  }
+  parser->segments_left -= length;
+  return refuse(parser, "segment", name, fault);
 }
 
 // A segment that is absent has length 0.
@@ -381,8 +392,10 @@ static aot_status_t parse_rodata(aot_parser_t *parser, const aot_fb_table_t *roo
 
 aot_status_t aot_module_parse(aot_module_t *module, const uint8_t *structure, uint32_t bytes,
                               aot_error_t *error) {
-  aot_parser_t parser = {
-      .module = module, .segments_begin = sizeof(aot_file_header_t) + bytes, .error = error};
+  aot_parser_t parser = {.module = module,
+                         .segments_begin = sizeof(aot_file_header_t) + bytes,
+                         .segments_left = SHARED_BYTES + SHARED_TIMES * (uint64_t)module->bytes,
+                         .error = error};
   aot_fb_t *fb = &parser.fb;
   aot_fb_init(fb, structure, bytes, error);
   const aot_fb_table_t root = aot_fb_root(fb, "AOTM", "Module");

@@ -15,6 +15,7 @@
 
 #define MOST_TEXT_BYTES ((size_t)1 << 29)
 #define MOST_SPECIAL_BYTES 255u
+#define MOST_SAME 16u  // special tokens of one text
 
 // What a byte of the text is: of a special token, or white space that one takes along.
 enum { PLAIN = 0, FIRST = 1, INSIDE = 2, DROPPED = 3 };
@@ -52,7 +53,8 @@ static uint32_t special_at(const aot_vocabulary_t *vocabulary, const uint8_t *te
   const aot_sorted_t *sorted = &vocabulary->by_special;
   aot_range_t range = aot_sorted_begin(sorted, text[0]);
   for (uint32_t length = 1; range.begin < range.end && length <= MOST_SPECIAL_BYTES; ++length) {
-    for (uint32_t i = range.begin; i < range.end && (wanted == 0 || wanted == length); ++i) {
+    const uint32_t most = range.end - range.begin < MOST_SAME ? range.end : range.begin + MOST_SAME;
+    for (uint32_t i = range.begin; i < most && (wanted == 0 || wanted == length); ++i) {
       uint32_t own_bytes = 0;
       (void)aot_symbol_text(vocabulary, sorted->tokens[i], &own_bytes);
       if (own_bytes != length) break;  // those that end here stand first

@@ -276,6 +276,36 @@ def test_a_module_that_keeps_no_template_says_why() -> None:
         ("{{ range }}", f"{CANNOT}a function cannot be written"),
         ("{{ strftime_now('%Y') }}", f"{CANNOT}it asks for the time, and there is no clock"),
         ("{% set x = {[1]: 2} %}", f"{CANNOT}a list is no key"),
+        ("{{ [1]|dictsort }}", f"{CANNOT}a list is no dict to be sorted"),
+        ("{{ {}|dictsort(by='x') }}", f"{CANNOT}dictsort is by key or value"),
+        ("{{ 7|items }}", f"{CANNOT}a int has no items"),
+        ("{{ 'a'|abs }}", f"{CANNOT}a string has no absolute value"),
+        ("{{ x|int }}", f"{CANNOT}an undefined value is no number"),
+        ("{{ '12'|int(base=16) }}", f"{CANNOT}integers are read with the base 10"),
+        ("{{ 'a'|indent([1]) }}", f"{CANNOT}a list is no width"),
+        ("{{ 7|indent }}", f"{CANNOT}a int cannot be indented"),
+        ("{{ [1]|map('string')|last }}", f"{CANNOT}a generator has no last element"),
+        ("{{ 'a'|replace('a', 'b', 'c') }}", f"{CANNOT}a string is no count"),
+        ("{{ dict(7) }}", f"{CANNOT}a dict or namespace is made of other than one dict"),
+        ("{{ range(a=1) }}", f"{CANNOT}a function is called with other arguments than it has"),
+        ("{{ messages|length ** 64 + 2 ** 64 }}", f"{CANNOT}an integer has more than 64 bits"),
+        ("{{ messages|length ** -1 }}", f"{CANNOT}a power below 0"),
+        ("{{ messages|length % 0 }}", f"{CANNOT}a division by 0"),
+        ("{{ 1.5 // messages|length }}", f"{CANNOT}//, % and ** are for integers only"),
+        (
+            "{{ '%x' % messages|length }}",
+            f"{CANNOT}a format of % has other than %s and %d of each value",
+        ),
+        ("{{ '%d' % messages }}", f"{CANNOT}%d is no format of a list"),
+        ("{{ 'a' % messages }}", f"{CANNOT}a format of % has too few places"),
+        ("{{ 'abc'['a':] }}", f"{CANNOT}a string is no bound of a slice"),
+        ("{{ x[1:] }}", f"{CANNOT}'x' is undefined"),
+        ("{{ 'abc'[::0] }}", f"{CANNOT}the step of a slice is no number other than 0"),
+        ("{{ {(1, 2): 1}|tojson }}", f"{CANNOT}a list is no key of JSON"),
+        ("{{ 'a'.startswith(7) }}", f"{CANNOT}a method expected a string, found a int"),
+        ("{{ 'a'.split('b', 'c') }}", f"{CANNOT}a method expected a number, found a string"),
+        ("{{ 'abcb'.find('b', 2) }}", f"{CANNOT}a method is called with places in a string"),
+        ("{{ -messages[0].role }}", f"{CANNOT}a string has no sign"),
     ],
 )
 def test_a_template_that_fails_says_why(template: str, message: str) -> None:
@@ -325,6 +355,8 @@ HOSTILE = {
     "{% set l = range(100000)|list %}{% for i in l %}{% set x = l|sum %}{% endfor %}": STEPS,
     "{% set s = '1' * 1000000 %}{% set l = [0] %}{% for i in range(99999) %}"
     "{% set x = [l]|map(attribute=s)|list %}{% endfor %}": STEPS,
+    "{% set n = namespace(t=[]) %}{% for i in range(9999) %}{% set n.t = [n.t] %}{% endfor %}"
+    "{{ n.t|tojson }}": f"{CANNOT}its values are nested too deep",
     "{{ range(100001)|length }}": f"{CANNOT}a range has more than 100000 numbers",
     "{% filter upper %}" * 150 + "{% endfilter %}" * 150: (
         f"{CANNOT}its blocks and calls are nested too deep"

@@ -81,10 +81,11 @@ def faults(
     shim.faults_incoherent(False)
 
 
-LISTED = "cooperativeMatrix[8x16x32 f16*f16+f32]"
+LISTED = ("cooperativeMatrix[8x16x32 f16*f16+f32]", "cooperativeMatrix[8x8x16 u8*i8+u32]")
 UNLISTED = (
     "cooperativeMatrix[8x16x16 f16*f16+f32]",
     "cooperativeMatrix[8x16x32 f16*f16+f16]",
+    "cooperativeMatrix[8x8x4 f64*f64+f64]",  # of a type that is not known
     "cooperativeMatrix[8x8x8 i8*i8+i32]",  # saturates
     "cooperativeMatrix[8x8x8 f16*f16+f32]",  # not a subgroup's
     "cooperativeMatrix[",
@@ -98,9 +99,9 @@ def test_shapes_of_matrices_are_looked_up(faults: ctypes.CDLL, has_shapes: bool)
     image = read_module(aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes())
     (variant,) = image.variants
     faults.faults_shapes(has_shapes)
-    for name in (*UNLISTED, LISTED, "subgroupSize[8]"):
+    for name in (*UNLISTED, *LISTED, "subgroupSize[8]"):
         needed = replace(image, variants=(replace(variant, features=(name,)),))
-        if name == "subgroupSize[8]" or (has_shapes and name == LISTED):
+        if name == "subgroupSize[8]" or (has_shapes and name in LISTED):
             aot.load(modules.module_bytes(needed), "vulkan").close()
             continue
         message = f"there is no {re.escape(name)}, which the variant needs"
@@ -108,6 +109,38 @@ def test_shapes_of_matrices_are_looked_up(faults: ctypes.CDLL, has_shapes: bool)
             aot.load(modules.module_bytes(needed), "vulkan")
         assert caught.value.status == "unsupported"
     faults.faults_shapes(False)
+
+
+# In the order of the structures that say whether they are there.
+FEATURES = (
+    *("shaderInt16", "shaderInt64", "shaderFloat64"),
+    *("storageBuffer16BitAccess", "storageBuffer8BitAccess", "shaderFloat16", "shaderInt8"),
+    *("shaderIntegerDotProduct", "vulkanMemoryModel", "cooperativeMatrix"),
+    *("computeFullSubgroups", "subgroupBasic", "subgroupArithmetic", "subgroupShuffle"),
+)
+
+
+@pytest.mark.parametrize("faults", ["unified"], indirect=True)
+def test_each_feature_is_looked_up(faults: ctypes.CDLL) -> None:
+    """A device that lists the extension of matrices, and says that it has none."""
+    image = read_module(aot.compile(growing_graph(), targets=["vulkan-1.1"]).to_bytes())
+    (variant,) = image.variants
+    faults.faults_extensions(1)
+    faults.faults_shapes(True)
+    missing = []
+    for name in FEATURES:
+        needed = replace(image, variants=(replace(variant, features=(name,)),))
+        try:
+            aot.load(modules.module_bytes(needed), "vulkan").close()
+        except RuntimeFailure as failure:
+            assert re.search(f"there is no {name}, which the variant needs", str(failure))
+            missing.append(name)
+    assert "cooperativeMatrix" in missing and "shaderInt8" not in missing
+    everything = tuple(name for name in FEATURES if name not in missing)
+    needed = replace(image, variants=(replace(variant, features=everything),))
+    aot.load(modules.module_bytes(needed), "vulkan").close()
+    faults.faults_shapes(False)
+    faults.faults_extensions(0)
 
 
 @pytest.mark.parametrize("count", [0, 1, 383, 384, 2000])

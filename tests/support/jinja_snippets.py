@@ -307,4 +307,39 @@ SNIPPETS: tuple[str, ...] = (
         '{% set content = messages[1].content %}{% if "\'" in content %}Y{% endif %}'
         "{{ content.split(\"'\")[0] }}{{ content|replace('\\\\', '/') }}"
     ),
+    (
+        "{{ l|map('string')|first }}{{ ([]|map('string')|first) is defined }}{% set g = l"
+        "|map('string') %}{{ g|first }}{{ g|first }}{{ g|list }}"
+    ),
+    (
+        "{{ items|sum(attribute='v', start=1) if false }}{{ [{'a': 1}, {'a': 2.5}]|sum(at"
+        "tribute='a') }}"
+    ),
+    (
+        "{{ 'y' if f else 'n' }}{{ 'y' if f - 2.5 else 'n' }}{% macro m() %}{% endmacro %"
+        "}{{ 'y' if m else 'n' }}{{ 'y' if range else 'n' }}"
+    ),
+    (
+        "{% set a = namespace(x=1) %}{% set b = namespace(x=1) %}{% macro m() %}{% endmac"
+        "ro %}{{ a == a }}{{ a == b }}{{ m == m }}{{ range == range }}{{ range == dict }}"
+        "{% for i in l %}{{ loop == loop }}{% endfor %}"
+    ),
+    "{{ [1] < [1, n] }}{{ [n, 1] < [n] }}{{ n <= 7 }}{{ n <= 6 }}{{ n >= 8 }}",
+    "{{ n % -1 }}{{ n // -1 }}{{ (-9223372036854775807 - z) % -1 }}",
+    "{{ {n: 2, 'a': t}|tojson }}",
+    "{{ {f: 1}|tojson }}",
+    "{{ {no: 1}|tojson }}",
+    "{{ {t: 1}|tojson }}",
+    "{{ (f * 1e308 * 10)|tojson }}",
+    "{{ (f * -1e308 * 10)|tojson }}",
+    "{{ (f * 1e308 * 10 - f * 1e308 * 10)|tojson }}",
+    "{{ f * 1e308 * 10 - f * 1e308 * 10 }}{{ f * 1e308 * 10 }}",
+    "{{ f / 1000 }} {{ f / 1e5 }} {{ f / 1e4 }} {{ f * 1e15 }} {{ f * 1e17 }}",
+    "{{ dict(d, z=n).z }}{{ dict({'a': n}).a }}",
+    "{{ namespace({'a': n}).a }}",
+    "{{ '%s-%d' % (s, n) }}",
+    "{{ s.startswith(('a', '  T')) }}{{ s.startswith(('a', 'b')) }}",
+    "{{ d.get('q', n) }}{{ d.get('q') }}{{ d.get('b') }}",
+    "{{ l == [3, 1, 2] }}{{ l != [3, 1] }}{{ d == d }}",
+    "{{ n ** 0 }}{{ n ** 2 }}{{ n ** 3 }}",
 )

@@ -134,11 +134,13 @@ typedef struct shape_t {
   int32_t scope;
 } shape_t;
 
-// What a device lists where it has matrices: one that is there, one whose sums saturate, and one
-// that is held by a workgroup.
-enum { F16 = 0, F32 = 1, I8 = 3, I32 = 5, WORKGROUP = 2, SUBGROUP = 3 };
+// What a device lists where it has matrices: two that are there, one of a type that the driver does
+// not know, one whose sums saturate, and one that is held by a workgroup.
+enum { F16 = 0, F32 = 1, F64 = 2, I8 = 3, I32 = 5, U8 = 7, U32 = 9, WORKGROUP = 2, SUBGROUP = 3 };
 static const shape_t shapes[] = {
     {0, NULL, 8, 16, 32, F16, F16, F32, F32, 0, SUBGROUP},
+    {0, NULL, 8, 8, 16, U8, I8, U32, U32, 0, SUBGROUP},
+    {0, NULL, 8, 8, 4, F64, F64, F64, F64, 0, SUBGROUP},
     {0, NULL, 8, 8, 8, I8, I8, I32, I32, 1, SUBGROUP},
     {0, NULL, 8, 8, 8, F16, F16, F32, F32, 0, WORKGROUP},
 };
@@ -157,7 +159,9 @@ typedef struct extension_t {
   uint32_t version;
 } extension_t;
 
-// How many extensions that nobody knows a device lists before its own.
+// How many extensions that nobody knows a device lists before its own; where it has matrices the
+// first of them is theirs.
+#define MATRICES "VK_KHR_cooperative_matrix"
 static uint32_t unknown_extensions;
 static int32_t (*real_extensions)(void *, const char *, uint32_t *, extension_t *);
 
@@ -172,6 +176,7 @@ static int32_t list_extensions(void *physical, const char *layer, uint32_t *coun
   uint32_t unknown = *count < unknown_extensions ? *count : unknown_extensions;
   for (uint32_t i = 0; i < unknown; ++i)
     (void)snprintf(found[i].name, sizeof found[i].name, "VK_unknown_%u", (unsigned)i);
+  if (unknown > 0 && has_shapes) memcpy(found[0].name, MATRICES, sizeof MATRICES);
   own = *count - unknown;
   const int32_t listed = real_extensions(physical, layer, &own, found + unknown);
   *count = unknown + own;
