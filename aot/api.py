@@ -138,9 +138,10 @@ class LanguageModel(OptionGroup):
             (GGUF).
         all_logits: whether a language model returns the logits of all tokens of a run, not only of
             the last one. For models without a graph (GGUF).
-        cache_type: "f16" or "int8": how a language model keeps the keys and values of earlier
-            tokens. int8 takes half the memory and rounds: a scale for each head of a token. For
-            models without a graph (GGUF).
+        cache_type: "f16", "int8" or "int4": how a language model keeps the keys and values of
+            earlier tokens. int8 takes half the memory and rounds: a scale for each head of a token.
+            int4 keeps values in 4 bits, turned, with a scale and a minimum for each 32 elements,
+            and keys as int8 does. For models without a graph (GGUF).
         sequences: how many texts a language model continues at once. With more than one a run takes
             tokens [sequences, T] and how many first rows of each are padding. For models without a
             graph (GGUF).

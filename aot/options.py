@@ -309,11 +309,13 @@ class CompileOptions:
     cache_type: str = _option(
         "f16",
         CHOICE,
-        "How a language model keeps keys and values; int8 halves them, and rounds.",
-        '"f16" or "int8": how a language model keeps the keys and values of earlier tokens. int8 '
-        "takes half the memory and rounds: a scale for each head of a token. For models without a "
-        "graph (GGUF).",
-        choices=("f16", "int8"),
+        "How a language model keeps keys and values; int8 halves them, int4 leaves two fifths, "
+        "and both round.",
+        '"f16", "int8" or "int4": how a language model keeps the keys and values of earlier '
+        "tokens. int8 takes half the memory and rounds: a scale for each head of a token. int4 "
+        "keeps values in 4 bits, turned, with a scale and a minimum for each 32 elements, and keys "
+        "as int8 does. For models without a graph (GGUF).",
+        choices=("f16", "int8", "int4"),
     )
     sequences: int = _option(
         1,

@@ -26,6 +26,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "--activations int8": {"activations": "int8"},
     "--cache-type int8": {"cache_type": "int8"},
     "--cache-type int8 --activations f32": {"cache_type": "int8", "activations": "f32"},
+    "--cache-type int4": {"cache_type": "int4"},
+    "--cache-type int4 --activations f32": {"cache_type": "int4", "activations": "f32"},
 }
 
 

@@ -26,6 +26,8 @@ SAID = {
     "docs/start.md-onnx": r"agrees with onnxruntime",
     "docs/start.md-tflite": r"agrees with litert",
     "docs/start.md-gguf": r"Paris",
+    "docs/guide/language-model.md-chat": r"Paris",
+    "docs/use/generation.md-shell": r"Paris",
     "docs/use/dedup.md-fusion": r"dispatch",
     "docs/use/quantised.md-compile": r"agrees with onnxruntime",
     "docs/use/storage.md-fp16": r"agrees with onnxruntime",

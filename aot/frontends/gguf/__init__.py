@@ -20,7 +20,7 @@ from aot.frontends.gguf.encoder import EncoderBuilder
 from aot.frontends.gguf.model import Model, model_of
 from aot.frontends.gguf.reader import GgufFile
 from aot.frontends.gguf.splits import read_gguf
-from aot.frontends.gguf.weights import Weights
+from aot.frontends.gguf.weights import Weights, ends_of
 from aot.frontends.lib.metadata import taken
 from aot.ir.graph import Module
 from aot.options import Progress, no_progress
@@ -54,7 +54,8 @@ def import_gguf(
         sequences: that are continued at once. With more than one it takes tokens
             i32[sequences, T] and starts i32[sequences], the rows of each at its start that are
             padding, and gives f32[sequences, vocabulary].
-        cache_type: how keys and values are kept: "f16", or "int8" with a scale for each row.
+        cache_type: how keys and values are kept: "f16", "int8" with a scale for each row, or
+            "int4", which keeps values in 4 bits.
         progress: called with the number of tensors that were read, and of all.
 
     Raises:
@@ -66,7 +67,8 @@ def import_gguf(
         raise CompileError(f"sequences is {sequences}, expected {MOST_TOKENS} at most")
     file = read_gguf(source)
     model = model_of(file)
-    weights = Weights(file, checked(file, model), partial(progress, "import"))
+    exact = () if model.pooling else ends_of(model.matrices)
+    weights = Weights(file, checked(file, model), partial(progress, "import"), exact)
     _check_vocabulary(file)
     if model.pooling:
         return _encoder(file, model, weights, context, all_logits, cache_type, sequences)

@@ -74,11 +74,16 @@ class DecoderBuilder(LayerBuilder):
         if not layer.groups or layer.shares is not None:
             return None
         keys, values = (
-            self.caches(
+            kind(
                 *(f"{name}.{index}", self, (*self.lead, layer.groups), depth),
                 window=self._window(layer),
             )
-            for name, depth in (("keys", layer.key_depth), ("values", layer.value_depth))
+            for kind, name, depth in zip(
+                self.caches,
+                ("keys", "values"),
+                (layer.key_depth, layer.value_depth),
+                strict=True,
+            )
         )
         return keys, values
 
@@ -139,7 +144,7 @@ class DecoderBuilder(LayerBuilder):
             behind=layer.window - 1 if layer.window else None,
             softcap=model.attention_cap,
         )
-        mixed = by_heads(place, mixed)
+        mixed = past_values.turned(place, by_heads(place, mixed))
         return place.reshape(mixed, (self._all_tokens, layer.heads * layer.value_depth))
 
     def _is_text(self, place: Part, past: Dim) -> Value | None:

@@ -23,7 +23,16 @@ from aot.ops.blocked import PANEL
 F32 = DType.F32
 # What meets these is not rounded to 8 bits: it is half of what rounding costs (docs/use/gguf.md).
 _IN_F32 = re.compile(r"(output|token_embd|blk\.\d+\.attn_v)\.weight")
+_FEWEST_LAYERS = 16  # of fewer, the first one is more than a sixteenth of a prompt
 PACKED_ELEMENTS = 1 << 24  # of a matrix, whose rows are packed together
+
+
+def ends_of(layers: int) -> tuple[int, ...]:
+    """The first and the last of a model's layers, where these are a small part of it. Rounding what
+    meets the last one's weights costs as much as it does in a third of all layers, and of a prompt
+    only the last token goes through most of it.
+    """
+    return (0, layers - 1) if layers >= _FEWEST_LAYERS else ()
 
 
 class Weights:
@@ -32,16 +41,22 @@ class Weights:
     Args:
         needed: those that may be requested; the file has them in their shapes.
         progress: called with the number of tensors that were asked for, and of all.
+        exact_layers: the layers of which no product rounds what meets the weights.
 
     Attributes:
         names: of those that were asked for.
     """
 
     def __init__(
-        self, file: GgufFile, needed: Collection[str], progress: Callable[[int, int], None]
+        self,
+        file: GgufFile,
+        needed: Collection[str],
+        progress: Callable[[int, int], None],
+        exact_layers: Collection[int] = (),
     ) -> None:
         self.file = file
         self.needed = needed
+        self._exact = tuple(f"blk.{number}." for number in exact_layers)
         self.names: set[str] = set()
         self._progress = progress
         self._blocked: dict[tuple[str, bytes], tuple[list[Value | None], dict[str, Attr]]] = {}
@@ -65,9 +80,9 @@ class Weights:
     # as constants
 
     def product(self, place: Place, x: Value, name: str, order: Array | None = None) -> Value:
-        """x [..., columns] times a matrix [rows, columns] of the file, transposed. But for the head
-        and attention's values, x may be rounded to 8 bits. Matrices of one tensor are below each
-        other.
+        """x [..., columns] times a matrix [rows, columns] of the file, transposed. x may be rounded
+        to 8 bits, but not for the head, attention's values and `exact_layers`. Matrices of one
+        tensor are below each other.
 
         Args:
             order: which row of the file comes where; None where they stay. Others are left out.
@@ -77,7 +92,8 @@ class Weights:
             matrix = place.emit("transpose", self._floats(place, tensor, order), perm=(1, 0))
             return place.emit("matmul", x, place.cast(matrix, F32))
         operands, attrs = self._codes(place, tensor, order)
-        attrs = {**attrs, "may_quantize": not _IN_F32.fullmatch(name)}
+        is_exact = _IN_F32.fullmatch(name) is not None or name.startswith(self._exact)
+        attrs = {**attrs, "may_quantize": not is_exact}
         return place.emit("matmul_blocked", x, *operands, **attrs)
 
     def rows(self, place: Place, numbers: Value, name: str) -> Value:

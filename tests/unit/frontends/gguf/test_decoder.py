@@ -19,6 +19,7 @@ import aot
 from aot.errors import CompileError, UnsupportedError
 from aot.frontends.gguf import import_gguf, read_gguf, weights
 from aot.frontends.gguf.architectures import ARCHITECTURES
+from aot.frontends.gguf.caches import hadamard
 from aot.ir import large_arrays
 from aot.ir.dims import Dim
 from aot.ir.graph import Module
@@ -169,18 +170,50 @@ def test_compiled_decoders_agree(name: str) -> None:
     assert error <= TOLERANCE * said["range"]
 
 
+@pytest.mark.parametrize(("cache", "most"), [("int8", 1e-2), ("int4", 1e-1)])
 @pytest.mark.parametrize("name", ["llama_odd", "gemma3"])
-def test_keys_and_values_in_8_bits(name: str) -> None:
+def test_keys_and_values_in_few_bits(name: str, cache: str, most: float) -> None:
     """They round more than f16 does, by a scale for each row; a zero row is no division by zero."""
     model = data(MODELS[name])
-    module = import_gguf(model, all_logits=True, cache_type="int8")
+    module = import_gguf(model, all_logits=True, cache_type=cache)
     verify(module, error=CompileError, is_ruled=True)
     wanted = interpreted(module, TOKENS, PIECES)
     said = SAID[name]
     error = np.abs(wanted[list(JUDGED)] - np.asarray(said["logits"])).max()
-    assert TOLERANCE * said["range"] < error <= 1e-2 * said["range"]
-    found = compiled(model, TOKENS, PIECES, all_logits=True, cache_type="int8")
+    assert TOLERANCE * said["range"] < error <= most * said["range"]
+    found = compiled(model, TOKENS, PIECES, all_logits=True, cache_type=cache)
     assert np.abs(found - wanted).max() <= 2e-3 * said["range"]
+
+
+@pytest.mark.parametrize("depth", [32, 48])
+def test_values_in_4_bits_are_turned_back(depth: int) -> None:
+    """A Hadamard matrix is its own inverse: what is kept is far from the values in their own axes,
+    and an element that is much larger than others leaves them their digits."""
+    matrix = hadamard(depth & -depth).astype(np.float64)
+    np.testing.assert_allclose(matrix @ matrix, np.eye(len(matrix)), atol=1e-6)
+    large = np.zeros(len(matrix))
+    large[3] = 1
+    assert np.abs(large @ matrix).max() == pytest.approx(len(matrix) ** -0.5)
+    shape = replace(MODELS["llama"], depth=depth, layers=1)
+    module = import_gguf(data(shape), all_logits=True, cache_type="int4")
+    kept = {name: tie for name, tie in module.states.items() if name.startswith("values")}
+    assert set(kept) == {"values.0", "values.0.scale", "values.0.minimum"}
+    wanted = interpreted(import_gguf(data(shape), all_logits=True), TOKENS, PIECES)
+    error = np.abs(interpreted(module, TOKENS, PIECES) - wanted).max()
+    assert 0 < error <= 1e-1 * np.ptp(wanted)
+
+
+def test_the_ends_of_deep_models_round_nothing() -> None:
+    """But for what `--activations int8` asks for."""
+    shape = replace(MODELS["llama"], width=32, hidden=32, kind=Kind.Q8_0)
+    for layers, exact in ((15, set()), (16, {0, 15})):
+        module = import_gguf(data(replace(shape, layers=layers)))
+        rounding: dict[int, set[bool]] = {}
+        for op in module.entry_points[0].walk():
+            place = re.match(r"blk\.(\d+)\.(?!attn_v)", op.origin)
+            if op.name == "matmul_blocked" and place:
+                rounding.setdefault(int(place[1]), set()).add(bool(op.attrs["may_quantize"]))
+        assert rounding == {n: {n not in exact} for n in range(layers)}
 
 
 def test_copies_of_windows_are_tried_in_their_own_buffers_first(
