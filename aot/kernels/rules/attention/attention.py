@@ -6,6 +6,10 @@ inliner says: transposes, masks and epilogues around the op cost no memory of th
 A query keeps the largest score that it has met, the sum of its weights and the mix of values so
 far; a tile of keys with a larger score scales the latter two down. A score that is left out is
 -inf, and the first largest is the lowest finite number, so that no difference is inf - inf.
+
+Where queries come in parts, as a decoder's prompt does, a query's result must not depend on the
+part that it is in: blocks of queries then add in the order of `DecodeAttention`, in as many partial
+sums as that has lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from aot.analysis.cost.attention_tiles import keys_of_tile
+from aot.errors import InternalError
 from aot.ir import dims, expr
 from aot.ir.dims import Dim
 from aot.ir.expr import Expr, Fma, Var
@@ -30,6 +35,8 @@ VECTORS_OF_VALUES = 2
 FEW_AT_ONCE = 4
 
 Body = Callable[[Expr], Sequence[Stmt]]
+# a statement for each key of a register tile, vector of queries and lane
+Each = Callable[[Callable[[Expr, Expr, Expr], Stmt]], list[Stmt]]
 
 
 def schedule_attention(work: OpWork) -> Loops:
@@ -45,13 +52,28 @@ def _tiles(total: Dim, size: int) -> Dim:
     return dims.ceil_divide(total, size)
 
 
+def folded(source: Scratch, count: int, *place: Expr) -> Expr:
+    """The sum of `count` elements of scratch, a power of two, along its first dim: its second half
+    is added to the first until one is left, as lanes of a vector are."""
+    sums: list[Expr] = [load(source, expr.index(n), *place) for n in range(count)]
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [expr.add(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
+    return sums[0]
+
+
 class _OnCpu(Elements):
     """Attention on a CPU: each workgroup takes a block of queries.
 
     Scores: lanes along queries, whose transposes are made once, and keys as scalars; so is their
     softmax, in which no lane asks another. The mix: lanes along the values' width, with weights as
     scalars.
+
+    Attributes:
+        partner: the loops for a few queries, whose order of sums blocks have; None: any order.
     """
+
+    partner: DecodeAttention | None = None
 
     def tile_keys(self) -> int:
         """Keys per tile: its scores stay in the L1 cache beside the keys and values."""
@@ -63,6 +85,8 @@ class _OnCpu(Elements):
         block = Axis(nest.builder.var("block"), _tiles(self.queries, rows))
         rest = self._rest()
         few = DecodeAttention(self) if rest else None
+        if few is not None and not isinstance(self.queries, int) and self.queries != self.all_keys:
+            self.partner = few
         has_blocks = self.queries != rest
         if has_blocks:
             self._take_scratch()
@@ -272,7 +296,7 @@ class _OnCpu(Elements):
         def one(t: Expr) -> list[Stmt]:
             key = expr.add(start, t)
             return nest.vectors(
-                self.depth, lambda d: [Store(staged, (t, d), self.key_element(values, key, d))]
+                self.depth, lambda d: [Store(staged, (t, d), self._key_element(values, key, d))]
             )
 
         return nest.serial(self.keys, one, "t")
@@ -280,7 +304,17 @@ class _OnCpu(Elements):
     def _key_at(self, values: Values, start: Expr, t: Expr, d: Expr) -> Expr:
         if self.staged_keys is not None:
             return load(self.staged_keys, t, d)
-        return self.key_element(values, expr.add(start, t), d)
+        return self._key_element(values, expr.add(start, t), d)
+
+    def _key_element(self, values: Values, key: Expr, d: Expr) -> Expr:
+        """An element of a key, without the key's scale where products are scaled."""
+        if self.partner is not None:
+            return self.split_key(values, key, d)[0]
+        return self.key_element(values, key, d)
+
+    def _splits_values(self) -> bool:
+        """Whether weights are scaled by the values' scales, in place of the values."""
+        return self.partner is not None and self.width % self.lanes == 0
 
     def _stage(self, values: Values, start: Expr) -> list[Stmt]:
         staged = self.staged
@@ -289,9 +323,13 @@ class _OnCpu(Elements):
 
         def one(t: Expr) -> list[Stmt]:
             key = expr.add(start, t)
-            return self._over_width(
-                lambda e: [Store(staged, (t, e), self.padded_value(values, key, e))]
-            )
+
+            def element(e: Expr) -> Expr:
+                if self._splits_values():
+                    return self.split_value(values, key, e)[0]
+                return self.padded_value(values, key, e)
+
+            return self._over_width(lambda e: [Store(staged, (t, e), element(e))])
 
         return self.nest.serial(self.keys, one, "t")
 
@@ -321,8 +359,13 @@ class _OnCpu(Elements):
 
             return nest.unrolled(columns, one_key, "j")
 
-        stmts = each(lambda j, u, lane: Store(acc, (j, u, lane), self.const(0)))
-        stmts += nest.serial(self.depth, step, "d")
+        parts = 1 if self.partner is None or self.partner.is_abreast else self.partner.depth_lanes
+        zero = each(lambda j, u, lane: Store(acc, (j, u, lane), self.const(0)))
+        if parts == 1:
+            stmts = zero + nest.serial(self.depth, step, "d")
+        else:
+            sums = self.scratch("partial", parts, columns, self.vectors, self.lanes)
+            stmts = self._in_parts(acc, sums, parts, each, step)
 
         def give(j: Expr) -> list[Stmt]:
             key = expr.add(at, j)
@@ -330,6 +373,9 @@ class _OnCpu(Elements):
             def one(u: Expr, lane: Expr) -> list[Stmt]:
                 stmts: list[Stmt] = []
                 score: Expr = load(acc, j, u, lane)
+                if parts > 1:
+                    score = folded(sums, parts, j, u, lane)
+                score = self._scaled_product(values, expr.add(start, key), score)
                 if not self.has_plain_scores:
                     place = expr.add(first, self._row_of(u, lane))
                     row = self.real_row(place, self.plan.rows)
@@ -345,6 +391,36 @@ class _OnCpu(Elements):
             return self._over_rows(one)
 
         return stmts + nest.unrolled(columns, give, "j")
+
+    def _in_parts(
+        self, acc: Scratch, sums: Scratch, parts: int, each: Each, step: Body
+    ) -> list[Stmt]:
+        """Statements that compute products in `parts` sums: each of every so manieth term, and the
+        first one of the tail's too."""
+        nest, depth, size, first = self.nest, self.depth, expr.index(parts), expr.index(0)
+
+        def keep(p: Expr) -> list[Stmt]:
+            return each(lambda j, u, lane: Store(sums, (p, j, u, lane), load(acc, j, u, lane)))
+
+        def part(p: Expr) -> list[Stmt]:
+            zero = each(lambda j, u, lane: Store(acc, (j, u, lane), self.const(0)))
+            own = nest.serial(depth // parts, lambda i: step(expr.add(expr.mul(i, size), p)), "d")
+            return zero + own + keep(p)
+
+        stmts = nest.serial(parts, part, "p")
+        if depth % parts == 0:
+            return stmts
+        done = expr.index(depth // parts * parts)
+        stmts += each(lambda j, u, lane: Store(acc, (j, u, lane), load(sums, first, j, u, lane)))
+        stmts += nest.serial(depth % parts, lambda d: step(expr.add(done, d)), "d")
+        return stmts + keep(first)
+
+    def _scaled_product(self, values: Values, key: Expr, product: Expr) -> Expr:
+        """A product with a key, times the key's scale where that is not in its elements."""
+        if self.partner is None:
+            return product
+        _, factor = self.split_key(values, key, expr.index(0))
+        return product if factor is None else expr.mul(product, factor)
 
     def _online_softmax(self) -> list[Stmt]:
         """Statements that turn scores into softmax weights; earlier sums are scaled down later by
@@ -365,6 +441,9 @@ class _OnCpu(Elements):
                 nothing,
             ]
 
+        parts = 1 if self.partner is None else self.partner.key_lanes
+        partial = self.scratch("partial_total", parts, self.plan.rows) if parts > 1 else None
+
         def weigh(t: Expr) -> list[Stmt]:
             def one(u: Expr, lane: Expr) -> list[Stmt]:
                 at = (t, self._row_of(u, lane))
@@ -378,15 +457,40 @@ class _OnCpu(Elements):
 
         def add_up(u: Expr, lane: Expr) -> list[Stmt]:
             row = (self._row_of(u, lane),)
+            new: Expr = load(total, u, lane)
+            if partial is not None:
+                new = folded(partial, parts, *row)
             if self.is_one_tile:
-                share = self.share(load(total, u, lane)) if self.is_direct else load(total, u, lane)
-                return [Store(self.total, row, share)]
+                return [Store(self.total, row, self.share(new) if self.is_direct else new)]
             before, shrink = load(self.total, *row), load(self.shrink, *row)
-            return [Store(self.total, row, Fma(before, shrink, load(total, u, lane), self.wide))]
+            return [Store(self.total, row, Fma(before, shrink, new, self.wide))]
 
         stmts = self._over_rows(raise_largest)
-        stmts += nest.serial(self.keys, weigh, "t")
+        if partial is None:
+            stmts += nest.serial(self.keys, weigh, "t")
+        else:
+            stmts += self._weigh_in_parts(weigh, total, partial, parts)
         return stmts + self._over_rows(add_up)
+
+    def _weigh_in_parts(self, weigh: Body, total: Scratch, sums: Scratch, parts: int) -> list[Stmt]:
+        """Statements that weigh all keys of a tile and add the weights up in `parts` sums: each of
+        every so manieth key, and the first one of the tail's too."""
+        nest, size = self.nest, expr.index(parts)
+        whole, left = divmod(self.keys, parts)
+        if left:
+            raise InternalError(f"{self.keys} keys of a tile are no multiple of {parts}")
+
+        def part(p: Expr) -> list[Stmt]:
+            def keep(u: Expr, lane: Expr) -> list[Stmt]:
+                return [
+                    Store(sums, (p, self._row_of(u, lane)), load(total, u, lane)),
+                    Store(total, (u, lane), self.const(0)),
+                ]
+
+            own = nest.serial(whole, lambda i: weigh(expr.add(expr.mul(i, size), p)), "t")
+            return own + self._over_rows(keep)
+
+        return nest.serial(parts, part, "p")
 
     # the mix of values
 
@@ -423,9 +527,19 @@ class _OnCpu(Elements):
                 return self._taken_mix(acc, r, expr.add(base, r), vector)
 
             def step(t: Expr) -> list[Stmt]:
+                before: list[Stmt] = []
+                factor: Expr | None = None
+                if self._splits_values():
+                    _, factor = self.split_value(values, expr.add(start, t), expr.index(0))
+                if factor is not None:
+                    factor = nest.let(factor, before, "f")
+
                 def one_row(r: Expr) -> list[Stmt]:
                     stmts: list[Stmt] = []
-                    weight = nest.let(load(self.weights, t, expr.add(base, r)), stmts, "w")
+                    found: Expr = load(self.weights, t, expr.add(base, r))
+                    if factor is not None:
+                        found = expr.mul(found, factor)
+                    weight = nest.let(found, stmts, "w")
 
                     def add(u: Expr, lane: Expr, e: Expr) -> Stmt:
                         value = self._value_at(values, start, t, e)
@@ -434,7 +548,7 @@ class _OnCpu(Elements):
 
                     return stmts + self._by_vectors(vector, count, add)
 
-                return nest.unrolled(rows, one_row, "r")
+                return before + nest.unrolled(rows, one_row, "r")
 
             def give(r: Expr) -> list[Stmt]:
                 return self._given_mix(values, first, (acc, r, base), vector)
@@ -499,6 +613,8 @@ class _OnCpu(Elements):
     def _value_at(self, values: Values, start: Expr, t: Expr, e: Expr) -> Expr:
         if self.staged is not None:
             return load(self.staged, t, e)
+        if self._splits_values():
+            return self.split_value(values, expr.add(start, t), e)[0]
         return self.value_element(values, expr.add(start, t), e)
 
     def _end(self, values: Values, first: Expr) -> list[Stmt]:

@@ -124,7 +124,7 @@ class DecodeAttention:
         """Statements that compute the query's dot products with `count` keys, from the tile's key
         `at`."""
         el, nest = self.elements, self.nest
-        lanes = self._lanes(self.depth)
+        lanes = self.depth_lanes
         acc = el.scratch("products", count, lanes, space=Space.REGISTER)
 
         def each(body: Callable[[Expr, Expr], Sequence[Stmt]]) -> list[Stmt]:
@@ -214,7 +214,12 @@ class DecodeAttention:
         return stmts
 
     @property
-    def _key_lanes(self) -> int:
+    def depth_lanes(self) -> int:
+        """The vector width for depths."""
+        return self._lanes(self.depth)
+
+    @property
+    def key_lanes(self) -> int:
         """The vector width for keys: one that divides the tile if that is half a vector at
         least."""
         lanes = gcd(self.keys, self.nest.lanes)
@@ -224,7 +229,7 @@ class DecodeAttention:
         """`body(lane, t)` for each key of a tile: in whole vectors, then for tail keys one by one
         as the first lane.
         """
-        nest, lanes = self.nest, self._key_lanes
+        nest, lanes = self.nest, self.key_lanes
         size, first = expr.index(lanes), expr.index(0)
         whole, left = divmod(self.keys, lanes)
 
@@ -239,7 +244,7 @@ class DecodeAttention:
     def _scores(self, values: Values, row: Expr, start: Expr) -> list[Stmt]:
         """Statements that turn products into scores. They also track the largest score so far."""
         el, nest = self.elements, self.nest
-        best = el.scratch("few_best", self._key_lanes, space=Space.REGISTER)
+        best = el.scratch("few_best", self.key_lanes, space=Space.REGISTER)
 
         def one(lane: Expr, t: Expr) -> list[Stmt]:
             stmts: list[Stmt] = []
@@ -250,7 +255,7 @@ class DecodeAttention:
                 stmts.append(Store(self.weights, (t,), score))
             return [*stmts, Store(best, (lane,), el.larger(load(best, lane), score))]
 
-        lanes = self._key_lanes
+        lanes = self.key_lanes
         stmts = [nest.spread(lanes, lambda n: [Store(best, (n,), load(self.largest))])]
         stmts += self._over_keys(one)
         stmts += self._fold(best, lanes, by=el.larger)
@@ -259,7 +264,7 @@ class DecodeAttention:
     def _online_softmax(self, shrink: Expr) -> list[Stmt]:
         """Statements that turn scores into weights, and add these to their total."""
         el, nest = self.elements, self.nest
-        lanes = self._key_lanes
+        lanes = self.key_lanes
         sums = el.scratch("few_sum", lanes, space=Space.REGISTER)
 
         def one(lane: Expr, t: Expr) -> list[Stmt]:
