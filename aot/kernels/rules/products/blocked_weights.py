@@ -154,44 +154,46 @@ class PlacedBlocks(PlacedTile):
 
 
 class DecodedRow(PlacedBlocks):
-    """One row times several vectors of columns, with weights decoded at their use."""
+    """One row times several vectors of columns, with weights decoded at their use.
+
+    It rounds and adds as a group of rows does, so that a row has the same result in both.
+    """
 
     def __init__(self, tile: Tile, weights: StoredWeights, place: Place) -> None:
         super().__init__(tile, weights, place)
-        self.part = self.nest.builder.scratch("part", F32, self.acc.shape)
-        self.lefts = self.nest.builder.scratch("lefts", F32, (1,))
+        scratch, vectors = self.nest.builder.scratch, self.acc.shape[1:]
+        self.scales = scratch("scales", F32, vectors)
+        self.minimums = None
+        if weights.minimums is not None:
+            self.minimums = scratch("minimums", F32, vectors)
 
     def _block(self, block: Expr, terms: int) -> list[Stmt]:
-        """Statements that add the sums of a block with `terms` terms, times its scales."""
-        nest, blocks, zero = self.nest, self.weights.blocks, expr.index(0)
+        """Statements that add the products of a block with `terms` terms."""
+        nest, blocks = self.nest, self.weights.blocks
         begin, word = (
             expr.linear((block, blocks.block)),
             expr.linear((block, blocks.words_per_block)),
         )
 
-        def cleared(u: Expr, lane: Expr) -> Stmt:
-            return Store(self.part, (zero, u, lane), expr.const(0.0, F32))
+        def scale(u: Expr, lane: Expr) -> Stmt:
+            panel, within = self._panel(u, lane)
+            return Store(self.scales, (u, lane), self.weights.scale_at(panel, block, within))
+
+        def minimum(u: Expr, lane: Expr) -> Stmt:
+            panel, within = self._panel(u, lane)
+            found = self.weights.minimum_at(panel, block, within)
+            assert found is not None and self.minimums is not None
+            return Store(self.minimums, (u, lane), found)
 
         def some(w: Expr, count: int) -> list[Stmt]:
             k = expr.add(begin, expr.linear((w, blocks.per_word)))
             return self._words(expr.add(word, w), k, block, count)
 
-        stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self.each_chunk(cleared)
-        if self.weights.minimums is not None:
-            stmts.append(Store(self.lefts, (zero,), expr.const(0.0, F32)))
-        stmts += each_part(nest, terms, blocks.per_word, some, "w")
-
-        def scaled(u: Expr, lane: Expr) -> Stmt:
-            panel, within = self._panel(u, lane)
-            scale = self.weights.scale_at(panel, block, within)
-            minimum = self.weights.minimum_at(panel, block, within)
-            old: Expr = Load(self.acc, (zero, u, lane), F32)
-            if minimum is not None:
-                old = Fma(Load(self.lefts, (zero,), F32), minimum, old, F32)
-            value = Load(self.part, (zero, u, lane), F32)
-            return Store(self.acc, (zero, u, lane), Fma(value, scale, old, F32))
-
-        return stmts + self.each_chunk(scaled)
+        zero = expr.index(0)
+        stmts = self.weights.ahead(self._panel(zero, zero)[0], block) + self.each_chunk(scale)
+        if self.minimums is not None:
+            stmts += self.each_chunk(minimum)
+        return stmts + each_part(nest, terms, blocks.per_word, some, "w")
 
     def _words(self, word: Expr, k: Expr, block: Expr, count: int) -> list[Stmt]:
         """Statements that multiply `count` terms from k by the weights in one word."""
@@ -201,22 +203,22 @@ class DecodedRow(PlacedBlocks):
         stmts: list[Stmt] = []
         terms = ({**at, axis[0]: expr.add(k, expr.index(j))} for j in range(count))
         lefts = [nest.let(expr.substitute(roles.left, term), stmts, "a") for term in terms]
-        if weights.minimums is not None:
-            total: Expr = Load(self.lefts, (expr.index(0),), F32)
-            for left in lefts:
-                total = expr.add(total, left)
-            stmts.append(Store(self.lefts, (expr.index(0),), total))
 
         def vector(u: Expr, lane: Expr) -> list[Stmt]:
             inner: list[Stmt] = []
             panel, within = self._panel(u, lane)
-            held = self.weights.let(nest, weights.held(panel, word, within), inner)
+            held = weights.let(nest, weights.held(panel, word, within), inner)
             zero = nest.let(weights.zero_at(panel, block, within), inner, "zero")
+            scale = nest.let(Load(self.scales, (u, lane), F32), inner, "scale")
+            least: Expr | None = None
+            if self.minimums is not None:
+                least = nest.let(Load(self.minimums, (u, lane), F32), inner, "least")
             place = (expr.index(0), u, lane)
-            total: Expr = Load(self.part, place, F32)
+            total: Expr = Load(self.acc, place, F32)
             for j, left in enumerate(lefts):
-                total = Fma(left, weights.decoded(held, j, zero), total, F32)
-            return [*inner, Store(self.part, place, total)]
+                weight = weights.scaled(held, j, zero, scale, least)
+                total = Fma(left, weight, total, F32)
+            return [*inner, Store(self.acc, place, total)]
 
         return stmts + self.each_vector(vector)
 
@@ -297,10 +299,7 @@ class _Group:
                     least = let(least, stmts, "least")
                 base = expr.add(place, expr.linear((w, per)))
                 for j in range(count):
-                    value = weights.decoded(held, j, zero)
-                    scaled = expr.mul(value, scale)
-                    if least is not None:
-                        scaled = Fma(value, scale, least, F32)
+                    scaled = weights.scaled(held, j, zero, scale, least)
                     stmts.append(
                         Store(self.decoded, (expr.add(base, expr.index(j)), u, lane), scaled)
                     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aot.base.records import dataclass
 from aot.ir import expr
-from aot.ir.expr import Binary, Expr, Load
+from aot.ir.expr import Binary, Expr, Fma, Load
 from aot.ir.types import DType
 from aot.kernels.ir.nodes import Prefetch, Stmt
 from aot.kernels.match.products import uncast, word_of
@@ -79,6 +79,14 @@ class StoredWeights:
     def decoded(self, word: HeldWord, place: int, zero: Expr) -> Expr:
         """Code `place` of a word minus the zero point, as f32."""
         return expr.cast(expr.sub(self.code(word, place), zero), F32)
+
+    def scaled(
+        self, word: HeldWord, place: int, zero: Expr, scale: Expr, minimum: Expr | None
+    ) -> Expr:
+        """The weight of code `place` of a word, f32, rounded as every kernel rounds it that has
+        weights as floats."""
+        code = self.decoded(word, place, zero)
+        return expr.mul(code, scale) if minimum is None else Fma(code, scale, minimum, F32)
 
     def code(self, held: HeldWord, place: int) -> Expr:
         """Code `place` of a word, as i32."""
