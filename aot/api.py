@@ -145,12 +145,16 @@ class LanguageModel(OptionGroup):
         sequences: how many texts a language model continues at once. With more than one a run takes
             tokens [sequences, T] and how many first rows of each are padding. For models without a
             graph (GGUF).
+        prefix: a file of text that a language model's conversations begin with: the system message,
+            or where the model has no chat template the text that prompts continue. The module has
+            the state behind it, computed here, for each target that this machine runs.
     """
 
     context: int = 0
     all_logits: bool = False
     cache_type: str = "f16"
     sequences: int = 1
+    prefix: str | os.PathLike[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -249,6 +253,7 @@ class GroupedOptions(TypedDict, total=False):
     all_logits: bool
     cache_type: str
     sequences: int
+    prefix: str | os.PathLike[str] | None
     storage: str
     arithmetic: str
     activations: str

@@ -109,6 +109,11 @@ class TemplateWarning(UserWarning):
     """A module does not keep its model's chat template, which uses what a module can't keep."""
 
 
+class PrefixWarning(UserWarning):
+    """A module has no state of its prefix for a variant, or only of the prefix's beginning, and
+    programs compute the rest."""
+
+
 class ProofWarning(UserWarning):
     """A dispatch, or a kernel with dynamic extents, was not proved to stay inside its memory. That
     is a weakness of the compiler; the code is compiled all the same."""

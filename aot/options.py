@@ -326,6 +326,17 @@ class CompileOptions:
         "(GGUF).",
         metavar="N",
     )
+    prefix: Path | None = _option(
+        None,
+        FILE,
+        "A text that a language model's conversations begin with: the module has the state behind "
+        "it.",
+        "a file of text that a language model's conversations begin with: the system message, or "
+        "where the model has no chat template the text that prompts continue. The module has the "
+        "state behind it, computed here, for each target that this machine runs.",
+        metavar="FILE",
+        in_batch=False,
+    )
     random_seed: int = _option(
         0,
         COUNT,

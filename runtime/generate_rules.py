@@ -202,6 +202,7 @@ C_LENGTHS = {
     "specials": "t->special_count",
     "sorted_tokens": "t->sorted_token_count",
     "cuts": "t->cut_bytes",
+    "prefix_tokens": "t->prefix_token_count",
     "updates": "t->update_count",
 }
 C_CALLS = {

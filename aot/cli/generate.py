@@ -147,6 +147,8 @@ def generate(
                 sys.stdout.flush()
         if not as_json:
             click.echo()
+            if chat.last.prefix_tokens and sys.stderr.isatty():
+                click.echo(f"(behind the module's {chat.last.prefix_tokens} tokens)", err=True)
         if save_state is not None:
             chat.settle()
             program.save_state(save_state)
@@ -156,6 +158,7 @@ def generate(
         facts = {
             "text": "".join(pieces),
             "stopped_by": last.stopped_by,
+            "prefix_tokens": last.prefix_tokens,
             "prompt_tokens": last.prompt_tokens,
             "tokens": last.tokens,
             "prompt_tokens_per_s": round(last.prompt_tokens_per_s, 3),
@@ -217,6 +220,7 @@ def _several(batch: Batch, ends: Mapping[str, Any], *, is_quiet: bool) -> dict[s
         {
             "text": text,
             "stopped_by": made.stopped_by,
+            "prefix_tokens": made.prefix_tokens,
             "prompt_tokens": made.prompt_tokens,
             "tokens": made.tokens,
         }

@@ -526,6 +526,10 @@ def compile_summary(stats: Mapping[str, Any], output: str, size: int, seconds: f
     variants = stats.get("variants", ())
     if variants and "multiply_adds" in variants[0]:
         lines.append(quantised_line(variants[0]["multiply_adds"]))
+    if "prefix" in stats:
+        prefix = stats["prefix"]
+        states = (f"{size:,} bytes for {t}" for t, size in prefix["state_bytes"].items())
+        lines.append(f"  prefix: {prefix['tokens']:,} tokens; state: {', '.join(states) or 'none'}")
     rodata = stats.get("rodata")
     if rodata:
         saved = rodata["bytes_met"] - rodata["bytes_kept"]

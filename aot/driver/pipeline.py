@@ -55,6 +55,7 @@ from aot.target.model import Target
 from aot.version import __version__
 
 if TYPE_CHECKING:
+    from aot.driver.prefix import Prefix
     from aot.tuning.tuner import Tuner
 
 
@@ -132,6 +133,7 @@ def _compiled(
     with count_alias() as model_alias:
         module, context, import_calls = _read(models, options, progress, clock)
     options = context.options
+    prefix = _prefix(module, options)
     tuner = _tuner(options, progress)
     sections: list[dict[str, Any]] = []
     variants: list[VariantImage] = []
@@ -183,7 +185,19 @@ def _compiled(
         _vocabulary(module),
         module.metadata,
     )
-    return Compilation(image, {"variants": sections, "rodata": rodata.stats})
+    stats: dict[str, Any] = {"variants": sections, "rodata": rodata.stats}
+    if prefix is not None:
+        image, stats["prefix"] = prefix.put_into(image, progress)
+    return Compilation(image, stats)
+
+
+def _prefix(module: Module, options: CompileOptions) -> Prefix | None:
+    """The prefix that is asked for."""
+    if options.prefix is None:
+        return None
+    from aot.driver.prefix import Prefix
+
+    return Prefix.read(options.prefix, module.vocabulary)
 
 
 def _vocabulary(module: Module) -> bytes:

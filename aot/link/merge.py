@@ -28,6 +28,7 @@ from aot.link.image import (
 from aot.link.notes import Notes, decode_notes
 from aot.link.program import Operand, decode
 from aot.link.rodata import RodataBytes, RodataPool
+from aot.link.vocabulary import read_vocabulary
 from aot.options import check_entry_names
 
 _Key = tuple[str, str | None]  # of a variant: its target, and that of its host
@@ -131,7 +132,14 @@ def _vocabulary(inputs: Sequence[MergeInput]) -> bytes:
                 f"{having[0].label} and {given.label} have different vocabularies, and a module "
                 "has one; keep them in files of their own"
             )
-    return having[0].image.vocabulary if having else b""
+    if not having:
+        return b""
+    if len(inputs) > 1 and read_vocabulary(having[0].image.vocabulary).prefixTokens:
+        raise CompileError(
+            f"{having[0].label} has a prefix, which is of a module with one entry point; keep it "
+            "in a file of its own"
+        )
+    return having[0].image.vocabulary
 
 
 def _notes(given: MergeInput) -> Notes:

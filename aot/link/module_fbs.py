@@ -1422,8 +1422,55 @@ class ChatRoleT(object):
         return chatRole
 
 
+def PrefixStateStart(builder):
+    builder.StartObject(2)
+
+def PrefixStateAddTarget(builder, target):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(target), 0)
+
+def PrefixStateAddBytes(builder, bytes):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(bytes), 0)
+
+def PrefixStateStartBytesVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+def PrefixStateEnd(builder):
+    return builder.EndObject()
+
+
+class PrefixStateT(object):
+
+    def __init__(
+        self,
+        target = None,
+        bytes = None,
+    ):
+        self.target = target  # type: Optional[str]
+        self.bytes = bytes  # type: Optional[List[int]]
+
+
+    def Pack(self, builder):
+        if self.target is not None:
+            target = builder.CreateString(self.target)
+        if self.bytes is not None:
+            if np is not None and type(self.bytes) is np.ndarray:
+                bytes = builder.CreateNumpyVector(self.bytes)
+            else:
+                PrefixStateStartBytesVector(builder, len(self.bytes))
+                for i in reversed(range(len(self.bytes))):
+                    builder.PrependUint8(self.bytes[i])
+                bytes = builder.EndVector()
+        PrefixStateStart(builder)
+        if self.target is not None:
+            PrefixStateAddTarget(builder, target)
+        if self.bytes is not None:
+            PrefixStateAddBytes(builder, bytes)
+        prefixState = PrefixStateEnd(builder)
+        return prefixState
+
+
 def VocabularyStart(builder):
-    builder.StartObject(37)
+    builder.StartObject(41)
 
 def VocabularyAddVersion(builder, version):
     builder.PrependUint32Slot(0, version, 0)
@@ -1590,6 +1637,24 @@ def VocabularyAddCharacterMap(builder, characterMap):
 def VocabularyStartCharacterMapVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
 
+def VocabularyAddPrefix(builder, prefix):
+    builder.PrependUOffsetTRelativeSlot(37, flatbuffers.number_types.UOffsetTFlags.py_type(prefix), 0)
+
+def VocabularyAddPrefixIsRaw(builder, prefixIsRaw):
+    builder.PrependUint8Slot(38, prefixIsRaw, 0)
+
+def VocabularyAddPrefixTokens(builder, prefixTokens):
+    builder.PrependUOffsetTRelativeSlot(39, flatbuffers.number_types.UOffsetTFlags.py_type(prefixTokens), 0)
+
+def VocabularyStartPrefixTokensVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+def VocabularyAddPrefixStates(builder, prefixStates):
+    builder.PrependUOffsetTRelativeSlot(40, flatbuffers.number_types.UOffsetTFlags.py_type(prefixStates), 0)
+
+def VocabularyStartPrefixStatesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def VocabularyEnd(builder):
     return builder.EndObject()
 
@@ -1635,6 +1700,10 @@ class VocabularyT(object):
         chatRefusal = None,
         cuts = None,
         characterMap = None,
+        prefix = None,
+        prefixIsRaw = 0,
+        prefixTokens = None,
+        prefixStates = None,
     ):
         self.version = version  # type: int
         self.scheme = scheme  # type: int
@@ -1673,6 +1742,10 @@ class VocabularyT(object):
         self.chatRefusal = chatRefusal  # type: Optional[str]
         self.cuts = cuts  # type: Optional[List[int]]
         self.characterMap = characterMap  # type: Optional[List[int]]
+        self.prefix = prefix  # type: Optional[str]
+        self.prefixIsRaw = prefixIsRaw  # type: int
+        self.prefixTokens = prefixTokens  # type: Optional[List[int]]
+        self.prefixStates = prefixStates  # type: Optional[List[PrefixStateT]]
 
 
     def Pack(self, builder):
@@ -1830,6 +1903,24 @@ class VocabularyT(object):
                 for i in reversed(range(len(self.characterMap))):
                     builder.PrependUint32(self.characterMap[i])
                 characterMap = builder.EndVector()
+        if self.prefix is not None:
+            prefix = builder.CreateString(self.prefix)
+        if self.prefixTokens is not None:
+            if np is not None and type(self.prefixTokens) is np.ndarray:
+                prefixTokens = builder.CreateNumpyVector(self.prefixTokens)
+            else:
+                VocabularyStartPrefixTokensVector(builder, len(self.prefixTokens))
+                for i in reversed(range(len(self.prefixTokens))):
+                    builder.PrependUint32(self.prefixTokens[i])
+                prefixTokens = builder.EndVector()
+        if self.prefixStates is not None:
+            prefixStateslist = []
+            for i in range(len(self.prefixStates)):
+                prefixStateslist.append(self.prefixStates[i].Pack(builder))
+            VocabularyStartPrefixStatesVector(builder, len(self.prefixStates))
+            for i in reversed(range(len(self.prefixStates))):
+                builder.PrependUOffsetTRelative(prefixStateslist[i])
+            prefixStates = builder.EndVector()
         VocabularyStart(builder)
         VocabularyAddVersion(builder, self.version)
         VocabularyAddScheme(builder, self.scheme)
@@ -1891,5 +1982,12 @@ class VocabularyT(object):
             VocabularyAddCuts(builder, cuts)
         if self.characterMap is not None:
             VocabularyAddCharacterMap(builder, characterMap)
+        if self.prefix is not None:
+            VocabularyAddPrefix(builder, prefix)
+        VocabularyAddPrefixIsRaw(builder, self.prefixIsRaw)
+        if self.prefixTokens is not None:
+            VocabularyAddPrefixTokens(builder, prefixTokens)
+        if self.prefixStates is not None:
+            VocabularyAddPrefixStates(builder, prefixStates)
         vocabulary = VocabularyEnd(builder)
         return vocabulary

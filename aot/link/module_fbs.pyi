@@ -519,6 +519,16 @@ class ChatRoleT:
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 
+class PrefixStateT:
+    target: str | None
+    bytes: list[int]
+    def __init__(
+        self,
+        target: str | None = ...,
+        bytes: list[int] | None = ...,
+    ) -> None: ...
+    def Pack(self, builder: Any) -> int: ...
+
 class VocabularyT:
     version: int
     scheme: int
@@ -557,6 +567,10 @@ class VocabularyT:
     chatRefusal: str | None
     cuts: list[int]
     characterMap: list[int]
+    prefix: str | None
+    prefixIsRaw: int
+    prefixTokens: list[int]
+    prefixStates: list[PrefixStateT]
     def __init__(
         self,
         version: int = ...,
@@ -596,5 +610,9 @@ class VocabularyT:
         chatRefusal: str | None = ...,
         cuts: list[int] | None = ...,
         characterMap: list[int] | None = ...,
+        prefix: str | None = ...,
+        prefixIsRaw: int = ...,
+        prefixTokens: list[int] | None = ...,
+        prefixStates: list[PrefixStateT] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...

@@ -179,6 +179,10 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("before", "string", 0, False, 0),
         Field("after", "string", 0, False, 0),
     ),
+    "PrefixState": (
+        Field("target", "string", 0, True, 0),
+        Field("bytes", "[ubyte]", 0, True, 0),
+    ),
     "Vocabulary": (
         Field("version", "uint", 0, False, 0),
         Field("scheme", "ubyte", 0, False, 6),
@@ -217,6 +221,10 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("chatRefusal", "string", 0, False, 0),
         Field("cuts", "[ubyte]", 0, False, 0),
         Field("characterMap", "[uint]", 0, False, 0),
+        Field("prefix", "string", 0, False, 0),
+        Field("prefixIsRaw", "ubyte", 0, False, 0),
+        Field("prefixTokens", "[uint]", 0, False, 0),
+        Field("prefixStates", "[PrefixState]", 0, False, 0),
     ),
 }
 
@@ -695,6 +703,18 @@ RULES: dict[str, tuple[Rule, ...]] = {
             "",
             lambda s, t: bool(True),
             lambda s, t: bool(is_character_map(() if t.characterMap is None else t.characterMap)),
+        ),
+        Rule(
+            "Vocabulary.prefix_is_raw must be 0 or 1",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(t.prefixIsRaw <= 1),
+        ),
+        Rule(
+            "Vocabulary.prefix_tokens must be tokens",
+            "",
+            lambda s, t: bool(True),
+            lambda s, t: bool(all(it < t.tokenCount for it in t.prefixTokens or ())),
         ),
     ),
 }

@@ -6,13 +6,14 @@ runtime/text/vocabulary.c has the same. The same vocabulary gives the same bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flatbuffers
 import numpy as np
 from numpy.typing import NDArray
 
+from aot.base.records import dataclass
 from aot.errors import CompileError
 from aot.link import module_fbs as fbs
 from aot.link.cut_layout import cut_count
@@ -42,11 +43,41 @@ _FLAGS = (
     *("adds_bos", "adds_eos", "adds_space", "ignores_merges", "escapes_spaces", "trims_spaces"),
     "space_is_suffix",
 )
+_MOST_STATE_BYTES = 1 << 30
 _FREE = (1 << 64) - 1  # a slot of merges without one
 _SYMBOL_BITS = MOST_SYMBOLS.bit_length() - 1
 
 
-def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
+@dataclass(frozen=True)
+class StoredPrefix:
+    """A text that conversations begin with, and what programs keep that have read it.
+
+    Attributes:
+        text: the system message, or with `is_raw` text that prompts continue.
+        tokens: that conversations begin with, whatever is said.
+        states: by target of a variant: what a state file has behind its header.
+    """
+
+    text: str
+    is_raw: bool
+    tokens: tuple[int, ...]
+    states: Mapping[str, bytes]
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the table that hold it."""
+        return {
+            "prefix": self.text,
+            "prefixIsRaw": int(self.is_raw),
+            "prefixTokens": _words(self.tokens),
+            "prefixStates": [
+                fbs.PrefixStateT(target, _vector(_bytes(state)))
+                for target, state in self.states.items()
+            ]
+            or None,
+        }
+
+
+def encode_vocabulary(vocabulary: Vocabulary, prefix: StoredPrefix | None = None) -> bytes:
     """The bytes of the vocabulary segment.
 
     Raises:
@@ -94,8 +125,13 @@ def encode_vocabulary(vocabulary: Vocabulary) -> bytes:
         chatTexts=_optional(_bytes(b"".join(code.texts))),
         chatTextEnds=_optional(_words(np.cumsum([len(t) for t in code.texts]))),
         chatRefusal=refusal or None,
+        **({} if prefix is None else prefix.fields()),
     )
-    builder = flatbuffers.Builder(1 << 20)
+    states = () if prefix is None else prefix.states.values()
+    size = sum(map(len, states))
+    if size >= _MOST_STATE_BYTES:
+        raise CompileError(f"the states of the prefix take {size:,} bytes, a module holds 2^30")
+    builder = flatbuffers.Builder((1 << 20) + size)
     builder.Finish(table.Pack(builder), file_identifier=IDENTIFIER)
     return bytes(builder.Output())
 
@@ -143,6 +179,16 @@ def describe_vocabulary(data: bytes) -> dict[str, Any]:
         "chat_template": table.chatTemplate or "",
         "keeps_chat": table.chatCode is not None,
         "chat_refusal": table.chatRefusal or "",
+        **({"prefix": _describe_prefix(table)} if table.prefixTokens else {}),
+    }
+
+
+def _describe_prefix(table: fbs.VocabularyT) -> dict[str, Any]:
+    return {
+        "text": table.prefix or "",
+        "is_raw": bool(table.prefixIsRaw),
+        "tokens": len(table.prefixTokens or ()),
+        "state_bytes": {str(s.target): len(_data(s.bytes)) for s in table.prefixStates or ()},
     }
 
 

@@ -23,7 +23,7 @@ class RuntimeSources:
     @cached_property
     def headers(self) -> list[str]:
         """All headers that any build may include."""
-        patterns = ("include/aot/*.h", "src/*.h", "drivers/*/*.h", "packaging/aot/*.h")
+        patterns = ("include/aot/*.h", "src/*.h", "state/*.h", "drivers/*/*.h", "packaging/aot/*.h")
         return self._find(*patterns)
 
     @cached_property
@@ -33,7 +33,7 @@ class RuntimeSources:
         """
         core = [f for f in self._find("src/*.c") if not Path(f).name.startswith("os_")]
         beside = self._find("drivers/cpu/*.c", "extras/*.c")
-        return [*core, *beside, "state/lengths.c"]
+        return [*core, *beside, "state/lengths.c", "state/pieces.c"]
 
     @property
     def posix(self) -> list[str]:

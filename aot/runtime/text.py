@@ -23,6 +23,7 @@ from aot.runtime.tensors import text_of
 from aot.runtime.text_library import (
     SIGNATURES,
     CDecoder,
+    CPrefix,
     CRendered,
     EncodeOptions,
     Info,
@@ -32,7 +33,22 @@ from aot.runtime.text_library import (
     Tokens,
 )
 
-__all__ = ["SIGNATURES", "Decoder", "Rendered", "Sampler", "Tokeniser"]
+__all__ = ["SIGNATURES", "Decoder", "Prefix", "Rendered", "Sampler", "Tokeniser"]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The text that conversations with a model begin with, which its module was compiled with.
+
+    Attributes:
+        text: the system message, or with `is_raw` text that prompts continue.
+        is_raw: whether it is text without a chat template.
+        tokens: that such a conversation begins with, whatever is said.
+    """
+
+    text: str
+    is_raw: bool
+    tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,7 @@ class Tokeniser(Native):
         chat_template: Jinja; "" where there is none.
         keeps_chat: whether the module keeps it, so that `render` renders conversations.
         chat_refusal: why it does not; "" where it does.
+        prefix: what conversations begin with; None where the module was compiled without one.
     """
 
     def __init__(
@@ -101,6 +118,24 @@ class Tokeniser(Native):
         self.chat_template = text_of(info.chat_template)
         self.keeps_chat = bool(info.keeps_chat)
         self.chat_refusal = text_of(info.chat_refusal)
+        self.prefix = self._prefix()
+
+    def _prefix(self) -> Prefix | None:
+        found = CPrefix()
+        self._call("aot_vocabulary_get_prefix", self._handle, out=found)
+        tokens = tuple(found.tokens[: found.token_count])
+        return Prefix(text_of(found.text), bool(found.is_raw), tokens) if tokens else None
+
+    def load_prefix(self, program: Program) -> None:
+        """Makes a program's state what it is behind `prefix.tokens`, to the bit, for the time of
+        copying it. The tokeniser is of this program.
+
+        Raises:
+            RuntimeFailure: the module has no state of its prefix for the program's target, or the
+                program is another module's, or on a GPU. The state is as it was then.
+        """
+        self._check_open()
+        program._call_open("aot_program_load_prefix", self._handle)
 
     def _check_open(self) -> None:
         if not self._handle or (self._program is not None and not self._program._module):

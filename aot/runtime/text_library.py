@@ -36,6 +36,15 @@ class Info(Sized):
     )
 
 
+class CPrefix(Sized):
+    _fields_ = (
+        ("text", ctypes.c_char_p),
+        ("is_raw", ctypes.c_bool),
+        ("tokens", Tokens),
+        ("token_count", ctypes.c_size_t),
+    )
+
+
 class EncodeOptions(Sized):
     _fields_ = (
         ("parses_control", ctypes.c_bool),
@@ -135,6 +144,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     ),
     "aot_vocabulary_close": (None, _Handle),
     "aot_vocabulary_get_info": (ctypes.c_int, _Handle, _OutError, POINTER(Info)),
+    "aot_vocabulary_get_prefix": (ctypes.c_int, _Handle, _OutError, POINTER(CPrefix)),
+    "aot_program_load_prefix": (ctypes.c_int, _Handle, _Handle, _OutError),
     "aot_chat_render": (
         *(ctypes.c_int, _Handle, ctypes.c_char_p, Size, POINTER(RenderOptions), _OutError),
         POINTER(CRendered),

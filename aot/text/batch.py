@@ -23,7 +23,9 @@ from aot.text.language_program import (
     check_prompts,
     check_room,
     checked_text,
+    chosen_prefix,
     language_program,
+    load_prefix,
     raw_tokens,
     with_rows,
 )
@@ -49,7 +51,8 @@ class Batch:
         """Opens a batch on a language module.
 
         Args:
-            system: the system message of each; None is what the template says.
+            system: the system message of each; None is the module's prefix, or what the template
+                says.
             is_raw: prompts are text to continue, without a chat template.
             variables: what the chat template is given beside the messages.
             sampling: as for `Sampler`; each prompt has a seed one larger than the one before.
@@ -64,6 +67,9 @@ class Batch:
         self._is_raw = is_raw or not self._tokeniser.chat_template
         check_prompts(is_raw=self._is_raw, system=system, variables=variables)
         self._variables = variables
+        self._prefix = chosen_prefix(self._tokeniser, is_raw=self._is_raw, system=system)
+        if self._prefix is not None and not self._is_raw:
+            system = self._prefix.text
         self._system: list[Message] = []
         if system is not None:
             self._system.append({"role": "system", "content": system})
@@ -92,7 +98,7 @@ class Batch:
 
     def _tokens(self, text: str) -> Tokens:
         if self._is_raw:
-            return raw_tokens(self._tokeniser, text, is_first=True)
+            return raw_tokens(self._tokeniser, text, is_first=True, prefix=self._prefix)
         messages = [*self._system, {"role": "user", "content": text}]
         return self._tokeniser.chat_tokens(render(self._tokeniser, messages, self._variables))
 
@@ -112,6 +118,12 @@ class Batch:
             sampler.accept(int(token) for token in prompt)
             going[row] = Reply(self._tokeniser, sampler, self.made[number], begin, **how)
         self.program.reset()
+        loaded = 0
+        if len(tokens) == 1:
+            loaded = load_prefix(self.program, self._tokeniser, self._prefix, tokens[0])
+            made = self.made[numbers[0]]
+            made.prefix_tokens, made.prompt_tokens = loaded, len(prompts[0]) - loaded
+        tokens = tokens[:, loaded:]
         while True:
             logits = self._run(tokens, starts)
             tokens = np.zeros((len(tokens), 1), np.int32)

@@ -26,7 +26,9 @@ from aot.text.language_program import (
     check_prompts,
     check_room,
     checked_text,
+    chosen_prefix,
     language_program,
+    load_prefix,
     raw_tokens,
     shared_tokens,
     with_rows,
@@ -54,7 +56,7 @@ class Chat:
         """Begins a conversation with an empty state.
 
         Args:
-            system: the system message; None is what the template says.
+            system: the system message; None is the module's prefix, or what the template says.
             tokeniser: None is the module's.
             sampler: None takes the most probable token.
             is_raw: prompts are text that goes on, as where the model has no chat template.
@@ -73,6 +75,10 @@ class Chat:
         check_prompts(is_raw=self.is_raw, system=system, variables=variables)
         self.last = Generation()
         self._variables = dict(variables or {})
+        self._is_given_system = system is not None
+        self._prefix = chosen_prefix(self.tokeniser, is_raw=self.is_raw, system=system)
+        if self._prefix is not None and not self.is_raw:
+            system = self._prefix.text
         self._system: list[Message] = []
         if system is not None:
             self._system.append({"role": "system", "content": system})
@@ -149,10 +155,12 @@ class Chat:
     def _pieces(self, content: str, tokens: Tokens, shared: int, reply: Reply) -> Iterator[str]:
         """The reply to tokens behind the first `shared` ones that the program has read."""
         made = self.last = reply.made
-        tokens, before = self._rewound(tokens, shared), len(self._read)
-        made.prompt_tokens = len(tokens)
+        tokens = self._rewound(tokens, shared)
+        loaded = self._load_prefix(tokens)
+        before = len(self._read)
+        made.prefix_tokens, made.prompt_tokens = loaded, len(tokens) - loaded
         try:
-            logits = self._run(tokens)
+            logits = self._run(tokens, loaded)
         except RuntimeFailure:
             self._return_to(before)
             raise
@@ -208,10 +216,18 @@ class Chat:
         except RuntimeFailure:
             self.reset()
 
-    def _run(self, tokens: Tokens) -> NDArray[np.float32]:
-        """The logits of the last token; a long prompt is run in pieces."""
+    def _load_prefix(self, tokens: Tokens) -> int:
+        """How many first tokens of what has to be read the program has read: the module's prefix,
+        if it has read nothing else."""
+        if self._base or self._read:
+            return 0
+        return load_prefix(self.program, self.tokeniser, self._prefix, tokens)
+
+    def _run(self, tokens: Tokens, loaded: int = 0) -> NDArray[np.float32]:
+        """The logits of the last token; a long prompt is run in pieces, without its first `loaded`
+        tokens."""
         logits = np.empty((0, 0), np.float32)
-        for begin in range(0, len(tokens), self._largest):
+        for begin in range(loaded, len(tokens), self._largest):
             (logits,) = self.program.run([tokens[begin : begin + self._largest]])
         self._read += tokens.tolist()
         last: NDArray[np.float32] = with_rows(logits, 1)[-1]
@@ -223,7 +239,7 @@ class Chat:
         length = self.program.state_length
         if self._base + len(self._read) == length:
             return
-        if length and self._system:
+        if length and self._is_given_system:
             raise RuntimeFailure(
                 "a system message begins a conversation, and the state has one already", "argument"
             )
@@ -235,7 +251,7 @@ class Chat:
         those to append."""
         if self.is_raw:
             is_first = self.program.state_length == 0
-            tokens = raw_tokens(self.tokeniser, text, is_first=is_first)
+            tokens = raw_tokens(self.tokeniser, text, is_first=is_first, prefix=self._prefix)
             return np.concatenate([np.array(self._pending, np.int32), tokens])
         before = UNKNOWN_MESSAGES if self._base else ()
         messages = [*before, *self.messages, {"role": "user", "content": text}]
@@ -290,7 +306,7 @@ def generate(
         program: of a module with a vocabulary.
         prompt: or several, in turn or, by a module of several sequences, so many at once: each
             piece comes with its prompt's number then.
-        system: the system message; None is what the chat template says.
+        system: the system message; None is the module's prefix, or what the chat template says.
         max_tokens: of a reply; 0 is as many as the context holds.
         stop: texts that end a reply, and are not part of it, as for `Chat.reply`.
         is_raw: prompts are text to be continued, without the chat template.

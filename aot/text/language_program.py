@@ -19,7 +19,7 @@ from aot.base.records import dataclass
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.sampling import NativeReply, Sampler, TokenLogprobs
-from aot.runtime.text import Tokeniser
+from aot.runtime.text import Prefix, Tokeniser
 
 Tokens = NDArray[np.int32]
 
@@ -29,6 +29,7 @@ class Generation:
     """Statistics of one reply, and why it ended.
 
     Attributes:
+        prefix_tokens: of the module's prefix, whose state was loaded for this reply.
         prompt_tokens: that were run before the first token of the reply.
         tokens: of the reply, the one that ended it left out.
         first_token_ms: from the call to the first token of the reply.
@@ -45,6 +46,7 @@ class Generation:
     decode_s: float = 0.0
     stopped_by: str = ""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prefix_tokens: int = 0
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -214,6 +216,33 @@ def check_prompts(*, is_raw: bool, system: str | None, variables: Mapping[str, A
         raise RuntimeFailure("variables are the chat template's: raw text has none", "argument")
 
 
+def chosen_prefix(tokeniser: Tokeniser, *, is_raw: bool, system: str | None) -> Prefix | None:
+    """The module's prefix, where conversations with this system message begin with it."""
+    prefix = tokeniser.prefix
+    if prefix is None or prefix.is_raw != is_raw or system not in (None, prefix.text):
+        return None
+    return prefix
+
+
+def load_prefix(
+    program: Program, tokeniser: Tokeniser, prefix: Prefix | None, tokens: Tokens
+) -> int:
+    """Loads the state of a module's prefix into a program that has read nothing, if a prompt begins
+    with it.
+
+    Returns:
+        How many first tokens of the prompt need not be run: 0 where there is no such state.
+    """
+    count = 0 if prefix is None else len(prefix.tokens)
+    if prefix is None or len(tokens) <= count or tuple(tokens[:count].tolist()) != prefix.tokens:
+        return 0
+    try:
+        tokeniser.load_prefix(program)
+    except RuntimeFailure:
+        return 0
+    return count
+
+
 def shared_tokens(read: Sequence[int], tokens: Tokens) -> int:
     """How many first tokens of a prompt a program has read; one at least is left to be run."""
     most = min(len(read), len(tokens) - 1)
@@ -221,15 +250,18 @@ def shared_tokens(read: Sequence[int], tokens: Tokens) -> int:
     return int(differ[0]) if len(differ) else max(most, 0)
 
 
-def raw_tokens(tokeniser: Tokeniser, text: str, *, is_first: bool) -> Tokens:
-    """The tokens of text that is to be continued.
+def raw_tokens(
+    tokeniser: Tokeniser, text: str, *, is_first: bool, prefix: Prefix | None = None
+) -> Tokens:
+    """The tokens of text that is to be continued; the first text goes on behind a prefix.
 
     Raises:
         RuntimeFailure: there is none.
     """
-    found = tokeniser.encode(text, is_part=not is_first)
+    before = prefix.tokens if prefix is not None and is_first else ()
+    found = tokeniser.encode(text, is_part=not is_first or bool(before))
     if len(found):
-        return found
+        return np.concatenate([np.array(before, np.int32), found])
     raise RuntimeFailure("the prompt has no tokens", "argument")
 
 

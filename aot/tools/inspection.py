@@ -303,6 +303,15 @@ def _format_vocabulary(facts: dict[str, Any]) -> Iterator[str]:
     )
     if facts["chat_refusal"]:
         yield f"  which the module does not keep: {facts['chat_refusal']}"
+    if "prefix" in facts:
+        yield from _format_prefix(facts["prefix"])
+
+
+def _format_prefix(facts: dict[str, Any]) -> Iterator[str]:
+    kind = "text to continue" if facts["is_raw"] else "the system message"
+    yield f"prefix: {facts['tokens']:,} tokens, {kind}: {_cut(facts['text'])}"
+    for target, size in facts["state_bytes"].items():
+        yield f"  {size:,} bytes of state for target {target}"
 
 
 def _format_variant(variant: dict[str, Any]) -> Iterator[str]:

@@ -452,6 +452,12 @@ enum {
   AOT_FBS_CHAT_ROLE_AFTER = 8,  // string
 };
 
+// PrefixState: where a field's offset stands in the vtable
+enum {
+  AOT_FBS_PREFIX_STATE_TARGET = 4,  // string
+  AOT_FBS_PREFIX_STATE_BYTES = 6,  // [ubyte]
+};
+
 // Vocabulary: where a field's offset stands in the vtable
 enum {
   AOT_FBS_VOCABULARY_VERSION = 4,  // uint
@@ -491,6 +497,10 @@ enum {
   AOT_FBS_VOCABULARY_CHAT_REFUSAL = 72,  // string
   AOT_FBS_VOCABULARY_CUTS = 74,  // [ubyte]
   AOT_FBS_VOCABULARY_CHARACTER_MAP = 76,  // [uint]
+  AOT_FBS_VOCABULARY_PREFIX = 78,  // string
+  AOT_FBS_VOCABULARY_PREFIX_IS_RAW = 80,  // ubyte
+  AOT_FBS_VOCABULARY_PREFIX_TOKENS = 82,  // [uint]
+  AOT_FBS_VOCABULARY_PREFIX_STATES = 84,  // [PrefixState]
 };
 
 // clang-format on

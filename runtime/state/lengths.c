@@ -1,5 +1,6 @@
 // How long the states are that grow, and making them shorter.
 #include "aot/state.h"
+#include "pieces.h"
 #include "program.h"
 #include "status.h"
 
@@ -9,13 +10,7 @@ static uint64_t length_of(const aot_program_t *program, const aot_growth_t *grow
 
 uint64_t aot_program_length(const aot_program_t *program) {
   if (program == NULL) return 0;
-  const aot_code_t *code = &program->entry->code;
-  uint64_t longest = 0;
-  for (uint32_t i = 0; i < code->growth_count; ++i) {
-    const uint64_t length = length_of(program, &code->growths[i]);
-    if (length > longest) longest = length;
-  }
-  return longest;
+  return aot_state_length(&program->entry->code, program->states);
 }
 
 uint64_t aot_program_capacity(const aot_program_t *program) {

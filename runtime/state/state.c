@@ -12,6 +12,7 @@
 
 #include "aot/abi.h"
 #include "os.h"
+#include "pieces.h"
 #include "program.h"
 #include "status.h"
 #include "xxh64.h"
@@ -29,7 +30,6 @@
 
 #define STATE_VERSION 1u
 #define MOST_PATH_BYTES 4096u
-#define MOST_EMPTY_BLOCKS 4096u
 #define BESIDE ".aot-save"  // behind the path, while the file is written
 
 typedef struct state_header_t {
@@ -46,56 +46,19 @@ _Static_assert(sizeof(state_header_t) == 48, "state files have this header");
 
 static const char magic[4] = {'A', 'O', 'T', 'S'};
 
-// What is done with each piece of the arena, in the order of the file.
-typedef struct walk_t {
-  uint8_t *arena;
-  const uint8_t *bytes;  // of the file, where it is read or checked
-  FILE *file;            // where it is written
-  uint64_t checksum;
-  uint64_t done;
-  bool failed;
-} walk_t;
-
-typedef void (*visit_t)(walk_t *walk, uint64_t offset, uint64_t bytes);
-
-// Of each block of a growth.
-static uint64_t bytes_in_use(const aot_growth_t *growth, const int64_t *scalars) {
-  return (uint64_t)scalars[growth->scalar] * growth->row_bytes;
-}
-
-// A piece without bytes is one too, since the checksum knows of it; but no file has so many of them
-// that they are the work.
-static void visit_pieces(walk_t *walk, const aot_code_t *code, const int64_t *scalars,
-                         visit_t visit) {
-  visit(walk, 0, aot_code_reset_bytes(code));
-  for (uint32_t i = 0; i < code->growth_count; ++i) {
-    const aot_growth_t *growth = &code->growths[i];
-    const uint64_t bytes = bytes_in_use(growth, scalars);
-    if (bytes == 0 && growth->blocks > MOST_EMPTY_BLOCKS) continue;
-    for (uint32_t b = 0; b < growth->blocks; ++b) {
-      visit(walk, growth->offset + (uint64_t)b * growth->stride_bytes, bytes);
-    }
-  }
-}
-
-static void write_bytes(walk_t *walk, const void *data, uint64_t bytes) {
+static void write_bytes(aot_walk_t *walk, const void *data, uint64_t bytes) {
   walk->done += bytes;
   walk->checksum = aot_xxh64(data, (size_t)bytes, walk->checksum);
   if (!walk->failed) walk->failed = fwrite(data, 1, (size_t)bytes, walk->file) != bytes;
 }
 
-static void write_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+static void write_piece(aot_walk_t *walk, uint64_t offset, uint64_t bytes) {
   write_bytes(walk, walk->arena + offset, bytes);
 }
 
-static void check_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
+static void check_piece(aot_walk_t *walk, uint64_t offset, uint64_t bytes) {
   (void)offset;
   walk->checksum = aot_xxh64(walk->bytes + walk->done, (size_t)bytes, walk->checksum);
-  walk->done += bytes;
-}
-
-static void read_piece(walk_t *walk, uint64_t offset, uint64_t bytes) {
-  memcpy(walk->arena + offset, walk->bytes + walk->done, (size_t)bytes);
   walk->done += bytes;
 }
 
@@ -108,19 +71,6 @@ static state_header_t header_of(const aot_program_t *program) {
   const uint64_t variant = (uint64_t)(program->variant - program->module->variants);
   header.entry = aot_xxh64(name, strlen(name), variant);
   return header;
-}
-
-// The arena in the host's memory, large enough for the state.
-static aot_status_t open_arena(aot_program_t *program, aot_error_t *error, uint8_t **out_arena) {
-  *out_arena = NULL;
-  if (program->driver->arena == NULL) {
-    return aot_fail(error, AOT_ERROR_UNSUPPORTED,
-                    "the state of a program on %s cannot be saved or loaded, only on a CPU",
-                    program->driver->name);
-  }
-  AOT_TRY(aot_program_reserve(program, program->entry->code.arena_bytes, error));
-  *out_arena = program->driver->arena(program->device);
-  return AOT_OK;
 }
 
 // Says why the file system did not take a file; `path` is what the caller named.
@@ -176,10 +126,10 @@ static bool has_name(FILE *file, const char *beside) {
 static bool write_state(aot_program_t *program, uint8_t *arena, FILE *file) {
   const aot_code_t *code = &program->entry->code;
   state_header_t header = header_of(program);
-  walk_t walk = {.arena = arena, .file = file};
+  aot_walk_t walk = {.arena = arena, .file = file};
   walk.failed = fwrite(&header, sizeof header, 1, file) != 1;
   write_bytes(&walk, program->states, code->state_count * sizeof *program->states);
-  visit_pieces(&walk, code, program->states, write_piece);
+  aot_state_visit(&walk, code, program->states, write_piece);
   header.bytes = walk.done;
   header.checksum = walk.checksum;
   header.header_checksum = aot_xxh64(&header, sizeof header - sizeof header.header_checksum, 0);
@@ -220,7 +170,7 @@ aot_status_t aot_program_save_state(aot_program_t *program, const char *path, ao
     return aot_fail(error, AOT_ERROR_IO, "cannot write %s: not a regular file", path);
   }
   uint8_t *arena = NULL;
-  AOT_TRY(open_arena(program, error, &arena));
+  AOT_TRY(aot_state_open_arena(program, error, &arena));
   // What the next run would make zero is zero.
   if (program->is_reset) memset(arena, 0, (size_t)aot_code_reset_bytes(&program->entry->code));
   return write_file(program, arena, path, beside, error);
@@ -250,42 +200,22 @@ static aot_status_t check_header(const aot_program_t *program, const state_heade
                   "%s: the state of another entry point or variant of the module", path);
 }
 
-// Whether the scalars are some that a run can have left, and the rest is as long as they say: then
-// there are no more pieces than the file has bytes, but for empty ones.
-static bool fits(const aot_code_t *code, const int64_t *scalars, uint64_t bytes) {
-  uint64_t all = code->state_count * sizeof *scalars + aot_code_reset_bytes(code);
-  for (uint32_t i = 0; i < code->growth_count; ++i) {
-    const aot_growth_t *growth = &code->growths[i];
-    const int64_t length = scalars[growth->scalar];
-    if (length < 0 || length > (int64_t)(growth->stride_bytes / growth->row_bytes)) return false;
-    const uint64_t own = growth->blocks * bytes_in_use(growth, scalars);  // inside of the state
-    if (__builtin_add_overflow(all, own, &all)) return false;
-  }
-  return all == bytes;
-}
-
 // Makes what is behind a file's header the program's state, once it is known to be one.
 static aot_status_t take(aot_program_t *program, const state_header_t *header, const uint8_t *bytes,
                          const char *path, aot_error_t *error) {
-  const aot_code_t *code = &program->entry->code;
-  const uint64_t scalar_bytes = code->state_count * sizeof *program->states;
-  int64_t *scalars = program->next_states;  // a run sets them before it reads them
-  if (header->bytes >= scalar_bytes) memcpy(scalars, bytes, (size_t)scalar_bytes);
-  if (header->bytes < scalar_bytes || !fits(code, scalars, header->bytes)) {
+  if (!aot_state_read_scalars(program, bytes, header->bytes)) {
     return aot_fail(error, AOT_ERROR_MALFORMED, "%s: no run leaves such a state", path);
   }
-  walk_t walk = {.bytes = bytes};
-  check_piece(&walk, 0, scalar_bytes);
-  visit_pieces(&walk, code, scalars, check_piece);
+  const aot_code_t *code = &program->entry->code;
+  aot_walk_t walk = {.bytes = bytes};
+  check_piece(&walk, 0, code->state_count * sizeof *program->states);
+  aot_state_visit(&walk, code, program->next_states, check_piece);
   if (walk.checksum != header->checksum) {
     return aot_fail(error, AOT_ERROR_CHECKSUM, "%s: the state's checksum is wrong", path);
   }
-  AOT_TRY(open_arena(program, error, &walk.arena));
-  walk.done = scalar_bytes;
-  visit_pieces(&walk, code, scalars, read_piece);
-  memcpy(program->states, scalars, (size_t)scalar_bytes);
-  program->is_reset = false;
-  program->is_stale = code->state_key_count > 0;
+  uint8_t *arena = NULL;
+  AOT_TRY(aot_state_open_arena(program, error, &arena));
+  aot_state_adopt(program, arena, bytes);
   return AOT_OK;
 }
 

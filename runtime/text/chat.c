@@ -29,7 +29,10 @@ struct aot_chat_t {
   aot_sampler_t *sampler;
   aot_reply_t *replies;
   aot_vocabulary_info_t words;
+  aot_prefix_info_t prefix;
+  bool has_prefix;         // conversations begin with it
   uint64_t prompt_tokens;  // of the last message
+  uint64_t prefix_tokens;  // before these, where their state was loaded for it
   // JSON: the messages that the model has read, the same with a new one, all variables of the
   // template; and the text of a reply.
   aot_buffer_t messages;
@@ -77,6 +80,18 @@ static aot_status_t open_replies(aot_chat_t *chat, aot_error_t *error) {
                           &chat->replies);
 }
 
+// Finds out whether conversations begin with the module's prefix: not with another system message,
+// and not where its kind is the other one.
+static aot_status_t find_prefix(aot_chat_t *chat, aot_error_t *error) {
+  const char *system = chat->options.system;
+  aot_prefix_info_t *prefix = &chat->prefix;
+  prefix->size = sizeof *prefix;
+  AOT_TRY(aot_vocabulary_get_prefix(chat->vocabulary, error, prefix));
+  chat->has_prefix = prefix->token_count > 0 && prefix->is_raw == chat->options.is_raw &&
+                     (system == NULL || strcmp(system, prefix->text) == 0);
+  return AOT_OK;
+}
+
 static aot_status_t open_chat(aot_chat_t *chat, aot_error_t *error) {
   const aot_allocator_t *allocator = &chat->allocator;
   AOT_TRY(aot_vocabulary_open(chat->program->module, allocator, error, &chat->vocabulary));
@@ -92,6 +107,7 @@ static aot_status_t open_chat(aot_chat_t *chat, aot_error_t *error) {
     return aot_fail(error, AOT_ERROR_ARGUMENT,
                     "variables are the chat template's: raw text has none");
   }
+  AOT_TRY(find_prefix(chat, error));
   const aot_dim_info_t *dim = &chat->program->entry->inputs[0].dims[0];
   const int64_t bound = dim->extent >= 0 ? dim->extent : dim->max;
   chat->most_tokens = bound >= 0 ? bound : (int64_t)aot_program_capacity(chat->program);
@@ -204,7 +220,7 @@ static aot_status_t find_beginning(aot_chat_t *chat, aot_error_t *error) {
     AOT_TRY(add_message(chat, &chat->messages, "user", "a", error));
     return add_message(chat, &chat->messages, "assistant", "b", error);
   }
-  const char *system = chat->options.system;
+  const char *system = chat->has_prefix ? chat->prefix.text : chat->options.system;
   return system == NULL ? AOT_OK : add_message(chat, &chat->messages, "system", system, error);
 }
 
@@ -336,17 +352,36 @@ static aot_status_t check_room(const aot_chat_t *chat, uint64_t used, uint64_t n
                   (unsigned long long)used);
 }
 
+// Loads the state of the module's prefix where a prompt for a program that has read nothing begins
+// with it; returns the tokens that need not be run then.  Where the state can't be loaded, they are
+// run.
+static size_t load_prefix(aot_chat_t *chat) {
+  const token_list_t *tokens = &chat->tokens;
+  const size_t count = chat->prefix.token_count;
+  chat->prefix_tokens = 0;
+  if (!chat->has_prefix || aot_program_length(chat->program) > 0 || tokens->count <= count ||
+      memcmp(tokens->items, chat->prefix.tokens, count * sizeof *tokens->items) != 0 ||
+      aot_program_load_prefix(chat->program, chat->vocabulary, NULL) != AOT_OK) {
+    return 0;
+  }
+  chat->prefix_tokens = count;
+  return count;
+}
+
 // Runs what the program has not read of a prompt; *out_count is how many tokens that is.
 static aot_status_t run_prompt(aot_chat_t *chat, size_t *out_count, aot_error_t *error) {
   size_t shared = shared_tokens(chat);
   AOT_TRY(check_room(chat, chat->base + shared, chat->tokens.count - shared, error));
-  if (shared < chat->history.count &&
-      aot_program_rewind(chat->program, chat->base + shared, error) != AOT_OK) {
+  size_t loaded = load_prefix(chat);
+  if (loaded > 0) {
+    shared = loaded;
+  } else if (shared < chat->history.count &&
+             aot_program_rewind(chat->program, chat->base + shared, error) != AOT_OK) {
     if (chat->base > 0) return AOT_ERROR_UNSUPPORTED;  // windows have moved on
     AOT_TRY(aot_program_reset(chat->program, error));
-    shared = 0;
+    shared = loaded = load_prefix(chat);
   }
-  chat->history.count = shared;
+  chat->history.count = loaded > 0 ? 0 : shared;
   *out_count = chat->tokens.count - shared;
   return run_tokens(chat, chat->tokens.items + shared, *out_count, error);
 }
@@ -378,21 +413,39 @@ static aot_status_t say(aot_chat_t *chat, const char *text, size_t bytes, size_t
   return AOT_OK;
 }
 
+// Puts the tokens of the module's prefix before those of a prompt.
+static aot_status_t put_prefix_first(aot_chat_t *chat, aot_error_t *error) {
+  token_list_t *tokens = &chat->tokens;
+  const size_t count = chat->prefix.token_count, size = sizeof *tokens->items;
+  AOT_TRY(reserve(chat, tokens, count, error));
+  memmove(tokens->items + count, tokens->items, tokens->count * size);
+  memcpy(tokens->items, chat->prefix.tokens, count * size);
+  tokens->count += count;
+  return AOT_OK;
+}
+
 // Text that goes on behind what the program has read.
 static aot_status_t say_raw(aot_chat_t *chat, const char *text, size_t bytes, size_t *out_count,
                             aot_error_t *error) {
   const uint64_t used = aot_program_length(chat->program);
   chat->reply.count = 0;
   chat->history.count = 0;
-  AOT_TRY(encode(chat, text, NULL, bytes, used == 0, error));
+  if (used == 0) chat->pending = -1;
+  const bool has_prefix = chat->has_prefix && used == 0;
+  AOT_TRY(encode(chat, text, NULL, bytes, used == 0 && !has_prefix, error));
   if (chat->tokens.count == 0) {
     return aot_fail(error, AOT_ERROR_ARGUMENT, "the prompt has no tokens");
   }
+  if (has_prefix) AOT_TRY(put_prefix_first(chat, error));
   *out_count = chat->tokens.count + (chat->pending >= 0 ? 1u : 0u);
   AOT_TRY(check_room(chat, used, *out_count, error));
+  const size_t loaded = load_prefix(chat);
+  *out_count -= loaded;
   aot_status_t status = AOT_OK;
   if (chat->pending >= 0) status = run_tokens(chat, &chat->pending, 1, error);
-  if (status == AOT_OK) status = run_tokens(chat, chat->tokens.items, chat->tokens.count, error);
+  if (status == AOT_OK) {
+    status = run_tokens(chat, chat->tokens.items + loaded, chat->tokens.count - loaded, error);
+  }
   if (status != AOT_OK && aot_program_rewind(chat->program, used, NULL) != AOT_OK) {
     (void)aot_program_reset(chat->program, NULL);  // windows have moved on
   }
@@ -413,7 +466,8 @@ aot_status_t aot_chat_say(aot_chat_t *chat, const char *text, size_t bytes, aot_
   AOT_TRY(chat->options.is_raw ? say_raw(chat, text, bytes, &count, error)
                                : say(chat, text, bytes, &count, error));
   const token_list_t *read = chat->options.is_raw ? &chat->tokens : &chat->history;
-  const size_t first = count < read->count ? read->count - count : 0;
+  const size_t fresh = count + (size_t)chat->prefix_tokens;
+  const size_t first = fresh < read->count ? read->count - fresh : 0;
   for (size_t i = first; i < read->count; ++i)
     aot_sampler_accept(chat->sampler, read->items[i]);
   chat->pending = -1;
@@ -500,7 +554,8 @@ aot_status_t aot_chat_get_info(const aot_chat_t *chat, aot_error_t *error,
                                 .token = reply.token,
                                 .logprob = reply.logprob,
                                 .top_count = reply.top_count,
-                                .top = reply.top};
+                                .top = reply.top,
+                                .prefix_tokens = chat->prefix_tokens};
   aot_struct_give(&info, sizeof info, out_info);
   return AOT_OK;
 }

@@ -78,6 +78,9 @@ static const aot_fb_field_t fields[] = {
     WORDS(specials, special_count, SPECIALS, false),
     WORDS(sorted_tokens, sorted_token_count, SORTED_TOKENS, false),
     WORDS(character_map, character_map_count, CHARACTER_MAP, false),
+    TEXT(prefix, PREFIX),
+    NUMBER(prefix_is_raw, PREFIX_IS_RAW),
+    WORDS(prefix_tokens, prefix_token_count, PREFIX_TOKENS, false),
     TEXT(chat_template, CHAT_TEMPLATE),
     TEXT(chat_refusal, CHAT_REFUSAL),
     WORDS(chat.code, chat.code_count, CHAT_CODE, false),
@@ -122,7 +125,8 @@ static aot_status_t read_fields(aot_vocabulary_t *vocabulary, const void *data, 
   AOT_TRY(fb.status);
   const char *fault = vocabulary_fault(vocabulary);
   // The flatbuffer's reader leaves it to its callers whether a string is text.
-  if (fault == NULL && (!is_utf8(vocabulary->chat_template) || !is_utf8(vocabulary->chat_refusal)))
+  if (fault == NULL && (!is_utf8(vocabulary->chat_template) || !is_utf8(vocabulary->chat_refusal) ||
+                        !is_utf8(vocabulary->prefix)))
     fault = "a string is not UTF-8";
   if (fault == NULL) {
     return aot_template_verify(&vocabulary->chat, &vocabulary->allocator, error);
@@ -270,6 +274,8 @@ aot_status_t aot_vocabulary_open_memory(const void *data, size_t bytes,
   memset(memory, 0, sizeof(aot_vocabulary_t));
   aot_vocabulary_t *vocabulary = memory;
   vocabulary->allocator = own;
+  vocabulary->data = data;
+  vocabulary->data_bytes = (uint32_t)bytes;
   const aot_status_t status = read_fields(vocabulary, data, (uint32_t)bytes, error);
   if (status != AOT_OK) {
     aot_vocabulary_close(vocabulary);
@@ -321,6 +327,19 @@ aot_status_t aot_vocabulary_get_info(const aot_vocabulary_t *vocabulary, aot_err
       .keeps_chat = vocabulary->chat.code_count > 0,
       .chat_refusal = vocabulary->chat_refusal,
   };
+  aot_struct_give(&info, sizeof info, out_info);
+  return AOT_OK;
+}
+
+aot_status_t aot_vocabulary_get_prefix(const aot_vocabulary_t *vocabulary, aot_error_t *error,
+                                       aot_prefix_info_t *out_info) {
+  AOT_TRY(aot_struct_clear(out_info, "aot_prefix_info_t", error));
+  if (vocabulary == NULL) return aot_fail(error, AOT_ERROR_ARGUMENT, "the vocabulary is NULL");
+  const aot_prefix_info_t info = {.size = sizeof info,
+                                  .text = vocabulary->prefix,
+                                  .is_raw = vocabulary->prefix_is_raw != 0,
+                                  .tokens = (const int32_t *)vocabulary->prefix_tokens,
+                                  .token_count = vocabulary->prefix_token_count};
   aot_struct_give(&info, sizeof info, out_info);
   return AOT_OK;
 }

@@ -30,6 +30,8 @@ typedef struct aot_sorted_t {
 
 struct aot_vocabulary_t {
   aot_allocator_t allocator;
+  const uint8_t *data;  // the flatbuffer
+  uint32_t data_bytes;
   uint8_t scheme;
   uint8_t adds_bos;
   uint8_t adds_eos;
@@ -70,6 +72,10 @@ struct aot_vocabulary_t {
   uint32_t cut_bytes;
   const uint32_t *character_map;
   uint32_t character_map_count;
+  const char *prefix;
+  uint8_t prefix_is_raw;
+  const uint32_t *prefix_tokens;
+  uint32_t prefix_token_count;
   const char *chat_template;
   const char *chat_refusal;
   aot_template_t chat;

@@ -38,6 +38,11 @@ static const char *vocabulary_fault(const aot_vocabulary_t *t) {
   if (!(aot_are_cuts(t))) return "Vocabulary.cuts must be tables of patterns that fill it, or none";
   if (!((t->cut_bytes > 0 || t->scheme != AOT_FBS_SCHEME_WORD_PIECES))) return "Vocabulary.cuts must be there where the scheme is WORD_PIECES";
   if (!(aot_is_character_map(t))) return "Vocabulary.character_map must be ascending runs of characters, and characters";
+  if (!(t->prefix_is_raw <= 1)) return "Vocabulary.prefix_is_raw must be 0 or 1";
+  for (uint32_t i = 0; i < t->prefix_token_count; ++i) {
+    const uint32_t *it = &t->prefix_tokens[i];
+    if (!(*it < t->token_count)) return "Vocabulary.prefix_tokens must be tokens";
+  }
   return NULL;
 }
 

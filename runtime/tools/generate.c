@@ -84,16 +84,16 @@ static bool report_rates(const runner_t *runner, const aot_chat_t *chat, const t
   if (!runner->options.is_json) return true;
   aot_chat_info_t info = {.size = sizeof info};
   if (aot_chat_get_info(chat, NULL, &info) != AOT_OK) return false;
-  (void)printf("{\"prompt_tokens\": %" PRIu64 ", \"tokens\": %" PRIu64
-               ", \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f"
-               ", \"first_token_ms\": %.3f, \"context\": %" PRIu64 ", \"context_used\": %" PRIu64
-               ", \"stopped_by\": \"%s\", \"threads\": %" PRIu32 ", \"peak_rss_kb\": %ld}\n",
-               info.prompt_tokens, info.tokens,
-               rate((double)info.prompt_tokens, times->prompt_ns - times->start_ns),
-               rate((double)info.tokens - 1.0, times->last_ns - times->first_ns),
-               (double)(times->first_ns - times->start_ns) / 1e6,
-               aot_program_capacity(runner->program), aot_program_length(runner->program),
-               ends[info.end], runner->options.threads, peak_rss_kb());
+  (void)printf(
+      "{\"prefix_tokens\": %" PRIu64 ", \"prompt_tokens\": %" PRIu64 ", \"tokens\": %" PRIu64
+      ", \"prompt_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f"
+      ", \"first_token_ms\": %.3f, \"context\": %" PRIu64 ", \"context_used\": %" PRIu64
+      ", \"stopped_by\": \"%s\", \"threads\": %" PRIu32 ", \"peak_rss_kb\": %ld}\n",
+      info.prefix_tokens, info.prompt_tokens, info.tokens,
+      rate((double)info.prompt_tokens, times->prompt_ns - times->start_ns),
+      rate((double)info.tokens - 1.0, times->last_ns - times->first_ns),
+      (double)(times->first_ns - times->start_ns) / 1e6, aot_program_capacity(runner->program),
+      aot_program_length(runner->program), ends[info.end], runner->options.threads, peak_rss_kb());
   return flush_report();
 }
 

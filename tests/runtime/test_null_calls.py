@@ -57,6 +57,7 @@ VALUES = {
     "constaot_reply_t*": "reply",
     "aot_reply_t**": "&out_reply",
     "aot_reply_end_t": "AOT_REPLY_CALLER",
+    "aot_prefix_info_t*": "&prefix_info",
     "aot_reply_info_t*": "&reply_info",
     "constaot_reply_options_t*": "NULL",
     "aot_candidate_t*": "candidates",
@@ -105,6 +106,7 @@ BEGIN = """
   aot_chat_info_t chat_info = {.size = sizeof chat_info};
   aot_reply_t *reply = NULL, *out_reply = NULL;
   aot_reply_info_t reply_info = {.size = sizeof reply_info};
+  aot_prefix_info_t prefix_info = {.size = sizeof prefix_info};
   static aot_candidate_t candidates[4];
   static aot_logprob_t top[4];
   float logprob = 0.0f;

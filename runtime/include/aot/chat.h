@@ -26,8 +26,9 @@ typedef struct aot_chat_t aot_chat_t;
 
 // All zero is the default, and so is NULL in its place.
 typedef struct aot_chat_options_t {
-  size_t size;            // of this structure
-  const char *system;     // the system message, *borrowed*; NULL: what the template says
+  size_t size;  // of this structure
+  // The system message, *borrowed*; NULL: the module's prefix, or what the template says.
+  const char *system;
   const char *variables;  // more of the template, a JSON object, *borrowed*; NULL: none
   bool is_raw;            // what is said is text that goes on, as where the model has no template
   uint64_t max_tokens;    // of a reply; 0: as many as the context holds
@@ -40,14 +41,24 @@ typedef struct aot_chat_options_t {
 
 typedef struct aot_chat_info_t {
   size_t size;             // of this structure
-  uint64_t prompt_tokens;  // that the last message took, with what the template writes around it
+  uint64_t prompt_tokens;  // run for the last message, with what the template writes around it
   uint64_t tokens;         // of the reply so far
   aot_reply_end_t end;     // why it has ended
   int32_t token;           // the reply's last one; -1: there is none
   float logprob;           // of that token, and the most probable ones, as in aot_reply_info_t
   uint32_t top_count;
   const aot_logprob_t *top;  // *borrowed* until the next call
+  uint64_t prefix_tokens;    // before these, of the module's prefix, whose state was there
 } aot_chat_info_t;
+
+// Makes the program's state what it is behind the tokens of its module's prefix, as
+// aot_vocabulary_get_prefix tells them: the same bits as running them, for the time of copying
+// them.  Chats do so by themselves.  `vocabulary` is the program's module's.  Fails, and changes
+// nothing, with AOT_ERROR_NOT_FOUND where the module has none for the program's variant, and with
+// AOT_ERROR_UNSUPPORTED on a GPU.
+AOT_API aot_status_t aot_program_load_prefix(aot_program_t *program,
+                                             const aot_vocabulary_t *vocabulary,
+                                             aot_error_t *error);
 
 // *Borrows* the program, whose module has a vocabulary; nothing else may run it meanwhile.  The
 // conversation goes on where the program's state is: begin with a new program, reset it, or load a

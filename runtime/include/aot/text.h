@@ -65,6 +65,20 @@ AOT_API bool aot_vocabulary_is_end(const aot_vocabulary_t *vocabulary, int32_t t
 AOT_API int32_t aot_vocabulary_find(const aot_vocabulary_t *vocabulary, const char *text,
                                     size_t bytes);
 
+// A text that conversations with the model begin with, which the module was compiled with.
+typedef struct aot_prefix_info_t {
+  size_t size;            // of this structure
+  const char *text;       // "" where there is none
+  bool is_raw;            // text that goes on; else it is the system message
+  const int32_t *tokens;  // that such a conversation begins with, whatever is said
+  size_t token_count;     // 0: there is no prefix
+} aot_prefix_info_t;
+
+// The prefix is *borrowed* from the vocabulary.  What a program keeps that has read its tokens is
+// in the module, too: aot_program_load_prefix of chat.h.
+AOT_API aot_status_t aot_vocabulary_get_prefix(const aot_vocabulary_t *vocabulary,
+                                               aot_error_t *error, aot_prefix_info_t *out_info);
+
 // ---- text to tokens ----
 
 // All zero is the default, and so is NULL in its place.

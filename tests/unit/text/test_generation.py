@@ -509,7 +509,7 @@ def test_the_command_replies_to_several_prompts(tmp_path: Path) -> None:
     found = run.invoke(cli, ["generate", str(path), "a", "--json"])
     facts = json.loads(found.output)
     assert facts["replies"] == [
-        {"text": REPLY, "stopped_by": "end", "prompt_tokens": 6, "tokens": 6}
+        {"text": REPLY, "stopped_by": "end", "prefix_tokens": 0, "prompt_tokens": 6, "tokens": 6}
     ]
     assert run.invoke(cli, ["generate", str(path)], input=b"a").output == f"{REPLY}\n"
     found = run.invoke(cli, ["generate", str(path), "a", "--save-state", "s"])
