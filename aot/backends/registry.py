@@ -6,13 +6,14 @@ asked for, because LLVM's takes long to load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 from aot.backends.code import Code, WhyTooLong, never_too_long
 from aot.backends.cpu.object_cache import ObjectCache
-from aot.kernels.ir.nodes import For, Kernel
+from aot.kernels.ir.nodes import BufferClass, For, Kernel
+from aot.link.class_sizes import ClassSize
 from aot.link.image import Device
 from aot.options import CompileOptions, Progress
 from aot.target.model import Target
@@ -53,8 +54,10 @@ class Backend(Protocol):
         target: Target,
         progress: Progress,
         why_too_long: WhyTooLong = never_too_long,
+        windowed: frozenset[BufferClass] = frozenset(),
     ) -> Code:
-        """Compiles kernels, whose names must differ.
+        """Compiles kernels, whose names must differ, with bindings of their own for operands in
+        the classes `windowed`.
 
         What breaks a limit of the target, or is too long for a lane of it, is in the code's
         `refused`, not an error.
@@ -67,6 +70,10 @@ class Backend(Protocol):
     def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
         """The device limits that a buffer of `largest` bytes requires, as (name, value); empty
         where all devices have it."""
+        ...
+
+    def windowed(self, sizes: Mapping[int, ClassSize]) -> frozenset[BufferClass]:
+        """The buffer classes too large to be bound as one buffer, whose operands are not."""
         ...
 
     def __enter__(self) -> Backend: ...

@@ -13,6 +13,7 @@ from typing import Any
 from aot.analysis.cost.group_prices import group_prices
 from aot.analysis.dispatches import dispatched
 from aot.analysis.launches import Launch, launches_of
+from aot.analysis.memory.storage import ARENA, INPUTS, OUTPUTS
 from aot.analysis.needs import needs_of_function
 from aot.backends.code import Code
 from aot.backends.registry import Backend, Backends
@@ -24,7 +25,9 @@ from aot.driver.observer import VariantObserver
 from aot.driver.proofs import FEATURE, Proofs
 from aot.errors import advice
 from aot.ir.graph import Module
+from aot.kernels.ir.nodes import BufferClass
 from aot.kernels.lowering import root_of
+from aot.link.class_sizes import ClassSize, class_sizes
 from aot.link.code_image import ImageParts
 from aot.link.emit_program import EmittedProgram, Entry, emit_program
 from aot.link.finish import finish_module
@@ -117,6 +120,15 @@ class VariantBuilder:
                 emit_program(f, entries, self.rodata, is_overlapping=backend.overlaps_dispatches)
                 for f in module.entry_points
             ]
+            classes: Mapping[int, ClassSize] = {}
+            if target.gpu is not None:
+                classes = class_sizes(module.entry_points, programs, self.rodata)
+            windowed = backend.windowed(classes)
+        if windowed:
+            with clock.stage("codegen"):
+                code = self._code(made, windowed)
+        with clock.stage("link"):
+            distinct = dict(zip(reversed(numbers), reversed(code.executables), strict=True))
             launches: list[tuple[Launch, ...]] = [() for _ in module.entry_points]
             prices: dict[int, int] = {}
             with advice("what each dispatch computes and moves"):
@@ -132,7 +144,7 @@ class VariantBuilder:
             target.word_bytes,
             tuple(
                 replace(e, name=names[n], group_ns=0 if e.spirv is None else prices.get(n, 0))
-                for e, n in kept.items()
+                for n, e in sorted(distinct.items())
             ),
             tuple(
                 replace(_placing_scratch(p.entry_point, backend), launches=found)
@@ -141,7 +153,7 @@ class VariantBuilder:
             (*target.features, *code.features),
             code.image,
             target.page_bytes if code.host is None else code.host.page_bytes,
-            _limits(code, programs, backend),
+            _limits(code, programs, backend, {c.value: classes[c.value].largest for c in windowed}),
             None if code.host is None else _host_image(code.host),
         )
         self.parts.append(code.parts)
@@ -167,13 +179,14 @@ class VariantBuilder:
         for function, kernel in zip(fallback.module.executables, kernels.made, strict=True):
             proofs.prove(function, kernel, fallback.runner_of(function))
 
-    def _code(self, kernels: Kernels) -> Code:
+    def _code(self, kernels: Kernels, windowed: frozenset[BufferClass] = frozenset()) -> Code:
         """The code of all executables, in order: the target's, and the host's for those that the
         target cannot run."""
         fallback = kernels.fallback
         backend = self._backends.of(fallback.target)
         own = [k for k in kernels.made if k.name not in fallback.why]
-        code = backend.compile(own, fallback.target, self._progress, fallback.why_too_long)
+        why = fallback.why_too_long
+        code = backend.compile(own, fallback.target, self._progress, why, windowed)
         for number, kernel in enumerate(kernels.made):
             if kernel.name in code.refused:
                 kernels.give(number, code.refused[kernel.name])
@@ -228,11 +241,21 @@ def _prices(
 
 
 def _limits(
-    code: Code, programs: Sequence[EmittedProgram], backend: Backend
+    code: Code,
+    programs: Sequence[EmittedProgram],
+    backend: Backend,
+    windowed: Mapping[int, int],
 ) -> tuple[tuple[str, int], ...]:
-    """The device limits that the shaders, and the buffers of every run, require."""
-    sizes = (size for p in programs for size in _least_buffers(p.entry_point))
-    return tuple(sorted((*code.limits, *backend.limits_of_buffers(max(sizes, default=0)))))
+    """The device limits that the shaders, and the buffers of every run, require; of the classes
+    `windowed` that is their largest operand."""
+    sizes = [0, *windowed.values()]
+    for program in programs:
+        buffers = zip(_OF_A_RUN, _least_buffers(program.entry_point), strict=True)
+        sizes += [size for number, size in buffers if number not in windowed]
+    return tuple(sorted((*code.limits, *backend.limits_of_buffers(max(sizes)))))
+
+
+_OF_A_RUN = (ARENA, INPUTS, OUTPUTS)
 
 
 def _least_buffers(entry: EntryPointImage) -> tuple[int, int, int]:

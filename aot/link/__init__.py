@@ -10,6 +10,7 @@ Files:
         where states are kept
     lifetimes, arena, regions, overlap: lifetimes of buffers, their placement, and dispatches that
         may run at the same time
+    class_sizes: the most bytes of each buffer class, by which a GPU binds it
     placement_check: proves that each operand and copy of a program is inside memory that is live
     host_copies: copies between a GPU's memory and the host's
     rodata, addresses: the pool of constants of all variants; symbolic addresses until offsets are

@@ -179,6 +179,8 @@ class ExecutableImage:
         param_buffer_bytes: 0 where the parameter block of a shader is push constants.
         texel_spirv: a shader that does the same, and reads texels; None where there is no other.
         group_ns: what a workgroup of a shader takes of a run, in nanoseconds, by estimate.
+        windows: operands of a shader with storage buffers of their own: (buffer class, parameter
+            word of the byte offset).
         why_on_cpu: why a Vulkan variant has no shader for it; "" where it has one. Not in the
             file's structure: the notes keep it.
     """
@@ -192,6 +194,7 @@ class ExecutableImage:
     param_buffer_bytes: int = 0
     texel_spirv: bytes | None = field(default=None, repr=False)
     group_ns: int = 0
+    windows: tuple[tuple[int, int], ...] = ()
     why_on_cpu: str = field(default="", compare=False)
 
     @property

@@ -225,6 +225,7 @@ def _executable_table(
         workgroupSize=list(executable.workgroup_size) if is_shader else None,
         paramBufferBytes=executable.param_buffer_bytes,
         groupNs=executable.group_ns,
+        windows=[c << 16 | word for c, word in executable.windows] or None,
         texelSpirv=None if texels is None else layout.add(texels, ALIGNMENT),
     )
 

@@ -860,7 +860,7 @@ class EntryPointT(object):
 
 
 def ExecutableStart(builder):
-    builder.StartObject(9)
+    builder.StartObject(10)
 
 def ExecutableAddName(builder, name):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
@@ -892,6 +892,12 @@ def ExecutableAddTexelSpirv(builder, texelSpirv):
 def ExecutableAddGroupNs(builder, groupNs):
     builder.PrependUint32Slot(8, groupNs, 0)
 
+def ExecutableAddWindows(builder, windows):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(windows), 0)
+
+def ExecutableStartWindowsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
 def ExecutableEnd(builder):
     return builder.EndObject()
 
@@ -909,6 +915,7 @@ class ExecutableT(object):
         paramBufferBytes = 0,
         texelSpirv = None,
         groupNs = 0,
+        windows = None,
     ):
         self.name = name  # type: Optional[str]
         self.codeOffset = codeOffset  # type: int
@@ -919,6 +926,7 @@ class ExecutableT(object):
         self.paramBufferBytes = paramBufferBytes  # type: int
         self.texelSpirv = texelSpirv  # type: Optional[SegmentT]
         self.groupNs = groupNs  # type: int
+        self.windows = windows  # type: Optional[List[int]]
 
 
     def Pack(self, builder):
@@ -936,6 +944,14 @@ class ExecutableT(object):
                 workgroupSize = builder.EndVector()
         if self.texelSpirv is not None:
             texelSpirv = self.texelSpirv.Pack(builder)
+        if self.windows is not None:
+            if np is not None and type(self.windows) is np.ndarray:
+                windows = builder.CreateNumpyVector(self.windows)
+            else:
+                ExecutableStartWindowsVector(builder, len(self.windows))
+                for i in reversed(range(len(self.windows))):
+                    builder.PrependUint32(self.windows[i])
+                windows = builder.EndVector()
         ExecutableStart(builder)
         if self.name is not None:
             ExecutableAddName(builder, name)
@@ -950,6 +966,8 @@ class ExecutableT(object):
         if self.texelSpirv is not None:
             ExecutableAddTexelSpirv(builder, texelSpirv)
         ExecutableAddGroupNs(builder, self.groupNs)
+        if self.windows is not None:
+            ExecutableAddWindows(builder, windows)
         executable = ExecutableEnd(builder)
         return executable
 

@@ -407,6 +407,7 @@ class ExecutableT:
     paramBufferBytes: int
     texelSpirv: SegmentT | None
     groupNs: int
+    windows: list[int]
     def __init__(
         self,
         name: str | None = ...,
@@ -418,6 +419,7 @@ class ExecutableT:
         paramBufferBytes: int = ...,
         texelSpirv: SegmentT | None = ...,
         groupNs: int = ...,
+        windows: list[int] | None = ...,
     ) -> None: ...
     def Pack(self, builder: Any) -> int: ...
 

@@ -135,6 +135,7 @@ FIELDS: dict[str, tuple[Field, ...]] = {
         Field("paramBufferBytes", "uint", 0, False, 0),
         Field("texelSpirv", "Segment", 0, False, 0),
         Field("groupNs", "uint", 0, False, 0),
+        Field("windows", "[uint]", 0, False, 0),
     ),
     "Limit": (
         Field("name", "string", 0, True, 0),

@@ -248,6 +248,7 @@ class _Reader:
             workgroup_size=(x, y, z),
             param_buffer_bytes=table.paramBufferBytes,
             group_ns=table.groupNs,
+            windows=tuple((w >> 16, w & 0xFFFF) for w in table.windows or ()),
             texel_spirv=texels,
         )
 

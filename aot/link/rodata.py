@@ -174,6 +174,11 @@ class RodataPool:
         self._by_digest: dict[bytes, list[_Content]] = {}
         self._next = ADDRESSES
 
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all constants so far, with room to align each."""
+        return sum(-(-len(c.data) // ALIGNMENT) * ALIGNMENT for c in self._contents)
+
     def add(self, data: Data, alignment: int = ALIGNMENT) -> int:
         """Adds a constant, and returns its address; its offset will be a multiple of `alignment`.
         The caller must not change `data` afterwards.

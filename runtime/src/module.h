@@ -98,7 +98,9 @@ typedef struct aot_executable_t {
   const uint32_t *workgroup_size;
   uint32_t param_buffer_bytes;  // of a shader; 0: its parameter block is push constants
   uint32_t group_ns;            // of a shader: price of a workgroup
-  uint8_t word_bytes;           // of its parameter block
+  uint32_t window_count;        // of a shader
+  const uint32_t *windows;
+  uint8_t word_bytes;  // of its parameter block
 } aot_executable_t;
 
 // What a device must have at least, by Vulkan's name for it.

@@ -395,6 +395,7 @@ enum {
   AOT_FBS_EXECUTABLE_PARAM_BUFFER_BYTES = 16,  // uint
   AOT_FBS_EXECUTABLE_TEXEL_SPIRV = 18,  // Segment
   AOT_FBS_EXECUTABLE_GROUP_NS = 20,  // uint
+  AOT_FBS_EXECUTABLE_WINDOWS = 22,  // [uint]
 };
 
 // Limit: where a field's offset stands in the vtable

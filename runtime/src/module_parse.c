@@ -265,6 +265,7 @@ static aot_status_t parse_executable(aot_parser_t *parser, const aot_fb_table_t 
       WORDS(aot_executable_t, workgroup_size, workgroup_count, EXECUTABLE_WORKGROUP_SIZE, false),
       NUMBER(aot_executable_t, param_buffer_bytes, EXECUTABLE_PARAM_BUFFER_BYTES),
       NUMBER(aot_executable_t, group_ns, EXECUTABLE_GROUP_NS),
+      WORDS(aot_executable_t, windows, window_count, EXECUTABLE_WINDOWS, false),
   };
   const aot_variant_t *variant = around;
   aot_executable_t *executable = item;

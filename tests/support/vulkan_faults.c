@@ -124,6 +124,25 @@ static void get_memory_properties(void *physical, memory_properties_t *propertie
   }
 }
 
+// VkPhysicalDeviceProperties, as far as it is read.
+typedef struct properties_t {
+  uint32_t facts[5];
+  char name[256];
+  uint8_t cache[16];
+  uint32_t padding;  // the limits have numbers of 64 bits
+  uint32_t limits[8];
+} properties_t;
+
+enum { STORAGE_RANGE = 7 };
+
+static uint32_t storage_range;  // 0: the device's own
+static void (*real_properties)(void *, properties_t *);
+
+static void get_properties(void *physical, properties_t *properties) {
+  real_properties(physical, properties);
+  if (storage_range != 0) properties->limits[STORAGE_RANGE] = storage_range;
+}
+
 // VkCooperativeMatrixPropertiesKHR
 typedef struct shape_t {
   int32_t type;
@@ -370,6 +389,7 @@ static function_t wrapped(const char *name, function_t found) {
   }
   FUNCTIONS(CHOOSE)
   REPLACE("vkGetPhysicalDeviceMemoryProperties", real_memory_properties, get_memory_properties)
+  REPLACE("vkGetPhysicalDeviceProperties", real_properties, get_properties)
   REPLACE("vkEnumerateDeviceExtensionProperties", real_extensions, list_extensions)
   REPLACE("vkFreeMemory", real_free, free_memory)
   REPLACE("vkDestroyBufferView", real_destroy_view, destroy_view)
@@ -418,6 +438,11 @@ __attribute__((visibility("default"))) void faults_set(const char *name, uint32_
 // How many extensions that nobody knows devices list before their own.
 __attribute__((visibility("default"))) void faults_extensions(uint32_t count) {
   unknown_extensions = count;
+}
+
+// The most bytes of a storage buffer that devices bind; 0: as many as they say.
+__attribute__((visibility("default"))) void faults_range(uint32_t bytes) {
+  storage_range = bytes;
 }
 
 // Whether devices list shapes of matrices.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
 from aot.backends.cpu.codegen import CpuCodegen
 from aot.backends.cpu.object_cache import ObjectCache
 from aot.backends.cpu.scratch import scratch_bytes
-from aot.kernels.ir.nodes import For, Kernel
+from aot.kernels.ir.nodes import BufferClass, For, Kernel
+from aot.link.class_sizes import ClassSize
 from aot.link.code_image import link_image
 from aot.link.image import Device, ExecutableImage
 from aot.options import CompileOptions, Progress
@@ -46,12 +47,16 @@ class CpuBackend:
     def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
         return ()
 
+    def windowed(self, sizes: Mapping[int, ClassSize]) -> frozenset[BufferClass]:
+        return frozenset()
+
     def compile(
         self,
         kernels: Sequence[Kernel],
         target: Target,
         progress: Progress,
         why_too_long: WhyTooLong = never_too_long,
+        windowed: frozenset[BufferClass] = frozenset(),
     ) -> Code:
         objects = self._codegen.objects(kernels, target, progress)
         image = link_image(objects.data, target, [k.name for k in kernels])

@@ -3,7 +3,7 @@ file."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from aot.backends.code import Code, Emitted, WhyTooLong, never_too_long
@@ -11,9 +11,10 @@ from aot.backends.vulkan import requirements
 from aot.backends.vulkan.emit import compile_kernel
 from aot.backends.vulkan.limits import LimitError
 from aot.backends.vulkan.placement import written_out
-from aot.backends.vulkan.shader import Shader
+from aot.backends.vulkan.shader import MOST_WINDOW_OPERAND_BYTES, WINDOW_BYTES, Shader
 from aot.ir.dims import Dim
-from aot.kernels.ir.nodes import For, Kernel
+from aot.kernels.ir.nodes import BufferClass, For, Kernel
+from aot.link.class_sizes import ClassSize
 from aot.link.image import Device, ExecutableImage
 from aot.options import Progress
 from aot.target.model import Target
@@ -44,12 +45,20 @@ class VulkanBackend:
     def limits_of_buffers(self, largest: int) -> tuple[tuple[str, int], ...]:
         return requirements.limits_of_buffers(largest)
 
+    def windowed(self, sizes: Mapping[int, ClassSize]) -> frozenset[BufferClass]:
+        return frozenset(
+            BufferClass(c)
+            for c, size in sizes.items()
+            if size.total > WINDOW_BYTES and size.largest <= MOST_WINDOW_OPERAND_BYTES
+        )
+
     def compile(
         self,
         kernels: Sequence[Kernel],
         target: Target,
         progress: Progress,
         why_too_long: WhyTooLong = never_too_long,
+        windowed: frozenset[BufferClass] = frozenset(),
     ) -> Code:
         shaders: list[Shader] = []
         executables: list[ExecutableImage] = []
@@ -58,7 +67,7 @@ class VulkanBackend:
         for number, kernel in enumerate(kernels):
             progress("codegen", number, len(kernels))
             try:
-                shader = compile_kernel(kernel, target)
+                shader = compile_kernel(kernel, target, windowed)
             except LimitError as error:
                 refused[kernel.name] = error.what
                 continue
@@ -88,4 +97,5 @@ def _executable(kernel: Kernel, shader: Shader) -> ExecutableImage:
         workgroup_size=shader.workgroup_size,
         param_buffer_bytes=shader.param_buffer_bytes,
         texel_spirv=None if shader.texel is None else shader.texel.words,
+        windows=shader.windows,
     )

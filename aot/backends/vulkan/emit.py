@@ -37,6 +37,7 @@ from aot.errors import InternalError
 from aot.ir.dims import bounds
 from aot.kernels.ir.nodes import (
     Barrier,
+    BufferClass,
     Combine,
     For,
     If,
@@ -60,8 +61,11 @@ from aot.target.model import GpuGeometry, Target
 Register = tuple[Scratch, int]
 
 
-def compile_kernel(kernel: Kernel, target: Target) -> Shader:
-    """The shader of a kernel that `aot.kernels.ir.verifier.verify` accepts.
+def compile_kernel(
+    kernel: Kernel, target: Target, windowed: frozenset[BufferClass] = frozenset()
+) -> Shader:
+    """The shader of a kernel that `aot.kernels.ir.verifier.verify` accepts. Operands in the classes
+    `windowed` have bindings of their own, and texels are not read then.
 
     Raises:
         InternalError: the kernel breaks a limit of the target, or computes in a type that
@@ -75,10 +79,16 @@ def compile_kernel(kernel: Kernel, target: Target) -> Shader:
     placement = place(kernel, gpu, natives.computed)
     most = limits.max_push_constant_bytes
     emitter = partial(
-        _Emitter, kernel, most, placement, natives, has_dot_product=gpu.integer_dot_product
+        _Emitter,
+        kernel,
+        most,
+        placement,
+        natives,
+        has_dot_product=gpu.integer_dot_product,
+        windowed=windowed,
     )
     shader = emitter().compile()
-    if not limits.texel_buffers:
+    if not limits.texel_buffers or windowed:
         return shader
     texel = emitter(reads_texels=True).compile()
     return replace(shader, texel=texel) if texel.texels else shader
@@ -118,6 +128,7 @@ class _Emitter:
         *,
         has_dot_product: bool = False,
         reads_texels: bool = False,
+        windowed: frozenset[BufferClass] = frozenset(),
     ) -> None:
         self.kernel = kernel
         self.asm = Assembler()
@@ -131,6 +142,7 @@ class _Emitter:
         self.has_matrices = holds_matrices(kernel)
         self.memory = Memory(
             *(kernel, self.placement, self.params, elements, self.texels),
+            windowed=windowed,
             has_matrices=self.has_matrices,
         )
         self.expressions = Expressions(
@@ -159,6 +171,9 @@ class _Emitter:
             features=features_of(self.asm.capabilities, self.matrix_features()),
             iterations=lane_iterations(self.kernel, self.placement.unrolled),
             texels=() if self.texels is None else self.texels.declared,
+            windows=tuple(
+                (b.binding.value, self.kernel.params.index(b.offset)) for b in self.memory.windows
+            ),
         )
 
     def matrix_features(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from aot.backends.vulkan.elements import WIDE, Elements
 from aot.backends.vulkan.parameters import Parameters
 from aot.backends.vulkan.placement import Placement
 from aot.backends.vulkan.scratch_memory import ScratchMemory
+from aot.backends.vulkan.shader import FIRST_WINDOW_BINDING
 from aot.backends.vulkan.spirv import (
     Decoration,
     MemorySemantics,
@@ -33,6 +34,8 @@ _READ_ONLY = (BufferClass.CONSTANTS, BufferClass.INPUTS)
 # A pair is the low and the high word of a 64-bit integer.
 Pair = tuple[int, int]
 Stored = int | Pair
+# What a variable of the shader is bound to: all of a class, or a window of it around an operand.
+Home = BufferClass | Buffer
 
 
 class Memory(ScratchMemory):
@@ -46,17 +49,20 @@ class Memory(ScratchMemory):
         elements: Elements,
         texels: Texels | None,
         *,
+        windowed: frozenset[BufferClass] = frozenset(),
         has_matrices: bool = False,
     ) -> None:
         super().__init__(kernel, placement, params.values, elements, has_matrices=has_matrices)
         self.params = params
         self._in_quads = placement.in_quads
-        self._quads: dict[BufferClass, int] = {}
+        self._quads: dict[Home, int] = {}
         self.texels = texels
         self.bindings: set[BufferClass] = set()
+        self._windowed = windowed
+        self.windows: list[Buffer] = []  # in the order of their bindings
         if any(buffer.class_param is not None for buffer in kernel.buffers):
             raise InternalError(f"kernel {kernel.name}: the bindings of a shader must be known")
-        self._buffers: dict[tuple[BufferClass, int], int] = {}
+        self._buffers: dict[tuple[Home, int], int] = {}
         self._aliased: set[int] = set()
         # whether lanes read what others stored before a barrier
         self._is_shared = any(
@@ -122,7 +128,7 @@ class Memory(ScratchMemory):
         type = asm.u32 if words == 1 else asm.vector(asm.u32, words)
         if self.texels is not None and self._is_texel(buffer):
             return self.texels.load(buffer.binding, words, type, number)
-        return self._load_four(self._variable(buffer.binding, type, 4 * words), type, number)
+        return self._load_four(self._variable(buffer, type, 4 * words), type, number)
 
     def _byte_at(self, buffer: Buffer, place: Linear, guard: int | None) -> int:
         """A byte in the lowest bits of a word, whatever the others are."""
@@ -177,16 +183,30 @@ class Memory(ScratchMemory):
             for n, word in enumerate(value):
                 self._store_word(buffer, first + Linear((), n), word)
         elif buffer.dtype.bytes == 4:
-            is_u32 = self._word_type(buffer.binding) == self.asm.u32
+            is_u32 = self._word_type(buffer) == self.asm.u32
             bits = self.as_u32(value) if buffer.dtype is DType.F32 and is_u32 else value
             self._store_word(buffer, self._word(buffer, indices), bits)
         else:
             self._store_narrow(buffer, indices, value)
         self.changed()
 
-    def _variable(self, binding: BufferClass, type: int, stride: int) -> int:
-        """The variable of a buffer class as an array of elements of `type`, `stride` bytes each."""
-        if (binding, type) not in self._buffers:
+    def _home(self, buffer: Buffer) -> Home:
+        return buffer if buffer.binding in self._windowed else buffer.binding
+
+    def _binding(self, home: Home) -> int:
+        """The number of a binding, which is declared from now on."""
+        if isinstance(home, BufferClass):
+            self.bindings.add(home)
+            return home.value
+        if home not in self.windows:
+            self.windows.append(home)
+        return FIRST_WINDOW_BINDING + self.windows.index(home)
+
+    def _variable(self, buffer: Buffer, type: int, stride: int) -> int:
+        """The variable of a buffer's class, or window, as an array of elements of `type`, `stride`
+        bytes each."""
+        home, binding = self._home(buffer), buffer.binding
+        if (home, type) not in self._buffers:
             is_written = any(b.is_written for b in self.kernel.buffers if b.binding is binding)
             words = self.asm.runtime_array(type, stride)
             made = self.asm.resource(
@@ -194,25 +214,30 @@ class Memory(ScratchMemory):
                 self.asm.block(
                     words, is_written=is_written, is_coherent=is_written and self._is_shared
                 ),
-                binding.value,
+                self._binding(home),
             )
-            self._buffers[binding, type] = made
-            self.bindings.add(binding)
+            self._buffers[home, type] = made
             if is_written:
                 self._note_alias(binding)
-        return self._buffers[binding, type]
+        return self._buffers[home, type]
 
     def _note_alias(self, binding: BufferClass) -> None:
         """Decorates the variables of a buffer class that is written as aliases of each other."""
-        alike = [v for (other, _), v in self._buffers.items() if other is binding]
+        alike = [
+            variable
+            for (home, _), variable in self._buffers.items()
+            if (home.binding if isinstance(home, Buffer) else home) is binding
+        ]
         for variable in alike if len(alike) > 1 else ():
             if variable not in self._aliased:
                 self.asm.decorate(variable, Decoration.ALIASED)
                 self._aliased.add(variable)
 
-    def _word_type(self, binding: BufferClass) -> int:
-        """f32 where a class holds nothing else, which saves a conversion for each element."""
-        dtypes = {b.dtype for b in self.kernel.buffers if b.binding is binding}
+    def _word_type(self, buffer: Buffer) -> int:
+        """f32 where a class, or window, holds nothing else, which saves a conversion for each
+        element."""
+        home = self._home(buffer)
+        dtypes = {b.dtype for b in self.kernel.buffers if home in (b, b.binding)}
         return self.asm.f32 if dtypes == {DType.F32} else self.asm.u32
 
     def _elements(self, buffer: Buffer, indices: list[Linear], size: int) -> Linear:
@@ -260,18 +285,18 @@ class Memory(ScratchMemory):
 
     def _pointer(self, buffer: Buffer, word: int, stored: int | None = None) -> int:
         """To a word, or to an element of the buffer where `stored` is what it is in memory."""
-        type = stored or self._word_type(buffer.binding)
+        type = stored or self._word_type(buffer)
         stride = buffer.dtype.bytes if stored else 4
         return self.values.pure(
             Op.ACCESS_CHAIN,
             self.asm.pointer(StorageClass.STORAGE_BUFFER, type),
-            self._variable(buffer.binding, type, stride),
+            self._variable(buffer, type, stride),
             self.values.u32(0),
             word,
         )
 
     def _load_word(self, buffer: Buffer, word: int, stored: int | None = None) -> int:
-        type = stored or self._word_type(buffer.binding)
+        type = stored or self._word_type(buffer)
         if stored is None and self.texels is not None and self._is_texel(buffer):
             return self.texels.load(buffer.binding, 1, type, word)
         version = -1 if buffer.binding in _READ_ONLY else self._version
@@ -294,7 +319,7 @@ class Memory(ScratchMemory):
         whole = self._quad(buffer, word - Linear((), place), guard)
         if whole is None:
             return None
-        type_id = self._word_type(buffer.binding)
+        type_id = self._word_type(buffer)
         return self.values.pure(Op.COMPOSITE_EXTRACT, type_id, whole, literals=(place,))
 
     def load_quad(self, buffer: Buffer, indices: list[Linear]) -> int | None:
@@ -305,7 +330,7 @@ class Memory(ScratchMemory):
         if buffer.dtype is DType.F16:
             words = self._narrow_quad(buffer, self._place(buffer, indices))
             return None if words is None else self._widened_quad(words)
-        if self._word_type(buffer.binding) != self.asm.f32:
+        if self._word_type(buffer) != self.asm.f32:
             return None
         return self._quad(buffer, self._word(buffer, indices))
 
@@ -313,16 +338,16 @@ class Memory(ScratchMemory):
         number, asm = self._quad_number(start, guard), self.asm
         if number is None:
             return None
-        quad = asm.vector(self._word_type(buffer.binding), QUAD)
+        quad = asm.vector(self._word_type(buffer), QUAD)
         if self.texels is not None and self._is_texel(buffer):
             return self.texels.load(buffer.binding, QUAD, quad, number)
-        if buffer.binding not in self._quads:
+        home = self._home(buffer)
+        if home not in self._quads:
             block = asm.block(asm.runtime_array(quad, stride=4 * QUAD), is_written=False)
-            self._quads[buffer.binding] = asm.resource(
-                StorageClass.STORAGE_BUFFER, block, buffer.binding.value
+            self._quads[home] = asm.resource(
+                StorageClass.STORAGE_BUFFER, block, self._binding(home)
             )
-            self.bindings.add(buffer.binding)
-        return self._load_four(self._quads[buffer.binding], quad, number)
+        return self._load_four(self._quads[home], quad, number)
 
     def starts_quad(self, buffer: Buffer, indices: list[Linear]) -> bool:
         """Whether four neighbours that begin at `indices` may be stored at once: words, at a
@@ -335,12 +360,12 @@ class Memory(ScratchMemory):
         asm, pure = self.asm, self.values.pure
         number = self._quad_number(self._word(buffer, indices), None)
         assert number is not None
-        type = self._word_type(buffer.binding)
+        type = self._word_type(buffer)
         if buffer.dtype is DType.F32 and type == asm.u32:
             parts = [self.as_u32(part) for part in parts]
         quad = asm.vector(type, QUAD)
         value = pure(Op.COMPOSITE_CONSTRUCT, quad, *parts)
-        variable = self._variable(buffer.binding, quad, 4 * QUAD)
+        variable = self._variable(buffer, quad, 4 * QUAD)
         pointer = asm.pointer(StorageClass.STORAGE_BUFFER, quad)
         place = pure(Op.ACCESS_CHAIN, pointer, variable, self.values.u32(0), number)
         self.values.body.emit(Op.STORE, place, value)
@@ -395,7 +420,7 @@ class Memory(ScratchMemory):
         if number is None:
             return None
         type = asm.u32 if buffer.dtype.bytes == 1 else asm.vector(asm.u32, 2)
-        storage = self._variable(buffer.binding, type, QUAD * buffer.dtype.bytes)
+        storage = self._variable(buffer, type, QUAD * buffer.dtype.bytes)
         return self._load_four(storage, type, number)
 
     def _store_word(self, buffer: Buffer, word: Linear, value: int) -> None:
@@ -439,7 +464,7 @@ class Memory(ScratchMemory):
     # Elements in words
 
     def _from_word(self, word: int, buffer: Buffer) -> int:
-        if buffer.dtype is DType.F32 and self._word_type(buffer.binding) == self.asm.u32:
+        if buffer.dtype is DType.F32 and self._word_type(buffer) == self.asm.u32:
             return self.values.pure(Op.BITCAST, self.asm.f32, word)
         return word
 

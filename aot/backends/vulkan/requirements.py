@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from aot.backends.vulkan.shader import Shader
 from aot.backends.vulkan.spirv import Capability
 from aot.ir.types import DType
+from aot.kernels.ir.nodes import BufferClass
 from aot.target.model import MatrixShape, Target
 
 Limits = tuple[tuple[str, int], ...]
@@ -106,6 +107,9 @@ def limits(shaders: Iterable[Shader]) -> Limits:
         needs("maxPushConstantsSize", shader.push_constant_bytes)
         needs("maxUniformBufferRange", shader.param_buffer_bytes)
         needs("maxPerStageDescriptorStorageBuffers", len(shader.bindings))
+        if shader.windows:  # beside the classes, which are bound always
+            buffers = len(BufferClass) + len(shader.windows)
+            needs("maxPerStageDescriptorStorageBuffers", buffers)
     return tuple(sorted((name, value) for name, value in found.items() if value))
 
 

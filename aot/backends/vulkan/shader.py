@@ -17,6 +17,11 @@ The dispatch ABI, which the C driver follows, is written down here.
   binding `texel_binding(c, count)`; its elements are `count` words as u32: four
   (R32G32B32A32_UINT) or one (R32_UINT). What is bound is then a multiple of 16 bytes long. One that
   declares GroupNonUniformShuffle needs subgroups of a multiple of eight lanes.
+- Each of `windows` is an operand with a storage buffer of its own, at FIRST_WINDOW_BINDING and
+  those behind it: (number of its class, parameter word of its byte offset). What is bound begins
+  at most that many bytes into the class, at a multiple of WINDOW_ALIGNMENT, and holds all of the
+  operand; the parameter is the distance from there. So a class may have more bytes than a device
+  can bind.
 - The grid is `Kernel.grid`. More than GRID_ROW workgroups along x are dispatched as GRID_ROW along
   x and as many rows along z as it takes: the shader adds `z * GRID_ROW` to x and returns where
   that is too much. Kernels that use z themselves must keep x within GRID_ROW.
@@ -33,6 +38,12 @@ from aot.kernels.ir.nodes import BufferClass
 
 PARAM_BUFFER_BINDING = 4
 _FIRST_TEXEL_BINDING = 5
+FIRST_WINDOW_BINDING = 13
+# The least maxStorageBufferRange of Vulkan: what a window always has. Its start is a multiple of
+# the most that minStorageBufferOffsetAlignment may be, so that an operand may take less.
+WINDOW_BYTES = 1 << 27
+WINDOW_ALIGNMENT = 256
+MOST_WINDOW_OPERAND_BYTES = WINDOW_BYTES - 2 * WINDOW_ALIGNMENT
 # The least maxUniformBufferRange of Vulkan: what is bound always has this size, so that parameter
 # blocks of many dispatches share one buffer and one descriptor.
 PARAM_BUFFER_BYTES = 16384
@@ -64,6 +75,7 @@ class Shader:
         texels: uniform texel buffers that are declared: a class, and the words of an element.
         texel: the shader that reads texels instead; None where it would be the same.
         features: Vulkan's names of device features to be enabled; the 1.1 baseline needs none.
+        windows: operands with a binding of their own.
         entry_point: the function's name.
     """
 
@@ -79,4 +91,5 @@ class Shader:
     iterations: Dim = 0
     texels: tuple[tuple[BufferClass, int], ...] = ()
     texel: Shader | None = None
+    windows: tuple[tuple[int, int], ...] = ()
     entry_point: str = ENTRY_POINT

@@ -28,8 +28,9 @@ typedef struct aot_vk_recording_t {
   size_t room;
   VkCommandBuffer commands;
   VkDescriptorSet set;
-  aot_vk_buffer_t params;  // parameter blocks, then what stores and fills copy from
-  uint64_t values_offset;  // of the latter
+  VkDescriptorPool windows;  // of the sets of dispatches with windows
+  aot_vk_buffer_t params;    // parameter blocks, then what stores and fills copy from
+  uint64_t values_offset;    // of the latter
   VkQueryPool queries;
   uint32_t query_count;  // of the pool
 } aot_vk_recording_t;

@@ -54,11 +54,13 @@ static aot_vk_place_t place_of(const aot_device_t *device) {
 }
 
 // The buffer of a class.
-static aot_status_t create_class(const aot_device_t *device, uint64_t bytes, const char *what,
-                                 aot_error_t *error, aot_vk_buffer_t *out_buffer) {
-  const VkBufferUsageFlags texels =
-      device->gpu.reads_texels ? VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT : 0;
-  return aot_vk_buffer_create(&device->gpu, place_of(device), bytes, STORAGE | texels, what, error,
+static aot_status_t create_class(const aot_device_t *device, uint32_t buffer_class, uint64_t bytes,
+                                 const char *what, aot_error_t *error,
+                                 aot_vk_buffer_t *out_buffer) {
+  VkBufferUsageFlags usage = STORAGE;
+  if (device->gpu.reads_texels) usage |= VK_BUFFER_USAGE_UNIFORM_TEXEL_BUFFER_BIT;
+  if (device->descriptors.windows.has_class[buffer_class]) usage |= AOT_VK_USAGE_IN_WINDOWS;
+  return aot_vk_buffer_create(&device->gpu, place_of(device), bytes, usage, what, error,
                               out_buffer);
 }
 
@@ -112,7 +114,8 @@ static aot_status_t upload(aot_device_t *device, aot_error_t *error) {
   const uint64_t room = (bytes + 15) & ~(uint64_t)15;
   const uint8_t *data = device->module->data + device->module->rodata.offset;
   aot_vk_buffer_t buffer;
-  AOT_TRY(create_class(device, room > 0 ? room : 16, "constants", error, &buffer));
+  AOT_TRY(create_class(device, AOT_FBS_BUFFER_CLASS_CONSTANTS, room > 0 ? room : 16, "constants",
+                       error, &buffer));
   aot_status_t status = AOT_OK;
   if (bytes > 0 && device->is_unified) {
     memcpy(buffer.mapped, data, (size_t)bytes);
@@ -202,8 +205,8 @@ static aot_status_t set_up(aot_device_t *device, const aot_program_options_t *op
   device->has_overlap = wants_overlap(device, own);
   device->timeout_ns = timeout_of(&device->gpu, own);
   AOT_TRY(aot_variant_find_entry(device->variant, options->entry, error, &entry));
-  AOT_TRY(
-      aot_vk_descriptors_open(&device->gpu, AOT_VK_MOST_RECORDINGS, error, &device->descriptors));
+  AOT_TRY(aot_vk_descriptors_open(&device->gpu, device->variant, AOT_VK_MOST_RECORDINGS, error,
+                                  &device->descriptors));
   AOT_TRY(create_pipelines(device, own, entry, error));
   AOT_TRY(create_pool_and_fence(device, error));
   AOT_TRY(aot_vk_host_open(device, options, error));
@@ -317,7 +320,8 @@ static aot_status_t vulkan_reserve(aot_device_t *device, uint64_t arena_bytes, u
   }
   aot_vk_buffer_t grown;
   aot_vk_buffer_t mirror = {.bytes = 0};
-  AOT_TRY(create_class(device, arena_bytes, "the arena", error, &grown));
+  AOT_TRY(
+      create_class(device, AOT_FBS_BUFFER_CLASS_ARENA, arena_bytes, "the arena", error, &grown));
   aot_status_t status = create_mirror(device, arena_bytes, error, &mirror);
   if (status == AOT_OK && kept_bytes > 0) {
     status = aot_vk_copy_now(device, &grown, 0, arena, 0, (kept_bytes + 3) & ~(uint64_t)3, error);
@@ -361,7 +365,7 @@ static aot_status_t reserve_class(aot_device_t *device, uint32_t buffer_class, u
   aot_vk_forget_recordings(device);
   aot_vk_buffer_destroy(&device->gpu, buffer);
   aot_vk_buffer_destroy(&device->gpu, staging);
-  AOT_TRY(create_class(device, bytes, what, error, buffer));
+  AOT_TRY(create_class(device, buffer_class, bytes, what, error, buffer));
   if (device->is_unified) return AOT_OK;
   // The CPU reads inputs from there, where it runs a part, and writes outputs.
   const bool is_read = is_output || device->host != NULL;

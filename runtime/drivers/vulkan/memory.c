@@ -98,7 +98,9 @@ static aot_status_t allocate(const aot_vk_gpu_t *gpu, aot_vk_place_t place, cons
 static aot_status_t check_size(const aot_vk_gpu_t *gpu, uint64_t bytes, VkBufferUsageFlags usage,
                                const char *what, aot_error_t *error) {
   const VkPhysicalDeviceLimits *limits = &gpu->properties.limits;
-  if ((usage & VK_BUFFER_USAGE_STORAGE_BUFFER_BIT) != 0 && bytes > limits->maxStorageBufferRange) {
+  const VkBufferUsageFlags whole =
+      usage & (VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | AOT_VK_USAGE_IN_WINDOWS);
+  if (whole == VK_BUFFER_USAGE_STORAGE_BUFFER_BIT && bytes > limits->maxStorageBufferRange) {
     return aot_fail(error, AOT_ERROR_UNSUPPORTED,
                     "vulkan: %s of %llu bytes is above %s's maxStorageBufferRange, %lu", what,
                     (unsigned long long)bytes, gpu->properties.deviceName,
@@ -142,7 +144,7 @@ aot_status_t aot_vk_buffer_create(const aot_vk_gpu_t *gpu, aot_vk_place_t place,
   AOT_TRY(check_size(gpu, bytes, usage, what, error));
   const VkBufferCreateInfo info = {.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                    .size = bytes,
-                                   .usage = usage,
+                                   .usage = usage & ~AOT_VK_USAGE_IN_WINDOWS,
                                    .sharingMode = VK_SHARING_MODE_EXCLUSIVE};
   aot_vk_buffer_t buffer = {.bytes = bytes};
   AOT_VK_TRY(error, &gpu->vk, vkCreateBuffer, gpu->device, &info, NULL, &buffer.handle);

@@ -4,6 +4,9 @@
 
 #include "gpu.h"
 
+// Of a storage buffer that is bound in parts, which may be larger than what is bound at once.
+#define AOT_VK_USAGE_IN_WINDOWS ((VkBufferUsageFlags)1 << 31)
+
 // What a texel is: four words, or one.
 #define AOT_VK_TEXEL_KINDS 2u
 

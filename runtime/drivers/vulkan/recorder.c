@@ -39,6 +39,7 @@ typedef struct recorder_t {
   aot_vk_recording_t *recording;
   VkCommandBuffer commands;
   uint32_t pipeline;       // bound, or UINT32_MAX
+  VkDescriptorSet set;     // bound
   uint64_t window;         // of parameter blocks, bound
   uint64_t block_end;      // of the parameter blocks so far
   uint64_t store_count;    // so far
@@ -48,6 +49,8 @@ typedef struct recorder_t {
   bool has_dispatch;       // since the last barrier
   uint32_t range_count;
   range_t ranges[MOST_RANGES];
+  aot_status_t status;  // of the first set that could not be made
+  aot_error_t *error;
 } recorder_t;
 
 // ---- what a log takes ----
@@ -69,7 +72,7 @@ static uint64_t place_block(uint64_t *block_end, const aot_executable_t *executa
 
 aot_vk_needs_t aot_vk_measure(const aot_device_t *device) {
   const aot_vk_log_t *log = &device->log;
-  aot_vk_needs_t needs = {0, 0, 0, 0};
+  aot_vk_needs_t needs = {0, 0, 0, 0, 0};
   uint64_t block_end = 0;
   aot_vk_entry_t entry;
   for (size_t at = 0; aot_vk_log_next(log->words, log->count, &at, &entry);) {
@@ -80,6 +83,7 @@ aot_vk_needs_t aot_vk_measure(const aot_device_t *device) {
     if (entry.op == AOT_VK_OP_FILL) needs.literals += 2;
     if (entry.op != AOT_VK_OP_DISPATCH) continue;
     const aot_executable_t *executable = executable_of(device, &entry);
+    if (executable->window_count > 0) ++needs.windows;
     if (executable->param_buffer_bytes != 0) (void)place_block(&block_end, executable);
   }
   const uint64_t window = AOT_VK_PARAM_WINDOW_BYTES;
@@ -143,45 +147,71 @@ static void copy_buffer(const recorder_t *r, VkBuffer to, uint64_t to_offset, Vk
   r->device->gpu.vk.vkCmdCopyBuffer(r->commands, from, to, 1, &region);
 }
 
-static void bind_window(recorder_t *r, uint64_t window) {
+static void bind(recorder_t *r, VkDescriptorSet set, uint64_t window) {
   const aot_device_t *device = r->device;
   const uint32_t offset = (uint32_t)(window * AOT_VK_PARAM_WINDOW_BYTES);
+  if (set == r->set && window == r->window) return;
   device->gpu.vk.vkCmdBindDescriptorSets(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                                         device->pipelines.layout, 0, 1, &r->recording->set, 1,
-                                         &offset);
+                                         device->pipelines.layout, 0, 1, &set, 1, &offset);
+  r->set = set;
   r->window = window;
 }
 
-static void record_dispatch(recorder_t *r, const aot_vk_entry_t *entry) {
+// The set of a dispatch, whose parameter block is changed where it has windows.
+static VkDescriptorSet set_of(recorder_t *r, const aot_executable_t *executable, uint32_t *block) {
   const aot_device_t *device = r->device;
-  const aot_vk_functions_t *vk = &device->gpu.vk;
-  const aot_executable_t *executable = executable_of(device, entry);
-  const uint32_t pipeline = device->pipelines.of_executable[entry->operands[0]];
-  const uint32_t *grid = entry->operands + 2;
-  const uint32_t *params = entry->operands + 5;
+  VkDescriptorSet set = VK_NULL_HANDLE;
+  if (executable->window_count == 0 || r->status != AOT_OK) return r->recording->set;
+  r->status = aot_vk_descriptors_allocate(&device->gpu, &device->descriptors, r->recording->windows,
+                                          r->error, &set);
+  if (r->status != AOT_OK) return r->recording->set;
+  const aot_vk_buffer_t *params = &r->recording->params;
+  aot_vk_descriptors_write(&device->gpu, set, device->buffers,
+                           executable->param_buffer_bytes != 0 ? params : NULL);
+  aot_vk_descriptors_write_windows(&device->gpu, set, device->buffers, executable, block);
+  return set;
+}
+
+static void bind_pipeline(recorder_t *r, uint32_t executable) {
+  const aot_vk_pipelines_t *pipelines = &r->device->pipelines;
+  const uint32_t pipeline = pipelines->of_executable[executable];
+  if (pipeline == r->pipeline) return;
+  r->device->gpu.vk.vkCmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE,
+                                      pipelines->pipelines[pipeline].handle);
+  r->pipeline = pipeline;
+}
+
+// Binds the parameter block of a dispatch, and the set that it reads.
+static void bind_block(recorder_t *r, const aot_executable_t *executable, const uint32_t *params) {
+  const aot_device_t *device = r->device;
+  uint32_t pushed[AOT_VK_MOST_WINDOW_PUSH_WORDS];
   uint32_t push_bytes = 4 * executable->param_words;
-  uint32_t first_word = 0;
-  before_dispatch(r, entry->operands[1] != 0);
-  if (pipeline != r->pipeline) {
-    vk->vkCmdBindPipeline(r->commands, VK_PIPELINE_BIND_POINT_COMPUTE,
-                          device->pipelines.pipelines[pipeline].handle);
-    r->pipeline = pipeline;
-  }
   if (executable->param_buffer_bytes != 0) {
-    const uint64_t block = place_block(&r->block_end, executable);
-    memcpy(r->recording->params.mapped + block, params, push_bytes);
-    if (block / AOT_VK_PARAM_WINDOW_BYTES != r->window) {
-      bind_window(r, block / AOT_VK_PARAM_WINDOW_BYTES);
-    }
-    first_word = (uint32_t)(block % AOT_VK_PARAM_WINDOW_BYTES / 4);
-    params = &first_word;
-    push_bytes = sizeof first_word;
+    const uint64_t at = place_block(&r->block_end, executable);
+    uint32_t *block = (uint32_t *)(void *)(r->recording->params.mapped + at);
+    memcpy(block, params, push_bytes);
+    bind(r, set_of(r, executable, block), at / AOT_VK_PARAM_WINDOW_BYTES);
+    pushed[0] = (uint32_t)(at % AOT_VK_PARAM_WINDOW_BYTES / 4);
+    params = pushed;
+    push_bytes = sizeof pushed[0];
+  } else if (executable->window_count > 0) {
+    memcpy(pushed, params, push_bytes);
+    bind(r, set_of(r, executable, pushed), 0);
+    params = pushed;
+  } else if (r->set != r->recording->set) {
+    bind(r, r->recording->set, 0);
   }
-  if (push_bytes > 0) {
-    vk->vkCmdPushConstants(r->commands, device->pipelines.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                           push_bytes, params);
-  }
-  vk->vkCmdDispatch(r->commands, grid[0], grid[1], grid[2]);
+  if (push_bytes == 0) return;
+  device->gpu.vk.vkCmdPushConstants(r->commands, device->pipelines.layout,
+                                    VK_SHADER_STAGE_COMPUTE_BIT, 0, push_bytes, params);
+}
+
+static void record_dispatch(recorder_t *r, const aot_vk_entry_t *entry) {
+  const uint32_t *grid = entry->operands + 2;
+  before_dispatch(r, entry->operands[1] != 0);
+  bind_pipeline(r, entry->operands[0]);
+  bind_block(r, executable_of(r->device, entry), entry->operands + 5);
+  r->device->gpu.vk.vkCmdDispatch(r->commands, grid[0], grid[1], grid[2]);
 }
 
 // Copies from a slot of the values.
@@ -369,7 +399,8 @@ aot_status_t aot_vk_record_log(aot_device_t *device, aot_vk_recording_t *recordi
                   .recording = recording,
                   .commands = recording->commands,
                   .pipeline = UINT32_MAX,
-                  .first_literal = needs->stores};
+                  .first_literal = needs->stores,
+                  .error = error};
   AOT_TRY(begin(&r, error));
   if (device->has_timestamps) {
     vk->vkCmdResetQueryPool(r.commands, recording->queries, 0, recording->query_count);
@@ -378,12 +409,13 @@ aot_status_t aot_vk_record_log(aot_device_t *device, aot_vk_recording_t *recordi
   }
   // What was submitted before is done, but its writes are seen by barriers only.
   barrier(&r, &both, &both);
-  bind_window(&r, 0);
+  bind(&r, recording->set, 0);
   aot_vk_entry_t entry;
   for (size_t at = 0; aot_vk_log_next(log->words, log->count, &at, &entry);) {
     record_entry(&r, &entry);
   }
-  return end(&r, error);
+  const aot_status_t status = end(&r, r.status == AOT_OK ? error : NULL);
+  return r.status == AOT_OK ? status : r.status;
 }
 
 aot_status_t aot_vk_record_copy(aot_device_t *device, aot_vk_recording_t *recording,

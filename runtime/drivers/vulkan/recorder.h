@@ -10,6 +10,7 @@ typedef struct aot_vk_needs_t {
   uint64_t stores;       // values, of 8 bytes each
   uint64_t literals;     // likewise, that are always the same
   uint32_t launches;     // dispatches, copies and fills
+  uint32_t windows;      // sets of dispatches with windows
 } aot_vk_needs_t;
 
 #define AOT_VK_VALUE_BYTES 8u

@@ -26,7 +26,8 @@ static aot_status_t allocate_handles(aot_device_t *device, aot_vk_recording_t *r
     recording->commands = commands;
   }
   if (recording->set != VK_NULL_HANDLE) return AOT_OK;
-  return aot_vk_descriptors_allocate(gpu, &device->descriptors, error, &recording->set);
+  return aot_vk_descriptors_allocate(gpu, &device->descriptors, device->descriptors.pool, error,
+                                     &recording->set);
 }
 
 // The buffer of blocks and values, and the timestamps, large enough.
@@ -42,6 +43,11 @@ static aot_status_t reserve(aot_device_t *device, aot_vk_recording_t *recording,
         aot_vk_buffer_create(gpu, AOT_VK_PLACE_UPLOAD, bytes,
                              VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
                              "parameters", error, &recording->params));
+  }
+  if (needs->windows > 0) {
+    gpu->vk.vkDestroyDescriptorPool(gpu->device, recording->windows, NULL);
+    AOT_TRY(aot_vk_descriptors_pool(gpu, &device->descriptors, needs->windows, error,
+                                    &recording->windows));
   }
   const uint32_t queries = needs->launches + 1;
   if (!device->has_timestamps || queries <= recording->query_count) return AOT_OK;
@@ -307,7 +313,10 @@ void aot_vk_free_recordings(aot_device_t *device) {
     aot_vk_recording_t *recording = &device->recordings[i];
     aot_release(&device->allocator, recording->words, recording->room);
     aot_vk_buffer_destroy(gpu, &recording->params);
-    // Query pools are there only where the functions are.
+    // These are there only where the functions are.
+    if (recording->windows != VK_NULL_HANDLE) {
+      gpu->vk.vkDestroyDescriptorPool(gpu->device, recording->windows, NULL);
+    }
     if (recording->query_count > 0) {
       gpu->vk.vkDestroyQueryPool(gpu->device, recording->queries, NULL);
     }
