@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,28 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         "truncated",
         f"{empty}: not a module: only 0 bytes",
     )
+
+
+def test_why_a_path_leads_to_no_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(tmp_path / "socket"))
+        for name, why in (
+            ("file/m.aotm", "a part of the path is not a directory (errno 20)"),
+            ("m" * 300, "the name is too long (errno 36)"),
+            ("socket", "is a socket, expected a regular file (errno 6)"),
+        ):
+            found = open_failure(tmp_path / name)
+            assert (found.status, found.message) == ("io", f"cannot open {tmp_path / name}: {why}")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert open_failure(loop).message == f"cannot open {loop}: system error (errno 40)"
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    os.close(fd)
+    sizes = (ctypes.c_uint64(0), ctypes.c_uint64(0))
+    handle = ctypes.c_void_p()
+    found = failure(lambda: call("aot_module_open_fd", fd, *sizes, None, out=handle))
+    assert found.status == "io" and "bad file descriptor (errno 9)" in found.message
 
 
 # ---- header and checksums ----
