@@ -49,3 +49,30 @@ def test_random_models_compute_it_when_compiled(made: Made) -> None:
     expected = _expected(made)
     with aot.load(aot.compile(made[0], targets=["host"], jobs=1).to_bytes()) as program:
         _check(list(program(made[1]).values()), expected)
+
+
+def _opened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a name of its own for each dim of its inputs."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    for value in found.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_param = f"{value.name}_{axis}"
+    return found
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore::aot.errors.ProofWarning")
+@given(models())
+@settings(max_examples=150, suppress_health_check=SLOW)
+def test_random_models_of_open_dims_compute_it_when_compiled(made: Made) -> None:
+    """Of two results that meet, and of which one has a dim of 1, it is the model's author who says
+    so (tests/unit/frontends/test_onnx_open_broadcasts.py)."""
+    expected = _expected(made)
+    with aot.load(aot.compile(_opened(made[0]), targets=["host"], jobs=1).to_bytes()) as program:
+        try:
+            found = list(program(made[1]).values())
+        except aot.RuntimeFailure as failure:
+            assume("for inputs in which one is 1, give their dims" not in str(failure))
+            raise
+    _check(found, expected)
