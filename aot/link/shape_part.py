@@ -302,6 +302,9 @@ class ShapePart:
         """Emits the check of an assumption that a shape rule or a bound made."""
         out, left, right = self.out, assumption.left, assumption.right
         bound, most, emit = bound_of(left, right), limit_of(left, right), out.emit_for(left, right)
+        pair = one_or_which(left, right)
+        # each operand may be 1 then, and its extent says what the result is
+        is_known = pair is not None and dims.symbols(pair[0]) <= dims.symbols(pair[1])
         message = _Message().add(f"{assumption.reason}: ")
         if most is not None and isinstance(most[0], int):
             message.add(f"{most[1]} is ").value(out.dim(most[1]))
@@ -319,11 +322,11 @@ class ShapePart:
             message.add(f", expected at most {most[1]} = ").value(out.dim(most[1]))
         elif (other := never_one(left, right)) is not None:
             message.add(f"{other} is ").value(out.dim(other)).add(", expected another number")
-        elif (pair := one_or_which(left, right)) is not None:
+        elif pair is not None:
             message.add(f"{pair[0]} is ").value(out.dim(pair[0])).add(", expected 1 or ")
-            message.add(f"{pair[1]}" + ("" if isinstance(pair[1], int) else " = "))
-            if not isinstance(pair[1], int):
-                message.value(out.dim(pair[1]))
+            message.add(f"{pair[1]} = " if dims.symbols(pair[1]) and not is_known else "").value(
+                out.dim(pair[1])
+            )
         elif isinstance(left, int) or isinstance(right, int):
             number, dim = (left, right) if isinstance(left, int) else (right, left)
             message.add(f"{dim} is ").value(out.dim(dim)).add(f", expected {number}")
@@ -331,7 +334,7 @@ class ShapePart:
             message.add(f"{left} is ").value(out.dim(left))
             message.add(f", {right} is ").value(out.dim(right)).add(", they must be equal")
         self._where(message, [left, right])
-        if assumption.reason.endswith(BROADCAST):
+        if assumption.reason.endswith(BROADCAST) and not is_known:
             message.add("; for inputs in which one is 1, give their dims when compiling")
         self._check(out.binary("EQ", out.dim(left), out.dim(right), emit), message, emit)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aot.ir.bounds import bounds_of, one_or
-from aot.ir.dims import Dim, DimExpr, Extremum, Symbol, bounds, maximum, symbols
+from aot.ir.dims import Dim, DimExpr, bounds, maximum, minimum, product, symbol, symbols
 from aot.ir.graph import BROADCAST, Function, Value
 from aot.ir.record import Kind
 from aot.ir.rewriter import Rewriter
@@ -68,7 +68,7 @@ def spread_to(rewriter: Rewriter, x: Value, shape: Sequence[Dim], origin: str) -
         if isinstance(other, int):
             wanted[axis] = other
         elif rewriter.block is function.block and is_open(function, other, [dim]) and light:
-            wanted[axis] = maximum(dim, other)
+            wanted[axis] = _broadcast([dim, other])
             function.assumptions[one_or(other, wanted[axis], BROADCAST)] = None
     return spread(rewriter, x, wanted, origin)
 
@@ -117,22 +117,21 @@ def _target(
     if not spread:
         return None
     known = [extent for extent in kept if isinstance(extent, int)]
-    return (known or kept or [maximum(*extents)])[0], spread
+    return (known or kept or [_broadcast(extents)])[0], spread
+
+
+def _broadcast(extents: Sequence[Dim]) -> Dim:
+    """What extents of inputs broadcast to: the largest of them, or 0 where one is 0."""
+    names = sorted({name for extent in extents for name in symbols(extent)})
+    each: list[Dim] = [symbol(name) for name in names]
+    return minimum(maximum(*each), product(each))
 
 
 def _is_plain(dim: DimExpr) -> bool:
-    """Whether a dim is a symbol, or the largest of symbols."""
-    if len(dim.terms) != 1 or dim.constant:
-        return False
-    ((atoms, factor),) = dim.terms
-    if factor != 1 or len(atoms) != 1:
-        return False
-    (atom,) = atoms
-    if isinstance(atom, Extremum):
-        return atom.is_max and all(isinstance(a, DimExpr) and _is_plain(a) for a in atom.args)
-    return isinstance(atom, Symbol)
+    """Whether a dim is a symbol, or what several broadcast to."""
+    return dim == _broadcast([dim])
 
 
 def _is_bound_to(other: Dim, names: set[str]) -> bool:
-    """Whether a dim is computed from symbols, and not just the largest of several."""
+    """Whether a dim is computed from symbols, and not just what several broadcast to."""
     return isinstance(other, DimExpr) and not _is_plain(other) and bool(symbols(other) & names)
