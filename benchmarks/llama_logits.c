@@ -1,6 +1,7 @@
 // logits LIBRARIES MODEL OUT CONTEXT KIND TOKEN...: writes the logits of every token, f32, one
-// thread, keys and values in f32; with KIND "embedding" and not "logits" the text's embedding, or
-// those of all tokens where the model has no pooling.
+// thread, keys and values in f32, or as llama.cpp has them where KIND is "default" and not
+// "logits"; where it is "embedding" the text's embedding, or those of all tokens where the model
+// has no pooling.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,11 @@ int main(int count, char **arguments) {
   params.n_ctx = (uint32_t)atoi(arguments[4]);
   params.n_batch = params.n_ubatch = (uint32_t)tokens;
   params.n_threads = params.n_threads_batch = 1;
-  params.type_k = params.type_v = GGML_TYPE_F32;
   params.embeddings = embeds;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  if (strcmp(arguments[5], "default") != 0) {
+    params.type_k = params.type_v = GGML_TYPE_F32;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  }
   struct llama_context *context = llama_init_from_model(model, params);
   if (context == NULL) {
     return 3;

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,26 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.llama_programs import built
-from tests.support.gguf_files import write
+from tests.support.gguf_files import Shape, write
 from tests.support.gguf_models import ENCODERS, JUDGED, MODELS, TOKENS
 
 PROGRAM = Path(__file__).with_suffix(".c")
 RESULT = ROOT / "tests/support/gguf_logits.json"
+
+
+def answered(
+    program: Path, libraries: Path, model: Path, shape: Shape, kind: str = "logits"
+) -> np.ndarray[Any, Any]:
+    """What llama.cpp says to TOKENS: logits or embeddings, a row for each or one for all.
+
+    Args:
+        kind: "logits" with keys and values in f32, "default" with llama.cpp's, or "embedding".
+    """
+    out = model.with_suffix(".out")
+    command = [program, libraries, model, out, str(shape.context), kind]
+    subprocess.run([*command, *map(str, TOKENS * shape.repeats)], check=True)
+    width = shape.width if kind == "embedding" else shape.vocabulary
+    return np.fromfile(out, np.float32).reshape(-1, width)
 
 
 def main() -> None:
@@ -42,11 +58,8 @@ def main() -> None:
         program = built(PROGRAM, libraries, options.headers, Path(folder))
         for name in options.models:
             shape, kind = every[name], "embedding" if name.startswith("embedding ") else "logits"
-            model, out = write(Path(folder) / "m.gguf", shape), Path(folder) / "out"
-            command = [program, libraries, model, out, str(shape.context), kind]
-            subprocess.run([*command, *map(str, TOKENS * shape.repeats)], check=True)
-            width = shape.vocabulary if kind == "logits" else shape.width
-            rows = np.fromfile(out, np.float32).reshape(-1, width)
+            model = write(Path(folder) / "m.gguf", shape)
+            rows = answered(program, libraries, model, shape, kind)
             judged = [rows[n] for n in JUDGED] if len(rows) > 1 else [rows[0]]
             texts = [[float(f"{x:.5g}") for x in row] for row in judged]
             found[name] = {"range": float(f"{np.ptp(rows):.5g}"), "logits": texts}

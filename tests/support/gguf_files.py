@@ -55,6 +55,7 @@ class Shape:
         repeats: of TOKENS in the text that an encoder is asked about.
         kind, head_kind: block types of matrices whose rows are whole blocks, and of the head or a
             tied embedding.
+        has_floats: matrices are floats, of what they would be in blocks.
         spread: of the matrices' elements.
     """
 
@@ -91,6 +92,7 @@ class Shape:
     local_depth: int = 0
     kind: Kind = Kind.F32
     head_kind: Kind | None = None
+    has_floats: bool = False
     spread: float = 0.35
 
 
@@ -161,6 +163,8 @@ def _add(writer: Any, shape: Shape, name: str, array: Array) -> None:
         writer.add_tensor(name, array)
     elif kind is Kind.F16:
         writer.add_tensor(name, array.astype(np.float16))
+    elif shape.has_floats:
+        writer.add_tensor(name, gguf.quants.dequantize(blocks(array, kind), kind))
     else:
         writer.add_tensor(name, blocks(array, kind), raw_dtype=kind)
 

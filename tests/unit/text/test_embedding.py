@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,8 +18,11 @@ from aot.cli.main import cli
 from aot.errors import RuntimeFailure
 from aot.runtime.loader import Program
 from aot.runtime.text import Tokeniser
+from tests.support.examples import examples_of
 from tests.support.gguf_files import data
 from tests.support.gguf_models import ENCODERS, MODELS, TOKENS
+from tests.support.paths import ROOT
+from tests.support.runtime_build import build, library_sources
 from tests.support.vocabularies import GPT2_METADATA, trained_metadata
 
 SPOKEN = replace(ENCODERS["modern-bert"], vocabulary=260, keys=GPT2_METADATA)
@@ -55,6 +59,25 @@ def test_texts_are_embedded_by_their_tokens(loaded: Program) -> None:
     raw = aot.embed(loaded, TEXTS, is_scaled=False)
     np.testing.assert_allclose(raw[0], expected(loaded, TEXTS[0], scaled=False), rtol=1e-6)
     assert aot.embed(loaded, []).shape == (0, SPOKEN.width)
+
+
+def test_the_c_of_the_page_embeds(loaded: Program, tmp_path: Path) -> None:
+    """docs/use/gguf.md's program, which scales nothing."""
+    (example,) = (e for e in examples_of(ROOT / "docs/use/gguf.md") if e.language == "c")
+    source, path = tmp_path / "embed.c", tmp_path / "embed.aotm"
+    source.write_text(example.code)
+    path.write_bytes(module())
+    sources = [source, *library_sources()]
+    tool = build("embed", sources, ["-O1", "-Wall", "-Werror"], libraries=["-lpthread", "-lm"])
+    if tool is None:
+        pytest.skip("gcc is not installed")
+    found = subprocess.run([tool, path, TEXTS[0]], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    wanted = aot.embed(loaded, TEXTS[0], is_scaled=False)[0]
+    np.testing.assert_array_equal(np.asarray(found.stdout.split(), np.float32), wanted)
+    found = subprocess.run([tool, path, "a " * 20], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "at most 16" in found.stderr
 
 
 def test_tokens_need_no_vocabulary() -> None:
